@@ -1,0 +1,1 @@
+"""One file per system; `attention.py` is the base that all of them change."""

@@ -1,0 +1,1 @@
+"""Transformer stacks and their Hugging Face classes."""

@@ -1,0 +1,319 @@
+"""Attention in three steps, each of which a subclass may change: project, attend, combine."""
+
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from headwise.heads.cache import AttentionCache
+from headwise.ops.attention import attention_weights, dot_product_attention
+from headwise.ops.masks import (
+    check_attention_mask,
+    check_padding_mask,
+    merge_masks,
+    padding_positions,
+)
+
+
+class Routing(NamedTuple):
+    """What a system decided about its heads.
+
+    Attributes:
+        weights: how much each expert, head or mechanism counts; the last dimension counts them.
+        indices: the experts chosen, `(batch, time, top_k)`, where a system chooses (MoA).
+        loss: a scalar to add to the training loss, its coefficients already in it, or None.
+    """
+
+    weights: Tensor
+    indices: Tensor | None = None
+    loss: Tensor | None = None
+
+
+class AttentionOutput(NamedTuple):
+    """What an attention returns; `out[0]` and `out[1]` are as with `nn.MultiheadAttention`.
+
+    Attributes:
+        output: `(batch, time, embed_dim)`.
+        weights: attention weights `(batch, heads, queries, keys)` if asked for, else None.
+        routing: what the system decided; None for standard attention.
+    """
+
+    output: Tensor
+    weights: Tensor | None
+    routing: Routing | None
+
+
+class Inputs(NamedTuple):
+    """What one call was given, as the three steps see it."""
+
+    query: Tensor  # (batch, queries, embed_dim)
+    key: Tensor  # (batch, keys, kdim)
+    value: Tensor  # (batch, keys, vdim)
+    query_padding: Tensor | None  # boolean (batch, queries), True at padding
+    is_causal: bool
+    attn_mask: Tensor | None
+    cache: AttentionCache | None
+
+
+class Projected(NamedTuple):
+    """Queries, keys and values by head, and what projecting decided for `combine` to use."""
+
+    q: Tensor  # (batch, heads, queries, head_dim)
+    k: Tensor  # (batch, heads or 1, keys, head_dim)
+    v: Tensor
+    choice: Any = None
+
+
+class _NoPackedWeights:
+    """Stands where `nn.TransformerEncoder` looks for the packed weights of its own attention.
+
+    In evaluation it would hand them, and the input as a nested tensor, to a fused kernel that
+    computes standard attention. An object that overrides torch functions makes it take its
+    ordinary path instead, which calls our `forward`.
+    """
+
+    @property
+    def weight(self) -> "_NoPackedWeights":
+        return self
+
+    @property
+    def bias(self) -> "_NoPackedWeights":
+        return self
+
+    def __torch_function__(self, *args: Any, **kwargs: Any) -> Any:
+        return NotImplemented
+
+
+class MultiHeadAttention(nn.Module):
+    """Standard multi-head attention.
+
+    Vaswani et al. 2017, *Attention Is All You Need*, https://arxiv.org/abs/1706.03762.
+
+        oᵢ = softmax(q Wᵢ^Q (k Wᵢ^K)ᵀ / √head_dim) v Wᵢ^V
+        y  = [o₁; …; o_H] W^O = Σᵢ oᵢ Wᵢ
+
+    It takes the place of `nn.MultiheadAttention(..., batch_first=True)`, also as the `self_attn`
+    or `multihead_attn` of `nn.TransformerEncoderLayer` and `nn.TransformerDecoderLayer`.
+
+    Args:
+        embed_dim: width of queries and of the output.
+        num_heads: number of heads.
+        head_dim: width of a head; `embed_dim // num_heads` if not given.
+        kdim, vdim: width of keys and values; `embed_dim` if not given.
+        dropout: probability with which an attention weight is dropped in training.
+        bias: whether the four projections have a bias.
+
+    Shape:
+        query `(batch, queries, embed_dim)`; key `(batch, keys, kdim)`; value
+        `(batch, keys, vdim)`; output `(batch, queries, embed_dim)`.
+
+    Raises:
+        ValueError: sizes that do not fit together; the message names the argument.
+
+    Example:
+        >>> attention = MultiHeadAttention(embed_dim=32, num_heads=4)
+        >>> x = torch.randn(2, 5, 32)
+        >>> attention(x, is_causal=True).output.shape
+        torch.Size([2, 5, 32])
+        >>> attention(x, need_weights=True).weights.shape
+        torch.Size([2, 4, 5, 5])
+    """
+
+    # torch.nn's transformer layers read these of their attention, see _NoPackedWeights.
+    batch_first: ClassVar[bool] = True
+    in_proj_weight: ClassVar[Any] = _NoPackedWeights()
+    in_proj_bias: ClassVar[None] = None
+    _qkv_same_embed_dim: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        head_dim: int | None = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self._set_sizes(embed_dim, num_heads, head_dim, kdim, vdim, dropout)
+        inner_dim = self.num_heads * self.head_dim
+        self.q_proj = nn.Linear(embed_dim, inner_dim, bias=bias)
+        self.k_proj = nn.Linear(self.kdim, inner_dim, bias=bias)
+        self.v_proj = nn.Linear(self.vdim, inner_dim, bias=bias)
+        self.out_proj = nn.Linear(inner_dim, embed_dim, bias=bias)
+        self.reset_parameters()
+
+    def _set_sizes(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        head_dim: int | None,
+        kdim: int | None,
+        vdim: int | None,
+        dropout: float,
+    ) -> None:
+        for name, size in (("embed_dim", embed_dim), ("num_heads", num_heads)):
+            if size < 1:
+                raise ValueError(f"{name} is {size}, expected a positive number")
+        if head_dim is None:
+            if embed_dim % num_heads:
+                raise ValueError(
+                    f"embed_dim is {embed_dim}, which num_heads = {num_heads} does not divide; "
+                    f"choose sizes that divide, or give head_dim"
+                )
+            head_dim = embed_dim // num_heads
+        if head_dim < 1:
+            raise ValueError(f"head_dim is {head_dim}, expected a positive number")
+        if not 0.0 <= dropout < 1.0:
+            raise ValueError(f"dropout is {dropout}, expected a probability in [0, 1)")
+        self.embed_dim = embed_dim
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.kdim = embed_dim if kdim is None else kdim
+        self.vdim = embed_dim if vdim is None else vdim
+        self.dropout = dropout
+
+    def reset_parameters(self) -> None:
+        """Draw the projections afresh, as `nn.MultiheadAttention` does (Glorot uniform)."""
+        for proj in (self.q_proj, self.k_proj, self.v_proj):
+            # nn.MultiheadAttention draws the three as one matrix of three times the height.
+            nn.init.xavier_uniform_(proj.weight, gain=2**-0.5)
+        nn.init.xavier_uniform_(self.out_proj.weight)
+        for proj in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
+            if proj.bias is not None:
+                nn.init.zeros_(proj.bias)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+        need_weights: bool = False,
+        average_attn_weights: bool = False,
+        query_padding_mask: Tensor | None = None,
+        cache: AttentionCache | None = None,
+    ) -> AttentionOutput:
+        """Attend.
+
+        Args:
+            query: `(batch, queries, embed_dim)`.
+            key: `(batch, keys, kdim)`; the query if not given.
+            value: `(batch, keys, vdim)`; the key if not given.
+            key_padding_mask: `(batch, keys)`; boolean `True` is padding and is not attended, a
+                float mask is added.
+            attn_mask: `(queries, keys)`, `(batch * heads, queries, keys)` or
+                `(batch, 1 or heads, queries, keys)`; boolean `True` is not attended, a float
+                mask is added.
+            is_causal: position t attends to positions ≤ t; no mask has to be given for that.
+            need_weights: also return the attention weights, `(batch, heads, queries, keys)`.
+            average_attn_weights: return their mean over the heads, `(batch, queries, keys)`.
+            query_padding_mask: `(batch, queries)`, `True` at padding. Systems whose decision
+                depends on the whole batch or sequence leave padding out of it. In self-attention
+                it is known from `key_padding_mask`; in cross-attention only the caller knows.
+            cache: for decoding step by step: the call sees what earlier calls with this cache
+                saw, and `key_padding_mask` then covers all keys, cached ones first.
+        """
+        is_self_attention = key is None or key is query
+        key = query if key is None else key
+        value = key if value is None else value
+        self._check_inputs(query, key, value)
+        if query_padding_mask is None and is_self_attention and cache is None:
+            query_padding_mask = key_padding_mask
+        check_padding_mask("query_padding_mask", query_padding_mask, *query.shape[:2])
+        inputs = Inputs(
+            query,
+            key,
+            value,
+            padding_positions(query_padding_mask),
+            is_causal,
+            attn_mask,
+            cache,
+        )
+        offset = 0 if cache is None or cache.static else cache.get_seq_length()
+
+        q, k, v, choice = self.project(inputs)
+        keys = k.size(2)
+        check_padding_mask("key_padding_mask", key_padding_mask, query.size(0), keys)
+        check_attention_mask(attn_mask, query.size(0), q.size(1), q.size(2), keys)
+        # PyTorch's kernel has a fast path for a plain causal mask.
+        plain = is_causal and offset == 0 and key_padding_mask is None and attn_mask is None
+        mask = merge_masks(
+            key_padding_mask,
+            attn_mask,
+            is_causal and not plain,
+            heads=q.size(1),
+            queries=q.size(2),
+            keys=keys,
+            offset=offset,
+            device=query.device,
+        )
+        heads = self.attend(q, k, v, mask, plain)
+        output, routing = self.combine(heads, inputs, choice)
+
+        weights = None
+        if need_weights:
+            if plain:
+                mask = merge_masks(
+                    None, None, True, heads=q.size(1), queries=q.size(2), keys=keys, device=q.device
+                )
+            weights = attention_weights(q, k, mask)
+            weights = weights.mean(1) if average_attn_weights else weights
+        return AttentionOutput(output, weights, routing)
+
+    def project(self, inputs: Inputs) -> Projected:
+        """Queries, keys and values, by head."""
+        q = self._by_head(self.q_proj(inputs.query))
+        return Projected(q, *self._keys_and_values(inputs))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
+        """What each head reads: `(batch, heads, queries, head_dim)`."""
+        dropout = self.dropout if self.training else 0.0
+        return dot_product_attention(q, k, v, mask, is_causal=is_causal, dropout=dropout)
+
+    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing | None]:
+        """The layer's output from what the heads read: `(batch, queries, embed_dim)`."""
+        joined = heads.transpose(1, 2).flatten(2)  # (batch, queries, heads * head_dim)
+        return self.out_proj(joined), None
+
+    def _keys_and_values(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        cache = inputs.cache
+        if cache is not None and cache.static and cache.keys is not None:
+            assert cache.values is not None
+            return cache.keys, cache.values
+        k = self._by_head(self.k_proj(inputs.key))
+        v = self._by_head(self.v_proj(inputs.value))
+        return (k, v) if cache is None else cache.extend(k, v)
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        """`(batch, time, heads * head_dim)` to `(batch, heads, time, head_dim)`."""
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+    def _check_inputs(self, query: Tensor, key: Tensor, value: Tensor) -> None:
+        for name, x, dim in (
+            ("query", query, self.embed_dim),
+            ("key", key, self.kdim),
+            ("value", value, self.vdim),
+        ):
+            if x.dim() != 3 or x.size(-1) != dim:
+                raise ValueError(
+                    f"{name} has shape {tuple(x.shape)}, expected (batch, time, {dim})"
+                    + ("; add a batch dimension with unsqueeze(0)" if x.dim() == 2 else "")
+                )
+        if key.shape[:2] != value.shape[:2]:
+            raise ValueError(
+                f"value has (batch, time) = {tuple(value.shape[:2])}, expected that of key, "
+                f"{tuple(key.shape[:2])}"
+            )
+        if query.size(0) != key.size(0):
+            raise ValueError(
+                f"key has batch size {key.size(0)}, expected that of query, {query.size(0)}"
+            )
+
+    def extra_repr(self) -> str:
+        return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, head_dim={self.head_dim}"

@@ -1,0 +1,214 @@
+"""Mixture of attention heads: each token selects its own k of E heads."""
+
+import re
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from headwise.heads.attention import (
+    Inputs,
+    MultiHeadAttention,
+    Projected,
+    Routing,
+    _NoPackedWeights,
+)
+from headwise.ops.balance import router_losses
+from headwise.ops.experts import (
+    ExpertAssignment,
+    assign_experts,
+    expert_combine,
+    expert_project,
+)
+
+
+class _Choice(NamedTuple):
+    """What the router decided for each token."""
+
+    indices: Tensor  # (batch, queries, top_k)
+    scales: Tensor  # (batch, queries, top_k)
+    logits: Tensor  # (batch, queries, experts)
+    assignment: ExpertAssignment | None  # tokens sorted by expert; None where all are chosen
+
+
+class MixtureOfAttentionHeads(MultiHeadAttention):
+    """Attention whose query and output projections are experts, k of E chosen per token.
+
+    Zhang et al. 2022, *Mixture of Attention Heads: Selecting Attention Heads Per Token*,
+    https://arxiv.org/abs/2210.05144 (MoA).
+
+        p  = softmax(x W_g),  G(x) = the k experts of largest p,  wᵢ = pᵢ / detach(Σ_{j∈G} pⱼ)
+        oᵢ = softmax(x Wᵢ^q (K W^k)ᵀ / √D) V W^v
+        y  = Σ_{i∈G(x)} wᵢ oᵢ Wᵢ^o
+        loss = α · N Σᵢ fᵢPᵢ + β · mean(log Σᵢ exp(x W_g)ᵢ)²
+
+    All experts share one key and one value head, so a decoding cache is one head wide. f and P
+    are the tokens and the probability that each expert gets, each normalised to sum 1; padding
+    counts in neither loss.
+
+    Where every expert is chosen (k = E) the experts are one dense projection; otherwise tokens
+    are grouped by expert.
+
+    Args:
+        embed_dim: width of queries and of the output.
+        num_experts: E.
+        top_k: k, how many experts a token selects.
+        head_dim: D, width of an expert's head.
+        normalize_weights: divide by the sum of the selected probabilities, as in the paper's
+            equation 9; False is what the authors' code does.
+        balance_coef: α, weight of the balance loss.
+        z_coef: β, weight of the router's z-loss.
+        noisy: add noise of a learned size to the router's logits in training (equation 3).
+        kdim, vdim, dropout: as in `MultiHeadAttention`.
+        bias: whether the shared key and value projections have one; experts have none.
+
+    Shape:
+        As `MultiHeadAttention`. `routing.weights` is `(batch, queries, experts)`, zero at experts
+        not chosen; `routing.indices` is `(batch, queries, top_k)`; attention weights are
+        `(batch, top_k, queries, keys)` in the order of `routing.indices`.
+
+    Raises:
+        ValueError: `top_k` above `num_experts`; sizes below 1.
+
+    Example:
+        >>> attention = MixtureOfAttentionHeads(32, num_experts=6, top_k=2, head_dim=8)
+        >>> out = attention(torch.randn(2, 5, 32))
+        >>> out.output.shape, out.routing.weights.shape, out.routing.indices.shape
+        (torch.Size([2, 5, 32]), torch.Size([2, 5, 6]), torch.Size([2, 5, 2]))
+    """
+
+    out_proj: ClassVar[Any] = _NoPackedWeights()  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_experts: int,
+        top_k: int,
+        head_dim: int,
+        *,
+        normalize_weights: bool = True,
+        balance_coef: float = 0.01,
+        z_coef: float = 0.001,
+        noisy: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        dropout: float = 0.0,
+        bias: bool = False,
+    ) -> None:
+        # The projections of the base class are not those of MoA: only its sizes are set.
+        nn.Module.__init__(self)
+        if num_experts < 1:
+            raise ValueError(f"num_experts is {num_experts}, expected a positive number")
+        if not 1 <= top_k <= num_experts:
+            raise ValueError(
+                f"top_k is {top_k}, expected 1 to num_experts = {num_experts}: a token cannot "
+                f"select more experts than there are"
+            )
+        self._set_sizes(embed_dim, top_k, head_dim, kdim, vdim, dropout)
+        self.num_experts = num_experts
+        self.top_k = top_k
+        self.normalize_weights = normalize_weights
+        self.balance_coef = balance_coef
+        self.z_coef = z_coef
+        self.router = nn.Linear(embed_dim, num_experts, bias=False)
+        self.router_noise = nn.Linear(embed_dim, num_experts, bias=False) if noisy else None
+        self.k_proj = nn.Linear(self.kdim, head_dim, bias=bias)
+        self.v_proj = nn.Linear(self.vdim, head_dim, bias=bias)
+        self.expert_query = nn.Parameter(torch.empty(num_experts, embed_dim, head_dim))
+        self.expert_output = nn.Parameter(torch.empty(num_experts, head_dim, embed_dim))
+        self.reset_parameters()
+
+    @classmethod
+    def from_size(
+        cls, embed_dim: int, size: str, **options: Any
+    ) -> "MixtureOfAttentionHeads":
+        """From the paper's shorthand: `8K32E64D` is top-8 of 32 experts of 64 dimensions.
+
+        >>> MixtureOfAttentionHeads.from_size(512, "8K32E64D").top_k
+        8
+        """
+        return cls(embed_dim, **moa_size(size), **options)
+
+    def reset_parameters(self) -> None:
+        """Draw the projections afresh; the router starts at zero, with all experts equal."""
+        nn.init.zeros_(self.router.weight)
+        if self.router_noise is not None:
+            nn.init.zeros_(self.router_noise.weight)
+        for proj in (self.k_proj, self.v_proj):
+            nn.init.xavier_uniform_(proj.weight)
+            if proj.bias is not None:
+                nn.init.zeros_(proj.bias)
+        # Each expert is a map of its own, so Glorot's bound is that of one expert.
+        for weight in (self.expert_query, self.expert_output):
+            bound = (6 / (self.embed_dim + self.head_dim)) ** 0.5
+            nn.init.uniform_(weight, -bound, bound)
+
+    def project(self, inputs: Inputs) -> Projected:
+        choice = self._route(inputs.query)
+        if choice.assignment is None:
+            # (embed_dim, experts * head_dim): all experts as one matrix
+            dense = self.expert_query.transpose(0, 1).flatten(1)
+            q = self._by_head(F.linear(inputs.query, dense.t()))
+        else:
+            rows = inputs.query.flatten(0, 1)  # (batch * queries, embed_dim)
+            chosen = expert_project(rows, self.expert_query, choice.assignment)
+            q = chosen.unflatten(0, inputs.query.shape[:2]).transpose(1, 2)
+        # q: (batch, top_k, queries, head_dim)
+        return Projected(q, *self._keys_and_values(inputs), choice)
+
+    def combine(self, heads: Tensor, inputs: Inputs, choice: _Choice) -> tuple[Tensor, Routing]:
+        joined = heads.transpose(1, 2)  # (batch, queries, top_k, head_dim)
+        scales = choice.scales.to(joined.dtype)
+        if choice.assignment is None:
+            scaled = (joined * scales.unsqueeze(-1)).flatten(2)
+            output = F.linear(scaled, self.expert_output.flatten(0, 1).t())
+        else:
+            rows = expert_combine(
+                joined.flatten(0, 1), self.expert_output, choice.assignment, scales.flatten(0, 1)
+            )
+            output = rows.unflatten(0, inputs.query.shape[:2])
+        return output, self._routing(choice, inputs)
+
+    def _route(self, query: Tensor) -> _Choice:
+        logits = self.router(query)  # (batch, queries, experts)
+        if self.router_noise is not None and self.training:
+            logits = logits + torch.randn_like(logits) * F.softplus(self.router_noise(query))
+        # Float32 at least: in bf16 many experts would tie.
+        probability = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        if self.top_k == self.num_experts:
+            indices = torch.arange(self.num_experts, device=query.device).expand_as(probability)
+            selected, assignment = probability, None
+        else:
+            selected, indices = probability.topk(self.top_k, dim=-1)
+            assignment = assign_experts(indices.flatten(0, 1), self.num_experts)
+        if self.normalize_weights:
+            selected = selected / selected.sum(-1, keepdim=True).detach()
+        return _Choice(indices, selected, logits, assignment)
+
+    def _routing(self, choice: _Choice, inputs: Inputs) -> Routing:
+        scales = choice.scales
+        weights = torch.zeros_like(choice.logits, dtype=scales.dtype)
+        weights = weights.scatter(-1, choice.indices, scales)
+        balance, z = router_losses(choice.logits, choice.indices, inputs.query_padding)
+        loss = self.balance_coef * balance + self.z_coef * z
+        return Routing(weights, choice.indices, loss)
+
+    def extra_repr(self) -> str:
+        size = f"{self.top_k}K{self.num_experts}E{self.head_dim}D"
+        return f"embed_dim={self.embed_dim}, size={size}"
+
+
+def moa_size(size: str) -> dict[str, int]:
+    """The paper's shorthand for a size as constructor arguments.
+
+    >>> moa_size("8K32E64D")
+    {'top_k': 8, 'num_experts': 32, 'head_dim': 64}
+    """
+    match = re.fullmatch(r"(\d+)K(\d+)E(\d+)D", size)
+    if match is None:
+        raise ValueError(
+            f"size is {size!r}, expected the form 8K32E64D (top 8 of 32 experts of 64 dimensions)"
+        )
+    top_k, num_experts, head_dim = map(int, match.groups())
+    return {"top_k": top_k, "num_experts": num_experts, "head_dim": head_dim}

@@ -1,0 +1,115 @@
+"""Sizes and plans of models, as Hugging Face configurations."""
+
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+from headwise.models.plan import check_plan
+
+SEQ2SEQ_SITES = ("encoder_self", "decoder_self", "decoder_cross")
+
+
+class Seq2SeqConfig(PreTrainedConfig):
+    """An encoder-decoder transformer, by default the base model of *Attention Is All You Need*.
+
+    Args:
+        vocab_size: number of source tokens; of all tokens where the vocabulary is joint.
+        target_vocab_size: number of target tokens; `vocab_size` if None.
+        embed_dim: width of the model (d).
+        num_heads: heads of each attention (h).
+        ffn_dim: width of the feed-forward's hidden layer.
+        encoder_layers, decoder_layers: depth.
+        attention: plan of attention: a system's name, or per site and layer; see
+            `headwise.models.plan`.
+        norm: layer norm after each residual sum (`post`, as published) or before each
+            sub-layer (`pre`).
+        dropout: dropout of embeddings and of each sub-layer's output.
+        attention_dropout: dropout of attention weights.
+        ffn_dropout: dropout inside the feed-forward.
+        share_embeddings: `all` (source, target and output, which needs a joint vocabulary),
+            `target` (target and output) or `none`.
+        label_smoothing: probability that the training loss spreads over the vocabulary.
+        max_target_length: longest sequence that generation gives unless told otherwise.
+        pad_token_id, bos_token_id, eos_token_id: special tokens; decoding starts with
+            `decoder_start_token_id`, by default `bos_token_id`.
+
+    Raises:
+        ValueError: sizes or plans that do not fit together.
+    """
+
+    model_type = "headwise-seq2seq"
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
+    attribute_map = {  # noqa: RUF012
+        "hidden_size": "embed_dim",
+        "num_attention_heads": "num_heads",
+        "num_hidden_layers": "encoder_layers",
+    }
+
+    def __init__(
+        self,
+        vocab_size: int = 32_000,
+        target_vocab_size: int | None = None,
+        embed_dim: int = 512,
+        num_heads: int = 8,
+        ffn_dim: int = 2048,
+        encoder_layers: int = 6,
+        decoder_layers: int = 6,
+        attention: str | dict[str, Any] = "standard",
+        norm: str = "post",
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+        ffn_dropout: float = 0.0,
+        share_embeddings: str = "all",
+        label_smoothing: float = 0.1,
+        max_target_length: int = 256,
+        pad_token_id: int = 0,
+        bos_token_id: int = 1,
+        eos_token_id: int = 2,
+        decoder_start_token_id: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if embed_dim % num_heads:
+            raise ValueError(
+                f"embed_dim is {embed_dim}, which num_heads = {num_heads} does not divide"
+            )
+        if norm not in ("post", "pre"):
+            raise ValueError(f"norm is {norm!r}, expected 'post' or 'pre'")
+        if share_embeddings not in ("all", "target", "none"):
+            raise ValueError(
+                f"share_embeddings is {share_embeddings!r}, expected 'all', 'target' or 'none'"
+            )
+        target_vocab_size = vocab_size if target_vocab_size is None else target_vocab_size
+        if share_embeddings == "all" and target_vocab_size != vocab_size:
+            raise ValueError(
+                f"share_embeddings is 'all', but vocab_size is {vocab_size} and "
+                f"target_vocab_size is {target_vocab_size}: sharing all embeddings needs a joint "
+                f"vocabulary; use 'target'"
+            )
+        check_plan(attention, SEQ2SEQ_SITES)
+        self.vocab_size = vocab_size
+        self.target_vocab_size = target_vocab_size
+        self.embed_dim = embed_dim
+        self.num_heads = num_heads
+        self.ffn_dim = ffn_dim
+        self.encoder_layers = encoder_layers
+        self.decoder_layers = decoder_layers
+        self.attention = attention
+        self.norm = norm
+        self.dropout = dropout
+        self.attention_dropout = attention_dropout
+        self.ffn_dropout = ffn_dropout
+        self.share_embeddings = share_embeddings
+        self.label_smoothing = label_smoothing
+        self.max_target_length = max_target_length
+        start = bos_token_id if decoder_start_token_id is None else decoder_start_token_id
+        kwargs.pop("tie_word_embeddings", None)
+        kwargs.pop("is_encoder_decoder", None)
+        super().__init__(
+            pad_token_id=pad_token_id,
+            bos_token_id=bos_token_id,
+            eos_token_id=eos_token_id,
+            decoder_start_token_id=start,
+            is_encoder_decoder=True,
+            tie_word_embeddings=share_embeddings != "none",
+            **kwargs,
+        )

@@ -1,0 +1,240 @@
+"""The encoder-decoder model, as a Hugging Face model."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel
+from transformers.generation import GenerationMixin
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import ModelOutput
+
+from headwise.heads.attention import MultiHeadAttention
+from headwise.models.cache import DecodingCache
+from headwise.models.config import Seq2SeqConfig
+from headwise.models.transformer import AuxiliaryLoss, Decoder, Encoder
+
+
+@dataclass
+class Seq2SeqOutput(ModelOutput):
+    """What `Seq2SeqLM` returns.
+
+    Attributes:
+        loss: the training loss: label-smoothed cross entropy per target token plus
+            `auxiliary_loss`; only if labels were given.
+        logits: `(batch, target time, target vocabulary)`.
+        token_loss: the cross-entropy part of `loss`.
+        auxiliary_loss: what the attentions ask to add (MoA's balance and z losses), or None.
+        past_key_values: what decoding remembers, if `use_cache`.
+        encoder_last_hidden_state: `(batch, source time, embed_dim)`.
+    """
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    token_loss: Tensor | None = None
+    auxiliary_loss: Tensor | None = None
+    past_key_values: DecodingCache | None = None
+    encoder_last_hidden_state: Tensor | None = None
+
+
+class Seq2SeqLM(PreTrainedModel, GenerationMixin):
+    """An encoder-decoder transformer whose attention follows a plan.
+
+    Vaswani et al. 2017, *Attention Is All You Need*, https://arxiv.org/abs/1706.03762. It has
+    `save_pretrained`, `from_pretrained` and `generate()` (greedy, sampling and beam search through
+    a cache), and loads through `AutoModelForSeq2SeqLM` once headwise is imported.
+
+    Example:
+        >>> config = Seq2SeqConfig(vocab_size=50, embed_dim=16, num_heads=4, ffn_dim=32,
+        ...                        encoder_layers=1, decoder_layers=1, attention="mae")
+        >>> model = Seq2SeqLM(config)
+        >>> source = torch.tensor([[5, 6, 7, 2]])
+        >>> out = model(input_ids=source, labels=torch.tensor([[8, 9, 2]]))
+        >>> out.logits.shape
+        torch.Size([1, 3, 50])
+        >>> translated = model.eval().generate(source, num_beams=2, max_new_tokens=5)
+    """
+
+    config_class = Seq2SeqConfig
+    base_model_prefix = ""
+    main_input_name = "input_ids"
+
+    def __init__(self, config: Seq2SeqConfig) -> None:
+        super().__init__(config)
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config)
+        self.lm_head = nn.Linear(config.embed_dim, config.target_vocab_size, bias=False)
+        if config.share_embeddings == "all":
+            self._tied_weights_keys = {
+                "decoder.embedding.weight": "encoder.embedding.weight",
+                "lm_head.weight": "encoder.embedding.weight",
+            }
+        elif config.share_embeddings == "target":
+            self._tied_weights_keys = {"lm_head.weight": "decoder.embedding.weight"}
+        self.post_init()
+        self.generation_config = GenerationConfig(
+            max_length=config.max_target_length,
+            pad_token_id=config.pad_token_id,
+            bos_token_id=config.bos_token_id,
+            eos_token_id=config.eos_token_id,
+            decoder_start_token_id=config.decoder_start_token_id,
+        )
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
+        past_key_values: DecodingCache | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        return_dict: bool | None = None,
+        **_: Any,
+    ) -> Seq2SeqOutput | tuple[Any, ...]:
+        """Logits, and with labels the loss.
+
+        Args:
+            input_ids: source tokens `(batch, source time)`.
+            attention_mask: `(batch, source time)`, 1 at tokens and 0 at padding, as everywhere in
+                transformers (attention modules themselves take masks in PyTorch's sense).
+            decoder_input_ids: target tokens so far, `(batch, target time)`; from `labels`, one
+                place to the right behind the start token, if not given.
+            decoder_attention_mask: `(batch, cached + target time)`, 1 at tokens.
+            encoder_outputs: what the encoder gave, to compute it once.
+            past_key_values: what earlier calls of a decoding remember.
+            labels: `(batch, target time)`, -100 where nothing is to be predicted.
+            use_cache: return `past_key_values`, new if none was given.
+            num_items_in_batch: divide the token loss by this in place of the number of labels.
+        """
+        losses = AuxiliaryLoss()
+        encoder_padding = None if attention_mask is None else attention_mask == 0
+        if encoder_outputs is None:
+            if input_ids is None:
+                raise ValueError("input_ids is None, expected source tokens or encoder_outputs")
+            encoded = self.encoder.encode(input_ids, encoder_padding, losses)
+        else:
+            encoded = encoder_outputs[0]
+        if decoder_input_ids is None:
+            if labels is None:
+                raise ValueError("decoder_input_ids and labels are both None, expected one of them")
+            decoder_input_ids = shift_right(
+                labels, self.config.decoder_start_token_id, self.config.pad_token_id
+            )
+        padding = None if decoder_attention_mask is None else decoder_attention_mask == 0
+        if padding is None and labels is not None:
+            padding = _trailing_padding(labels)
+        if past_key_values is None and use_cache:
+            past_key_values = self._new_cache()
+        hidden = self.decoder(
+            decoder_input_ids, encoded, padding, encoder_padding, past_key_values, losses
+        )
+        logits = self.lm_head(hidden)
+
+        loss = token_loss = None
+        if labels is not None:
+            token_loss = self._token_loss(logits, labels, num_items_in_batch)
+            loss = token_loss if losses.total is None else token_loss + losses.total
+        output = Seq2SeqOutput(
+            loss=loss,
+            logits=logits,
+            token_loss=token_loss,
+            auxiliary_loss=losses.total,
+            past_key_values=past_key_values,
+            encoder_last_hidden_state=encoded,
+        )
+        return output if return_dict is not False else output.to_tuple()
+
+    def _token_loss(
+        self, logits: Tensor, labels: Tensor, num_items: Tensor | int | None
+    ) -> Tensor:
+        total = F.cross_entropy(
+            logits.flatten(0, 1).float() if logits.dtype != torch.float64 else logits.flatten(0, 1),
+            labels.flatten(),
+            ignore_index=-100,
+            label_smoothing=self.config.label_smoothing,
+            reduction="sum",
+        )
+        count = (labels != -100).sum().clamp(min=1) if num_items is None else num_items
+        return total / count
+
+    def get_encoder(self, modality: str | None = None) -> nn.Module:
+        return self.encoder
+
+    def get_decoder(self) -> nn.Module:
+        return self.decoder
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.encoder.embedding
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.encoder.embedding = value
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        self.lm_head = new_embeddings
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """Labels one place to the right, as the decoder sees them."""
+        return shift_right(labels, self.config.decoder_start_token_id, self.config.pad_token_id)
+
+    def _new_cache(self) -> DecodingCache:
+        return DecodingCache(self.config.decoder_layers, cross_attention=True)
+
+    def _prepare_cache_for_generation(  # type: ignore[no-untyped-def]
+        self, generation_config, model_kwargs, *args, **kwargs
+    ) -> None:
+        """Called by `generate()`, which would make a cache of keys and values only."""
+        if generation_config.cache_implementation not in (None, "dynamic"):
+            raise ValueError(
+                f"cache_implementation is {generation_config.cache_implementation!r}, expected "
+                f"none: the systems of headwise keep more than keys and values in their cache"
+            )
+        if model_kwargs.get("past_key_values") is None and generation_config.use_cache is not False:
+            model_kwargs["past_key_values"] = self._new_cache()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
+            if module.padding_idx is not None and not _is_loaded(module.weight):
+                with torch.no_grad():
+                    module.weight[module.padding_idx].zero_()
+        elif isinstance(module, MultiHeadAttention):
+            module.reset_parameters()
+        elif isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.LayerNorm):
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)
+
+
+def shift_right(labels: Tensor, start: int, padding: int) -> Tensor:
+    """`(batch, time)` labels as decoder input: behind a start token, the last one dropped.
+
+    >>> shift_right(torch.tensor([[7, 8, 2, -100]]), start=1, padding=0)
+    tensor([[1, 7, 8, 2]])
+    """
+    shifted = torch.full_like(labels, start)
+    shifted[:, 1:] = labels[:, :-1]
+    return shifted.masked_fill(shifted == -100, padding)
+
+
+def _trailing_padding(labels: Tensor) -> Tensor:
+    """`True` behind the last label of each row; a -100 before it is not predicted, but seen."""
+    return (labels != -100).flip(1).cumsum(1).flip(1) == 0
+
+
+def _is_loaded(weight: Tensor) -> bool:
+    return getattr(weight, "_is_hf_initialized", False)
+
+
+AutoConfig.register(Seq2SeqConfig.model_type, Seq2SeqConfig)
+AutoModelForSeq2SeqLM.register(Seq2SeqConfig, Seq2SeqLM)

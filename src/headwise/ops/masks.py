@@ -1,0 +1,125 @@
+"""Masks of attention: what users pass in, merged into the one mask that attention needs.
+
+Everywhere in headwise a mask means what it means in `torch.nn.MultiheadAttention`: a boolean
+`True` is *not* attended; a float mask is added to the attention logits.
+"""
+
+import torch
+from torch import Tensor
+
+
+def padding_positions(key_padding_mask: Tensor | None) -> Tensor | None:
+    """Boolean `(batch, time)`, `True` at padding, from a boolean or a float padding mask.
+
+    `torch.nn.TransformerEncoderLayer` hands its attention a float mask with -inf at padding.
+    """
+    if key_padding_mask is None or key_padding_mask.dtype == torch.bool:
+        return key_padding_mask
+    return key_padding_mask == float("-inf")
+
+
+def check_padding_mask(name: str, mask: Tensor | None, batch: int, time: int) -> None:
+    """Raise `ValueError` unless `mask` is None or a boolean or float `(batch, time)` tensor."""
+    if mask is None:
+        return
+    _check_dtype(name, mask)
+    if mask.shape != (batch, time):
+        hint = (
+            " (it is laid out as (time, batch): headwise puts the batch first; build "
+            "torch.nn's layers with batch_first=True)"
+            if mask.shape == (time, batch)
+            else ""
+        )
+        raise ValueError(
+            f"{name} has shape {tuple(mask.shape)}, expected (batch, time) = ({batch}, {time}){hint}"
+        )
+
+
+def check_attention_mask(mask: Tensor | None, batch: int, heads: int, queries: int, keys: int) -> None:
+    """Raise `ValueError` unless `mask` is None or has one of the four shapes that are understood."""
+    if mask is None:
+        return
+    _check_dtype("attn_mask", mask)
+    allowed = (
+        (queries, keys),
+        (batch * heads, queries, keys),
+        (batch, 1, queries, keys),
+        (batch, heads, queries, keys),
+    )
+    if tuple(mask.shape) not in allowed:
+        raise ValueError(
+            f"attn_mask has shape {tuple(mask.shape)}, expected (queries, keys) = "
+            f"({queries}, {keys}), (batch * heads, queries, keys) = "
+            f"({batch * heads}, {queries}, {keys}) or (batch, 1 or heads, queries, keys) = "
+            f"({batch}, 1 or {heads}, {queries}, {keys})"
+        )
+
+
+def merge_masks(
+    key_padding_mask: Tensor | None,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    *,
+    heads: int,
+    queries: int,
+    keys: int,
+    offset: int = 0,
+    device: torch.device | None = None,
+) -> Tensor | None:
+    """One mask that broadcasts to `(batch, heads, queries, keys)`, or None where all is attended.
+
+    Query `t` stands at position `offset + t` of the keys (`offset` counts what a decoding cache
+    already holds), so that under `is_causal` it attends to keys 0 … offset + t.
+
+    Returns:
+        A boolean mask, `True` = not attended; or, if either mask given was a float mask, a float
+        mask to add.
+    """
+    blocked: Tensor | None = None
+    added: Tensor | None = None
+    if is_causal and not (queries == 1 and offset >= keys - 1):
+        blocked = causal_mask(queries, keys, offset, device)
+    if key_padding_mask is not None:
+        key_padding_mask = key_padding_mask[:, None, None, :]  # (batch, 1, 1, keys)
+    if attn_mask is not None and attn_mask.dim() == 3:
+        attn_mask = attn_mask.unflatten(0, (-1, heads))  # (batch, heads, queries, keys)
+    for mask in (key_padding_mask, attn_mask):
+        if mask is None:
+            continue
+        if mask.dtype == torch.bool:
+            blocked = mask if blocked is None else blocked | mask
+        else:
+            added = mask if added is None else added + mask
+    if added is None or blocked is None:
+        return blocked if added is None else added
+    return added.masked_fill(blocked, float("-inf"))
+
+
+def causal_mask(queries: int, keys: int, offset: int = 0, device: torch.device | None = None) -> Tensor:
+    """Boolean `(queries, keys)`, `True` where key `s` lies in the future of query `offset + t`.
+
+    >>> causal_mask(2, 3).int().tolist()
+    [[0, 1, 1], [0, 0, 1]]
+    """
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).triu(offset + 1)
+
+
+def hides_the_future(attn_mask: Tensor | None) -> bool:
+    """Whether a square attention mask lets no query attend to a later key.
+
+    `torch.nn`'s decoder layers may pass a causal mask without saying `is_causal`. A system whose
+    combination of heads looks at other positions has to know.
+    """
+    if attn_mask is None or attn_mask.size(-1) != attn_mask.size(-2) or attn_mask.size(-1) == 1:
+        return False
+    blocked = attn_mask if attn_mask.dtype == torch.bool else attn_mask == float("-inf")
+    future = causal_mask(attn_mask.size(-2), attn_mask.size(-1), device=attn_mask.device)
+    return bool((blocked | ~future).all())
+
+
+def _check_dtype(name: str, mask: Tensor) -> None:
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise ValueError(
+            f"{name} has dtype {mask.dtype}, expected torch.bool (True = not attended) or a float "
+            f"mask that is added to the logits; for a 0/1 mask of what to keep, pass `mask == 0`"
+        )

@@ -1,0 +1,154 @@
+"""What watches a run: a progress bar, and Ctrl-C."""
+
+import signal
+import time
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+
+class ProgressBar(TrainerCallback):
+    """A bar with step, loss, validation loss, tokens per second and time left.
+
+    Where the output is no terminal it prints a line at each validation in place of the bar.
+
+    Args:
+        label: what is being trained.
+        console: where to draw.
+    """
+
+    def __init__(self, label: str, console: Console) -> None:
+        self.label = label
+        self.console = console
+        self.progress: Progress | None = None
+        self.loss = float("nan")
+        self.validation = float("nan")
+        self.tokens = 0
+        self.started = 0.0
+
+    def count_tokens(self, tokens: int) -> None:
+        """So many more tokens have been trained on."""
+        self.tokens += tokens
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self.started = time.monotonic()
+        self.tokens = 0
+        if not state.is_world_process_zero or not self.console.is_terminal:
+            return
+        self.progress = Progress(
+            TextColumn("[bold]{task.description:<12}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(elapsed_when_finished=False),
+            console=self.console,
+        )
+        self.progress.start()
+        self.task = self.progress.add_task(
+            self.label, total=state.max_steps, completed=state.global_step, figures=""
+        )
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        if self.progress is not None:
+            self.progress.update(self.task, completed=state.global_step, figures=self._figures())
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **_: Any,
+    ) -> None:
+        self.loss = (logs or {}).get("loss", self.loss)
+        if logs is None or "eval_loss" not in logs:
+            return
+        self.validation = logs["eval_loss"]
+        if self.progress is None and state.is_world_process_zero:
+            step = f"step {state.global_step}/{state.max_steps}"
+            self.console.print(f"{self.label}: {step} {self._figures()}", highlight=False)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take the bar down, also after an error."""
+        if self.progress is not None:
+            self.progress.update(self.task, figures=self._figures())
+            self.progress.stop()
+            self.progress = None
+
+    def _figures(self) -> str:
+        speed = self.tokens / max(1e-9, time.monotonic() - self.started)
+        return f"loss {self.loss:.3f} valid {self.validation:.3f} {speed:,.0f} tokens/s"
+
+
+class StopOnInterrupt(TrainerCallback):
+    """Ctrl-C (or SIGTERM) ends the run after the step at hand, with a checkpoint to resume from.
+
+    A second Ctrl-C ends it at once.
+    """
+
+    def __init__(self) -> None:
+        self.interrupted = False
+        self._before: dict[int, Any] = {}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self.interrupted = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            try:
+                self._before[number] = signal.signal(number, self._note)
+            except ValueError:  # only the main thread may set handlers
+                return
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        if self.interrupted:
+            control.should_save = True
+            control.should_training_stop = True
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self.restore()
+
+    def restore(self) -> None:
+        """Give the signals back, also after an error."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.interrupted = True
+        self.restore()
+
+
+class EvaluateAtEnd(TrainerCallback):
+    """The last step is validated too, wherever it falls."""
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        if state.global_step >= state.max_steps:
+            control.should_evaluate = True

@@ -1,0 +1,78 @@
+"""Checkpoints on disk: which are whole, which is the last, the average of several."""
+
+import json
+import re
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+WEIGHTS = "model.safetensors"
+STATE = "trainer_state.json"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be read; the message names the file and the way out."""
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first. One that is being written has another name."""
+    found = [
+        (int(match.group(1)), path)
+        for path in folder.glob("checkpoint-*")
+        if (match := re.fullmatch(r"checkpoint-(\d+)", path.name))
+    ]
+    return [path for _, path in sorted(found)]
+
+
+def check_checkpoint(checkpoint: Path) -> None:
+    """Raise `CheckpointError` if a file that resuming needs is missing or cut short."""
+    for name in (STATE, WEIGHTS, "optimizer.pt", "scheduler.pt"):
+        path = checkpoint / name
+        if not path.is_file():
+            raise CheckpointError(f"{path} is missing: {_mend(checkpoint)}")
+        try:
+            if name == STATE:
+                json.loads(path.read_text(encoding="utf-8"))
+            elif name == WEIGHTS:
+                with safe_open(path, framework="pt") as weights:
+                    weights.keys()
+            else:
+                torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except (ValueError, SafetensorError, RuntimeError, OSError, EOFError) as error:
+            raise CheckpointError(
+                f"{path} cannot be read ({_first_line(error)}): {_mend(checkpoint)}"
+            ) from error
+
+
+def average_checkpoints(folders: list[Path]) -> dict[str, Tensor]:
+    """The mean of the weights of several checkpoints; integers are those of the last one."""
+    total: dict[str, Tensor] = {}
+    for folder in folders:
+        try:
+            with safe_open(folder / WEIGHTS, framework="pt") as weights:
+                for name in weights.keys():  # noqa: SIM118 - it is no dict
+                    tensor = weights.get_tensor(name)
+                    if not tensor.is_floating_point():
+                        total[name] = tensor
+                    elif name in total:
+                        total[name] += tensor.double()
+                    else:
+                        total[name] = tensor.double()
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(
+                f"{folder / WEIGHTS} cannot be read ({_first_line(error)}): {_mend(folder)}"
+            ) from error
+    return {
+        name: (tensor / len(folders)).float() if tensor.is_floating_point() else tensor
+        for name, tensor in total.items()
+    }
+
+
+def _mend(checkpoint: Path) -> str:
+    return f"the checkpoint is cut short; delete {checkpoint} to go on from the one before it"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0] or type(error).__name__

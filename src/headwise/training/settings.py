@@ -1,0 +1,66 @@
+"""Settings of training, as recipes give them."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class GateSettings(BaseModel):
+    """How MAE's gates and experts take turns (section 3 of the MAE paper)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    method: Literal["block-coordinate-descent", "joint"] = Field(
+        "block-coordinate-descent",
+        description="G and F steps in turn, or everything together (the paper's NOBCD)",
+    )
+    period: int = Field(5, ge=1, description="a G step before each F step in every period-th unit")
+    unit: Literal["epochs", "steps"] = Field("epochs", description="what the period counts")
+    learning_rate: float = Field(1.0, gt=0, description="of the gates' SGD, without momentum")
+
+
+class TrainingSettings(BaseModel):
+    """What a run does with its data; defaults are those of the base Transformer."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    max_steps: int | None = Field(None, ge=1, description="optimizer steps; or give epochs")
+    epochs: float | None = Field(None, gt=0, description="passes over the training data")
+    batch_tokens: int = Field(
+        4096, ge=1, description="sequences × longest side, padding included, of one batch"
+    )
+    gradient_accumulation: int = Field(1, ge=1, description="batches per optimizer step")
+    learning_rate: float = Field(7e-4, gt=0, description="at the end of the warm-up")
+    schedule: Literal["inverse-sqrt", "linear", "constant"] = Field(
+        "inverse-sqrt", description="of the learning rate after the warm-up"
+    )
+    warmup_steps: int = Field(4000, ge=0, description="steps of linear growth from zero")
+    adam_betas: tuple[float, float] = Field((0.9, 0.98), description="Adam's decay rates")
+    adam_epsilon: float = Field(1e-9, gt=0, description="Adam's epsilon")
+    weight_decay: float = Field(0.0, ge=0, description="decoupled; not of biases, norms, gates")
+    clip_norm: float = Field(0.0, ge=0, description="largest gradient norm; 0 for no clipping")
+    precision: Literal["float32", "bf16"] = Field("float32", description="of the products")
+    seed: int = Field(1, ge=0, description="of weights, batches, dropout and draws")
+    evaluate_every: int = Field(500, ge=1, description="steps between validations and savings")
+    log_every: int = Field(10, ge=1, description="steps between records of the training loss")
+    keep_checkpoints: int = Field(2, ge=1, description="how many of the latest stay on disk")
+    average_last: int = Field(
+        0, ge=0, description="average the weights of so many of the last checkpoints"
+    )
+    final_model: Literal["best", "last", "average"] = Field(
+        "best", description="which weights are evaluated and kept as the run's model"
+    )
+    gates: GateSettings = Field(default_factory=GateSettings)
+
+    @model_validator(mode="after")
+    def _check(self) -> "TrainingSettings":
+        if (self.max_steps is None) == (self.epochs is None):
+            raise ValueError("give one of max_steps and epochs")
+        if self.final_model == "average" and self.average_last < 2:
+            raise ValueError("final_model: average needs average_last of at least 2")
+        if self.average_last > self.keep_checkpoints:
+            raise ValueError(
+                f"average_last is {self.average_last}, but keep_checkpoints is "
+                f"{self.keep_checkpoints}: only checkpoints that are kept can be averaged"
+            )
+        return self
