@@ -1,0 +1,1 @@
+"""What the heads did, what it cost, and the report."""

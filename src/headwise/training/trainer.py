@@ -1,0 +1,318 @@
+"""Training: transformers' Trainer with batches by token budget and MAE's two kinds of step."""
+
+import math
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+import transformers
+from rich.console import Console
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+from transformers import PreTrainedModel, TrainingArguments
+from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import rotate_checkpoints
+
+from headwise.models.parameters import gate_parameters
+from headwise.ops.replicas import sum_over_replicas
+from headwise.training.batching import BatchLoader, TokenBudgetSampler
+from headwise.training.block_coordinate_descent import (
+    expert_step,
+    gate_step,
+    gate_step_is_due,
+    has_experts,
+    update_gates,
+)
+from headwise.training.callbacks import EvaluateAtEnd, ProgressBar, StopOnInterrupt
+from headwise.training.checkpoints import STATE
+from headwise.training.schedule import learning_rate_scheduler
+from headwise.training.settings import TrainingSettings
+
+Batch = dict[str, Tensor]
+Collate = Callable[[list[Any]], Batch]
+
+
+class Trainer(transformers.Trainer):
+    """Trains a model whose output has `token_loss`, `auxiliary_loss` and `logits`.
+
+    With MAE in the model it takes G and F steps as `settings.gates` says; gates learn by an SGD of
+    their own. A run can be stopped at any time and goes on from its last checkpoint with the same
+    losses as if it had not been; checkpoints appear under their name only when they are whole.
+    With several processes (`torchrun`, `accelerate launch`) each takes its share of every batch,
+    and losses are those of one process.
+
+    Args:
+        model: what to train.
+        train, validation: data sets whose items `collate` joins; each has `lengths`, one length
+            or tuple of lengths per item.
+        collate: joins items into a batch with `labels`, -100 where nothing is predicted.
+        settings: how to train.
+        folder: where checkpoints go.
+        label: what the progress bar calls the run.
+        console: where the bar is drawn.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        train: Dataset,
+        validation: Dataset,
+        collate: Collate,
+        settings: TrainingSettings,
+        folder: Path,
+        *,
+        label: str = "training",
+        console: Console | None = None,
+    ) -> None:
+        self.settings = settings
+        self.progress = ProgressBar(label, console or Console(stderr=True))
+        self.stop = StopOnInterrupt()
+        self._takes_turns = has_experts(model) and settings.gates.method != "joint"
+        self._undone: tuple[Sequence[Batch], Tensor | int | None] | None = None
+        super().__init__(
+            model=model,
+            args=_arguments(settings, folder, self._takes_turns),
+            train_dataset=train,
+            eval_dataset=validation,
+            data_collator=collate,
+            callbacks=[EvaluateAtEnd(), self.progress, self.stop],
+        )
+        self.remove_callback(transformers.PrinterCallback)
+        self.model_accepts_loss_kwargs = True  # forward takes num_items_in_batch
+
+    # Data
+
+    def get_train_dataloader(self) -> DataLoader:
+        sampler = self._sampler(self.train_dataset, shuffle=True)
+        return BatchLoader(self.train_dataset, sampler, self.data_collator)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        return BatchLoader(dataset, self._sampler(dataset, shuffle=False), self.data_collator)
+
+    def _sampler(self, dataset: Any, *, shuffle: bool) -> TokenBudgetSampler:
+        return TokenBudgetSampler(
+            dataset.lengths,
+            self.settings.batch_tokens,
+            seed=self.settings.seed,
+            shuffle=shuffle,
+            rank=self.args.process_index,
+            world_size=self.args.world_size,
+        )
+
+    # Optimization
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """Adam for everything but the gates, which `update_gates` moves."""
+        if self.optimizer is None:
+            gates = {id(parameter) for parameter in gate_parameters(self.model)}
+            decayed = set(self.get_decay_parameter_names(self.model))
+            named = [
+                (name, parameter)
+                for name, parameter in self.model.named_parameters()
+                if parameter.requires_grad and id(parameter) not in gates
+            ]
+            decay = self.settings.weight_decay
+            groups = [
+                {"params": [p for n, p in named if n in decayed], "weight_decay": decay},
+                {"params": [p for n, p in named if n not in decayed], "weight_decay": 0.0},
+            ]
+            kind, options = self.get_optimizer_cls_and_kwargs(self.args, self.model)
+            self.optimizer = kind([g for g in groups if g["params"]], **options)
+        return self.optimizer
+
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> torch.optim.lr_scheduler.LRScheduler:
+        if self.lr_scheduler is None:
+            self.lr_scheduler = learning_rate_scheduler(
+                optimizer or self.optimizer,
+                self.settings.schedule,
+                self.settings.warmup_steps,
+                num_training_steps,
+            )
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    def get_batch_samples(
+        self, epoch_iterator: Any, num_batches: int, device: torch.device
+    ) -> tuple[list[Batch], Tensor | int | None]:
+        batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        # The G step waits for the first training_step: only by then has a resumed run its
+        # random state back.
+        self._undone = (batches, items)
+        return batches, items
+
+    def training_step(
+        self, model: nn.Module, inputs: Batch, num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        undone, self._undone = self._undone, None
+        if undone is not None and self._takes_turns and gate_parameters(self.model):
+            epoch = int(self.state.epoch or 0)
+            if gate_step_is_due(self.settings.gates, self.state.global_step, epoch):
+                self._gate_step(*undone)
+        self.progress.count_tokens(_tokens(inputs) * self.args.world_size)
+        turn = expert_step(self.model) if self._takes_turns else nullcontext()
+        with turn:
+            loss = super().training_step(model, inputs, num_items_in_batch)
+        last = self.accelerator.gradient_state.sync_gradients
+        if not self._takes_turns and last:
+            # Every process holds the same mean gradient already: the sum over them is undone.
+            gates = gate_parameters(self.model)
+            update_gates(gates, self.settings.gates.learning_rate / self.args.world_size)
+        return loss
+
+    def _gate_step(self, batches: Sequence[Batch], items: Tensor | int | None) -> None:
+        # On the bare model: data-parallel wrappers wait for gradients that a G step leaves out.
+        self.model.train()
+        with gate_step(self.model) as gates:
+            for batch in batches:
+                batch = self._prepare_inputs(batch)
+                with self.compute_loss_context_manager():
+                    out = self.model(**batch, num_items_in_batch=items)
+                loss = out.token_loss
+                if out.auxiliary_loss is not None:
+                    loss = loss + out.auxiliary_loss / (len(batches) * self.args.world_size)
+                loss.backward()
+            update_gates(gates, self.settings.gates.learning_rate)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: Batch,
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        out = model(**inputs, num_items_in_batch=num_items_in_batch)
+        loss = out.token_loss
+        if num_items_in_batch is not None:
+            # Divided by the labels of all processes, then averaged over these by DDP.
+            loss = loss * self.args.world_size
+        if out.auxiliary_loss is not None:
+            loss = loss + out.auxiliary_loss / self.current_gradient_accumulation_steps
+        return (loss, out) if return_outputs else loss
+
+    # Validation
+
+    def evaluate(
+        self,
+        eval_dataset: Any = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> dict[str, float]:
+        """Mean negative log-likelihood per label, without smoothing and auxiliary losses."""
+        self.model.eval()
+        total = torch.zeros(2, dtype=torch.float64, device=self.args.device)
+        with torch.no_grad():
+            for batch in self.get_eval_dataloader(eval_dataset):
+                batch = self._prepare_inputs(batch)
+                with self.compute_loss_context_manager():
+                    logits = self.model(**batch).logits
+                labels = batch["labels"].flatten()
+                nll = F.cross_entropy(
+                    logits.flatten(0, 1).float(), labels, ignore_index=-100, reduction="sum"
+                )
+                total += torch.stack([nll.double(), (labels != -100).sum().double()])
+        nll, count = sum_over_replicas(total).tolist()
+        loss = nll / max(1.0, count)
+        metrics = {
+            f"{metric_key_prefix}_loss": loss,
+            f"{metric_key_prefix}_perplexity": math.exp(min(loss, 700.0)),
+        }
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(
+            self.args, self.state, self.control, metrics
+        )
+        return metrics
+
+    # Checkpoints
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """As transformers does it, but under another name until all of it is written."""
+        run = Path(self.args.output_dir)
+        final = run / f"checkpoint-{self.state.global_step}"
+        partial = run / f".partial-{final.name}"
+        if self.args.should_save:
+            shutil.rmtree(partial, ignore_errors=True)
+        self._wait_for_everyone()
+        self.save_model(str(partial), _internal_call=True)
+        self._save_optimizer_and_scheduler(str(partial))
+        self._save_scaler(str(partial))
+        self._save_rng_state(str(partial))
+        if self.state.best_global_step:
+            self.state.best_model_checkpoint = str(
+                run / f"checkpoint-{self.state.best_global_step}"
+            )
+        if self.args.should_save:
+            for callback in [*self.callback_handler.callbacks, self.control]:
+                if isinstance(callback, ExportableState):
+                    self.state.stateful_callbacks[type(callback).__name__] = callback.state()
+            self.state.save_to_json(str(partial / STATE))
+        self._wait_for_everyone()
+        if self.args.should_save:
+            shutil.rmtree(final, ignore_errors=True)
+            os.replace(partial, final)
+            rotate_checkpoints(
+                output_dir=str(run),
+                save_total_limit=self.args.save_total_limit,
+                best_model_checkpoint=self.state.best_model_checkpoint,
+                use_mtime=False,
+            )
+
+    def _wait_for_everyone(self) -> None:
+        if self.args.world_size > 1:
+            dist.barrier()
+
+    # Running
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            self.progress.close()
+            self.stop.restore()
+
+
+def _tokens(inputs: Batch) -> int:
+    """Tokens of a batch, padding apart: those read and those predicted."""
+    read = inputs["attention_mask"].sum() if "attention_mask" in inputs else 0
+    return int(read + (inputs["labels"] != -100).sum())
+
+
+def _arguments(settings: TrainingSettings, folder: Path, takes_turns: bool) -> TrainingArguments:
+    return TrainingArguments(
+        output_dir=str(folder),
+        max_steps=settings.max_steps or -1,
+        num_train_epochs=settings.epochs or 1,
+        per_device_train_batch_size=1,  # batches come from TokenBudgetSampler
+        gradient_accumulation_steps=settings.gradient_accumulation,
+        learning_rate=settings.learning_rate,
+        adam_beta1=settings.adam_betas[0],
+        adam_beta2=settings.adam_betas[1],
+        adam_epsilon=settings.adam_epsilon,
+        weight_decay=settings.weight_decay,
+        max_grad_norm=settings.clip_norm,
+        bf16=settings.precision == "bf16",
+        seed=settings.seed,
+        logging_steps=settings.log_every,
+        logging_nan_inf_filter=False,
+        eval_strategy="steps",
+        eval_steps=settings.evaluate_every,
+        save_strategy="steps",
+        save_steps=settings.evaluate_every,
+        # transformers counts the best checkpoint among those it keeps.
+        save_total_limit=settings.keep_checkpoints + 1,
+        metric_for_best_model="loss",
+        greater_is_better=False,
+        # An F step leaves the gates without gradients.
+        ddp_find_unused_parameters=takes_turns,
+        report_to="none",
+        disable_tqdm=True,
+        remove_unused_columns=False,
+    )
