@@ -290,7 +290,7 @@ def part_of(source: str, validation_fraction: float, test_fraction: float) -> Pa
     >>> [part_of(text, 0.1, 0.1) for text in ("Save", "Open File", "Undo")]
     ['test', 'validation', 'train']
     """
-    digest = hashlib.sha256(source.encode("utf-8", "surrogatepass")).digest()
+    digest = hashlib.sha256(source.encode()).digest()
     position = int.from_bytes(digest[:8], "big") / 2**64
     if position < test_fraction:
         return "test"

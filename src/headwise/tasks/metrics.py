@@ -190,8 +190,8 @@ def compare_to_baseline(
     (bleu_baseline, *bleu), (chrf_baseline, *chrf) = results["BLEU"], results["chrF2"]
     comparisons = {}
     for name, of_bleu, of_chrf in zip(systems, bleu, chrf, strict=True):
-        bleu_delta = of_bleu.score - bleu_baseline.score
-        chrf_delta = of_chrf.score - chrf_baseline.score
+        bleu_delta = float(of_bleu.score - bleu_baseline.score)
+        chrf_delta = float(of_chrf.score - chrf_baseline.score)
         comparisons[name] = Comparison(
             bleu_delta=bleu_delta,
             bleu_p_value=of_bleu.p_value if bleu_delta else 1.0,
@@ -230,7 +230,7 @@ def _bleu(kind: BleuKind, language: str | None) -> BLEU:
 
 def _interval(score: BLEUScore | CHRFScore) -> tuple[float, float]:
     """The 95% interval, which sacrebleu keeps as mean and half width."""
-    return score._mean - score._ci, score._mean + score._ci
+    return float(score._mean - score._ci), float(score._mean + score._ci)
 
 
 def _check(

@@ -131,14 +131,14 @@ def read_lines(path: Path) -> list[str]:
                 lines.append(line.decode("utf-8").rstrip("\r\n"))
     except UnicodeDecodeError as error:
         raise CorpusError(
-            f"{path}, line {len(lines) + 1}: not UTF-8 (byte 0x{error.object[error.start]:02x} at column "
-            f"{error.start + 1}). Convert the file, for example with "
+            f"{path}, line {len(lines) + 1}: not UTF-8 (byte 0x{error.object[error.start]:02x} at "
+            f"column {error.start + 1}). Convert the file, for example with "
             f"`iconv -f LATIN1 -t UTF-8 {path.name}`."
         ) from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise CorpusError(
-            f"{path}: not a sound gzip file after {len(lines):,} lines ({error}). Copy or download it "
-            "again; if it is plain text, take the .gz off its name."
+            f"{path}: not a sound gzip file after {len(lines):,} lines ({error}). Copy or download "
+            "it again; if it is plain text, take the .gz off its name."
         ) from None
     except OSError as error:
         raise CorpusError(
@@ -184,7 +184,9 @@ def read_hub_pairs(
         dataset = load_dataset(path, config, split=split, revision=revision)
     except (DatasetsError, OSError, ValueError, RuntimeError) as error:
         raise CorpusError(
-            f"dataset {name!r} (config {config!r}, split {split!r}) could not be loaded: {error}"
+            f"dataset {name!r} (config {config!r}, split {split!r}) could not be loaded: {error}. "
+            "It must be a name on the Hugging Face hub or a local folder; without a network, only "
+            "local folders and datasets loaded before can be read."
         ) from error
     for number, record in enumerate(dataset):
         source, target = (

@@ -152,7 +152,7 @@ class TranslationTokenizer:
             if self.eos_token_id in row:
                 row = row[: row.index(self.eos_token_id)]
             rows[i] = [token for token in row if token >= 0]
-        return self.target.batch_decode(rows, skip_special_tokens=True)
+        return [self.target.decode(row, skip_special_tokens=True) for row in rows]
 
     def save(self, folder: str | Path) -> None:
         """Write to a folder, which is replaced as a whole or not at all.
