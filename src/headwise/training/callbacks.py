@@ -40,6 +40,10 @@ class ProgressBar(TrainerCallback):
         """So many more tokens have been trained on."""
         self.tokens += tokens
 
+    def seconds(self) -> float:
+        """How long ago training began."""
+        return time.monotonic() - self.started if self.started else 0.0
+
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
@@ -97,7 +101,7 @@ class ProgressBar(TrainerCallback):
             self.progress = None
 
     def _figures(self) -> str:
-        speed = self.tokens / max(1e-9, time.monotonic() - self.started)
+        speed = self.tokens / max(1e-9, self.seconds())
         return f"loss {self.loss:.3f} valid {self.validation:.3f} {speed:,.0f} tokens/s"
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 import transformers
 from rich.console import Console
 from torch import Tensor, nn
@@ -20,7 +19,6 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import rotate_checkpoints
 
 from headwise.models.parameters import gate_parameters
-from headwise.ops.replicas import sum_over_replicas
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
 from headwise.training.block_coordinate_descent import (
     expert_step,
@@ -33,6 +31,7 @@ from headwise.training.callbacks import EvaluateAtEnd, ProgressBar, StopOnInterr
 from headwise.training.checkpoints import STATE
 from headwise.training.schedule import learning_rate_scheduler
 from headwise.training.settings import TrainingSettings
+from headwise.training.validation import validation_loss
 
 Batch = dict[str, Tensor]
 Collate = Callable[[list[Any]], Batch]
@@ -74,6 +73,7 @@ class Trainer(transformers.Trainer):
         self.progress = ProgressBar(label, console or Console(stderr=True))
         self.stop = StopOnInterrupt()
         self._takes_turns = has_experts(model) and settings.gates.method != "joint"
+        self._seconds_before = 0.0
         self._undone: tuple[Sequence[Batch], Tensor | int | None] | None = None
         super().__init__(
             model=model,
@@ -207,20 +207,11 @@ class Trainer(transformers.Trainer):
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
         """Mean negative log-likelihood per label, without smoothing and auxiliary losses."""
-        self.model.eval()
-        total = torch.zeros(2, dtype=torch.float64, device=self.args.device)
-        with torch.no_grad():
-            for batch in self.get_eval_dataloader(eval_dataset):
-                batch = self._prepare_inputs(batch)
-                with self.compute_loss_context_manager():
-                    logits = self.model(**batch).logits
-                labels = batch["labels"].flatten()
-                nll = F.cross_entropy(
-                    logits.flatten(0, 1).float(), labels, ignore_index=-100, reduction="sum"
-                )
-                total += torch.stack([nll.double(), (labels != -100).sum().double()])
-        nll, count = sum_over_replicas(total).tolist()
-        loss = nll / max(1.0, count)
+        loss = validation_loss(
+            self.model,
+            self.get_eval_dataloader(eval_dataset),
+            self.compute_loss_context_manager(),
+        )
         metrics = {
             f"{metric_key_prefix}_loss": loss,
             f"{metric_key_prefix}_perplexity": math.exp(min(loss, 700.0)),
@@ -270,6 +261,17 @@ class Trainer(transformers.Trainer):
             dist.barrier()
 
     # Running
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Every record also says how long the run has taken, interruptions apart."""
+        seconds = self._seconds_before + self.progress.seconds()
+        super().log({**logs, "seconds": seconds}, start_time)
+
+    def _init_training_state(self, *args: Any) -> tuple[int, int]:
+        trained = super()._init_training_state(*args)
+        history = self.state.log_history
+        self._seconds_before = history[-1]["seconds"] if history else 0.0
+        return trained
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         try:

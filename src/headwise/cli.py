@@ -1,0 +1,246 @@
+"""The commands. Each is thin: what it does sits in the library."""
+
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="What to do with the heads of multi-head attention other than concatenating them: train, "
+    "compare and use the systems that five papers propose.",
+    epilog="A recipe is a YAML file, or the name of one that headwise recipes lists.",
+    pretty_exceptions_show_locals=False,
+)
+
+RecipeName = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="Name of a recipe, or a .yaml file.")
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a key of the recipe: training.max_steps=100. May be given several times.",
+    ),
+]
+RunFolder = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Folder of a finished run (it holds model/).")
+]
+
+
+@app.command()
+def recipes() -> None:
+    """List the recipes that come with headwise, one line each."""
+    from headwise.recipe import load_recipe, shipped_recipes
+
+    table = Table("recipe", "systems", "what it is", box=None, pad_edge=False)
+    for name in shipped_recipes():
+        recipe = load_recipe(name).recipe
+        table.add_row(name, ", ".join(recipe.systems), recipe.description)
+    Console().print(table)
+
+
+@app.command()
+def compare(
+    recipe: RecipeName = "interface-strings",
+    systems: Annotated[
+        str | None,
+        typer.Option(help="Which of the recipe's systems, by commas; the first is the baseline."),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Seeds by commas, each a run of every system: 1,2,3.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for runs and report. [default: runs/RECIPE]")
+    ] = None,
+    changes: Changes = None,
+) -> None:
+    """Train several systems under one budget and report which is better, at what cost.
+
+    Can be stopped with Ctrl-C and started again: finished systems are not trained again, and the
+    one at hand goes on from its last checkpoint.
+    """
+    with _clear_errors("The same command goes on from here."):
+        from headwise.analysis.report import write_report
+        from headwise.analysis.table import comparison_table
+        from headwise.experiment import compare_systems
+        from headwise.files import write_text
+        from headwise.recipe import RecipeError, load_recipe
+
+        _quiet()
+        file = load_recipe(recipe, changes or [])
+        names = _split(systems) if systems else file.system_names
+        if not names:
+            raise RecipeError(f"recipe {recipe} names no systems, expected at least one")
+        numbers = _seeds(seeds) if seeds else [file.recipe.training.seed]
+        folder = output or Path("runs") / Path(recipe).stem
+        console = Console()
+        comparison = compare_systems(file, names, numbers, folder, _command_line(), console)
+        if not _is_main_process():
+            return
+        write_text(folder / "comparison.json", comparison.model_dump_json(indent=1))
+        write_report(comparison, folder / "report.html")
+        console.print(comparison_table(comparison))
+        console.print(f"report: {folder / 'report.html'}", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def train(
+    recipe: RecipeName = "interface-strings",
+    system: Annotated[
+        str | None,
+        typer.Option(help="One of the recipe's systems; without it, the recipe as it stands."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder of the run. [default: runs/RECIPE-SYSTEM]")
+    ] = None,
+    changes: Changes = None,
+) -> None:
+    """Train one system and evaluate it; goes on where it was stopped."""
+    with _clear_errors("The same command goes on from here."):
+        from headwise.experiment import claim_folder, prepare_data, train_system
+        from headwise.recipe import load_recipe
+
+        _quiet()
+        file = load_recipe(recipe, changes or [])
+        chosen = file.system(system) if system else file.recipe.model_copy(update={"systems": {}})
+        name = system or "model"
+        folder = output or Path("runs") / f"{Path(recipe).stem}-{name}"
+        console = Console()
+        claim_folder(folder, chosen)
+        data = prepare_data(chosen, folder, console)
+        result = train_system(chosen, name, folder, data, console)
+        if not _is_main_process():
+            return
+        console.print(
+            f"validation loss {result.validation_loss:.3f}  {_score_line(result.score)}",
+            highlight=False,
+        )
+        console.print(f"model: {folder / 'model'}", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def evaluate(
+    run: RunFolder,
+    part: Annotated[
+        str, typer.Option(help="Part of the corpus: train, validation or test.")
+    ] = "test",
+    changes: Changes = None,
+) -> None:
+    """Translate a part of the run's corpus and score it: BLEU and chrF with 95% intervals."""
+    with _clear_errors():
+        from headwise.experiment import evaluate_system, open_run
+        from headwise.tasks.corpora import PARTS, load_corpus
+
+        _quiet()
+        if part not in PARTS:
+            raise ValueError(f"--part is {part!r}, expected one of {', '.join(PARTS)}")
+        recipe, model, tokenizer = open_run(run, changes or [])
+        corpus = load_corpus(recipe.data)
+        console = Console()
+        _, scored = evaluate_system(
+            model, tokenizer, getattr(corpus, part), recipe.evaluation, corpus, console, run.name
+        )
+        low, high = scored.bleu_interval
+        console.print(
+            f"{part}: {scored.num_sentences} sentences\n"
+            f"BLEU {scored.bleu:.2f} [{low:.2f}, {high:.2f}]  {scored.bleu_signature}\n"
+            f"chrF {scored.chrf:.2f} [{scored.chrf_interval[0]:.2f}, "
+            f"{scored.chrf_interval[1]:.2f}]  {scored.chrf_signature}",
+            highlight=False,
+            soft_wrap=True,
+            markup=False,
+        )
+
+
+@app.command()
+def translate(
+    run: RunFolder,
+    source: Annotated[
+        Path | None, typer.Argument(help="Text file, a sentence a line; standard input if none.")
+    ] = None,
+    changes: Changes = None,
+) -> None:
+    """Translate lines of text to standard output."""
+    with _clear_errors():
+        from headwise.experiment import open_run
+        from headwise.tasks.sources import read_lines
+        from headwise.tasks.translating import translate as translate_texts
+
+        _quiet()
+        recipe, model, tokenizer = open_run(run, changes or [])
+        if source is not None:
+            lines = read_lines(source)
+        else:
+            try:
+                lines = sys.stdin.buffer.read().decode("utf-8").splitlines()
+            except UnicodeDecodeError as error:
+                raise ValueError(f"standard input is not UTF-8: {error}") from error
+        for line in translate_texts(model, tokenizer, lines, recipe.evaluation):
+            typer.echo(line)
+
+
+@contextmanager
+def _clear_errors(when_stopped: str = "") -> Iterator[None]:
+    """Mistakes of the user as one message in place of a traceback."""
+    from headwise.training.run import Interrupted
+
+    try:
+        yield
+    except Interrupted as stop:
+        Console(stderr=True).print(f"{stop}. {when_stopped}", highlight=False)
+        raise typer.Exit(130) from None
+    except KeyboardInterrupt:
+        Console(stderr=True).print(f"stopped. {when_stopped}", highlight=False)
+        raise typer.Exit(130) from None
+    except (ValueError, FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        Console(stderr=True).print(
+            f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True
+        )
+        raise typer.Exit(2) from None
+
+
+def _quiet() -> None:
+    """Keep other libraries' bars and advice out of the way of ours."""
+    import transformers
+    from datasets import disable_progress_bars
+
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    disable_progress_bars()
+
+
+def _split(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        seeds = [int(seed) for seed in _split(text)]
+    except ValueError:
+        raise ValueError(f"--seeds is {text!r}, expected numbers by commas: 1,2,3") from None
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ValueError(f"--seeds is {text!r}, expected different numbers by commas: 1,2,3")
+    return seeds
+
+
+def _score_line(score) -> str:  # type: ignore[no-untyped-def]
+    return f"BLEU {score.bleu:.2f} [{score.bleu_low:.2f}, {score.bleu_high:.2f}]  chrF {score.chrf:.2f}"
+
+
+def _command_line() -> str:
+    return shlex.join(["headwise", *sys.argv[1:]])
+
+
+def _is_main_process() -> bool:
+    import os
+
+    return int(os.environ.get("RANK", "0")) == 0

@@ -1,0 +1,389 @@
+"""Experiments: one system of a recipe trained and evaluated, or several compared.
+
+A run lives in a folder of its own:
+
+    recipe.yaml         what it is a run of; nothing else is ever trained in the folder
+    tokenizer/          the vocabularies
+    checkpoint-N/       what it resumes from
+    model/              the final model, a Hugging Face folder
+    translations.txt    of the test part, one a line
+    result.json         figures; once it is there the run is finished
+"""
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from transformers import set_seed
+
+from headwise.analysis.cost import count_macs, count_parameters
+from headwise.analysis.recording import record_attention
+from headwise.analysis.results import (
+    Comparison,
+    PairedTest,
+    RunResult,
+    Sample,
+    Score,
+    SystemSummary,
+)
+from headwise.analysis.speed import relative_step_times
+from headwise.files import write_text
+from headwise.models.config import Seq2SeqConfig
+from headwise.models.seq2seq import Seq2SeqLM
+from headwise.recipe import Recipe, RecipeFile, differences, load_recipe, to_yaml
+from headwise.tasks.corpora import Corpus, Pair, load_corpus
+from headwise.tasks.metrics import EvaluationSettings, TranslationScore, compare_to_baseline, score
+from headwise.tasks.tokenization import TranslationTokenizer
+from headwise.tasks.translating import translate
+from headwise.tasks.translation import TranslationDataset, TranslationItem, collate
+from headwise.training.batching import BatchLoader, TokenBudgetSampler
+from headwise.training.run import MODEL, run_training
+from headwise.training.validation import validation_loss
+
+RECIPE, TOKENIZER, TRANSLATIONS, RESULT = (
+    "recipe.yaml",
+    "tokenizer",
+    "translations.txt",
+    "result.json",
+)
+MACS_LENGTHS = (10, 10)  # those of the MoA paper's tables
+
+
+class FolderError(ValueError):
+    """An output folder that holds something else; the message says what."""
+
+
+@dataclass
+class Data:
+    """A corpus with its vocabularies and encoded parts."""
+
+    corpus: Corpus
+    tokenizer: TranslationTokenizer
+    train: TranslationDataset
+    validation: TranslationDataset
+    test: TranslationDataset
+
+    def collate(self, items: Sequence[TranslationItem]) -> dict[str, torch.Tensor]:
+        """Joins items into a batch."""
+        return collate(items, self.tokenizer.pad_token_id)
+
+    def batches(self, part: TranslationDataset, recipe: Recipe, seed: int | None = None) -> BatchLoader:
+        """The batches of one part; in a fixed order without a seed."""
+        sampler = TokenBudgetSampler(
+            part.lengths, recipe.training.batch_tokens, seed=seed or 0, shuffle=seed is not None
+        )
+        return BatchLoader(part, sampler, self.collate)
+
+
+def prepare_data(recipe: Recipe, folder: Path, console: Console) -> Data:
+    """Read the corpus; learn the vocabularies, or load those that `folder` has."""
+    corpus = load_corpus(recipe.data)
+    for line in corpus.notes.summary():
+        console.print(f"[dim]{line}", highlight=False)
+    if (folder / TOKENIZER).is_dir():
+        tokenizer = TranslationTokenizer.load(folder / TOKENIZER)
+    else:
+        tokenizer = TranslationTokenizer.train(corpus.train, recipe.tokenizer)
+        if _is_main_process():
+            tokenizer.save(folder / TOKENIZER)
+    parts = (corpus.train, corpus.validation, corpus.test)
+    return Data(corpus, tokenizer, *(TranslationDataset(part, tokenizer) for part in parts))
+
+
+def build_model(recipe: Recipe, tokenizer: TranslationTokenizer) -> Seq2SeqLM:
+    """The model of a recipe, its weights drawn by the recipe's seed."""
+    settings = recipe.model.model_dump()
+    shared = settings.pop("share_embeddings") or ("all" if tokenizer.is_joint else "target")
+    set_seed(recipe.training.seed)
+    return Seq2SeqLM(
+        Seq2SeqConfig(
+            vocab_size=tokenizer.source_vocab_size,
+            target_vocab_size=tokenizer.target_vocab_size,
+            share_embeddings=shared,
+            pad_token_id=tokenizer.pad_token_id,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            **settings,
+        )
+    )
+
+
+def train_system(
+    recipe: Recipe, name: str, folder: Path, data: Data, console: Console
+) -> RunResult:
+    """Train and evaluate one system in `folder`, from wherever an earlier start got to.
+
+    Raises:
+        FolderError: the folder is that of another run.
+        Interrupted: Ctrl-C came; the next call goes on.
+    """
+    claim_folder(folder, recipe)
+    if (folder / RESULT).is_file():
+        return RunResult.model_validate_json((folder / RESULT).read_text(encoding="utf-8"))
+    if not (folder / TOKENIZER).is_dir() and _is_main_process():
+        data.tokenizer.save(folder / TOKENIZER)
+    run = run_training(
+        build_model(recipe, data.tokenizer),
+        data.train,
+        data.validation,
+        data.collate,
+        recipe.training,
+        folder,
+        label=name,
+        console=console,
+    )
+    model = run.model
+    assert isinstance(model, Seq2SeqLM)
+    translations, scored = evaluate_system(
+        model, data.tokenizer, data.corpus.test, recipe.evaluation, data.corpus, console, name
+    )
+    result = RunResult(
+        system=name,
+        seed=recipe.training.seed,
+        parameters=count_parameters(model),
+        macs=count_macs(model, *MACS_LENGTHS),
+        macs_lengths=MACS_LENGTHS,
+        steps=run.steps,
+        seconds=run.history[-1]["seconds"],
+        validation_loss=validation_loss(model, data.batches(data.validation, recipe)),
+        history=[
+            {key: record[key] for key in ("step", "loss", "eval_loss", "seconds") if key in record}
+            for record in run.history
+            if "loss" in record or "eval_loss" in record
+        ],
+        score=_score_record(scored),
+        attention=record_attention(model, data.batches(data.test, recipe)),
+    )
+    if _is_main_process():
+        write_text(folder / TRANSLATIONS, "\n".join(translations) + "\n")
+        write_text(folder / RESULT, result.model_dump_json(indent=1))
+    return result
+
+
+def evaluate_system(
+    model: Seq2SeqLM,
+    tokenizer: TranslationTokenizer,
+    pairs: Sequence[Pair],
+    settings: EvaluationSettings,
+    corpus: Corpus,
+    console: Console,
+    label: str,
+) -> tuple[list[str], TranslationScore]:
+    """Translate the pairs' sources, with a bar, and score them against their targets."""
+    with Progress(
+        TextColumn("[bold]{task.description:<12}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("sentences translated"),
+        console=console,
+        transient=True,
+    ) as progress:
+        task = progress.add_task(label, total=len(pairs))
+        translations = translate(
+            model,
+            tokenizer,
+            [pair.source for pair in pairs],
+            settings,
+            advance=lambda count: progress.advance(task, count),
+        )
+    references = [pair.target for pair in pairs]
+    scored = score(translations, references, settings, language=corpus.target_language)
+    return translations, scored
+
+
+def compare_systems(
+    file: RecipeFile,
+    systems: Sequence[str],
+    seeds: Sequence[int],
+    folder: Path,
+    command: str,
+    console: Console,
+) -> Comparison:
+    """Train every system with every seed under one budget and put the figures side by side.
+
+    What `folder` already holds is not trained again; the first system is the baseline.
+    """
+    recipes = {name: file.system(name) for name in systems}
+    data = prepare_data(next(iter(recipes.values())), folder, console)
+    runs: dict[str, list[RunResult]] = {name: [] for name in systems}
+    for seed in seeds:
+        for name, recipe in recipes.items():
+            recipe = with_seed(recipe, seed)
+            runs[name].append(
+                train_system(recipe, name, folder / f"{name}-seed{seed}", data, console)
+            )
+    first = {name: folder / f"{name}-seed{seeds[0]}" for name in systems}
+    translations = {
+        name: (run / TRANSLATIONS).read_text(encoding="utf-8").split("\n")[:-1]
+        for name, run in first.items()
+    }
+    times = _step_times(recipes, first, data)
+    tests = _paired_tests(translations, data.corpus, next(iter(recipes.values())).evaluation)
+    return Comparison(
+        title=f"{file.name}: {', '.join(systems)}",
+        baseline=systems[0],
+        systems=[
+            SystemSummary(
+                name=name,
+                description=file.recipe.systems[name].description,
+                runs=runs[name],
+                relative_step_time=times[name],
+                paired_test=tests.get(name),
+            )
+            for name in systems
+        ],
+        samples=_samples(data.corpus.test, translations),
+        corpus=_corpus_facts(data),
+        recipe=to_yaml(file.recipe),
+        command=command,
+        versions=_versions(),
+        machine=_machine(),
+    )
+
+
+def open_run(
+    folder: Path, changes: Sequence[str] = ()
+) -> tuple[Recipe, Seq2SeqLM, TranslationTokenizer]:
+    """The recipe, the final model and the vocabularies of a run.
+
+    Args:
+        folder: of the run.
+        changes: to its recipe, as `--set` takes them.
+
+    Raises:
+        FolderError: it is none, or it is not finished.
+    """
+    for name, what in ((RECIPE, "a run of headwise"), (MODEL, "finished"), (TOKENIZER, "whole")):
+        if not (folder / name).exists():
+            raise FolderError(f"{folder} is not {what}: it has no {name}")
+    recipe = load_recipe(str(folder / RECIPE), changes).recipe
+    model = Seq2SeqLM.from_pretrained(folder / MODEL)
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    return recipe, model, TranslationTokenizer.load(folder / TOKENIZER)
+
+
+def with_seed(recipe: Recipe, seed: int) -> Recipe:
+    """The recipe with another seed."""
+    training = recipe.training.model_copy(update={"seed": seed})
+    return recipe.model_copy(update={"training": training})
+
+
+def claim_folder(folder: Path, recipe: Recipe) -> None:
+    """Make `folder` the folder of this recipe's run, or find that it is.
+
+    Raises:
+        FolderError: it holds the run of another recipe (says how they differ), or other things.
+    """
+    text = to_yaml(recipe)
+    stamp = folder / RECIPE
+    if not _is_main_process():
+        return
+    if stamp.is_file():
+        changed = differences(stamp.read_text(encoding="utf-8"), text)
+        if changed:
+            raise FolderError(
+                f"{folder} holds a run of another recipe:\n  "
+                + "\n  ".join(changed)
+                + "\nUse the recipe it was started with, or another output folder."
+            )
+        return
+    # The vocabularies may be there already: they are learned before the first run.
+    strangers = [p.name for p in folder.glob("*") if p.name != TOKENIZER] if folder.is_dir() else []
+    if strangers:
+        raise FolderError(
+            f"{folder} holds other things ({', '.join(sorted(strangers)[:3])}, ...) and no "
+            f"{RECIPE}: use another output folder"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(stamp, text)
+
+
+def _step_times(
+    recipes: Mapping[str, Recipe], runs: Mapping[str, Path], data: Data
+) -> dict[str, float]:
+    loader = data.batches(data.train, next(iter(recipes.values())), seed=0)
+    batches = [batch for batch, _ in zip(loader, range(3), strict=False)]
+    models = {name: Seq2SeqLM.from_pretrained(run / MODEL) for name, run in runs.items()}
+    gates = {name: recipe.training.gates for name, recipe in recipes.items()}
+    return relative_step_times(models, gates, batches)
+
+
+def _paired_tests(
+    translations: Mapping[str, list[str]], corpus: Corpus, settings: EvaluationSettings
+) -> dict[str, PairedTest]:
+    baseline, *others = translations
+    found = compare_to_baseline(
+        translations[baseline],
+        {name: translations[name] for name in others},
+        [pair.target for pair in corpus.test],
+        settings,
+        language=corpus.target_language,
+    )
+    return {
+        name: PairedTest(
+            baseline=baseline, bleu_difference=test.bleu_delta, p_value=test.bleu_p_value
+        )
+        for name, test in found.items()
+    }
+
+
+def _samples(pairs: Sequence[Pair], translations: Mapping[str, list[str]]) -> list[Sample]:
+    """Twelve sentences spread over the test part, of some length, identical outputs last."""
+    candidates = [i for i, pair in enumerate(pairs) if len(pair.source.split()) >= 4]
+    step = max(1, len(candidates) // 24)
+    spread = candidates[::step][:24]
+    spread.sort(key=lambda i: len({texts[i] for texts in translations.values()}) == 1)
+    return [
+        Sample(
+            source=pairs[i].source,
+            reference=pairs[i].target,
+            translations={name: texts[i] for name, texts in translations.items()},
+        )
+        for i in spread[:12]
+    ]
+
+
+def _score_record(scored: TranslationScore) -> Score:
+    return Score(
+        bleu=scored.bleu,
+        bleu_low=scored.bleu_interval[0],
+        bleu_high=scored.bleu_interval[1],
+        chrf=scored.chrf,
+        bleu_signature=scored.bleu_signature,
+        chrf_signature=scored.chrf_signature,
+    )
+
+
+def _corpus_facts(data: Data) -> dict[str, str]:
+    tokenizer = data.tokenizer
+    vocabulary = f"{tokenizer.source_vocab_size:,} subwords, joint"
+    if not tokenizer.is_joint:
+        vocabulary = (
+            f"{tokenizer.source_vocab_size:,} source and {tokenizer.target_vocab_size:,} target "
+            f"subwords"
+        )
+    origin, *parts = data.corpus.notes.summary()
+    facts = {"corpus": origin}
+    facts |= dict(part.split(": ", 1) for part in parts)
+    return {**facts, "vocabulary": vocabulary}
+
+
+def _versions() -> dict[str, str]:
+    packages = ("headwise", "torch", "transformers", "tokenizers", "sacrebleu")
+    return {"python": platform.python_version()} | {p: metadata.version(p) for p in packages}
+
+
+def _machine() -> str:
+    if torch.cuda.is_available():
+        return f"{torch.cuda.device_count()} × {torch.cuda.get_device_name()}"
+    return f"CPU, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+
+
+def _is_main_process() -> bool:
+    return int(os.environ.get("RANK", "0")) == 0

@@ -1,0 +1,60 @@
+"""From text to translated text: beam search over batches of similar length."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from headwise.models.seq2seq import Seq2SeqLM
+from headwise.tasks.metrics import EvaluationSettings
+from headwise.tasks.tokenization import TranslationTokenizer
+from headwise.tasks.translation import TranslationItem, collate
+from headwise.training.batching import TokenBudgetSampler
+
+
+def translate(
+    model: Seq2SeqLM,
+    tokenizer: TranslationTokenizer,
+    texts: Sequence[str],
+    settings: EvaluationSettings,
+    *,
+    batch_tokens: int = 4096,
+    advance: Callable[[int], None] | None = None,
+) -> list[str]:
+    """Translate texts, one translation each, in the order given.
+
+    Args:
+        model: put into evaluation.
+        tokenizer: of both languages.
+        texts: one sentence each; an empty one stays empty.
+        settings: beam size, length penalty and how long a translation may get.
+        batch_tokens: source tokens translated at once, times the beam size.
+        advance: called with the number of texts that have just been translated.
+    """
+    model.eval()
+    translations = [""] * len(texts)
+    filled = [index for index, text in enumerate(texts) if text.strip()]
+    if advance is not None:
+        advance(len(texts) - len(filled))
+    sources = tokenizer.encode_source([texts[index] for index in filled])
+    lengths = [len(ids) for ids in sources]
+    budget = max(batch_tokens // settings.beam_size, *lengths, 1)
+    for batch in TokenBudgetSampler(lengths, budget, shuffle=False) if lengths else ():
+        items: list[TranslationItem] = [{"input_ids": sources[i], "labels": []} for i in batch]
+        inputs = collate(items, tokenizer.pad_token_id)
+        longest = max(lengths[i] for i in batch)
+        with torch.no_grad():
+            outputs = model.generate(
+                inputs["input_ids"].to(model.device),
+                attention_mask=inputs["attention_mask"].to(model.device),
+                num_beams=settings.beam_size,
+                length_penalty=settings.length_penalty,
+                # The start token counts as one of the sequence.
+                max_length=settings.max_length(longest) + 1,
+                early_stopping=False,
+                do_sample=False,
+            )
+        for i, text in zip(batch, tokenizer.decode_target(outputs.tolist()), strict=True):
+            translations[filled[i]] = text
+        if advance is not None:
+            advance(len(batch))
+    return translations
