@@ -1,0 +1,34 @@
+# Everything a fresh machine needs: `make demo` runs the main job, `make test` passes the tests.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# The release that headwise is developed with. On Linux, torch's default wheels bring CUDA along;
+# for a smaller install see https://pytorch.org/get-started.
+TORCH ?= torch==2.13.0
+
+.PHONY: install demo test lint bench clean
+
+install: $(VENV)/installed
+
+$(VENV)/installed: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet "$(TORCH)"
+	$(BIN)/pip install --quiet --editable ".[dev]"
+	touch $@
+
+demo: install  ## train and compare three systems on English to French interface strings
+	$(BIN)/headwise compare demo --output runs/demo
+
+test: install  ## the whole test suite, with coverage
+	$(BIN)/python -m pytest --numprocesses 2 --cov=headwise --cov-report=term-missing:skip-covered
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: install  ## speed beside nn.MultiheadAttention
+	$(BIN)/python benchmarks/attention.py
+
+clean:
+	rm -rf $(VENV) runs build dist src/*.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache
