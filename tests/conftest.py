@@ -1,0 +1,10 @@
+import pytest
+import torch
+
+torch.set_num_threads(1)  # the tests are small, and pytest-xdist runs several of them at once
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    """Every test draws the same random numbers, alone or in a run of all."""
+    torch.manual_seed(0)

@@ -1,0 +1,183 @@
+"""The three systems as plain loops, straight from the papers' equations, in float64.
+
+Nothing here imports headwise: parameters come by the names that the library promises.
+"""
+
+import math
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+NEVER = float("-inf")
+
+
+def attention_bias(b, head, t, s, heads, key_padding_mask=None, attn_mask=None, is_causal=False):
+    """What is added to the logit of query t for key s; -inf if it may not attend."""
+    bias = 0.0
+    if is_causal and s > t:
+        return NEVER
+    entries = []
+    if key_padding_mask is not None:
+        entries.append(key_padding_mask[b, s])
+    if attn_mask is not None:
+        if attn_mask.dim() == 2:
+            entries.append(attn_mask[t, s])
+        elif attn_mask.dim() == 3:
+            entries.append(attn_mask[b * heads + head, t, s])
+        else:
+            entries.append(attn_mask[b, head if attn_mask.size(1) > 1 else 0, t, s])
+    for entry in entries:
+        if entry.dtype == torch.bool:
+            bias = NEVER if entry else bias
+        else:
+            bias = bias + float(entry)
+    return bias
+
+
+def read(query: Tensor, keys: Tensor, values: Tensor, biases: list[float]) -> Tensor:
+    """softmax(q kᵀ / √head_dim + bias) v of one head and one query; zeros if nothing is attended.
+
+    query (head_dim,), keys and values (time, head_dim).
+    """
+    attended = [s for s, bias in enumerate(biases) if bias > NEVER]
+    if not attended:
+        return torch.zeros_like(values[0])
+    scores = {s: (query @ keys[s]) / math.sqrt(len(query)) + biases[s] for s in attended}
+    largest = max(float(score.detach()) for score in scores.values())
+    exponentials = {s: torch.exp(score - largest) for s, score in scores.items()}
+    total = sum(exponentials.values())
+    return sum(exponentials[s] / total * values[s] for s in attended)
+
+
+def linear(p: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+    y = p[f"{name}.weight"] @ x
+    return y + p[f"{name}.bias"] if f"{name}.bias" in p else y
+
+
+def slices(x: Tensor, heads: int) -> list[Tensor]:
+    size = len(x) // heads
+    return [x[i * size : (i + 1) * size] for i in range(heads)]
+
+
+def head_outputs(p, query, key, value, heads, b, t, **masks) -> list[Tensor]:
+    """oⱼWⱼ of each head, for query t of row b."""
+    q = slices(linear(p, "q_proj", query[b, t]), heads)
+    ks = [slices(linear(p, "k_proj", x), heads) for x in key[b]]
+    vs = [slices(linear(p, "v_proj", x), heads) for x in value[b]]
+    out = []
+    for j in range(heads):
+        biases = [attention_bias(b, j, t, s, heads, **masks) for s in range(key.size(1))]
+        o = read(q[j], torch.stack([k[j] for k in ks]), torch.stack([v[j] for v in vs]), biases)
+        size = p["out_proj.weight"].size(1) // heads
+        out.append(p["out_proj.weight"][:, j * size : (j + 1) * size] @ o)
+    return out
+
+
+def _over_queries(query: Tensor, compute) -> Tensor:
+    rows = [[compute(b, t) for t in range(query.size(1))] for b in range(query.size(0))]
+    return torch.stack([torch.stack(row) for row in rows])
+
+
+def _bias(p: dict[str, Tensor]) -> Tensor | float:
+    return p.get("out_proj.bias", 0.0)
+
+
+def standard(p, query, key, value, heads, **masks) -> Tensor:
+    """Σⱼ oⱼWⱼ (equation 4 of the MAE paper)."""
+
+    def compute(b, t):
+        return sum(head_outputs(p, query, key, value, heads, b, t, **masks)) + _bias(p)
+
+    return _over_queries(query, compute)
+
+
+def expert(parts: list[Tensor], left_out: tuple[int, ...]) -> Tensor:
+    """h/(h−t) Σ_{j∉S} oⱼWⱼ: equation 5, for any number t of heads left out."""
+    h, t = len(parts), len(left_out)
+    return h / (h - t) * sum(parts[j] for j in range(h) if j not in left_out)
+
+
+def gate(p: dict[str, Tensor], inputs: list[Tensor], embed_dim: int) -> Tensor:
+    """softmax(W₂ tanh(W₁ BatchNorm(mean of inputs) + b₁) + b₂), batch norm as in evaluation."""
+    x = sum(inputs) / len(inputs) if inputs else torch.zeros(embed_dim, dtype=torch.float64)
+    x = (x - p["gate.norm.running_mean"]) / torch.sqrt(p["gate.norm.running_var"] + 1e-5)
+    x = x * p["gate.norm.weight"] + p["gate.norm.bias"]
+    logits = linear(p, "gate.output", torch.tanh(linear(p, "gate.hidden", x)))
+    exponentials = torch.exp(logits - logits.max().detach())
+    return exponentials / exponentials.sum()
+
+
+def mae_gates(p, query, padding=None, causal=False, window=None) -> list[list[Tensor]]:
+    """The gate of each row and position: of the whole sequence's mean or, causal, of the prefix."""
+
+    def inputs(b, t):
+        last = t if causal else query.size(1) - 1
+        first = max(0, last - window + 1) if causal and window else 0
+        real = [s for s in range(first, last + 1) if padding is None or not padding[b, s]]
+        return [query[b, s] for s in real]
+
+    batch, time, dim = query.shape
+    return [[gate(p, inputs(b, t), dim) for t in range(time)] for b in range(batch)]
+
+
+def mae(p, query, key, value, heads, dropped, gates, **masks) -> Tensor:
+    """Σ_S g_S f_S, expert by expert (equation 6)."""
+
+    def compute(b, t):
+        parts = head_outputs(p, query, key, value, heads, b, t, **masks)
+        experts = [expert(parts, left_out) for left_out in combinations(range(heads), dropped)]
+        mixed = sum(g * f for g, f in zip(gates[b][t], experts, strict=True))
+        return mixed + _bias(p)
+
+    return _over_queries(query, compute)
+
+
+def moa_router(p, x: Tensor, top_k: int) -> tuple[list[int], Tensor, Tensor]:
+    """Equations 7 and 8 for one token: experts chosen, probabilities, logits."""
+    logits = p["router.weight"] @ x
+    exponentials = torch.exp(logits)
+    probabilities = exponentials / exponentials.sum()
+    by_probability = sorted(range(len(logits)), key=lambda i: -float(probabilities[i]))
+    return by_probability[:top_k], probabilities, logits
+
+
+def moa(p, query, key, value, top_k, normalize=True, **masks) -> Tensor:
+    """y = Σ_{i∈G(x)} wᵢ oᵢWᵢ (equations 6 to 12); masks are the same for all experts."""
+
+    def compute(b, t):
+        chosen, probabilities, _ = moa_router(p, query[b, t], top_k)
+        total = sum(probabilities[i] for i in chosen).detach() if normalize else 1.0
+        keys = torch.stack([linear(p, "k_proj", x) for x in key[b]])
+        values = torch.stack([linear(p, "v_proj", x) for x in value[b]])
+        biases = [attention_bias(b, 0, t, s, top_k, **masks) for s in range(key.size(1))]
+        y = torch.zeros(query.size(2), dtype=torch.float64)
+        for i in chosen:
+            o = read(query[b, t] @ p["expert_query"][i], keys, values, biases)
+            y = y + probabilities[i] / total * (o @ p["expert_output"][i])
+        return y
+
+    return _over_queries(query, compute)
+
+
+def moa_losses(p, query, top_k, padding=None) -> tuple[Tensor, Tensor]:
+    """Equations 13 to 16 over the real tokens of all rows."""
+    experts = p["router.weight"].size(0)
+    f = [0.0] * experts
+    big_p = [torch.zeros((), dtype=torch.float64)] * experts
+    squares, tokens = torch.zeros((), dtype=torch.float64), 0
+    for b in range(query.size(0)):
+        for t in range(query.size(1)):
+            if padding is not None and padding[b, t]:
+                continue
+            chosen, probabilities, logits = moa_router(p, query[b, t], top_k)
+            for i in range(experts):
+                f[i] += float(i in chosen)
+                big_p[i] = big_p[i] + probabilities[i]
+            squares = squares + torch.log(torch.exp(logits).sum()) ** 2
+            tokens += 1
+    if tokens == 0:
+        return squares, squares
+    sum_f, sum_p = sum(f), sum(big_p)
+    balance = experts * sum(f[i] / sum_f * big_p[i] / sum_p for i in range(experts))
+    return balance, squares / tokens

@@ -1,0 +1,126 @@
+"""The systems under test, each in every form, with the reference that each must equal."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import reference
+import torch
+from torch import Tensor, nn
+
+import headwise as hw
+
+DIM, HEADS = 12, 4
+
+
+@dataclass(frozen=True)
+class System:
+    """How to build one form of a system, and what it must compute."""
+
+    kind: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def build(self, dim: int = DIM, *, dtype=torch.float64, train=False, **more) -> Any:
+        """A module with random parameters and, if there is a batch norm, random statistics."""
+        options = {**self.options, **more}
+        if self.kind == "standard":
+            module = hw.MultiHeadAttention(dim, HEADS, **options)
+        elif self.kind == "mae":
+            options.setdefault("gate_dropout", 0.0)
+            options.setdefault("gate_hidden_dim", 8)
+            module = hw.MixtureOfAttentiveExperts(dim, HEADS, **options)
+        else:
+            sizes = {"num_experts": 5, "top_k": 2, "head_dim": 3}
+            module = hw.MixtureOfAttentionHeads(dim, **{**sizes, **options})
+        return randomize(module.to(dtype)).train(train)
+
+    def reference(
+        self,
+        module: Any,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        query_padding_mask: Tensor | None = None,
+        **masks: Any,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Output, what `routing.weights` holds, and the auxiliary loss, from plain loops."""
+        p = dict(module.named_parameters()) | dict(module.named_buffers())
+        padding = query_padding_mask
+        if padding is None and key is None:
+            padding = masks.get("key_padding_mask")
+        if padding is not None and padding.dtype != torch.bool:
+            padding = padding == float("-inf")
+        key = query if key is None else key
+        value = key if value is None else value
+        if self.kind == "standard":
+            return reference.standard(p, query, key, value, HEADS, **masks), None, None
+        if self.kind == "mae":
+            causal = masks.get("is_causal", False) or module.causal_queries
+            dropped = module.dropped_heads
+            if module.gate is None:
+                uniform = torch.full((module.num_experts,), 1 / module.num_experts).to(query)
+                gates = [[uniform] * query.size(1) for _ in query]
+            else:
+                gates = reference.mae_gates(p, query, padding, causal, module.gate_window)
+            output = reference.mae(p, query, key, value, HEADS, dropped, gates, **masks)
+            stacked = torch.stack([torch.stack(row) for row in gates])
+            return output, stacked if causal else stacked[:, 0], None
+        top_k, normalize = module.top_k, module.normalize_weights
+        output = reference.moa(p, query, key, value, top_k, normalize, **masks)
+        weights = torch.zeros(*query.shape[:2], module.num_experts, dtype=query.dtype)
+        for b in range(query.size(0)):
+            for t in range(query.size(1)):
+                chosen, probability, _ = reference.moa_router(p, query[b, t], top_k)
+                total = sum(probability[i] for i in chosen) if normalize else 1.0
+                for i in chosen:
+                    weights[b, t, i] = probability[i] / total
+        balance, z = reference.moa_losses(p, query, top_k, padding)
+        return output, weights, module.balance_coef * balance + module.z_coef * z
+
+
+SYSTEMS = {
+    "standard": System("standard"),
+    "standard without bias": System("standard", {"bias": False, "head_dim": 5}),
+    "mae-7": System("mae"),
+    "mae-6": System("mae", {"dropped_heads": 2}),
+    "mae window": System("mae", {"gate_window": 2}),
+    "mae causal queries": System("mae", {"causal_queries": True}),
+    "uni-mae": System("mae", {"gate": "uniform"}),
+    "moa": System("moa"),
+    "moa dense": System("moa", {"num_experts": 3, "top_k": 3}),
+    "moa of the authors' code": System("moa", {"normalize_weights": False, "bias": True}),
+}
+MAIN = {name: SYSTEMS[name] for name in ("standard", "mae-7", "moa", "moa dense")}
+GATED = {name: system for name, system in SYSTEMS.items() if name.startswith("mae")}
+
+
+@torch.no_grad()
+def randomize(module: nn.Module) -> nn.Module:
+    """Fill every parameter and running statistic with random numbers: a router that starts at
+    zero, or a batch norm at mean 0 and variance 1, would hide mistakes.
+    """
+    for parameter in module.parameters():
+        parameter.copy_(torch.randn_like(parameter) * 0.5)
+    for norm in module.modules():
+        if isinstance(norm, nn.BatchNorm1d):
+            norm.running_mean.normal_()
+            norm.running_var.uniform_(0.5, 1.5)
+    return module
+
+
+def padding(*lengths: int, time: int, left: bool = False) -> Tensor:
+    """Boolean `(batch, time)`, `True` at padding."""
+    rows = [[False] * n + [True] * (time - n) for n in lengths]
+    return torch.tensor([row[::-1] if left else row for row in rows])
+
+
+def as_float(mask: Tensor) -> Tensor:
+    """The float mask that says the same."""
+    return torch.zeros(mask.shape, dtype=torch.float64).masked_fill(mask, float("-inf"))
+
+
+def random_mask(*shape: int) -> Tensor:
+    """A boolean mask that blocks a third of all pairs, and one query altogether."""
+    mask = torch.rand(shape) < 0.35
+    mask[..., -1, :] = True
+    return mask
