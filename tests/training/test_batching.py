@@ -1,0 +1,139 @@
+"""Batches under a budget of tokens."""
+
+import random
+from itertools import pairwise
+
+import pytest
+import torch
+
+from headwise.training.batching import BatchLoader, TokenBudgetSampler
+
+BUDGET = 50
+
+
+@pytest.fixture(scope="module")
+def lengths():
+    draw = random.Random(0)
+    return [(draw.randrange(1, 20), draw.randrange(1, 20)) for _ in range(200)]
+
+
+def epoch_of(sampler, epoch):
+    sampler.set_epoch(epoch)
+    return list(sampler)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_padded_batches_stay_within_the_budget(lengths, shuffle):
+    for batch in TokenBudgetSampler(lengths, BUDGET, shuffle=shuffle):
+        assert len(batch) * max(max(lengths[i]) for i in batch) <= BUDGET
+
+
+def test_batches_are_as_full_as_the_budget_allows(lengths):
+    batches = list(TokenBudgetSampler(lengths, BUDGET, shuffle=False))
+    for batch, following in pairwise(batches):
+        assert (len(batch) + 1) * max(lengths[following[0]]) > BUDGET
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 7])
+def test_every_sequence_comes_once_in_each_epoch(lengths, epoch):
+    batches = epoch_of(TokenBudgetSampler(lengths, BUDGET), epoch)
+    assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
+
+
+def test_order_follows_from_seed_and_epoch(lengths):
+    sampler = TokenBudgetSampler(lengths, BUDGET, seed=4)
+    third = epoch_of(sampler, 3)
+    assert third != epoch_of(sampler, 4)
+    assert third == epoch_of(TokenBudgetSampler(lengths, BUDGET, seed=4), 3)
+    assert third != epoch_of(TokenBudgetSampler(lengths, BUDGET, seed=5), 3)
+
+
+def test_order_does_not_touch_the_global_generator(lengths):
+    before = torch.get_rng_state()
+    list(TokenBudgetSampler(lengths, BUDGET))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_number_of_batches_is_that_of_every_epoch(lengths):
+    sampler = TokenBudgetSampler(lengths, BUDGET)
+    assert {len(epoch_of(sampler, epoch)) for epoch in range(5)} == {len(sampler)}
+
+
+def test_epochs_mix_sequences_of_one_length_anew():
+    sampler = TokenBudgetSampler([5] * 40, batch_tokens=20)
+    first, second = ({frozenset(batch) for batch in epoch_of(sampler, e)} for e in (0, 1))
+    assert first != second
+
+
+def test_without_shuffling_lengths_ascend_and_epochs_are_alike(lengths):
+    sampler = TokenBudgetSampler(lengths, BUDGET, shuffle=False)
+    batches = list(sampler)
+    longest = [max(lengths[i]) for batch in batches for i in batch]
+    assert longest == sorted(longest)
+    assert batches == epoch_of(sampler, 1)
+
+
+def test_sequences_alike_on_both_sides_come_together():
+    # All have a longest side of 9; sorted by that alone, short sources would mix with long ones.
+    lengths = [(9, 1), (9, 8), (1, 9), (9, 9)] * 6
+    for batch in TokenBudgetSampler(lengths, batch_tokens=54):
+        shorter = [min(lengths[i]) for i in batch]
+        assert max(shorter) - min(shorter) <= 1
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_processes_share_each_batch_in_consecutive_rows(lengths, processes):
+    whole = list(TokenBudgetSampler(lengths, 200, seed=2))
+    shares = [
+        list(TokenBudgetSampler(lengths, 200, seed=2, rank=rank, world_size=processes))
+        for rank in range(processes)
+    ]
+    for batch, *parts in zip(whole, *shares, strict=True):
+        assert [i for part in parts for i in part] == batch
+        sizes = [len(part) for part in parts]
+        assert min(sizes) >= 1
+        assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    ("lengths", "batch_tokens"),
+    [([3, 3, 9, 9, 9], 10), ([4] * 7, 12), ([5, 5, 5], 10)],
+    ids=["long ones stand alone", "one is left over", "fewer than two batches"],
+)
+def test_no_process_is_left_without_a_sequence(lengths, batch_tokens):
+    shares = [
+        list(TokenBudgetSampler(lengths, batch_tokens, rank=rank, world_size=2)) for rank in (0, 1)
+    ]
+    assert len(shares[0]) == len(shares[1])
+    assert all(batch for share in shares for batch in share)
+    taken = [i for share in shares for batch in share for i in batch]
+    assert sorted(taken) == list(range(len(lengths)))
+
+
+def test_a_sequence_above_the_budget_is_an_error_that_gives_both_numbers():
+    with pytest.raises(ValueError, match="batch_tokens is 10, but the longest sequence has 11"):
+        TokenBudgetSampler([(3, 11), (4, 4)], batch_tokens=10)
+
+
+def test_fewer_sequences_than_processes_is_an_error():
+    with pytest.raises(ValueError, match="there are 2 sequences, fewer than the 3 processes"):
+        TokenBudgetSampler([3, 4], batch_tokens=10, world_size=3)
+
+
+def test_loader_joins_items_and_follows_the_epoch():
+    dataset = [10, 20, 30, 40, 50, 60]
+    sampler = TokenBudgetSampler([1] * 6, batch_tokens=2)
+    loader = BatchLoader(dataset, sampler, lambda items: {"x": torch.tensor(items)})
+    epochs = []
+    for epoch in (0, 1, 0):
+        loader.set_epoch(epoch)
+        epochs.append([batch["x"].tolist() for batch in loader])
+    assert sorted(x for batch in epochs[0] for x in batch) == dataset
+    assert epochs[0] == epochs[2] != epochs[1]
+
+
+def test_starting_an_epoch_draws_nothing_that_dropout_would_have_drawn():
+    loader = BatchLoader([1, 2], TokenBudgetSampler([1, 1], 2), lambda items: {})
+    before = torch.get_rng_state()
+    iter(loader)
+    assert torch.equal(before, torch.get_rng_state())

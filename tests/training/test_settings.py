@@ -1,0 +1,66 @@
+"""Settings of training: what does not fit together is found at once."""
+
+import pytest
+from pydantic import ValidationError
+
+from headwise.training.settings import GateSettings, TrainingSettings
+
+
+def test_defaults_are_those_of_the_papers():
+    settings = TrainingSettings(max_steps=1)
+    assert settings.adam_betas == (0.9, 0.98)
+    assert settings.adam_epsilon == 1e-9
+    assert settings.schedule == "inverse-sqrt"
+    assert settings.gates == GateSettings(
+        method="block-coordinate-descent", period=5, unit="epochs", learning_rate=1.0
+    )
+
+
+@pytest.mark.parametrize("lengths", [{}, {"max_steps": 5, "epochs": 2}])
+def test_a_run_is_given_either_steps_or_epochs(lengths):
+    with pytest.raises(ValidationError, match="give one of max_steps and epochs"):
+        TrainingSettings(**lengths)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_an_average_is_of_two_checkpoints_or_more(count):
+    with pytest.raises(ValidationError, match="needs average_last of at least 2"):
+        TrainingSettings(max_steps=5, final_model="average", average_last=count)
+
+
+def test_only_kept_checkpoints_can_be_averaged():
+    with pytest.raises(ValidationError, match="average_last is 4, but keep_checkpoints is 3"):
+        TrainingSettings(max_steps=5, final_model="average", average_last=4, keep_checkpoints=3)
+    fits = TrainingSettings(max_steps=5, final_model="average", average_last=4, keep_checkpoints=4)
+    assert fits.average_last == 4
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("max_steps", 0),
+        ("batch_tokens", 0),
+        ("gradient_accumulation", 0),
+        ("learning_rate", 0),
+        ("warmup_steps", -1),
+        ("weight_decay", -0.1),
+        ("clip_norm", -1),
+        ("precision", "fp8"),
+        ("schedule", "cosine"),
+        ("seed", -1),
+        ("evaluate_every", 0),
+        ("log_every", 0),
+        ("keep_checkpoints", 0),
+        ("final_model", "first"),
+        ("gates", {"period": 0}),
+        ("gates", {"unit": "batches"}),
+        ("gates", {"method": "alternating"}),
+        ("gates", {"learning_rate": 0}),
+        ("gates", {"momentum": 0.9}),
+        ("optimizer", "adam"),
+    ],
+)
+def test_values_outside_their_range_and_unknown_keys_are_errors(key, value):
+    with pytest.raises(ValidationError) as caught:
+        TrainingSettings(**{"max_steps": 5, key: value})
+    assert caught.value.errors()[0]["loc"][0] == key

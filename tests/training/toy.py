@@ -1,0 +1,84 @@
+"""A task that a tiny model can be trained on in no time: sequences to be reversed."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch.utils.data import Dataset
+from transformers import set_seed
+
+from headwise.models.config import Seq2SeqConfig
+from headwise.models.seq2seq import Seq2SeqLM
+from headwise.tasks.translation import collate
+from headwise.training.run import Run, run_training
+from headwise.training.settings import TrainingSettings
+
+VOCABULARY = 20  # 0 padding, 1 start, 2 end
+MOA = {"system": "moa", "size": "2K4E8D"}
+PLANS: dict[str, Any] = {
+    "standard": "standard",
+    "mae": "mae",
+    "moa": {"encoder_self": MOA, "decoder_self": MOA, "decoder_cross": MOA},
+}
+
+
+class Reversals(Dataset):
+    """Random sequences of 2 to 9 tokens; the label is the sequence backwards."""
+
+    def __init__(self, count: int, seed: int = 0) -> None:
+        draw = random.Random(seed)
+        self.items = []
+        for _ in range(count):
+            tokens = [draw.randrange(3, VOCABULARY) for _ in range(draw.randrange(2, 10))]
+            self.items.append({"input_ids": [*tokens, 2], "labels": [*reversed(tokens), 2]})
+        self.lengths = [(len(item["input_ids"]), len(item["labels"])) for item in self.items]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> dict[str, list[int]]:
+        return self.items[index]
+
+
+def join(items: list[Any]) -> dict[str, torch.Tensor]:
+    """The collate function."""
+    return collate(items, pad_token_id=0)
+
+
+def model(attention: Any = "standard", *, seed: int = 3, **options: Any) -> Seq2SeqLM:
+    """One layer each, 16 wide, 4 heads; options go to the configuration."""
+    set_seed(seed)
+    sizes = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 32}
+    sizes |= {"encoder_layers": 1, "decoder_layers": 1, "vocab_size": VOCABULARY}
+    return Seq2SeqLM(Seq2SeqConfig(attention=attention, **{**sizes, **options}))
+
+
+def settings(**options: Any) -> TrainingSettings:
+    """Every step's loss is recorded."""
+    defaults = {"max_steps": 12, "batch_tokens": 60, "learning_rate": 3e-3, "warmup_steps": 4}
+    defaults |= {"log_every": 1, "evaluate_every": 4}
+    return TrainingSettings(**{**defaults, **options})
+
+
+def quiet() -> Console:
+    """A console that shows nothing."""
+    return Console(quiet=True)
+
+
+def train(folder: Path, network: Seq2SeqLM, how: TrainingSettings, collate: Any = join) -> Run:
+    """Train on 40 reversals (8 batches of up to 60 tokens), validate on 8."""
+    return run_training(
+        network, Reversals(40), Reversals(8, seed=1), collate, how, folder, console=quiet()
+    )
+
+
+def curve(run: Run) -> list[tuple[int, str, float]]:
+    """Training and validation losses, step by step."""
+    return [
+        (record["step"], kind, record[kind])
+        for record in run.history
+        for kind in ("loss", "eval_loss")
+        if kind in record
+    ]
