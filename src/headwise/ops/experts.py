@@ -16,12 +16,15 @@ multiplies one dense block of rows. The gradient of each product is made of the 
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
+
+_BLOCK_ROWS = 1024
 
 
 class ExpertAssignment(NamedTuple):
@@ -138,24 +141,20 @@ def expert_combine(
 
 def naive_expert_project(x: Tensor, weight: Tensor, indices: Tensor) -> Tensor:
     """:func:`expert_project` as the equation reads, from ``indices`` (tokens, top_k)."""
-    return torch.stack(
-        [
-            torch.stack([x[n] @ weight[e] for e in experts])
-            for n, experts in enumerate(indices.tolist())
-        ]
-    )
+    y = x.new_zeros(*indices.shape, weight.shape[2])
+    for n, experts in enumerate(indices.tolist()):
+        for j, e in enumerate(experts):
+            y[n, j] = x[n] @ weight[e]
+    return y
 
 
 def naive_expert_combine(heads: Tensor, weight: Tensor, indices: Tensor, scale: Tensor) -> Tensor:
     """:func:`expert_combine` as the equation reads, from ``indices`` (tokens, top_k)."""
-    return torch.stack(
-        [
-            torch.stack(
-                [scale[n, j] * (heads[n, j] @ weight[e]) for j, e in enumerate(experts)]
-            ).sum(0)
-            for n, experts in enumerate(indices.tolist())
-        ]
-    )
+    y = heads.new_zeros(len(indices), weight.shape[2])
+    for n, experts in enumerate(indices.tolist()):
+        for j, e in enumerate(experts):
+            y[n] += scale[n, j] * (heads[n, j] @ weight[e])
+    return y
 
 
 def _check_shape(name: str, value: Tensor, expected: tuple[int | None, ...]) -> None:
@@ -177,8 +176,8 @@ def _autocast(*tensors: Tensor) -> list[Tensor]:
 
 
 # The three products. They are registered as operators so that torch.compile leaves them whole
-# instead of breaking its graph at the loop, whose slices depend on the data. `rows` and `order`
-# number the assignments; sorted rows are rows[order].
+# instead of breaking its graph at the loops, whose slices depend on the data. `rows` are in the
+# order of the tokens; sorted by expert they are rows[order].
 
 
 @torch.library.custom_op("headwise::expert_gather", mutates_args=())
@@ -187,12 +186,12 @@ def _gather(x: Tensor, weight: Tensor, order: Tensor, token: Tensor, ends: Tenso
     if _can_group(x, weight):
         sorted_rows = F.grouped_mm(x.index_select(0, token), weight, offs=ends)
     else:
-        sorted_rows = x.new_empty(token.numel(), weight.shape[2])
-        counts = _counts(ends)
-        for (_, gathered), w, out in zip(
-            _gathered(x, token, counts), weight, sorted_rows.split(counts), strict=True
-        ):
-            torch.mm(gathered, w, out=out)
+        sorted_rows = x.new_empty(len(token), weight.shape[2])
+        for block in _blocks(token, ends, x, x.shape[1]):
+            gathered = _select(x, block)
+            out = sorted_rows[block.rows].split(block.counts)
+            for g, w, o in zip(gathered, weight[block.experts], out, strict=True):
+                torch.mm(g, w, out=o)
     return torch.empty_like(sorted_rows).index_copy_(0, order, sorted_rows)
 
 
@@ -204,36 +203,46 @@ def _scatter(
     sorted_rows = rows.index_select(0, order)
     if _can_group(rows, weight):
         products = F.grouped_mm(sorted_rows, weight, offs=ends)
-        # Back to token order and a sum, because atomic additions would not be reproducible.
+        # Back to the order of the tokens and summed: atomic additions would not be reproducible.
         products = torch.empty_like(products).index_copy_(0, order, products)
         return products.view(tokens, -1, weight.shape[2]).sum(1)
-    # In half precision the sum over a token's experts would round after every expert.
-    half = rows.dtype in (torch.bfloat16, torch.float16)
-    y = rows.new_zeros(tokens, weight.shape[2], dtype=torch.float32 if half else rows.dtype)
-    counts = _counts(ends)
-    work = rows.new_empty(max(counts), weight.shape[2])
+    # In half precision the sum over a token's experts would be rounded after each of them.
+    exact = torch.promote_types(rows.dtype, torch.float32)
+    y = rows.new_zeros(tokens, weight.shape[2], dtype=exact)
     zero = rows.new_zeros(weight.shape[2])
-    for r, w, t in zip(sorted_rows.split(counts), weight, token.split(counts), strict=True):
-        # addmm, not mm: MKL multiplies fewer than 256 rows on one thread if it may overwrite.
-        product = torch.addmm(zero, r, w, out=work[: len(r)])
-        y.index_add_(0, t, product.to(y.dtype))
+    for block in _blocks(token, ends, rows, weight.shape[2]):
+        block_rows = sorted_rows[block.rows].split(block.counts)
+        out = block.buffer.split(block.counts)
+        for r, w, o in zip(block_rows, weight[block.experts], out, strict=True):
+            # addmm, because MKL's mm of fewer than 256 rows tends to use one thread only.
+            torch.addmm(zero, r, w, out=o)
+        y.index_add_(0, block.token, block.buffer.to(exact))
     return y.to(rows.dtype)
 
 
 @torch.library.custom_op("headwise::expert_outer", mutates_args=())
-def _outer(x: Tensor, rows: Tensor, order: Tensor, token: Tensor, ends: Tensor) -> Tensor:
-    # x (tokens, a), rows (assignments, b) -> weight (experts, a, b)
+def _outer(
+    x: Tensor, rows: Tensor, order: Tensor, token: Tensor, ends: Tensor, rows_first: bool
+) -> Tensor:
+    # x (tokens, a), rows (assignments, b) -> weight (experts, a, b); (experts, b, a) if rows_first,
+    # for a gradient that does not have its parameter's layout would be copied once more.
     sorted_rows = rows.index_select(0, order)
     if _can_group(x, rows):
-        weight = F.grouped_mm(x.index_select(0, token).t(), sorted_rows, offs=ends)
+        gathered = x.index_select(0, token)
+        a, b = (sorted_rows, gathered) if rows_first else (gathered, sorted_rows)
+        weight = F.grouped_mm(a.t(), b, offs=ends)
+        # On some GPUs the kernel leaves the matrix of an expert without tokens unwritten.
         idle = ends.diff(prepend=ends.new_zeros(1)) == 0
         return weight.masked_fill_(idle[:, None, None], 0.0)
-    weight = x.new_empty(ends.numel(), x.shape[1], rows.shape[1])
-    counts = _counts(ends)
-    for (_, gathered), r, out in zip(
-        _gathered(x, token, counts), sorted_rows.split(counts), weight, strict=True
-    ):
-        torch.mm(gathered.t(), r, out=out)
+    shape = (rows.shape[1], x.shape[1]) if rows_first else (x.shape[1], rows.shape[1])
+    weight = x.new_empty(len(ends), *shape)
+    for block in _blocks(token, ends, x, x.shape[1]):
+        left = _select(x, block)
+        right = sorted_rows[block.rows].split(block.counts)
+        if rows_first:
+            left, right = right, left
+        for f, g, o in zip(left, right, weight[block.experts], strict=True):
+            torch.mm(f.t(), g, out=o)
     return weight
 
 
@@ -249,15 +258,38 @@ def _can_group(a: Tensor, b: Tensor) -> bool:
     )
 
 
-def _counts(ends: Tensor) -> list[int]:
-    return ends.diff(prepend=ends.new_zeros(1)).tolist()
+class _Block(NamedTuple):
+    """A run of experts and what they work on."""
+
+    experts: slice
+    rows: slice  # their assignments, among those sorted by expert
+    counts: list[int]  # how many of these each expert has
+    token: Tensor  # (rows,)
+    buffer: Tensor  # (rows, width)
 
 
-def _gathered(x: Tensor, token: Tensor, counts: list[int]) -> Iterator[tuple[Tensor, Tensor]]:
-    """The tokens of each expert and their rows of x, in one small buffer that stays in cache."""
-    work = x.new_empty(max(counts), x.shape[1])
-    for t in token.split(counts):
-        yield t, torch.index_select(x, 0, t, out=work[: len(t)])
+def _blocks(token: Tensor, ends: Tensor, like: Tensor, width: int) -> Iterator[_Block]:
+    """Cut the experts into runs of some _BLOCK_ROWS assignments.
+
+    A run's rows are few enough to stay in cache, and enough that moving them is one large
+    operation rather than one per expert. The runs share a buffer: fresh memory would cost page
+    faults.
+    """
+    bounds = [0, *ends.tolist()]
+    counts = [end - start for start, end in pairwise(bounds)]
+    memory = like.new_empty(min(len(token), _BLOCK_ROWS + max(counts)), width)
+    first = 0
+    for last in range(1, len(bounds)):
+        rows = slice(bounds[first], bounds[last])
+        size = rows.stop - rows.start
+        if size >= _BLOCK_ROWS or last == len(counts):
+            yield _Block(slice(first, last), rows, counts[first:last], token[rows], memory[:size])
+            first = last
+
+
+def _select(x: Tensor, block: _Block) -> tuple[Tensor, ...]:
+    """The rows of x that a block's experts see, expert by expert, in the block's buffer."""
+    return torch.index_select(x, 0, block.token, out=block.buffer).split(block.counts)
 
 
 @_gather.register_fake
@@ -273,19 +305,23 @@ def _(
 
 
 @_outer.register_fake
-def _(x: Tensor, rows: Tensor, order: Tensor, token: Tensor, ends: Tensor) -> Tensor:
-    return x.new_empty(ends.shape[0], x.shape[1], rows.shape[1])
+def _(
+    x: Tensor, rows: Tensor, order: Tensor, token: Tensor, ends: Tensor, rows_first: bool
+) -> Tensor:
+    a, b = (rows, x) if rows_first else (x, rows)
+    return x.new_empty(ends.shape[0], a.shape[1], b.shape[1])
 
 
 def _save_for_backward(ctx: Any, inputs: tuple, output: Tensor) -> None:
     ctx.save_for_backward(*inputs[:5])
+    ctx.rows_first = inputs[-1] is True  # of _outer
 
 
 def _gather_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, *plan = ctx.saved_tensors
     need_x, need_weight = ctx.needs_input_grad[:2]
-    grad_x = _scatter(grad, weight.transpose(1, 2), *plan, len(x)) if need_x else None
-    grad_weight = _outer(x, grad, *plan) if need_weight else None
+    grad_x = _scatter(grad, weight.transpose(1, 2), *plan, x.shape[0]) if need_x else None
+    grad_weight = _outer(x, grad, *plan, False) if need_weight else None
     return grad_x, grad_weight, None, None, None
 
 
@@ -293,16 +329,17 @@ def _scatter_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     rows, weight, *plan = ctx.saved_tensors
     need_rows, need_weight = ctx.needs_input_grad[:2]
     grad_rows = _gather(grad, weight.transpose(1, 2), *plan) if need_rows else None
-    grad_weight = _outer(grad, rows, *plan).transpose(1, 2) if need_weight else None
+    grad_weight = _outer(grad, rows, *plan, True) if need_weight else None
     return grad_rows, grad_weight, None, None, None, None
 
 
 def _outer_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, rows, *plan = ctx.saved_tensors
     need_x, need_rows = ctx.needs_input_grad[:2]
-    grad_x = _scatter(rows, grad.transpose(1, 2), *plan, len(x)) if need_x else None
-    grad_rows = _gather(x, grad, *plan) if need_rows else None
-    return grad_x, grad_rows, None, None, None
+    to_x = grad if ctx.rows_first else grad.transpose(1, 2)  # (experts, b, a)
+    grad_x = _scatter(rows, to_x, *plan, x.shape[0]) if need_x else None
+    grad_rows = _gather(x, to_x.transpose(1, 2), *plan) if need_rows else None
+    return grad_x, grad_rows, None, None, None, None
 
 
 _gather.register_autograd(_gather_backward, setup_context=_save_for_backward)
