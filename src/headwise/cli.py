@@ -5,11 +5,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from headwise.analysis.results import Score
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -37,15 +40,22 @@ RunFolder = Annotated[
 
 
 @app.command()
-def recipes() -> None:
-    """List the recipes that come with headwise, one line each."""
-    from headwise.recipe import load_recipe, shipped_recipes
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="Print this recipe's file.")] = None,
+) -> None:
+    """List the recipes that come with headwise, one line each; or print one to start your own."""
+    with _clear_errors():
+        from headwise.recipe import load_recipe, shipped_recipes
 
-    table = Table("recipe", "systems", "what it is", box=None, pad_edge=False)
-    for name in shipped_recipes():
-        recipe = load_recipe(name).recipe
-        table.add_row(name, ", ".join(recipe.systems), recipe.description)
-    Console().print(table)
+        shipped = shipped_recipes()
+        if name is not None:
+            load_recipe(name)
+            typer.echo(shipped.get(name, ""), nl=False)
+            return
+        table = Table(box=None, pad_edge=False, show_header=False)
+        for each in shipped:
+            table.add_row(f"[bold]{each}", load_recipe(each).recipe.description)
+        Console().print(table)
 
 
 @app.command()
@@ -71,7 +81,7 @@ def compare(
     with _clear_errors("The same command goes on from here."):
         from headwise.analysis.report import write_report
         from headwise.analysis.table import comparison_table
-        from headwise.experiment import compare_systems
+        from headwise.experiment import compare_systems, is_main_process
         from headwise.files import write_text
         from headwise.recipe import RecipeError, load_recipe
 
@@ -82,9 +92,9 @@ def compare(
             raise RecipeError(f"recipe {recipe} names no systems, expected at least one")
         numbers = _seeds(seeds) if seeds else [file.recipe.training.seed]
         folder = output or Path("runs") / Path(recipe).stem
-        console = Console()
+        console = Console(quiet=not is_main_process())
         comparison = compare_systems(file, names, numbers, folder, _command_line(), console)
-        if not _is_main_process():
+        if comparison is None:
             return
         write_text(folder / "comparison.json", comparison.model_dump_json(indent=1))
         write_report(comparison, folder / "report.html")
@@ -106,7 +116,7 @@ def train(
 ) -> None:
     """Train one system and evaluate it; goes on where it was stopped."""
     with _clear_errors("The same command goes on from here."):
-        from headwise.experiment import claim_folder, prepare_data, train_system
+        from headwise.experiment import claim_folder, is_main_process, prepare_data, train_system
         from headwise.recipe import load_recipe
 
         _quiet()
@@ -114,12 +124,10 @@ def train(
         chosen = file.system(system) if system else file.recipe.model_copy(update={"systems": {}})
         name = system or "model"
         folder = output or Path("runs") / f"{Path(recipe).stem}-{name}"
-        console = Console()
+        console = Console(quiet=not is_main_process())
         claim_folder(folder, chosen)
         data = prepare_data(chosen, folder, console)
         result = train_system(chosen, name, folder, data, console)
-        if not _is_main_process():
-            return
         console.print(
             f"validation loss {result.validation_loss:.3f}  {_score_line(result.score)}",
             highlight=False,
@@ -232,15 +240,10 @@ def _seeds(text: str) -> list[int]:
     return seeds
 
 
-def _score_line(score) -> str:  # type: ignore[no-untyped-def]
-    return f"BLEU {score.bleu:.2f} [{score.bleu_low:.2f}, {score.bleu_high:.2f}]  chrF {score.chrf:.2f}"
+def _score_line(score: "Score") -> str:
+    interval = f"[{score.bleu_low:.2f}, {score.bleu_high:.2f}]"
+    return f"BLEU {score.bleu:.2f} {interval}  chrF {score.chrf:.2f}"
 
 
 def _command_line() -> str:
     return shlex.join(["headwise", *sys.argv[1:]])
-
-
-def _is_main_process() -> bool:
-    import os
-
-    return int(os.environ.get("RANK", "0")) == 0

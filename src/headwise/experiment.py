@@ -73,7 +73,9 @@ class Data:
         """Joins items into a batch."""
         return collate(items, self.tokenizer.pad_token_id)
 
-    def batches(self, part: TranslationDataset, recipe: Recipe, seed: int | None = None) -> BatchLoader:
+    def batches(
+        self, part: TranslationDataset, recipe: Recipe, seed: int | None = None
+    ) -> BatchLoader:
         """The batches of one part; in a fixed order without a seed."""
         sampler = TokenBudgetSampler(
             part.lengths, recipe.training.batch_tokens, seed=seed or 0, shuffle=seed is not None
@@ -90,7 +92,7 @@ def prepare_data(recipe: Recipe, folder: Path, console: Console) -> Data:
         tokenizer = TranslationTokenizer.load(folder / TOKENIZER)
     else:
         tokenizer = TranslationTokenizer.train(corpus.train, recipe.tokenizer)
-        if _is_main_process():
+        if is_main_process():
             tokenizer.save(folder / TOKENIZER)
     parts = (corpus.train, corpus.validation, corpus.test)
     return Data(corpus, tokenizer, *(TranslationDataset(part, tokenizer) for part in parts))
@@ -126,7 +128,7 @@ def train_system(
     claim_folder(folder, recipe)
     if (folder / RESULT).is_file():
         return RunResult.model_validate_json((folder / RESULT).read_text(encoding="utf-8"))
-    if not (folder / TOKENIZER).is_dir() and _is_main_process():
+    if not (folder / TOKENIZER).is_dir() and is_main_process():
         data.tokenizer.save(folder / TOKENIZER)
     run = run_training(
         build_model(recipe, data.tokenizer),
@@ -160,7 +162,7 @@ def train_system(
         score=_score_record(scored),
         attention=record_attention(model, data.batches(data.test, recipe)),
     )
-    if _is_main_process():
+    if is_main_process():
         write_text(folder / TRANSLATIONS, "\n".join(translations) + "\n")
         write_text(folder / RESULT, result.model_dump_json(indent=1))
     return result
@@ -204,10 +206,11 @@ def compare_systems(
     folder: Path,
     command: str,
     console: Console,
-) -> Comparison:
+) -> Comparison | None:
     """Train every system with every seed under one budget and put the figures side by side.
 
-    What `folder` already holds is not trained again; the first system is the baseline.
+    What `folder` already holds is not trained again; the first system is the baseline. With
+    several processes only the main one gets a comparison, the others None.
     """
     recipes = {name: file.system(name) for name in systems}
     data = prepare_data(next(iter(recipes.values())), folder, console)
@@ -218,6 +221,8 @@ def compare_systems(
             runs[name].append(
                 train_system(recipe, name, folder / f"{name}-seed{seed}", data, console)
             )
+    if not is_main_process():
+        return None
     first = {name: folder / f"{name}-seed{seeds[0]}" for name in systems}
     translations = {
         name: (run / TRANSLATIONS).read_text(encoding="utf-8").split("\n")[:-1]
@@ -282,7 +287,7 @@ def claim_folder(folder: Path, recipe: Recipe) -> None:
     """
     text = to_yaml(recipe)
     stamp = folder / RECIPE
-    if not _is_main_process():
+    if not is_main_process():
         return
     if stamp.is_file():
         changed = differences(stamp.read_text(encoding="utf-8"), text)
@@ -385,5 +390,6 @@ def _machine() -> str:
     return f"CPU, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
 
 
-def _is_main_process() -> bool:
+def is_main_process() -> bool:
+    """Whether this is the process that prints and writes; the only one without `torchrun`."""
     return int(os.environ.get("RANK", "0")) == 0

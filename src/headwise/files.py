@@ -1,6 +1,5 @@
 """Outputs that are whole or not there: written under another name, then renamed."""
 
-import os
 from pathlib import Path
 
 
@@ -8,4 +7,4 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file such that nobody ever sees half of it."""
     partial = path.with_name(f".partial-{path.name}")
     partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    partial.replace(path)

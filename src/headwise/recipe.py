@@ -35,7 +35,6 @@ from headwise.tasks.metrics import EvaluationSettings
 from headwise.tasks.tokenization import TokenizerSettings
 from headwise.training.settings import TrainingSettings
 
-
 Change = tuple[tuple[str, ...], Any]  # a path of keys, and the value to put there
 
 

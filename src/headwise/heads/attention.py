@@ -2,7 +2,6 @@
 
 from typing import Any, ClassVar, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from headwise.heads.cache import AttentionCache
@@ -223,9 +222,10 @@ class MultiHeadAttention(nn.Module):
         key = query if key is None else key
         value = key if value is None else value
         self._check_inputs(query, key, value)
-        if query_padding_mask is None and is_self_attention and cache is None:
-            query_padding_mask = key_padding_mask
         check_padding_mask("query_padding_mask", query_padding_mask, *query.shape[:2])
+        if query_padding_mask is None and is_self_attention and key_padding_mask is not None:
+            # The queries are the last of the keys; the shape is checked with that of the keys.
+            query_padding_mask = key_padding_mask[..., -query.size(1) :]
         inputs = Inputs(
             query,
             key,
@@ -271,7 +271,9 @@ class MultiHeadAttention(nn.Module):
         q = self._by_head(self.q_proj(inputs.query))
         return Projected(q, *self._keys_and_values(inputs))
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
+    ) -> Tensor:
         """What each head reads: `(batch, heads, queries, head_dim)`."""
         dropout = self.dropout if self.training else 0.0
         return dot_product_attention(q, k, v, mask, is_causal=is_causal, dropout=dropout)

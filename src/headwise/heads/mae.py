@@ -134,12 +134,11 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
         sampling = self.training and self.step == "expert"
-        causal = self.causal_queries or inputs.is_causal
-        causal = causal or (inputs.cache is None and hides_the_future(inputs.attn_mask))
+        causal = self._is_causal(inputs)
         gates = self._gates(inputs, causal, sampling)  # (batch, 1 or queries, experts)
         mixture = gates
         if sampling:
-            noise = uniform_noise(*gates.shape[:2], gates.device)
+            noise = uniform_noise(gates.size(0), gates.size(1), gates.device)
             mixture = draw_expert(gates, noise)
         joined = heads.transpose(1, 2)  # (batch, queries, heads, head_dim)
         if sampling or self.gate is not None:  # a uniform mixture scales every head by 1
@@ -147,6 +146,14 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             joined = joined * scales.to(heads.dtype).unsqueeze(-1)
         output = self.out_proj(joined.flatten(2))
         return output, Routing(gates if causal else gates.squeeze(1))
+
+    def _is_causal(self, inputs: Inputs) -> bool:
+        """Whether no gate may see positions after its own."""
+        if self.causal_queries or inputs.is_causal:
+            return True
+        if inputs.cache is not None:
+            return not inputs.cache.static  # it grows: the queries come step by step
+        return hides_the_future(inputs.attn_mask)
 
     def _gates(self, inputs: Inputs, causal: bool, fixed: bool) -> Tensor:
         """`(batch, queries or 1, experts)`; one gate per sequence unless `causal`."""
@@ -162,7 +169,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             summary = running_mean(query, padding, self.gate_window, memory)
         else:
             summary = sequence_mean(query, padding).unsqueeze(1)
-            padding = None
+            padding = None if padding is None else padding.all(1, keepdim=True)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
             return self.gate(summary, padding, causal=causal, fixed=fixed)
 
@@ -212,7 +219,8 @@ class ExpertGate(nn.Module):
             fixed: compute as in evaluation.
         """
         learning = self.training and not fixed
-        hidden = torch.tanh(self.hidden(self._normalize(summary, padding, causal, learning)))
+        normalized = self._normalize(summary, padding, causal, learning)
+        hidden = torch.tanh(self.hidden(normalized.to(self.hidden.weight.dtype)))
         hidden = F.dropout(hidden, self.dropout, learning)
         logits = self.output(hidden)
         return logits.to(summary.dtype).softmax(-1)

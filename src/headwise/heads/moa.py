@@ -78,7 +78,7 @@ class MixtureOfAttentionHeads(MultiHeadAttention):
         (torch.Size([2, 5, 32]), torch.Size([2, 5, 6]), torch.Size([2, 5, 2]))
     """
 
-    out_proj: ClassVar[Any] = _NoPackedWeights()  # type: ignore[assignment]
+    out_proj: ClassVar[Any] = _NoPackedWeights()  # type: ignore[misc]
 
     def __init__(
         self,
@@ -120,15 +120,14 @@ class MixtureOfAttentionHeads(MultiHeadAttention):
         self.reset_parameters()
 
     @classmethod
-    def from_size(
-        cls, embed_dim: int, size: str, **options: Any
-    ) -> "MixtureOfAttentionHeads":
+    def from_size(cls, embed_dim: int, size: str, **options: Any) -> "MixtureOfAttentionHeads":
         """From the paper's shorthand: `8K32E64D` is top-8 of 32 experts of 64 dimensions.
 
         >>> MixtureOfAttentionHeads.from_size(512, "8K32E64D").top_k
         8
         """
-        return cls(embed_dim, **moa_size(size), **options)
+        sizes: dict[str, Any] = {**moa_size(size), **options}
+        return cls(embed_dim, **sizes)
 
     def reset_parameters(self) -> None:
         """Draw the projections afresh; the router starts at zero, with all experts equal."""

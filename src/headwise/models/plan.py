@@ -1,6 +1,7 @@
 """A plan says which attention stands at which site and layer of a model.
 
     attention: mae                                    # every site, every layer
+    attention: {system: moa, size: 8K32E64D}          # likewise, with options
 
     attention:
       encoder_self:  {system: moa, size: 8K32E64D, layers: [0, 1]}
@@ -64,18 +65,18 @@ def layer_specs(plan: Plan, site: str, num_layers: int) -> list[Spec]:
 
 def check_plan(plan: Plan, sites: Sequence[str]) -> None:
     """Raise `ValueError` where a plan names a site, a system or an option that there is not."""
-    if isinstance(plan, Mapping):
+    if _names_sites(plan):
         for site in plan:
             if site not in sites:
                 raise ValueError(_unknown("attention", "site", site, sites))
-    elif not isinstance(plan, str):
+    elif not isinstance(plan, (str, Mapping)):
         raise ValueError(
-            f"attention is {plan!r}, expected the name of a system ({', '.join(SYSTEMS)}) or a "
-            f"mapping from sites ({', '.join(sites)}) to systems"
+            f"attention is {plan!r}, expected the name of a system ({', '.join(SYSTEMS)}), a "
+            f"mapping with the key system, or one from sites ({', '.join(sites)}) to systems"
         )
     for site in sites:
         for entry in _entries(plan, site):
-            where = f"attention.{site}" if isinstance(plan, Mapping) else "attention"
+            where = f"attention.{site}" if _names_sites(plan) else "attention"
             _check_entry(where, entry)
 
 
@@ -108,10 +109,12 @@ def build_attention(
     return SYSTEMS[system](embed_dim, dropout=dropout, **options)
 
 
+def _names_sites(plan: Plan) -> bool:
+    return isinstance(plan, Mapping) and "system" not in plan
+
+
 def _entries(plan: Plan, site: str) -> list[Spec]:
-    if isinstance(plan, str):
-        return [{"system": plan}]
-    entry = plan.get(site, [])
+    entry = plan.get(site, []) if isinstance(plan, Mapping) and _names_sites(plan) else plan
     if isinstance(entry, str):
         return [{"system": entry}]
     return [dict(entry)] if isinstance(entry, Mapping) else [dict(each) for each in entry]

@@ -149,9 +149,7 @@ class Seq2SeqLM(PreTrainedModel, GenerationMixin):
         )
         return output if return_dict is not False else output.to_tuple()
 
-    def _token_loss(
-        self, logits: Tensor, labels: Tensor, num_items: Tensor | int | None
-    ) -> Tensor:
+    def _token_loss(self, logits: Tensor, labels: Tensor, num_items: Tensor | int | None) -> Tensor:
         total = F.cross_entropy(
             logits.flatten(0, 1).float() if logits.dtype != torch.float64 else logits.flatten(0, 1),
             labels.flatten(),
@@ -171,13 +169,13 @@ class Seq2SeqLM(PreTrainedModel, GenerationMixin):
     def get_input_embeddings(self) -> nn.Module:
         return self.encoder.embedding
 
-    def set_input_embeddings(self, value: nn.Module) -> None:
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.encoder.embedding = value
 
     def get_output_embeddings(self) -> nn.Module:
         return self.lm_head
 
-    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
         self.lm_head = new_embeddings
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:

@@ -146,7 +146,7 @@ class Encoder(nn.Module):
         self.dropout = config.dropout
 
     def encode(self, input_ids: Tensor, padding: Tensor | None, losses: AuxiliaryLoss) -> Tensor:
-        """Token ids `(batch, time)` to `(batch, time, embed_dim)`; `padding` is `True` at padding."""
+        """Token ids `(batch, time)` to `(batch, time, embed_dim)`; `True` is padding."""
         x = embed(self.embedding, input_ids)
         x = F.dropout(x, self.dropout, self.training)
         for layer in self.layers:

@@ -49,10 +49,8 @@ def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None) -> Tenso
     logits = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
     if mask is None:
         return logits.softmax(-1)
-    if mask.dtype == torch.bool:
-        logits = logits.masked_fill(mask, float("-inf"))
-    else:
-        logits = logits + mask
+    blocks = mask.dtype == torch.bool
+    logits = logits.masked_fill(mask, float("-inf")) if blocks else logits + mask
     attends = (logits > float("-inf")).any(-1, keepdim=True)
     return logits.masked_fill(~attends, 0.0).softmax(-1) * attends
 

@@ -15,7 +15,7 @@ def padding_positions(key_padding_mask: Tensor | None) -> Tensor | None:
     """
     if key_padding_mask is None or key_padding_mask.dtype == torch.bool:
         return key_padding_mask
-    return key_padding_mask == float("-inf")
+    return _blocks(key_padding_mask)
 
 
 def check_padding_mask(name: str, mask: Tensor | None, batch: int, time: int) -> None:
@@ -31,12 +31,15 @@ def check_padding_mask(name: str, mask: Tensor | None, batch: int, time: int) ->
             else ""
         )
         raise ValueError(
-            f"{name} has shape {tuple(mask.shape)}, expected (batch, time) = ({batch}, {time}){hint}"
+            f"{name} has shape {tuple(mask.shape)}, expected (batch, time) = "
+            f"({batch}, {time}){hint}"
         )
 
 
-def check_attention_mask(mask: Tensor | None, batch: int, heads: int, queries: int, keys: int) -> None:
-    """Raise `ValueError` unless `mask` is None or has one of the four shapes that are understood."""
+def check_attention_mask(
+    mask: Tensor | None, batch: int, heads: int, queries: int, keys: int
+) -> None:
+    """Raise `ValueError` unless `mask` is None or is of one of the four known shapes."""
     if mask is None:
         return
     _check_dtype("attn_mask", mask)
@@ -95,7 +98,9 @@ def merge_masks(
     return added.masked_fill(blocked, float("-inf"))
 
 
-def causal_mask(queries: int, keys: int, offset: int = 0, device: torch.device | None = None) -> Tensor:
+def causal_mask(
+    queries: int, keys: int, offset: int = 0, device: torch.device | None = None
+) -> Tensor:
     """Boolean `(queries, keys)`, `True` where key `s` lies in the future of query `offset + t`.
 
     >>> causal_mask(2, 3).int().tolist()
@@ -112,9 +117,14 @@ def hides_the_future(attn_mask: Tensor | None) -> bool:
     """
     if attn_mask is None or attn_mask.size(-1) != attn_mask.size(-2) or attn_mask.size(-1) == 1:
         return False
-    blocked = attn_mask if attn_mask.dtype == torch.bool else attn_mask == float("-inf")
+    blocked = attn_mask if attn_mask.dtype == torch.bool else _blocks(attn_mask)
     future = causal_mask(attn_mask.size(-2), attn_mask.size(-1), device=attn_mask.device)
     return bool((blocked | ~future).all())
+
+
+def _blocks(mask: Tensor) -> Tensor:
+    """Where a float mask lets nothing through: -inf, or the -1e9 or such that many write for it."""
+    return mask <= max(-1e8, torch.finfo(mask.dtype).min)
 
 
 def _check_dtype(name: str, mask: Tensor) -> None:

@@ -111,7 +111,9 @@ def running_mean(
     return total[..., :-1] / total[..., -1:].clamp(min=1)
 
 
-def naive_running_mean(x: Tensor, padding: Tensor | None = None, window: int | None = None) -> Tensor:
+def naive_running_mean(
+    x: Tensor, padding: Tensor | None = None, window: int | None = None
+) -> Tensor:
     """The mean of `running_mean` as plain loops."""
     out = torch.zeros_like(x)
     for b in range(x.size(0)):

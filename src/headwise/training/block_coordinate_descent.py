@@ -62,7 +62,7 @@ def update_gates(parameters: list[nn.Parameter], learning_rate: float) -> None:
     """
     for parameter in parameters:
         if parameter.grad is not None:
-            parameter -= learning_rate * sum_over_replicas(parameter.grad)
+            parameter.sub_(learning_rate * sum_over_replicas(parameter.grad))
             parameter.grad = None
 
 

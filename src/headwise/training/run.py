@@ -1,7 +1,6 @@
 """One run from the first step, or from where it stopped, to the model it leaves behind."""
 
 import json
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,4 +101,4 @@ def _write_model(
         kind.from_pretrained(source).save_pretrained(partial)
     final = folder / MODEL
     shutil.rmtree(final, ignore_errors=True)
-    os.replace(partial, final)
+    partial.replace(final)

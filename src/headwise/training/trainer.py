@@ -1,7 +1,6 @@
 """Training: transformers' Trainer with batches by token budget and MAE's two kinds of step."""
 
 import math
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -56,6 +55,10 @@ class Trainer(transformers.Trainer):
         label: what the progress bar calls the run.
         console: where the bar is drawn.
     """
+
+    optimizer: Any
+    lr_scheduler: Any
+    control: Any
 
     def __init__(
         self,
@@ -248,7 +251,7 @@ class Trainer(transformers.Trainer):
         self._wait_for_everyone()
         if self.args.should_save:
             shutil.rmtree(final, ignore_errors=True)
-            os.replace(partial, final)
+            partial.replace(final)
             rotate_checkpoints(
                 output_dir=str(run),
                 save_total_limit=self.args.save_total_limit,
