@@ -7,13 +7,16 @@ from typing import Any
 import torch
 from rich.console import Console
 from torch.utils.data import Dataset
-from transformers import set_seed
+from transformers import TrainerCallback, set_seed
 
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.seq2seq import Seq2SeqLM
 from headwise.tasks.translation import collate
 from headwise.training.run import Run, run_training
 from headwise.training.settings import TrainingSettings
+from headwise.training.trainer import Trainer
+
+State = dict[str, torch.Tensor]
 
 VOCABULARY = 20  # 0 padding, 1 start, 2 end
 MOA = {"system": "moa", "size": "2K4E8D"}
@@ -68,7 +71,7 @@ def quiet() -> Console:
 
 
 def train(folder: Path, network: Seq2SeqLM, how: TrainingSettings, collate: Any = join) -> Run:
-    """Train on 40 reversals (8 batches of up to 60 tokens), validate on 8."""
+    """Train on 40 reversals (5 batches of up to 60 tokens), validate on 8."""
     return run_training(
         network, Reversals(40), Reversals(8, seed=1), collate, how, folder, console=quiet()
     )
@@ -82,3 +85,52 @@ def curve(run: Run) -> list[tuple[int, str, float]]:
         for kind in ("loss", "eval_loss")
         if kind in record
     ]
+
+
+class WatchedTrainer(Trainer):
+    """Keeps the model's state around each G step and each optimizer step.
+
+    Attributes:
+        steps: per optimizer step what was seen, in order: `("G", before, after)`, then
+            `("F", before, after)`, each with copies of all parameters and buffers.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, console=quiet(), **options)
+        self.steps: list[list[tuple[str, State, State]]] = []
+        self.add_callback(_Watcher(self))
+
+    def state_of_model(self) -> State:
+        return {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+
+    def training_step(self, *args: Any, **options: Any) -> torch.Tensor:
+        self.before_step = self.before_step or self.state_of_model()
+        return super().training_step(*args, **options)
+
+    def _gate_step(self, *args: Any) -> None:
+        before = self.state_of_model()
+        super()._gate_step(*args)
+        self.before_step = self.state_of_model()
+        self.steps[-1].append(("G", before, self.before_step))
+
+
+class _Watcher(TrainerCallback):
+    def __init__(self, trainer: WatchedTrainer) -> None:
+        self.trainer = trainer
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self.trainer.steps.append([])
+        self.trainer.before_step = {}
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        after = self.trainer.state_of_model()
+        self.trainer.steps[-1].append(("F", self.trainer.before_step, after))
+
+
+def watch(
+    folder: Path, network: Seq2SeqLM, how: TrainingSettings, count: int = 40
+) -> WatchedTrainer:
+    """Train on `count` reversals under observation."""
+    trainer = WatchedTrainer(network, Reversals(count), Reversals(8, seed=1), join, how, folder)
+    trainer.train()
+    return trainer
