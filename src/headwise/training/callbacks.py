@@ -5,6 +5,7 @@ import time
 from types import FrameType
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -15,6 +16,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from headwise.ops.replicas import sum_over_replicas
 
 
 class ProgressBar(TrainerCallback):
@@ -128,7 +131,12 @@ class StopOnInterrupt(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
+        if args.world_size > 1:
+            # The signal reaches processes at different steps, but they can only stop together.
+            flag = torch.tensor(float(self.interrupted), device=args.device)
+            self.interrupted = bool(sum_over_replicas(flag))
         if self.interrupted:
+            control.should_log = True
             control.should_save = True
             control.should_training_stop = True
 

@@ -27,7 +27,7 @@ from headwise.training.block_coordinate_descent import (
     update_gates,
 )
 from headwise.training.callbacks import EvaluateAtEnd, ProgressBar, StopOnInterrupt
-from headwise.training.checkpoints import STATE
+from headwise.training.checkpoints import STATE, checkpoints
 from headwise.training.schedule import learning_rate_scheduler
 from headwise.training.settings import TrainingSettings
 from headwise.training.validation import validation_loss
@@ -233,7 +233,8 @@ class Trainer(transformers.Trainer):
         final = run / f"checkpoint-{self.state.global_step}"
         partial = run / f".partial-{final.name}"
         if self.args.should_save:
-            shutil.rmtree(partial, ignore_errors=True)
+            for left_over in run.glob(".partial-checkpoint-*"):
+                shutil.rmtree(left_over, ignore_errors=True)
         self._wait_for_everyone()
         self.save_model(str(partial), _internal_call=True)
         self._save_optimizer_and_scheduler(str(partial))
@@ -258,6 +259,12 @@ class Trainer(transformers.Trainer):
                 best_model_checkpoint=self.state.best_model_checkpoint,
                 use_mtime=False,
             )
+
+    def _remove_stops(self, run: Path) -> None:
+        """Checkpoints that Ctrl-C left between two savings are no part of an average."""
+        for older in checkpoints(run)[:-1]:
+            if int(older.name.removeprefix("checkpoint-")) % self.settings.evaluate_every:
+                shutil.rmtree(older, ignore_errors=True)
 
     def _wait_for_everyone(self) -> None:
         if self.args.world_size > 1:
