@@ -1,0 +1,201 @@
+"""A run that is stopped, however rudely, ends as one that was not."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import toy
+
+from headwise.training.checkpoints import checkpoints
+from headwise.training.run import Interrupted
+from headwise.training.settings import GateSettings
+
+# 40 reversals are 5 batches: 5 steps an epoch, 3 where two batches make a step.
+STEPS = 12
+
+
+class Stops:
+    """A collate function during whose n-th call a signal arrives, as Ctrl-C may at any time."""
+
+    def __init__(self, call, number=signal.SIGINT):
+        self.calls_left = call
+        self.number = number
+
+    def __call__(self, items):
+        self.calls_left -= 1
+        if self.calls_left == 0:
+            signal.raise_signal(self.number)
+        return toy.join(items)
+
+
+def settings(**options):
+    gates = GateSettings(period=2, unit="steps", learning_rate=0.5)
+    return toy.settings(max_steps=STEPS, gates=gates, final_model="last", **options)
+
+
+def model(plan):
+    return toy.model(toy.PLANS[plan], dropout=0.2, attention_dropout=0.1)
+
+
+def assert_same(run, reference):
+    assert toy.curve(run) == toy.curve(reference)
+    assert run.steps == reference.steps == STEPS
+    state, expected = run.model.state_dict(), reference.model.state_dict()
+    assert state.keys() == expected.keys()
+    assert [name for name in state if not torch.equal(state[name], expected[name])] == []
+
+
+@pytest.mark.parametrize("plan", ["standard", "mae", "moa"])
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_an_interrupted_run_goes_on_with_the_same_losses(tmp_path, plan, accumulation):
+    how = settings(gradient_accumulation=accumulation)
+    reference = toy.train(tmp_path / "whole", model(plan), how)
+    # The first stop is within an epoch, before any validation; the second at the end of one.
+    stops = ((3, 3), (2, 5)) if accumulation == 1 else ((3, 2), (1, 3))
+    for calls, step in stops:
+        with pytest.raises(Interrupted, match=f"stopped at step {step}"):
+            toy.train(tmp_path / "stopped", model(plan), how, Stops(calls))
+        assert checkpoints(tmp_path / "stopped")[-1].name == f"checkpoint-{step}"
+    run = toy.train(tmp_path / "stopped", model(plan), how)
+    assert_same(run, reference)
+
+
+def test_stopping_is_no_more_than_that(tmp_path):
+    with pytest.raises(Interrupted):
+        toy.train(tmp_path, model("standard"), settings(), Stops(2))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert not (tmp_path / "model").exists()
+    assert not list(tmp_path.glob(".partial-*"))
+
+
+def test_sigterm_stops_as_ctrl_c_does(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Interrupted, match="stopped at step 2"):
+        toy.train(tmp_path, model("standard"), settings(), Stops(2, signal.SIGTERM))
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_second_ctrl_c_ends_at_once(tmp_path):
+    class Impatient(Stops):
+        def __call__(self, items):
+            batch = super().__call__(items)
+            if self.calls_left == 0:
+                signal.raise_signal(signal.SIGINT)
+            return batch
+
+    with pytest.raises(KeyboardInterrupt):
+        toy.train(tmp_path, model("standard"), settings(), Impatient(2))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert checkpoints(tmp_path) == []
+
+
+def test_signals_are_given_back_after_an_error(tmp_path):
+    def broken(items):
+        raise RuntimeError("no batch")
+
+    with pytest.raises(RuntimeError, match="no batch"):
+        toy.train(tmp_path, model("standard"), settings(), broken)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_stop_leaves_no_gap_in_the_records(tmp_path):
+    how = settings(log_every=5)
+    with pytest.raises(Interrupted):
+        toy.train(tmp_path, model("standard"), how, Stops(3))
+    run = toy.train(tmp_path, model("standard"), how)
+    whole = toy.train(tmp_path / "whole", model("standard"), settings())
+    losses = {step: loss for step, kind, loss in toy.curve(whole) if kind == "loss"}
+    records = {step: loss for step, kind, loss in toy.curve(run) if kind == "loss"}
+    assert list(records) == [3, 5, 10]
+    assert records[3] == pytest.approx(sum(losses[s] for s in (1, 2, 3)) / 3)
+    assert records[5] == pytest.approx((losses[4] + losses[5]) / 2)
+
+
+def test_an_average_is_of_the_same_checkpoints_after_a_stop(tmp_path):
+    how = toy.settings(final_model="average", average_last=2, keep_checkpoints=2)
+    reference = toy.train(tmp_path / "whole", model("standard"), how)
+    # Validation at steps 4 and 8 joins 2 batches.
+    for calls, step in ((8, 6), (5, 9), (1, 10)):
+        with pytest.raises(Interrupted, match=f"stopped at step {step}"):
+            toy.train(tmp_path / "stopped", model("standard"), how, Stops(calls))
+    run = toy.train(tmp_path / "stopped", model("standard"), how)
+    assert_same(run, reference)
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path):
+    run = toy.train(tmp_path, model("standard"), settings())
+
+    def never(items):
+        raise AssertionError("trained again")
+
+    again = toy.train(tmp_path, toy.model(seed=99), settings(), never)
+    assert_same(again, run)
+
+
+def test_stopped_at_the_very_last_step_it_is_finished(tmp_path):
+    reference = toy.train(tmp_path / "whole", model("standard"), settings())
+    # Before it come 12 batches of training, and twice 2 of validation.
+    with pytest.raises(Interrupted, match=f"stopped at step {STEPS}"):
+        toy.train(tmp_path / "stopped", model("standard"), settings(), Stops(16))
+    assert_same(toy.train(tmp_path / "stopped", model("standard"), settings()), reference)
+
+
+def test_seconds_count_on(tmp_path):
+    with pytest.raises(Interrupted):
+        toy.train(tmp_path, model("standard"), settings(), Stops(3))
+    state = json.loads((checkpoints(tmp_path)[-1] / "trainer_state.json").read_text())
+    run = toy.train(tmp_path, model("standard"), settings())
+    seconds = [record["seconds"] for record in run.history]
+    assert seconds == sorted(seconds)
+    assert seconds[len(state["log_history"])] > state["log_history"][-1]["seconds"] > 0
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, {here!r})
+import toy
+from test_resume import model, settings
+
+replace = os.replace
+def killed_before_the_second_checkpoint_has_its_name(source, target):
+    if str(target).endswith("checkpoint-8"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(source, target)
+os.replace = killed_before_the_second_checkpoint_has_its_name
+toy.train(Path({folder!r}), model("mae"), settings())
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
+def test_after_kill_9_it_goes_on_from_the_last_whole_checkpoint(tmp_path):
+    folder = tmp_path / "killed"
+    script = KILLED.format(here=str(Path(__file__).parent), folder=str(folder))
+    killed = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert [path.name for path in checkpoints(folder)] == ["checkpoint-4"]
+    assert [path.name for path in folder.glob(".partial-*")] == [".partial-checkpoint-8"]
+    # Another one died while it wrote a checkpoint at a step that will not be saved again.
+    (folder / ".partial-checkpoint-7").mkdir()
+    run = toy.train(folder, model("mae"), settings())
+    assert not list(folder.glob(".partial-*"))
+    reference = toy.train(tmp_path / "whole", model("mae"), settings())
+    assert [p.name for p in checkpoints(folder)] == [
+        "checkpoint-4",
+        "checkpoint-8",
+        "checkpoint-12",
+    ]
+    # Another process may have another number of threads, and sum in another order.
+    values = ([loss for *_, loss in toy.curve(each)] for each in (run, reference))
+    torch.testing.assert_close(*(torch.tensor(each) for each in values))
