@@ -2,6 +2,10 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
+# A run that diverged has NaN among its numbers; the default would write them as null, which
+# cannot be read back.
+_CONFIG = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
+
 
 class AttentionRecord(BaseModel):
     """What the experts of one attention module did on the held-out data.
@@ -10,7 +14,7 @@ class AttentionRecord(BaseModel):
     experts per token, with weights.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = _CONFIG
 
     site: str = Field(description="encoder_self, decoder_self or decoder_cross")
     layer: int = Field(description="counted from 0")
@@ -18,12 +22,17 @@ class AttentionRecord(BaseModel):
     experts: int = Field(description="how many there are")
     entropy: float = Field(description="mean over tokens of -Σ g ln g, in nats")
     load: list[float] = Field(description="share of tokens (weight) that each expert got, sum 1")
+    uniform: float | None = Field(
+        default=None,
+        description="entropy if all experts, or all chosen ones, counted alike: ln of their "
+        "number; None is ln(experts)",
+    )
 
 
 class Score(BaseModel):
     """Translation quality on the test part."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = _CONFIG
 
     bleu: float
     bleu_low: float = Field(description="lower end of the 95% bootstrap interval")
@@ -36,7 +45,7 @@ class Score(BaseModel):
 class RunResult(BaseModel):
     """One system trained with one seed."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = _CONFIG
 
     system: str
     seed: int
@@ -56,7 +65,7 @@ class RunResult(BaseModel):
 class PairedTest(BaseModel):
     """A system against the baseline, on the same test sentences (paired bootstrap)."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = _CONFIG
 
     baseline: str
     bleu_difference: float
@@ -66,7 +75,7 @@ class PairedTest(BaseModel):
 class SystemSummary(BaseModel):
     """A system over its seeds."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = _CONFIG
 
     name: str
     description: str = Field(description="one line from the recipe, may be empty")
@@ -80,7 +89,7 @@ class SystemSummary(BaseModel):
 class Sample(BaseModel):
     """One test sentence and what each system makes of it (first seed)."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = _CONFIG
 
     source: str
     reference: str
@@ -90,7 +99,7 @@ class Sample(BaseModel):
 class Comparison(BaseModel):
     """Everything the report shows."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = _CONFIG
 
     title: str
     baseline: str = Field(description="the system others are compared with")

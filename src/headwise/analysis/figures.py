@@ -1,0 +1,356 @@
+"""The figures of the report, each an `<svg>` element."""
+
+import math
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from headwise.analysis.results import AttentionRecord, Comparison, RunResult, SystemSummary
+from headwise.analysis.svg import GRID, HEAT, MUTED, SERIES, SURFACE, TEXT, drawing, panel, to_svg
+from headwise.analysis.verdict import diverged, sound_runs
+
+SITES = {
+    "encoder_self": "Encoder self-attention",
+    "decoder_self": "Decoder self-attention",
+    "decoder_cross": "Decoder cross-attention",
+}
+# Of a fully used expert; more would drown the number written on it.
+HEAT_OPACITY = 0.75
+
+_MARKERS = "osD^vPX*<>"
+_SITE_MARKERS = {"encoder_self": "o", "decoder_self": "s", "decoder_cross": "^"}
+_SITE_DASHES = {"encoder_self": "-", "decoder_self": (0, (5, 2)), "decoder_cross": (0, (1, 1.5))}
+_LETTERS_OF_A_NAME = 22
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a system is drawn: never by its colour alone."""
+
+    colour: str
+    marker: str
+    dashes: str
+
+
+def looks(comparison: Comparison) -> dict[str, Look]:
+    """The look of each system; the baseline is the neutral one."""
+    others = [s.name for s in comparison.systems if s.name != comparison.baseline]
+    found = {comparison.baseline: Look(SERIES[0], _MARKERS[0], "-")}
+    for number, name in enumerate(others):
+        colour = SERIES[1 + number % (len(SERIES) - 1)]
+        marker = _MARKERS[1 + number % (len(_MARKERS) - 1)]
+        found[name] = Look(colour, marker, "-" if number < len(SERIES) - 1 else "--")
+    return found
+
+
+def swatch(look: Look, identity: str) -> str:
+    """A piece of the system's line, for legends in the page."""
+    with drawing(identity):
+        figure = Figure(figsize=(34 / 72, 14 / 72), dpi=72)
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set_axis_off()
+        line: dict[str, Any] = {"color": look.colour, "linestyle": look.dashes}
+        axes.plot([0, 0.5, 1], [0, 0, 0], marker=look.marker, markevery=[1], markersize=7, **line)
+        return to_svg(figure, identity, "")
+
+
+# Scores
+
+
+def bleu_intervals(comparison: Comparison, identity: str) -> str:
+    """A dot per system and seed, and the 95% interval of the first seed."""
+    systems = [s for s in comparison.systems if any(map(_has_bleu, s.runs))]
+    with drawing(identity):
+        figure, axes = panel(46 + 26 * len(systems))
+        for row, system in enumerate(systems):
+            look = looks(comparison)[system.name]
+            first = system.runs[0]
+            if _has_bleu(first):
+                ends = [first.score.bleu_low, first.score.bleu_high]
+                axes.plot(ends, [row, row], color=look.colour, linewidth=2, marker="|")
+            for run in filter(_has_bleu, system.runs):
+                is_first = run is first
+                axes.plot(
+                    run.score.bleu,
+                    row,
+                    marker=look.marker,
+                    markersize=8 if is_first else 5,
+                    color=look.colour,
+                    alpha=1.0 if is_first else 0.6,
+                )
+        axes.set_yticks(range(len(systems)), [_shortened(s.name) for s in systems])
+        axes.tick_params(axis="y", length=0, labelcolor=TEXT)
+        axes.set_ylim(len(systems) - 0.5, -0.5)
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel("BLEU")
+        said = "; ".join(
+            f"{s.name} {s.runs[0].score.bleu:.1f}, {s.runs[0].score.bleu_low:.1f} to "
+            f"{s.runs[0].score.bleu_high:.1f}"
+            for s in systems
+            if _has_bleu(s.runs[0])
+        )
+        return to_svg(figure, identity, f"BLEU of each system with its 95% interval: {said}.")
+
+
+def _has_bleu(run: RunResult) -> bool:
+    return math.isfinite(run.score.bleu) and not diverged(run)
+
+
+def _shortened(name: str) -> str:
+    """In the middle: names of one family differ at the end."""
+    if len(name) <= _LETTERS_OF_A_NAME:
+        return name
+    half = (_LETTERS_OF_A_NAME - 1) // 2
+    return f"{name[:half]}…{name[-half:]}"
+
+
+# Learning curves
+
+Curve = dict[int, float]
+
+
+def curve(run: RunResult, key: str) -> Curve:
+    """The finite values under `key` (loss or eval_loss) by step."""
+    return {
+        int(record["step"]): record[key]
+        for record in run.history
+        if key in record and math.isfinite(record[key])
+    }
+
+
+def mean_curve(curves: list[Curve]) -> Curve:
+    """The mean at the steps that all curves have: another mean would jump where one ends."""
+    shared = set.intersection(*map(set, curves)) if curves else set()
+    return {step: fmean(each[step] for each in curves) for step in sorted(shared)}
+
+
+def learning_curves(comparison: Comparison, identity: str) -> str | None:
+    """Training and validation loss of all systems from the first step; None if not recorded."""
+    ceiling = _ceiling(comparison)
+    if ceiling is None:
+        return None
+    with drawing(identity):
+        figure, axes = panel(290)
+        lowest = _draw_training(axes, comparison)
+        lowest = min(lowest, _draw_validation(axes, comparison))
+        room = 0.05 * (ceiling - lowest) or 0.1
+        axes.set_ylim(lowest - room, ceiling + room)
+        axes.set_xlim(left=0)
+        _name_axes(axes, "Step", "Loss, nats per token")
+        label = "Training and validation loss of each system over the steps of training."
+        return to_svg(figure, identity, f"{label} {_last_losses(comparison)}")
+
+
+def close_up(comparison: Comparison, identity: str) -> str | None:
+    """Validation loss in the second half of training, where all curves lie close together."""
+    steps = [step for run in _runs(comparison) for step in curve(run, "eval_loss")]
+    if len(set(steps)) < 4:
+        return None
+    start, end = max(steps) / 2, max(steps)
+    ceiling = _ceiling(comparison)
+    values = [
+        value
+        for run in _runs(comparison)
+        for step, value in curve(run, "eval_loss").items()
+        if step >= start and ceiling is not None and value <= ceiling
+    ]
+    if not values:
+        return None
+    with drawing(identity):
+        figure, axes = panel(290)
+        _draw_validation(axes, comparison)
+        room = 0.06 * (max(values) - min(values)) or 0.1
+        axes.set_ylim(min(values) - room, max(values) + room)
+        axes.set_xlim(start - 0.02 * end, end * 1.02)
+        _name_axes(axes, "Step", "Validation loss")
+        label = "Validation loss of each system in the second half of training."
+        return to_svg(figure, identity, f"{label} {_last_losses(comparison)}")
+
+
+def _draw_training(axes: Axes, comparison: Comparison) -> float:
+    """Returns the lowest value drawn."""
+    lowest = math.inf
+    for system in comparison.systems:
+        mean = _mean_of_sound(system, "loss")
+        look = looks(comparison)[system.name]
+        axes.plot(list(mean), list(mean.values()), color=look.colour, linewidth=1.2, alpha=0.45)
+        lowest = min([lowest, *mean.values()])
+    return lowest
+
+
+def _draw_validation(axes: Axes, comparison: Comparison) -> float:
+    lowest = math.inf
+    for system in comparison.systems:
+        look = looks(comparison)[system.name]
+        line: dict[str, Any] = {"color": look.colour, "linestyle": look.dashes}
+        mean = _mean_of_sound(system, "eval_loss")
+        axes.plot(
+            list(mean),
+            list(mean.values()),
+            marker=look.marker,
+            markersize=5,
+            markevery=max(1, len(mean) // 8),
+            **line,
+        )
+        lowest = min([lowest, *mean.values()])
+        for run in system.runs if len(system.runs) > 1 else []:
+            each = curve(run, "eval_loss")
+            axes.plot(list(each), list(each.values()), linewidth=0.9, alpha=0.7, **line)
+            lowest = min([lowest, *each.values()])
+    return lowest
+
+
+def _mean_of_sound(system: SystemSummary, key: str) -> Curve:
+    """As in the table: a seed that diverged does not count, unless all did."""
+    return mean_curve([curve(run, key) for run in sound_runs(system) or system.runs])
+
+
+def _ceiling(comparison: Comparison) -> float | None:
+    """The top of the picture: where losses start. A run that explodes leaves through it."""
+    runs = _runs(comparison)
+    starts = [
+        losses[min(losses)]
+        for run in [run for run in runs if not diverged(run)] or runs
+        for key in ("loss", "eval_loss")
+        if (losses := curve(run, key))
+    ]
+    return max(starts) if starts else None
+
+
+def _runs(comparison: Comparison) -> list[RunResult]:
+    return [run for system in comparison.systems for run in system.runs]
+
+
+def _last_losses(comparison: Comparison) -> str:
+    ends = []
+    for system in comparison.systems:
+        losses = curve(system.runs[0], "eval_loss")
+        if diverged(system.runs[0]):
+            ends.append(f"{system.name} diverged")
+        elif losses:
+            ends.append(f"{system.name} {losses[max(losses)]:.3f}")
+    return f"Last validation loss: {'; '.join(ends)}." if ends else ""
+
+
+def _name_axes(axes: Axes, x: str, y: str) -> None:
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=6))
+
+
+# What the experts do
+
+
+def uniform_entropy(record: AttentionRecord) -> float:
+    """The entropy if all experts that may count did so alike."""
+    return math.log(record.experts) if record.uniform is None else record.uniform
+
+
+def gate_entropy(records: list[AttentionRecord], look: Look, identity: str) -> str:
+    """Entropy over layers, a line per site, and the entropy of a uniform gate for reference."""
+    bounds = sorted({round(uniform_entropy(record), 6) for record in records})
+    sites = list(dict.fromkeys(record.site for record in records))
+    with drawing(identity):
+        figure, axes = panel(250)
+        for bound in bounds:
+            axes.axhline(bound, color=MUTED, linestyle="--", linewidth=1.2)
+            text = f"uniform: ln {math.exp(bound):.0f} = {bound:.2f}"
+            axes.annotate(
+                text,
+                (0.995, bound),
+                xycoords=("axes fraction", "data"),
+                xytext=(0, 3),
+                textcoords="offset points",
+                ha="right",
+                va="bottom",
+                color=MUTED,
+                fontsize=11,
+            )
+        handles = []
+        for site in sites:
+            points = sorted((r.layer, r.entropy) for r in records if r.site == site)
+            style: dict[str, Any] = {
+                "color": look.colour,
+                "linestyle": _SITE_DASHES.get(site, "-"),
+                "marker": _SITE_MARKERS.get(site, "D"),
+                "markersize": 7,
+            }
+            axes.plot([layer for layer, _ in points], [value for _, value in points], **style)
+            handles.append(Line2D([], [], label=_short_site(site), **style))
+        layers = sorted({record.layer for record in records})
+        axes.set_xticks(layers if len(layers) <= 12 else layers[:: len(layers) // 6])
+        axes.set_xlim(layers[0] - 0.4, layers[-1] + 0.4)
+        finite = [r.entropy for r in records if math.isfinite(r.entropy)]
+        axes.set_ylim(0, 1.18 * max([*finite, *bounds, 0.1]))
+        axes.set_xlabel("Layer")
+        axes.set_ylabel("Entropy, nats")
+        figure.legend(
+            handles=handles, loc="outside upper left", ncols=3, fontsize=11, handlelength=2.4,
+            columnspacing=1.2, borderpad=0,
+        )  # fmt: skip
+        said = "; ".join(f"{_short_site(r.site)} {r.layer}: {r.entropy:.2f}" for r in records)
+        limit = ", ".join(f"{bound:.2f}" for bound in bounds)
+        return to_svg(
+            figure, identity, f"Entropy per site and layer, {said}; {limit} would be uniform."
+        )
+
+
+def load_scale(records: list[AttentionRecord]) -> float:
+    """The load at full colour, in multiples of an even share; at least 2, so even is midway."""
+    return max([2.0, *(max(r.load) * r.experts for r in records if r.load)])
+
+
+def expert_load(records: list[AttentionRecord], scale: float, identity: str) -> str:
+    """Layers × experts of one site; the stronger a cell's colour, the larger its share.
+
+    Args:
+        records: of one site, with equally many experts.
+        scale: `load_scale` of all sites of the system, so that their colours can be compared.
+        identity: unique in the page.
+    """
+    records = sorted(records, key=lambda record: record.layer)
+    experts = records[0].experts
+    with drawing(identity):
+        figure, axes = panel(52 + 26 * len(records))
+        for row, record in enumerate(records):
+            for expert, share in enumerate(record.load):
+                opacity = HEAT_OPACITY * min(1.0, max(0.0, share * experts / scale))
+                box = Rectangle((expert - 0.5, row - 0.5), 1, 1, alpha=opacity, facecolor=HEAT)
+                axes.add_patch(box)
+                if experts <= 10:
+                    percent = f"{100 * share:.0f}%"
+                    axes.text(expert, row, percent, ha="center", va="center", fontsize=11)
+        # Lines between the cells, in the colour of the page.
+        axes.vlines([e + 0.5 for e in range(experts - 1)], -0.5, len(records) - 0.5, SURFACE, lw=1)
+        axes.hlines([r + 0.5 for r in range(len(records) - 1)], -0.5, experts - 0.5, SURFACE, lw=2)
+        axes.set_xlim(-0.5, experts - 0.5)
+        axes.set_ylim(len(records) - 0.5, -0.5)
+        axes.grid(visible=False)
+        for side in axes.spines.values():
+            side.set(visible=True, color=GRID)
+        axes.set_yticks(range(len(records)), [str(record.layer) for record in records])
+        axes.tick_params(length=0)
+        if experts > 10:
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+        else:
+            axes.set_xticks(range(experts))
+        axes.set_xlabel("Expert")
+        axes.set_ylabel("Layer")
+        said = "; ".join(f"layer {r.layer} {_extremes(r)}" for r in records)
+        site = SITES.get(records[0].site, records[0].site)
+        return to_svg(figure, identity, f"{site}, share of each of {experts} experts: {said}.")
+
+
+def _extremes(record: AttentionRecord) -> str:
+    return f"from {100 * min(record.load):.1f}% to {100 * max(record.load):.1f}%"
+
+
+def _short_site(site: str) -> str:
+    return SITES.get(site, site).removesuffix("-attention").lower()

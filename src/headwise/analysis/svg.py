@@ -1,0 +1,92 @@
+"""Matplotlib figures as inline SVG that takes its colours and font from the page around it.
+
+Figures are drawn in placeholder colours, one for each role; in the SVG these become the page's
+CSS variables, so that one drawing serves light and dark.
+"""
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import escape
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+TEXT, MUTED, GRID, SURFACE, HEAT = "#010101", "#020202", "#030303", "#040404", "#050505"
+SERIES = tuple(f"#0a0a{number:02x}" for number in range(7))
+
+_VARIABLES = {
+    TEXT: "currentColor",
+    MUTED: "var(--muted)",
+    GRID: "var(--line)",
+    SURFACE: "var(--surface)",
+    HEAT: "var(--heat)",
+    **{colour: f"var(--series-{number})" for number, colour in enumerate(SERIES)},
+}
+
+# Points, which the SVG calls pixels; a panel as wide as a phone keeps its letters legible.
+WIDTH = 400
+
+_STYLE = {
+    "svg.fonttype": "none",  # text stays text, in the page's font
+    "text.parse_math": False,  # a dollar in a system's name is a dollar
+    "font.size": 12,
+    "text.color": TEXT,
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": MUTED,
+    "axes.labelsize": 12,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.unicode_minus": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "xtick.color": GRID,
+    "ytick.color": GRID,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED,
+    "lines.linewidth": 2.0,
+    "legend.frameon": False,
+}
+
+
+@contextmanager
+def drawing(identity: str) -> Iterator[None]:
+    """Within it figures have the page's look. `identity` makes their ids unique in the page."""
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": identity}):
+        yield
+
+
+def panel(height: float, width: float = WIDTH) -> tuple[Figure, Axes]:
+    """A figure of one plot, so many points large."""
+    figure = Figure(figsize=(width / 72, height / 72), dpi=72, layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def to_svg(figure: Figure, identity: str, label: str) -> str:
+    """The figure as an `<svg>` element that is as wide as its place in the page.
+
+    Args:
+        figure: drawn in the placeholder colours.
+        identity: unique in the page; prefixed to all ids.
+        label: what a screen reader says in its place; empty for decoration.
+    """
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :].strip()
+    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+    # A rule for every element of the page, were it left in.
+    svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'\bid="', f'id="{identity}-', svg)
+    svg = re.sub(r'href="#', f'href="#{identity}-', svg)
+    svg = re.sub(r"url\(#", f"url(#{identity}-", svg)
+    svg = re.sub(r"#[0-9a-f]{6}\b", lambda colour: _VARIABLES.get(colour[0], colour[0]), svg)
+    meaning = f'role="img" aria-label="{escape(label)}"' if label else 'aria-hidden="true"'
+    # Without width and height the view box alone decides, and the page scales it.
+    viewbox = re.search(r'viewBox="[^"]*"', svg)
+    assert viewbox is not None
+    return re.sub(r"<svg[^>]*>", f"<svg {viewbox[0]} {meaning}>", svg, count=1)

@@ -1,0 +1,276 @@
+"""The report: complete, safe to open, and whole or absent."""
+
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from synthetic import HOSTILE, LONG, comparison
+
+from headwise.analysis import report
+from headwise.analysis.report import render_report, write_report
+from headwise.analysis.results import Comparison
+from headwise.analysis.verdict import verdict
+
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """What the tests ask of a page: its tags, the text of chosen ones, and that it is nested."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.texts: dict[str, list[str]] = {}
+        self.rows: list[list[str]] = []
+        self.feed(html)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag in VOID:
+            return
+        self.open.append(tag)
+        self.texts.setdefault(tag, []).append("")
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        for tag in set(self.open):
+            self.texts[tag][-1] += data
+        if {"td", "th"} & set(self.open):
+            self.rows[-1][-1] += f" {data.strip()}"
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+    def row(self, *start: str) -> list[str]:
+        """The first table row that begins so."""
+        rows = [[cell.strip() for cell in row] for row in self.rows]
+        return next(row for row in rows if row[: len(start)] == list(start))
+
+
+@pytest.fixture(scope="module")
+def three() -> Page:
+    return Page(render_report(comparison()))
+
+
+def _diverge(made: Comparison, system: int, run: int, step: int) -> None:
+    broken = made.systems[system].runs[run]
+    broken.validation_loss = math.nan
+    broken.score.bleu = broken.score.bleu_low = broken.score.bleu_high = 0.0
+    for record in broken.history:
+        for key in {"loss", "eval_loss"} & set(record):
+            if record["step"] > step:
+                record[key] = math.nan
+            elif record["step"] == step:
+                record[key] = 1e6
+    for attention in broken.attention:
+        attention.entropy = math.nan
+        attention.load = [math.nan] * attention.experts
+
+
+def test_main_table_holds_the_numbers(three: Page) -> None:
+    assert three.row("mae-7 experts of 7 of 8 heads, a gate per sentence")[1:] == [
+        "1.55M", "41.6M", "1.06×", "2.050", "7.77", "27.3 [25.4, 29.4]", "+0.9 * p = 0.012", "49.3",
+    ]  # fmt: skip
+    assert three.row("standard")[-2:] == ["baseline", "48.4"]
+    assert three.row("moa")[-2] == "+0.5 p = 0.210"
+
+
+def test_figures_are_named_and_tables_have_scopes(three: Page) -> None:
+    labels = [svg["aria-label"] for svg in three.all("svg") if "aria-hidden" not in svg]
+    # Intervals, two of learning, and entropy with three sites for each of two systems.
+    assert len(labels) == 3 + 2 * 4
+    assert "mae-7 27.3, 25.4 to 29.4" in labels[0]
+    assert all(th["scope"] in ("col", "row") for th in three.all("th"))
+    assert len(three.all("h1")) == 1
+
+
+def test_ids_are_unique_and_references_lead_somewhere(three: Page) -> None:
+    ids = [attributes["id"] for _, attributes in three.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    for _, attributes in three.tags:
+        for key, value in attributes.items():
+            if key in ("href", "xlink:href"):
+                assert value[1:] in ids
+            for name in re.findall(r"url\((.*?)\)", value or ""):
+                assert name[1:] in ids
+
+
+def test_nothing_is_fetched_or_run(three: Page) -> None:
+    for tag, attributes in three.tags:
+        assert tag not in ("script", "link", "img", "iframe", "object", "image")
+        assert "src" not in attributes
+        assert not any(name.startswith("on") for name in attributes)
+        assert all((attributes[k] or "").startswith("#") for k in attributes if "href" in k)
+    policy = next(m for m in three.all("meta") if "http-equiv" in m)
+    assert policy["content"].startswith("default-src 'none'")
+    assert "url(" not in three.texts["style"][0]
+    assert "@import" not in three.texts["style"][0]
+
+
+def test_data_is_escaped_and_unshortened(three: Page) -> None:
+    assert HOSTILE in three.texts["dd"]
+    assert LONG in three.texts["dd"]
+    assert "name: <recipe>" in "".join(three.texts["pre"])
+
+
+def test_hostile_names_are_text_everywhere() -> None:
+    made = comparison()
+    name = '"><b>$x_1$&'
+    made.systems[1].name = made.title = name
+    made.samples[0].translations[name] = "x"
+    page = Page(render_report(made))
+    assert "b" not in page.texts
+    assert page.texts["h1"] == page.texts["title"][:1] == [name]
+    assert name in page.texts["dt"]
+    assert any(name in text for text in page.texts["text"])  # a dollar starts no formula
+
+
+def test_colours_of_figures_follow_the_page(three: Page) -> None:
+    defined = set(re.findall(r"(--[\w-]+):", three.texts["style"][0]))
+    used = {
+        name
+        for _, attributes in three.tags
+        for name in re.findall(r"var\((--[\w-]+)\)", attributes.get("style") or "")
+    }
+    assert {"--series-0", "--series-1", "--series-2", "--heat", "--muted", "--line"} <= used
+    assert used <= defined
+    fixed = [
+        attributes["style"]
+        for tag, attributes in three.tags
+        if re.search(r"#[0-9a-f]{3,6}", attributes.get("style") or "") and "url(" not in tag
+    ]
+    assert [style for style in fixed if "url(#" not in style] == []
+
+
+def test_seeds_give_means_and_say_what_is_of_the_first() -> None:
+    made = comparison(seeds=3)
+    page = Page(render_report(made))
+    row = page.row("mae-7 experts of 7 of 8 heads, a gate per sentence")
+    assert row[4:7] == ["2.070 ± 0.020", "7.93 ± 0.16", "27.6 ± 0.3 [25.4, 29.4]"]
+    assert any("are those of the first seed" in text for text in page.texts["li"])
+    runs = [row for row in page.rows if row[0].strip() == "moa" and len(row) == 8]
+    assert [row[1].strip() for row in runs] == ["0", "1", "2"]
+
+
+def test_a_single_system_has_no_comparison() -> None:
+    page = Page(render_report(comparison(("standard",))))
+    text = "".join(page.texts["body"])
+    assert "bootstrap" not in text
+    assert "What the experts do" not in text
+    assert len([svg for svg in page.all("svg") if "aria-label" in svg]) == 2
+
+
+def test_without_curves_samples_and_facts() -> None:
+    made = comparison(("standard", "moa"))
+    made.samples, made.corpus = [], {}
+    for system in made.systems:
+        system.runs[0].history = []
+    page = Page(render_report(made))
+    assert "No losses were recorded." in page.texts["p"]
+    assert "Sample translations" not in page.texts["h2"]
+    assert "Corpus" not in page.texts["h3"]
+
+
+def test_histories_of_validation_alone_and_of_a_single_record() -> None:
+    made = comparison(("standard", "moa"))
+    for system in made.systems:
+        system.runs[0].history = [r for r in system.runs[0].history if "eval_loss" in r]
+    assert "Validation loss, second half" in Page(render_report(made)).texts["figcaption"]
+    for system in made.systems:
+        system.runs[0].history = [{"step": 5, "eval_loss": 2.0}]
+    captions = Page(render_report(made)).texts["figcaption"]
+    assert "From the first step" in captions
+    assert "Validation loss, second half" not in captions
+
+
+def test_a_diverged_seed_is_left_out_of_the_means() -> None:
+    made = comparison(seeds=3)
+    _diverge(made, system=1, run=2, step=200)
+    page = Page(render_report(made))
+    row = page.row("mae-7 experts of 7 of 8 heads, a gate per sentence 1 of 3 seeds diverged")
+    assert row[4] == "2.060 ± 0.014"
+    assert "mean of 2 seeds; 1 diverged" in verdict(made)
+
+
+def test_a_diverged_first_seed_ends_its_test_interval_and_experts() -> None:
+    made = comparison(seeds=2)
+    _diverge(made, system=1, run=0, step=10)
+    page = Page(render_report(made))
+    row = page.row("mae-7 experts of 7 of 8 heads, a gate per sentence 1 of 2 seeds diverged")
+    assert row[6:8] == ["27.6", "–"]
+    assert any("Not shown, because the run diverged: mae-7" in text for text in page.texts["p"])
+    assert "moa" in page.texts["h3"]
+    assert "mae-7" not in page.texts["h3"]
+
+
+def test_a_comparison_where_all_diverged_still_reports() -> None:
+    made = comparison()
+    for system in range(3):
+        _diverge(made, system, run=0, step=10)
+    page = Page(render_report(made))
+    assert page.row("moa")[4:] == ["diverged", "–", "–", "–", "–"]
+    assert "moa (diverged)" in [text.strip() for text in page.texts["li"]]
+    assert "nan" not in "".join(page.texts["section"]).lower()
+
+
+def test_losses_that_explode_do_not_flatten_the_others() -> None:
+    made = comparison(("standard",))
+    for record in made.systems[0].runs[0].history:
+        if record["step"] > 100:
+            record.update(dict.fromkeys({"loss", "eval_loss"} & set(record), 1000000000.0))
+    page = Page(render_report(made))
+    assert "Validation loss, second half" not in page.texts["figcaption"]
+    ticks = [float(text) for text in page.texts["text"] if re.fullmatch(r"[\d.]+", text)]
+    assert max(ticks) <= 700  # the steps; losses end where they began
+
+
+def test_a_diverged_run_survives_its_file() -> None:
+    made = comparison(("standard",))
+    _diverge(made, system=0, run=0, step=10)
+    read = Comparison.model_validate_json(made.model_dump_json())
+    assert math.isnan(read.systems[0].runs[0].validation_loss)
+    assert render_report(read) == render_report(made)
+
+
+def test_ten_systems_are_all_told_apart() -> None:
+    names = ("standard", "mae-7", "moa", *(f"a-rather-long-system-name-{n}" for n in range(7)))
+    page = Page(render_report(comparison(names)))
+    assert [row[0].split()[0] for row in page.rows[1:11]] == list(names)
+    labels = set(page.texts["text"])
+    assert {"a-rather-l…tem-name-0", "a-rather-l…tem-name-6"} <= labels
+
+
+def test_same_comparison_same_bytes() -> None:
+    names = ("standard", "mae-7")
+    assert render_report(comparison(names)) == render_report(comparison(names))
+
+
+def test_writing_creates_folders_and_leaves_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "report.html"
+    write_report(comparison(("standard",)), path)
+    assert path.read_text(encoding="utf-8").endswith("</html>")
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_failure_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    # No encoding of half a surrogate pair: the write fails after it has begun.
+    monkeypatch.setattr(report, "render_report", lambda _: "new" + "\ud800")
+    with pytest.raises(UnicodeEncodeError):
+        write_report(comparison(("standard",)), path)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,60 @@
+"""The table in the terminal."""
+
+import io
+import math
+
+from rich.console import Console
+from synthetic import comparison
+
+from headwise.analysis.results import Comparison
+from headwise.analysis.table import comparison_table, perplexity, table_rows
+
+
+def _printed(made: Comparison, width: int = 100) -> str:
+    console = Console(width=width, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(comparison_table(made))
+    return capture.get()
+
+
+def test_everything_fits_into_a_hundred_columns() -> None:
+    names = ("standard", "mae-7", "moa", "a-system-with-a-very-long-name-of-43-letters")
+    made = comparison(names, seeds=3)
+    made.systems[2].runs[1].validation_loss = math.nan
+    text = _printed(made)
+    assert "…" not in text
+    for row in table_rows(made):
+        for cell in row.cells:
+            assert cell.figure in text
+            assert all(detail in text for detail in cell.details)
+    assert "1 of 3 seeds" in text
+
+
+def test_names_are_no_markup() -> None:
+    made = comparison(("standard", "[red]moa[/red]"))
+    made.title = "[bold]title"
+    assert "[red]moa[/red]" in _printed(made)
+    assert "[bold]title" in _printed(made)
+
+
+def test_significance_is_a_sign() -> None:
+    text = _printed(comparison())
+    assert "+0.9 *" in text
+    assert "* p < 0.05" in text
+    assert "+0.5 *" not in text
+    assert "* p < 0.05" not in _printed(comparison(("standard",)))
+
+
+def test_a_time_that_was_not_measured() -> None:
+    made = comparison(("standard", "moa"))
+    made.systems[1].relative_step_time = None
+    assert [row.step_time.figure for row in table_rows(made)] == ["1.00×", "–"]
+
+
+def test_perplexity_of_any_loss() -> None:
+    made = comparison(("standard",))
+    assert perplexity(1000.0) == math.inf
+    made.systems[0].runs[0].validation_loss = 1000.0
+    assert table_rows(made)[0].perplexity.figure == "–"
+    made.systems[0].runs[0].validation_loss = 30.0
+    assert table_rows(made)[0].perplexity.figure == "1.1e+13"

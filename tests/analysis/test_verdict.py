@@ -1,0 +1,80 @@
+"""The sentence at the top of the report says what the numbers say."""
+
+import math
+
+from synthetic import comparison
+
+from headwise.analysis.results import Comparison
+from headwise.analysis.verdict import verdict
+
+
+def _with_bleu(**bleu: float) -> Comparison:
+    """Systems of this quality; nan is one that diverged."""
+    made = comparison(tuple(name.replace("_", "-") for name in bleu))
+    for system, value in zip(made.systems, bleu.values(), strict=True):
+        for run in system.runs:
+            run.score.bleu, run.score.bleu_low, run.score.bleu_high = value, value - 1, value + 1
+            run.validation_loss = math.nan if math.isnan(value) else 2.0
+        if system.paired_test is not None:
+            system.paired_test.bleu_difference = value - bleu["standard"]
+    return made
+
+
+def test_a_significant_winner_and_its_cost() -> None:
+    assert verdict(comparison()) == (
+        "mae-7 is best, 27.3 BLEU (95% interval 25.4 to 29.4): 0.9 above the baseline standard, "
+        "a significant difference (paired bootstrap, p = 0.012), at 1.06× the time per step and "
+        "1.01× the parameters."
+    )
+
+
+def test_a_lead_that_may_be_chance_and_a_time_not_measured() -> None:
+    made = _with_bleu(standard=26.0, moa=27.0)
+    made.systems[1].relative_step_time = None
+    assert "1.0 above the baseline standard, a difference that may be chance" in verdict(made)
+    assert verdict(made).endswith("p = 0.210), at 1.01× the parameters.")
+
+
+def test_the_threshold_is_strict() -> None:
+    made = _with_bleu(standard=26.0, moa=27.0)
+    made.systems[1].paired_test.p_value = 0.05
+    assert "may be chance" in verdict(made)
+    made.systems[1].paired_test.p_value = 0.0499
+    assert "a significant difference" in verdict(made)
+
+
+def test_the_baseline_wins_and_wins_ties() -> None:
+    assert verdict(_with_bleu(moa=25.0, mae_7=25.5, standard=26.0)).startswith(
+        "No system beats the baseline standard, 26.0 BLEU (95% interval 25.0 to 27.0): the "
+        "closest, mae-7, is 0.5 below, a significant difference"
+    )
+    assert "the closest, moa, is level with it" in verdict(_with_bleu(moa=26.0, standard=26.0))
+
+
+def test_a_lead_that_rounds_to_nothing() -> None:
+    made = _with_bleu(standard=26.0, moa=26.03)
+    assert "less than 0.1 above the baseline" in verdict(made)
+
+
+def test_seeds_may_contradict_the_test_of_the_first() -> None:
+    made = comparison(("standard", "mae-7"), seeds=3)
+    assert "mean of 3 seeds): 0.9 above the baseline" in verdict(made)
+    assert "by the paired bootstrap (+0.9 in the first seed, p = 0.012)" in verdict(made)
+    made.systems[1].paired_test.bleu_difference = -0.4
+    assert "the first seed alone says significantly the opposite (−0.4 in" in verdict(made)
+
+
+def test_systems_that_diverged() -> None:
+    nan = math.nan
+    assert verdict(_with_bleu(standard=nan)) == "standard diverged: there is no result."
+    assert verdict(_with_bleu(standard=nan, moa=nan)).startswith("Every system diverged")
+    assert verdict(_with_bleu(standard=26.0, moa=nan)).startswith("Only standard gave a result")
+    made = _with_bleu(standard=nan, moa=25.0, mae_7=26.0)
+    assert verdict(made).endswith("(95% interval 25.0 to 27.0); the baseline standard diverged.")
+
+
+def test_one_system_and_no_baseline() -> None:
+    assert verdict(comparison(("moa",))) == (
+        "moa reaches 26.9 BLEU (95% interval 25.0 to 29.0) with 1.53M parameters."
+    )
+    assert "there is no baseline" in verdict(comparison(("moa", "mae-7")))
