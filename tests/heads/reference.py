@@ -29,9 +29,8 @@ def attention_bias(b, head, t, s, heads, key_padding_mask=None, attn_mask=None, 
             entries.append(attn_mask[b, head if attn_mask.size(1) > 1 else 0, t, s])
     for entry in entries:
         if entry.dtype == torch.bool:
-            bias = NEVER if entry else bias
-        else:
-            bias = bias + float(entry)
+            entry = NEVER if entry else 0.0
+        bias = bias + float(entry)
     return bias
 
 
@@ -138,7 +137,7 @@ def moa_router(p, x: Tensor, top_k: int) -> tuple[list[int], Tensor, Tensor]:
     logits = p["router.weight"] @ x
     exponentials = torch.exp(logits)
     probabilities = exponentials / exponentials.sum()
-    by_probability = sorted(range(len(logits)), key=lambda i: -float(probabilities[i]))
+    by_probability = sorted(range(len(logits)), key=lambda i: -float(probabilities[i].detach()))
     return by_probability[:top_k], probabilities, logits
 
 

@@ -204,7 +204,7 @@ def moa_size(size: str) -> dict[str, int]:
     >>> moa_size("8K32E64D")
     {'top_k': 8, 'num_experts': 32, 'head_dim': 64}
     """
-    match = re.fullmatch(r"(\d+)K(\d+)E(\d+)D", size)
+    match = re.fullmatch(r"(\d+)K(\d+)E(\d+)D", str(size))
     if match is None:
         raise ValueError(
             f"size is {size!r}, expected the form 8K32E64D (top 8 of 32 experts of 64 dimensions)"

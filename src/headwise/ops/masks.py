@@ -13,7 +13,7 @@ def padding_positions(key_padding_mask: Tensor | None) -> Tensor | None:
 
     `torch.nn.TransformerEncoderLayer` hands its attention a float mask with -inf at padding.
     """
-    if key_padding_mask is None or key_padding_mask.dtype == torch.bool:
+    if key_padding_mask is None or not key_padding_mask.is_floating_point():
         return key_padding_mask
     return _blocks(key_padding_mask)
 
