@@ -1,5 +1,6 @@
 """What the experts of a model do on given data: entropy and load per attention module."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -75,9 +76,7 @@ class _Counter:
         self.kind = "gates" if chosen is None else "choices"
         if chosen is None:
             chosen = weights.argmax(-1, keepdim=True)
-        self.uniform = float(torch.tensor(float(chosen.size(-1))).log())
-        if self.kind == "gates":
-            self.uniform = float(torch.tensor(float(experts)).log())
+        self.uniform = math.log(experts if self.kind == "gates" else chosen.size(-1))
         share = real.unsqueeze(-1).expand(chosen.shape) / chosen.size(-1)
         load = torch.zeros(experts, device=weights.device)
         load.index_add_(0, chosen.flatten(), share.flatten())
@@ -93,4 +92,5 @@ class _Counter:
             experts=self.load.numel(),
             entropy=self.entropy / self.rows,
             load=(self.load / self.rows).tolist(),
+            uniform=self.uniform,
         )

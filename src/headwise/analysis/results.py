@@ -21,7 +21,9 @@ class AttentionRecord(BaseModel):
     kind: str = Field(description="gates (MAE) or choices (MoA)")
     experts: int = Field(description="how many there are")
     entropy: float = Field(description="mean over tokens of -Σ g ln g, in nats")
-    load: list[float] = Field(description="share of tokens (weight) that each expert got, sum 1")
+    load: list[float] = Field(
+        description="sum 1; gates: how often each expert's is the largest; choices: its share"
+    )
     uniform: float | None = Field(
         default=None,
         description="entropy if all experts, or all chosen ones, counted alike: ln of their "
