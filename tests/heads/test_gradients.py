@@ -1,0 +1,193 @@
+"""Gradients: against finite differences, and who gets one in which step of training."""
+
+import pytest
+import torch
+from reference import expert, head_outputs
+from systems import DIM, GATED, HEADS, SYSTEMS, padding
+
+from headwise import gate_parameters
+from headwise.training.block_coordinate_descent import gate_step
+
+BATCH, TIME = 2, 3
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_gradients_equal_finite_differences(name, train, causal):
+    """In float64, with respect to inputs and every parameter, of the output and the loss."""
+    small = {"gate_hidden_dim": 3} if name in GATED else {}
+    module = SYSTEMS[name].build(8, train=train, kdim=2, vdim=3, **small)
+    if "moa" in name:  # the paper's wᵢ stops a gradient that finite differences see
+        module.normalize_weights = False
+    parameters = dict(module.named_parameters())
+
+    def compute(query, key, value, *values):
+        given = dict(zip(parameters, values, strict=True))
+        masks = {"key_padding_mask": padding(3, 2, time=TIME), "is_causal": causal}
+        out = torch.func.functional_call(module, given, (query, key, value), masks)
+        loss = None if out.routing is None else out.routing.loss
+        return out.output if loss is None else (out.output, loss)
+
+    inputs = [torch.randn(BATCH, TIME, d, dtype=torch.float64) for d in (8, 2, 3)]
+    leaves = [x.requires_grad_() for x in inputs] + list(parameters.values())
+    # The running statistics move with every pass in training, but only a causal gate reads them.
+    if train and (causal or name == "mae causal queries") and name in GATED:
+        module.gate.norm.momentum = 0.0
+    assert torch.autograd.gradcheck(compute, leaves, fast_mode=True)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_parameter_learns(name, causal):
+    module = SYSTEMS[name].build(train=True)
+    x = torch.randn(4, 5, DIM, dtype=torch.float64)
+    out = module(x, is_causal=causal)
+    loss = out.output.square().mean()
+    if out.routing is not None and out.routing.loss is not None:
+        loss = loss + out.routing.loss
+    loss.backward()
+    for parameter_name, parameter in module.named_parameters():
+        if parameter_name == "k_proj.bias":  # adds the same to all logits of a query
+            continue
+        assert parameter.grad is not None, parameter_name
+        assert parameter.grad.abs().max() > 1e-9, parameter_name
+
+
+def test_moas_router_learns_from_the_start():
+    """It starts at zero, where all experts are equal."""
+    module = SYSTEMS["moa"].build(train=True)
+    module.reset_parameters()
+    assert not module.router.weight.any()
+    out = module(torch.randn(4, 5, DIM, dtype=torch.float64))
+    out.output.square().mean().backward()
+    assert module.router.weight.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", GATED)
+def test_an_f_step_leaves_the_gates_alone(name, causal):
+    module = SYSTEMS[name].build(train=True, gate_dropout=0.5)
+    module.step = "expert"
+    before = {name: value.clone() for name, value in module.named_buffers()}
+    out = module(torch.randn(4, 5, DIM, dtype=torch.float64), is_causal=causal)
+    assert not out.routing.weights.requires_grad
+    out.output.square().sum().backward()
+    gates = {id(parameter) for parameter in gate_parameters(module)}
+    for parameter in module.parameters():
+        assert (parameter.grad is None) == (id(parameter) in gates)
+    for name, value in module.named_buffers():
+        assert torch.equal(value, before[name])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", GATED)
+def test_evaluation_leaves_the_running_statistics_alone(name, causal):
+    module = SYSTEMS[name].build()
+    before = {name: value.clone() for name, value in module.named_buffers()}
+    module(torch.randn(4, 5, DIM, dtype=torch.float64), is_causal=causal)
+    for name, value in module.named_buffers():
+        assert torch.equal(value, before[name])
+
+
+@pytest.mark.parametrize("name", ["mae-7", "mae-6"])
+def test_the_heads_left_out_of_an_f_step_get_no_gradient(name):
+    """One sequence draws one expert: the slices of its heads, and no others, are exactly zero."""
+    module = SYSTEMS[name].build(train=True)
+    module.step = "expert"
+    seen = set()
+    for seed in range(30):
+        torch.manual_seed(seed)
+        module.zero_grad()
+        x = torch.randn(1, TIME, DIM, dtype=torch.float64)
+        out = module(x)
+        out.output.square().sum().backward()
+        size = module.head_dim
+        idle = []
+        for j in range(HEADS):
+            rows = slice(j * size, (j + 1) * size)
+            grads = [getattr(module, f"{p}_proj").weight.grad[rows] for p in "qkv"]
+            grads.append(module.out_proj.weight.grad[:, rows])
+            zero = [not grad.any() for grad in grads]
+            assert all(zero) or not any(zero)
+            if all(zero):
+                idle.append(j)
+        assert len(idle) == module.dropped_heads
+        parts = dict(module.named_parameters())
+        for t in range(TIME):  # it is that expert which was computed
+            heads = head_outputs(parts, x, x, x, HEADS, 0, t)
+            expected = expert(heads, tuple(idle)) + parts["out_proj.bias"]
+            torch.testing.assert_close(out.output[0, t], expected)
+        seen.add(tuple(idle))
+    assert len(seen) > 2
+
+
+def test_causal_f_steps_draw_for_each_position():
+    module = SYSTEMS["uni-mae"].build(train=True)
+    module.step = "expert"
+    x = torch.randn(1, 40, DIM, dtype=torch.float64)
+    with torch.no_grad():
+        sequence, positions = module(x).output[0], module(x, is_causal=True).output[0]
+    p = dict(module.named_parameters())
+
+    def drawn(output, t, **masks):
+        parts = head_outputs(p, x, x, x, HEADS, 0, t, **masks)
+        experts = [expert(parts, (j,)) + p["out_proj.bias"] for j in range(HEADS)]
+        matches = [j for j in range(HEADS) if torch.allclose(output[t], experts[j])]
+        assert len(matches) == 1
+        return matches[0]
+
+    with torch.no_grad():
+        some = range(0, 40, 5)
+        assert len({drawn(sequence, t) for t in some}) == 1
+        assert len({drawn(positions, t, is_causal=True) for t in some}) > 1
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", GATED)
+def test_a_g_step_moves_the_gates_alone(name, causal):
+    module = SYSTEMS[name].build(train=True)
+    statistics = module.gate.norm.running_mean.clone()
+    frozen = module.q_proj.bias.requires_grad_(False)
+    with gate_step(module) as gates:
+        assert {id(gate) for gate in gates} == {id(gate) for gate in module.gate.parameters()}
+        out = module(torch.randn(4, 5, DIM, dtype=torch.float64), is_causal=causal)
+        out.output.square().sum().backward()
+    ours = {id(gate) for gate in gates}
+    for parameter in module.parameters():
+        assert (parameter.grad is not None) == (id(parameter) in ours)
+        assert parameter.requires_grad == (parameter is not frozen)
+    assert module.step == "joint"
+    assert not torch.equal(module.gate.norm.running_mean, statistics)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("step", ["joint", "gate"])
+def test_a_single_row_trains_by_the_running_statistics(step, causal):
+    """A batch norm of one row has no variance to divide by."""
+    module = SYSTEMS["mae-7"].build(train=True)
+    module.step = step
+    before = {name: value.clone() for name, value in module.named_buffers()}
+    x = torch.randn(1, 1, DIM, dtype=torch.float64)
+    out = module(x, is_causal=causal)
+    torch.testing.assert_close(out.output, module.eval()(x).output)
+    for name, value in module.named_buffers():
+        assert torch.equal(value, before[name])
+    out.output.sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", [*GATED, "uni-mae"])
+def test_f_steps_average_to_the_mixture(name, causal):
+    """The expectation over experts drawn from the gate is the mixture by the gate."""
+    module = SYSTEMS[name].build()
+    draws = 4000
+    with torch.no_grad():
+        x = torch.randn(1, TIME, DIM, dtype=torch.float64)
+        mixed = module(x, is_causal=causal).output
+        module.train().step = "expert"
+        drawn = module(x.expand(draws, -1, -1), is_causal=causal).output
+    error = (drawn.mean(0) - mixed[0]).abs()
+    assert (error < 5 * drawn.std(0) / draws**0.5).all()
+    assert drawn.std(0).max() > 0.1  # there was something to average

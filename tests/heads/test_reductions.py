@@ -1,0 +1,200 @@
+"""Where one system must equal another, or `nn.MultiheadAttention`, with the same weights."""
+
+import pytest
+import torch
+from systems import DIM, HEADS, SYSTEMS, padding, random_mask
+from torch import nn
+
+import headwise as hw
+from headwise.ops.experts import assign_experts, expert_combine, expert_project
+
+BATCH, TIME, KEYS = 3, 5, 7
+
+
+def copy_weights(theirs: nn.MultiheadAttention, ours: hw.MultiHeadAttention) -> None:
+    """From PyTorch's attention to ours."""
+    if theirs.in_proj_weight is not None:
+        projections = theirs.in_proj_weight.chunk(3)
+    else:
+        projections = theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight
+    state = {"out_proj.weight": theirs.out_proj.weight}
+    for name, weight in zip("qkv", projections, strict=True):
+        state[f"{name}_proj.weight"] = weight
+    if theirs.in_proj_bias is not None:
+        state["out_proj.bias"] = theirs.out_proj.bias
+        for name, bias in zip("qkv", theirs.in_proj_bias.chunk(3), strict=True):
+            state[f"{name}_proj.bias"] = bias
+    ours.load_state_dict(state)
+
+
+def causal(time, keys):
+    return torch.ones(time, keys, dtype=torch.bool).triu(1)
+
+
+def blocked(*shape):
+    """Blocks a third of all pairs, and no query altogether."""
+    mask = torch.rand(shape) < 0.3
+    mask[..., 0] = False
+    return mask
+
+
+MASKS = {
+    "none": lambda s: {},
+    "padding": lambda s: {"key_padding_mask": padding(s, 2, 1, time=s, left=True)},
+    "float padding": lambda s: {
+        "key_padding_mask": torch.zeros(BATCH, s).masked_fill(
+            padding(s, 2, 1, time=s), float("-inf")
+        )
+    },
+    "causal": lambda s: {"attn_mask": causal(TIME, s), "is_causal": True},
+    "2-D": lambda s: {"attn_mask": blocked(TIME, s)},
+    "2-D float": lambda s: {"attn_mask": torch.randn(TIME, s)},
+    "3-D": lambda s: {"attn_mask": blocked(BATCH * HEADS, TIME, s)},
+    "3-D float, float padding": lambda s: {
+        "attn_mask": torch.randn(BATCH * HEADS, TIME, s),
+        "key_padding_mask": torch.zeros(BATCH, s).masked_fill(
+            padding(s, 2, 1, time=s), float("-inf")
+        ),
+    },
+    "2-D, padding": lambda s: {
+        "attn_mask": blocked(TIME, s),
+        "key_padding_mask": padding(s, 4, 3, time=s),
+    },
+    "blocked rows": lambda s: {"attn_mask": random_mask(TIME, s)},
+    "blocked sequence": lambda s: {"key_padding_mask": padding(s, 2, 0, time=s)},
+}
+
+
+@pytest.mark.parametrize("widths", [{}, {"kdim": 6, "vdim": 10}, {"bias": False}], ids=str)
+@pytest.mark.parametrize("mask", MASKS)
+def test_standard_attention_equals_pytorchs(mask, widths):
+    """In float32, to 1e-6; where PyTorch gives NaN because nothing may be attended, a zero read."""
+    theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True, **widths)
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    ours = hw.MultiHeadAttention(DIM, HEADS, **widths)
+    copy_weights(theirs, ours)
+    query = torch.randn(BATCH, TIME, DIM, requires_grad=True)
+    cross = "kdim" in widths
+    key = torch.randn(BATCH, KEYS, 6) if cross else query
+    value = torch.randn(BATCH, KEYS, 10) if cross else query
+    masks = MASKS[mask](KEYS if cross else TIME)
+    for average in (True, False):
+        expected, weights = theirs(query, key, value, average_attn_weights=average, **masks)
+        out = ours(query, key, value, need_weights=True, average_attn_weights=average, **masks)
+        attends = ~expected.isnan()
+        assert attends.any()
+        assert attends.all() == ("blocked" not in mask)
+        torch.testing.assert_close(out[0][attends], expected[attends], rtol=1e-6, atol=1e-6)
+        assert out[1].shape == weights.shape
+        attends = ~weights.isnan()
+        torch.testing.assert_close(out[1][attends], weights[attends], rtol=1e-6, atol=1e-6)
+        assert not out[1][~attends].any()
+        assert out.output.isfinite().all()
+    plain = ours(query, key, value, **masks)
+    assert plain[1] is None
+    torch.testing.assert_close(plain[0], out[0])
+    if "blocked" not in mask:
+        got = torch.autograd.grad(plain[0].square().sum(), query)
+        wanted = torch.autograd.grad(expected.square().sum(), query)
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_nothing_attended_reads_zero():
+    module = SYSTEMS["standard"].build()
+    x = torch.randn(2, TIME, DIM, dtype=torch.float64)
+    out = module(x, key_padding_mask=padding(TIME, 0, time=TIME), need_weights=True)
+    torch.testing.assert_close(out.output[1], module.out_proj.bias.expand(TIME, DIM))
+    assert not out.weights[1].any()
+
+
+def test_initial_weights_have_pytorchs_scale():
+    theirs = nn.MultiheadAttention(64, 8).in_proj_weight
+    ours = hw.MultiHeadAttention(64, 8)
+    for proj in (ours.q_proj, ours.k_proj, ours.v_proj):
+        largest = [float(weight.detach().abs().max()) for weight in (proj.weight, theirs)]
+        assert largest[0] == pytest.approx(largest[1], rel=0.02)
+        assert not proj.bias.any()
+
+
+def same_weights(source, target):
+    missing, unexpected = target.load_state_dict(source.state_dict(), strict=False)
+    assert not unexpected and all(name.startswith("gate.") for name in missing)
+
+
+MASKED = [{}, {"is_causal": True}, {"key_padding_mask": padding(5, 2, 1, time=TIME)}]
+
+
+@pytest.mark.parametrize("masks", MASKED, ids=["none", "causal", "padding"])
+@pytest.mark.parametrize("dropped", [1, 2, 3])
+def test_uniform_gates_are_standard_attention_exactly(dropped, masks):
+    standard = SYSTEMS["standard"].build(dtype=torch.float32)
+    uniform = SYSTEMS["uni-mae"].build(dropped_heads=dropped, dtype=torch.float32)
+    same_weights(standard, uniform)
+    x = torch.randn(BATCH, TIME, DIM)
+    out = uniform(x, **masks)
+    assert torch.equal(out.output, standard(x, **masks).output)
+    assert (out.routing.weights == 1 / uniform.num_experts).all()
+    uniform.train()
+    assert torch.equal(uniform(x, **masks).output, out.output)
+
+
+@pytest.mark.parametrize("masks", MASKED, ids=["none", "causal", "padding"])
+@pytest.mark.parametrize("name", ["mae-7", "mae-6", "mae window"])
+def test_a_gate_that_says_nothing_is_standard_attention(name, masks):
+    """Gates can be added to a pretrained model without changing what it computes."""
+    standard, gated = SYSTEMS["standard"].build(), SYSTEMS[name].build()
+    same_weights(standard, gated)
+    nn.init.zeros_(gated.gate.output.weight)
+    nn.init.zeros_(gated.gate.output.bias)
+    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+    expected = standard(x, **masks).output
+    torch.testing.assert_close(gated(x, **masks).output, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_one_expert_is_one_head_of_standard_attention():
+    moa = SYSTEMS["moa"].build(num_experts=1, top_k=1, head_dim=5)
+    standard = hw.MultiHeadAttention(DIM, 1, head_dim=5, bias=False).double()
+    state = {
+        "q_proj.weight": moa.expert_query[0].t(),
+        "k_proj.weight": moa.k_proj.weight,
+        "v_proj.weight": moa.v_proj.weight,
+        "out_proj.weight": moa.expert_output[0].t(),
+    }
+    standard.load_state_dict(state)
+    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+    masks = {"is_causal": True, "key_padding_mask": padding(5, 2, 1, time=TIME)}
+    out = moa(x, need_weights=True, **masks)
+    expected = standard(x, need_weights=True, **masks)
+    torch.testing.assert_close(out.output, expected.output)
+    torch.testing.assert_close(out.weights, expected.weights)
+    assert (out.routing.weights == 1).all()
+
+
+def test_all_experts_dense_equals_all_experts_grouped():
+    """k = E takes a path of its own; the grouped one gives the same."""
+    moa = SYSTEMS["moa dense"].build()
+    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+    out = moa(x, is_causal=True)
+    indices = out.routing.indices.flatten(0, 1)
+    assignment = assign_experts(indices, moa.num_experts)
+    q = expert_project(x.flatten(0, 1), moa.expert_query, assignment)
+    q = q.unflatten(0, (BATCH, TIME)).transpose(1, 2)
+    k, v = moa.k_proj(x).unsqueeze(1), moa.v_proj(x).unsqueeze(1)
+    read = moa.attend(q, k, v, None, True).transpose(1, 2).flatten(0, 1)
+    scale = out.routing.weights.flatten(0, 1).gather(-1, indices)
+    grouped = expert_combine(read, moa.expert_output, assignment, scale)
+    torch.testing.assert_close(out.output.flatten(0, 1), grouped)
+
+
+@pytest.mark.parametrize("name", ["moa", "moa dense"])
+def test_moas_routing_says_what_was_chosen(name):
+    moa = SYSTEMS[name].build()
+    out = moa(torch.randn(BATCH, TIME, DIM, dtype=torch.float64), need_weights=True)
+    assert out.routing.indices.shape == (BATCH, TIME, moa.top_k)
+    assert out.weights.shape == (BATCH, moa.top_k, TIME, TIME)
+    chosen = torch.zeros_like(out.routing.weights, dtype=torch.bool)
+    chosen.scatter_(-1, out.routing.indices, True)
+    assert torch.equal(out.routing.weights > 0, chosen)
+    torch.testing.assert_close(out.routing.weights.sum(-1), torch.ones(BATCH, TIME).double())
