@@ -253,6 +253,7 @@ class Trainer(transformers.Trainer):
         if self.args.should_save:
             shutil.rmtree(final, ignore_errors=True)
             partial.replace(final)
+            self._remove_stops(run)
             rotate_checkpoints(
                 output_dir=str(run),
                 save_total_limit=self.args.save_total_limit,
