@@ -25,9 +25,6 @@ BATCH = {
     "input_ids": torch.tensor([[5, 6, 2], [7, 8, 2]]),
     "labels": torch.tensor([[6, 2], [9, 2]]),
 }
-    "input_ids": torch.tensor([[5, 6, 2], [7, 8, 2]]),
-    "labels": torch.tensor([[6, 2], [9, 2]]),
-}
 
 
 def settings(**gates):
