@@ -104,11 +104,19 @@ class Recipe(BaseModel):
 
     description: str = Field("", description="one line for the list of recipes")
     task: Literal["translation"] = Field("translation", description="what is learned")
-    data: CorpusSettings = Field(default_factory=lambda: InterfaceStringsCorpus())
-    tokenizer: TokenizerSettings = Field(default_factory=lambda: TokenizerSettings())
-    model: ModelSettings = Field(default_factory=lambda: ModelSettings())
-    training: TrainingSettings
-    evaluation: EvaluationSettings = Field(default_factory=lambda: EvaluationSettings())
+    data: CorpusSettings = Field(
+        default_factory=lambda: InterfaceStringsCorpus(), description="the corpus"
+    )
+    tokenizer: TokenizerSettings = Field(
+        default_factory=lambda: TokenizerSettings(), description="the vocabularies"
+    )
+    model: ModelSettings = Field(
+        default_factory=lambda: ModelSettings(), description="sizes and attention"
+    )
+    training: TrainingSettings = Field(description="steps, rates, checkpoints")
+    evaluation: EvaluationSettings = Field(
+        default_factory=lambda: EvaluationSettings(), description="search and scores"
+    )
     systems: dict[str, SystemSettings] = Field(
         default_factory=dict, description="name to changes; the first is the baseline"
     )
