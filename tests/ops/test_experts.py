@@ -272,7 +272,8 @@ def test_autocast_leaves_float64():
         assert forward_both(*inputs, indices, num_experts).dtype == torch.float64
 
 
-def test_bfloat16_sums_experts_in_float32():
+def test_bfloat16_sums_experts_in_float32(monkeypatch):
+    monkeypatch.setattr(experts, "_BLOCK_ROWS", 1)
     top_k = 8
     heads = torch.ones(1, top_k, 1, dtype=torch.bfloat16)
     heads[0, 0] = 256
