@@ -11,6 +11,7 @@ from headwise.analysis import figures
 from headwise.analysis.results import AttentionRecord, Comparison, RunResult, SystemSummary
 from headwise.analysis.table import HEADERS, perplexity, table_notes, table_rows
 from headwise.analysis.verdict import count, diverged, sound_runs, verdict
+from headwise.files import write_text
 
 TEMPLATE = "report.html.jinja"
 
@@ -29,14 +30,7 @@ class Experts:
 
 def write_report(comparison: Comparison, path: Path) -> None:
     """Write the report to `path`; the file is there whole or, on an error, as it was before."""
-    text = render_report(comparison)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".partial-{path.name}")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_text(path, render_report(comparison))
 
 
 def render_report(comparison: Comparison) -> str:
