@@ -172,7 +172,8 @@ class Trainer(transformers.Trainer):
         return loss
 
     def _gate_step(self, batches: Sequence[Batch], items: Tensor | int | None) -> None:
-        # On the bare model: data-parallel wrappers wait for gradients that a G step leaves out.
+        # Past the data-parallel wrapper: on the bare model, and without backward(), whose hooks
+        # would have the wrapper wait for gradients of the gates in the F step that follows.
         self.model.train()
         with gate_step(self.model) as gates:
             for batch in batches:
@@ -182,7 +183,8 @@ class Trainer(transformers.Trainer):
                 loss = out.token_loss
                 if out.auxiliary_loss is not None:
                     loss = loss + out.auxiliary_loss / (len(batches) * self.args.world_size)
-                loss.backward()
+                for gate, gradient in zip(gates, torch.autograd.grad(loss, gates), strict=True):
+                    gate.grad = gradient if gate.grad is None else gate.grad + gradient
             update_gates(gates, self.settings.gates.learning_rate)
 
     def compute_loss(
@@ -301,6 +303,8 @@ def _tokens(inputs: Batch) -> int:
 def _arguments(settings: TrainingSettings, folder: Path, takes_turns: bool) -> TrainingArguments:
     return TrainingArguments(
         output_dir=str(folder),
+        # Without it processes that torchrun starts on CPUs would train apart.
+        use_cpu=not torch.accelerator.is_available(),
         max_steps=settings.max_steps or -1,
         num_train_epochs=settings.epochs or 1,
         per_device_train_batch_size=1,  # batches come from TokenBudgetSampler
