@@ -1,0 +1,75 @@
+"""Short trainings whose course must not depend on how many processes share the batches.
+
+Run by `torchrun`, it trains all of them and writes what it saw to the file named on the command
+line; `test_processes.py` compares that with a single process.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import toy
+
+from headwise.heads.mae import MixtureOfAttentiveExperts
+from headwise.training.settings import GateSettings
+
+G_STEPS = GateSettings(period=2, unit="steps", learning_rate=0.5)
+MAE_6 = {"encoder_self": {"system": "mae", "dropped_heads": 2}, "decoder_cross": "mae"}
+# name: plan, settings, options of the model. Batches of 60 tokens have odd numbers of rows too.
+SCENARIOS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
+    "standard": ("standard", {}, {}),
+    "standard, clipped and accumulated": (
+        "standard",
+        {"gradient_accumulation": 2, "clip_norm": 0.5},
+        {"norm": "pre", "share_embeddings": "none"},
+    ),
+    "mae": ("mae", {"gates": G_STEPS}, {}),
+    "mae, two heads left out, accumulated": (
+        MAE_6,
+        {"gates": G_STEPS, "gradient_accumulation": 2},
+        {},
+    ),
+    "mae, jointly": ("mae", {"gates": GateSettings(method="joint", learning_rate=0.5)}, {}),
+    "mae, jointly, accumulated": (
+        "mae",
+        {"gates": GateSettings(method="joint", learning_rate=0.5), "gradient_accumulation": 2},
+        {},
+    ),
+    "mae, uniform gates": ({"encoder_self": {"system": "mae", "gate": "uniform"}}, {}, {}),
+    "moa": (toy.PLANS["moa"], {}, {}),
+    "moa, accumulated": (toy.PLANS["moa"], {"gradient_accumulation": 2}, {}),
+    "mae and moa, accumulated": (
+        {"encoder_self": "mae", "decoder_self": "mae", "decoder_cross": toy.MOA},
+        {"gates": G_STEPS, "gradient_accumulation": 2},
+        {},
+    ),
+}
+
+
+def course(name: str, folder: Path) -> dict[str, list[float]]:
+    """Loss of each step, validation losses, and the norms of the final weights and statistics."""
+    plan, options, sizes = SCENARIOS[name]
+    how = toy.settings(max_steps=6, evaluate_every=3, final_model="last", **options)
+    # In float64, rounding cannot hide a wrong step, nor pass for one.
+    network = toy.model(plan, dropout=0.0, **sizes).double()
+    for layer in network.modules():
+        if isinstance(layer, MixtureOfAttentiveExperts) and layer.gate is not None:
+            layer.gate.dropout = 0.0
+    trainer = toy.watch(folder, network, how, count=43)
+    history = trainer.state.log_history
+    state = trainer.model.state_dict()
+    return {
+        "loss": [record["loss"] for record in history if "loss" in record],
+        "validation": [record["eval_loss"] for record in history if "eval_loss" in record],
+        "weights": [float(tensor.double().norm()) for tensor in state.values()],
+    }
+
+
+if __name__ == "__main__":
+    found = Path(sys.argv[1])
+    courses = {name: course(name, found.parent / name) for name in SCENARIOS}
+    torch.distributed.barrier()
+    if torch.distributed.get_rank() == 0:
+        found.write_text(json.dumps(courses), encoding="utf-8")

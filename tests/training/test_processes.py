@@ -1,0 +1,52 @@
+"""Two processes on half of each batch take the same steps as one on all of it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import scenarios
+import torch
+import toy
+
+from headwise.training.batching import TokenBudgetSampler
+
+
+@pytest.fixture(scope="module")
+def of_two(tmp_path_factory):
+    """What two processes saw; all scenarios in one launch, since launching takes longest."""
+    found = tmp_path_factory.mktemp("two") / "courses.json"
+    launched = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc_per_node", "2", str(Path(scenarios.__file__)), str(found)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=400,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+    )
+    assert launched.returncode == 0, launched.stderr
+    return json.loads(found.read_text(encoding="utf-8"))
+
+
+def test_the_shares_are_unequal():
+    sampler = TokenBudgetSampler(toy.Reversals(43).lengths, 60)
+    assert any(len(batch) % 2 for batch in sampler)
+
+
+@pytest.mark.parametrize("name", scenarios.SCENARIOS)
+def test_two_processes_take_the_steps_of_one(of_two, name, tmp_path):
+    expected, found = scenarios.course(name, tmp_path), of_two[name]
+    assert len(found["loss"]) == 6
+    # Losses are recorded in float32, the weights they move are not.
+    for what, tolerance in (("loss", 1e-6), ("validation", 1e-6), ("weights", 1e-8)):
+        torch.testing.assert_close(
+            torch.tensor(found[what], dtype=torch.float64),
+            torch.tensor(expected[what], dtype=torch.float64),
+            rtol=tolerance,
+            atol=tolerance,
+            msg=lambda text, what=what: f"{name}, {what}: {text}",
+        )
