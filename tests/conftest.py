@@ -4,6 +4,10 @@ import torch
 torch.set_num_threads(1)  # the tests are small, and pytest-xdist runs several of them at once
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: takes more than ten seconds")
+
+
 @pytest.fixture(autouse=True)
 def _seed():
     """Every test draws the same random numbers, alone or in a run of all."""

@@ -232,10 +232,7 @@ class ExpertGate(nn.Module):
         if learning:
             batch_mean, batch_var, count = _batch_statistics(x, padding)
             enough = count > 1  # a single row has no variance
-            if causal:
-                # clone: the update below writes into what is normalised by here.
-                mean, var = mean.clone(), var.clone()
-            else:
+            if not causal:
                 mean = torch.where(enough, batch_mean, mean)
                 var = torch.where(enough, batch_var, var)
             self._update_running(batch_mean.detach(), batch_var.detach(), count, enough)
@@ -249,8 +246,12 @@ class ExpertGate(nn.Module):
         assert norm.num_batches_tracked is not None
         momentum = (0.1 if norm.momentum is None else norm.momentum) * enough
         unbiased = var * count / (count - 1).clamp(min=1)
-        norm.running_mean += momentum * (mean - norm.running_mean)
-        norm.running_var += momentum * (unbiased - norm.running_var)
+        # New tensors: the backward pass still needs the ones that were normalised by, and compiled
+        # it would read them after they are written to.
+        moved_mean = norm.running_mean + momentum * (mean - norm.running_mean)
+        moved_var = norm.running_var + momentum * (unbiased - norm.running_var)
+        norm.running_mean = moved_mean.to(norm.running_mean.dtype)
+        norm.running_var = moved_var.to(norm.running_var.dtype)
         norm.num_batches_tracked += enough
 
 

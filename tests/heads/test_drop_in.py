@@ -1,0 +1,164 @@
+"""In the place of `nn.MultiheadAttention` inside PyTorch's own transformer layers and stacks."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from systems import SYSTEMS, padding
+from test_reductions import copy_weights
+from torch import nn
+
+import headwise as hw
+
+DIM, HEADS, BATCH, TIME, KEYS = 12, 4, 3, 5, 4
+LAYER = {"d_model": DIM, "nhead": HEADS, "dim_feedforward": 16, "batch_first": True}
+CAUSAL = nn.Transformer.generate_square_subsequent_mask(TIME)
+SOURCE = {
+    "none": {},
+    "padding": {"src_key_padding_mask": padding(5, 2, 3, time=TIME)},
+    "causal": {"mask": CAUSAL},
+    "causal, padding": {
+        "mask": CAUSAL,
+        "is_causal": True,
+        "src_key_padding_mask": padding(5, 2, 3, time=TIME),
+    },
+}
+TARGET = {
+    "none": {},
+    "masks": {
+        "tgt_mask": CAUSAL,
+        "tgt_key_padding_mask": padding(5, 2, 3, time=TIME),
+        "memory_key_padding_mask": padding(4, 1, 3, time=KEYS),
+    },
+    "causal": {"tgt_mask": CAUSAL, "tgt_is_causal": True},
+}
+
+
+def attention(name, dtype=torch.float32):
+    """One of ours, wide enough for the layers here."""
+    return SYSTEMS[name].build(DIM, dtype=dtype)
+
+
+def ours_of(theirs):
+    module = hw.MultiHeadAttention(DIM, HEADS)
+    copy_weights(theirs, module)
+    return module
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    with warnings.catch_warnings():
+        # PyTorch's own: nested tensors are a prototype, and mixed mask types deprecated.
+        warnings.filterwarnings("ignore", message=".*(nested|mismatched).*")
+        yield
+
+
+def encoder(num_layers=2, **options):
+    """As users build it: PyTorch decides about its fast path before ours are put in."""
+    layer = nn.TransformerEncoderLayer(**LAYER, dropout=0.0, **options)
+    return nn.TransformerEncoder(layer, num_layers)
+
+
+def decoder(num_layers=2, **options):
+    layer = nn.TransformerDecoderLayer(**LAYER, dropout=0.0, **options)
+    return nn.TransformerDecoder(layer, num_layers)
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("masks", SOURCE)
+def test_standard_attention_in_an_encoder_changes_nothing(masks, norm_first, train):
+    theirs = encoder(norm_first=norm_first).train(train)
+    ours = copy.deepcopy(theirs)
+    for layer in ours.layers:
+        layer.self_attn = ours_of(layer.self_attn)
+    x = torch.randn(BATCH, TIME, DIM)
+    real = ~SOURCE[masks].get("src_key_padding_mask", padding(5, 5, 5, time=TIME))
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            expected, got = theirs(x, **SOURCE[masks]), ours(x, **SOURCE[masks])
+        torch.testing.assert_close(got[real], expected[real], rtol=1e-5, atol=1e-5)
+        layers = theirs.layers[0](x), ours.layers[0](x)
+        torch.testing.assert_close(*layers, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("masks", TARGET)
+def test_standard_attention_in_a_decoder_changes_nothing(masks, norm_first, train):
+    theirs = decoder(norm_first=norm_first).train(train)
+    ours = copy.deepcopy(theirs)
+    for layer in ours.layers:
+        layer.self_attn = ours_of(layer.self_attn)
+        layer.multihead_attn = ours_of(layer.multihead_attn)
+    x, memory = torch.randn(BATCH, TIME, DIM), torch.randn(BATCH, KEYS, DIM)
+    expected, got = theirs(x, memory, **TARGET[masks]), ours(x, memory, **TARGET[masks])
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def by_hand(layer, x, mask, **masks):
+    """The post-norm encoder layer as its docstring says it, around our attention."""
+    attended = layer.self_attn(x, key_padding_mask=mask, **masks).output
+    x = layer.norm1(x + attended)
+    return layer.norm2(x + layer.linear2(torch.relu(layer.linear1(x))))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_attention_works_in_an_encoder(name, grad, causal):
+    """In evaluation without gradients PyTorch would compute its own attention on nested tensors."""
+    stack = encoder().eval()
+    for layer in stack.layers:
+        layer.self_attn = attention(name)
+    x, mask = torch.randn(BATCH, TIME, DIM), padding(5, 2, 3, time=TIME)
+    masks = {"mask": CAUSAL} if causal else {}
+    with torch.set_grad_enabled(grad):
+        got = stack(x, src_key_padding_mask=mask, **masks)
+        expected = x
+        for layer in stack.layers:
+            expected = by_hand(layer, expected, mask, is_causal=causal)
+    torch.testing.assert_close(got[~mask], expected[~mask], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_attention_learns_in_an_encoder_and_a_decoder(name):
+    source, target = encoder(1), decoder(1)
+    source.layers[0].self_attn = attention(name).train()
+    target.layers[0].self_attn = attention(name).train()
+    target.layers[0].multihead_attn = attention(name).train()
+    x, y = torch.randn(BATCH, TIME, DIM), torch.randn(BATCH, KEYS, DIM)
+    memory = source(y, src_key_padding_mask=padding(4, 2, 3, time=KEYS))
+    target(x, memory, **TARGET["masks"]).square().sum().backward()
+    stray = [
+        name
+        for stack in (source, target)
+        for name, parameter in stack.named_parameters()
+        if parameter.grad is None or not parameter.grad.isfinite().all()
+    ]
+    assert not stray
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_decoder_of_pytorch_shows_no_gate_its_future(name):
+    """Its causal mask comes as a float mask, with or without is_causal."""
+    options = {"causal_queries": True} if "mae" in name else {}
+    stack = decoder(1).eval()
+    stack.layers[0].self_attn = attention(name)
+    stack.layers[0].multihead_attn = SYSTEMS[name].build(DIM, dtype=torch.float32, **options)
+    x, memory = torch.randn(BATCH, TIME, DIM), torch.randn(BATCH, KEYS, DIM)
+    changed = x.clone()
+    changed[:, 3:] += 1
+    for masks in ({"tgt_mask": CAUSAL}, {"tgt_mask": CAUSAL, "tgt_is_causal": True}):
+        before, after = stack(x, memory, **masks), stack(changed, memory, **masks)
+        torch.testing.assert_close(after[:, :3], before[:, :3], rtol=1e-5, atol=1e-5)
+
+
+def test_in_place_of_the_attention_itself():
+    """The five lines of a user who replaces nn.MultiheadAttention in a module of their own."""
+    theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True)
+    x = torch.randn(BATCH, TIME, DIM)
+    output, weights = theirs(x, x, x)[0], hw.MixtureOfAttentionHeads(DIM, 6, 2, 3)(x, x, x)[1]
+    assert output.shape == hw.MixtureOfAttentiveExperts(DIM, HEADS)(x, x, x)[0].shape
+    assert weights is None

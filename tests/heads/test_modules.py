@@ -1,0 +1,201 @@
+"""What every module must stand: half precision, compilation, copies, checkpoints, printing."""
+
+import copy
+import pickle
+import shutil
+
+import pytest
+import torch
+from systems import DIM, GATED, SYSTEMS, padding
+
+import headwise as hw
+
+BATCH, TIME = 2, 5
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_bf16_autocast_is_near_float32(name, causal, train):
+    module = SYSTEMS[name].build(dtype=torch.float32, train=train)
+    if "moa" in name:  # so clear a choice that rounding does not turn it
+        module.router.weight.data.mul_(20)
+    x = torch.randn(BATCH, TIME, DIM)
+    masks = {"is_causal": causal, "key_padding_mask": padding(5, 3, time=TIME)}
+    expected = module(x, **masks)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = module(x, **masks)
+        out.output.float().sum().backward()
+    assert out.output.dtype == torch.bfloat16
+    error = (out.output.float() - expected.output).norm() / expected.output.norm()
+    assert 0 < error < 0.02
+    if out.routing is not None:
+        assert out.routing.weights.dtype == torch.float32
+        torch.testing.assert_close(
+            out.routing.weights, expected.routing.weights, rtol=0.05, atol=0.05
+        )
+        if out.routing.loss is not None:
+            assert out.routing.loss.dtype == torch.float32
+            torch.testing.assert_close(
+                out.routing.loss, expected.routing.loss, rtol=0.05, atol=0.05
+            )
+    assert all(p.grad is None or p.grad.isfinite().all() for p in module.parameters())
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_module_in_bf16_throughout(name, train):
+    module = SYSTEMS[name].build(dtype=torch.bfloat16, train=train)
+    x = torch.randn(BATCH, TIME, DIM, dtype=torch.bfloat16)
+    mask = torch.zeros(TIME, TIME).masked_fill(torch.ones(TIME, TIME).triu(1) > 0, float("-inf"))
+    for masks in ({}, {"is_causal": True}, {"attn_mask": mask}):
+        out = module(x, need_weights=True, **masks)
+        assert out.output.dtype == torch.bfloat16
+        assert out.output.isfinite().all()
+    assert all(x.dtype == torch.bfloat16 for x in module.buffers() if x.is_floating_point())
+
+
+@pytest.mark.parametrize(
+    "name, causal", [("standard", True), ("mae-7", False), ("mae window", True), ("moa", True)]
+)
+def test_compiles_to_one_graph(name, causal):
+    torch.compiler.reset()
+    module = SYSTEMS[name].build(dtype=torch.float32, train=True)
+    compiled = torch.compile(copy.deepcopy(module), fullgraph=True, backend="aot_eager")
+    x = torch.randn(BATCH, TIME, DIM, requires_grad=True)
+    masks = {"is_causal": causal, "key_padding_mask": padding(5, 3, time=TIME)}
+    expected, got = module(x, **masks), compiled(x, **masks)
+    torch.testing.assert_close(got.output, expected.output, rtol=1e-4, atol=1e-5)
+    grads = [torch.autograd.grad(out.output.square().sum(), x) for out in (got, expected)]
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
+    buffers = zip(compiled.buffers(), module.buffers(), strict=True)
+    for mine, theirs in buffers:  # the running statistics moved alike
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.slow
+def test_compiles_with_inductor():
+    """To C++ and back; needs a compiler."""
+    if shutil.which("g++") is None:
+        pytest.skip("torch.compile needs g++")
+    torch.compiler.reset()
+    modules = [SYSTEMS[name].build(dtype=torch.float32) for name in ("mae-7", "moa")]
+
+    def both(x):
+        for module in modules:
+            x = x + module(x, is_causal=True).output
+        return x
+
+    x = torch.randn(BATCH, TIME, DIM)
+    with torch.no_grad():
+        got = torch.compile(both, fullgraph=True)(x)
+        torch.testing.assert_close(got, both(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("copied", ["state_dict", "deepcopy", "pickle"])
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_copies_compute_the_same(name, copied):
+    """Running statistics are part of the state."""
+    module = SYSTEMS[name].build()
+    if copied == "state_dict":
+        other = SYSTEMS[name].build()
+        other.load_state_dict(module.state_dict())
+    elif copied == "deepcopy":
+        other = copy.deepcopy(module)
+    else:
+        other = pickle.loads(pickle.dumps(module))
+    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+    assert torch.equal(other(x).output, module(x).output)
+    state = {name: value.clone() for name, value in module.state_dict().items()}
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(1)
+    assert all(torch.equal(value, state[name]) for name, value in module.state_dict().items())
+
+
+def test_checkpoints_hold_the_promised_names():
+    names = {
+        "standard": {f"{p}_proj.{w}" for p in ("q", "k", "v", "out") for w in ("weight", "bias")},
+        "moa": {
+            "router.weight",
+            "k_proj.weight",
+            "v_proj.weight",
+            "expert_query",
+            "expert_output",
+        },
+    }
+    assert set(SYSTEMS["standard"].build().state_dict()) == names["standard"]
+    assert set(SYSTEMS["moa"].build().state_dict()) == names["moa"]
+    gate = {f"gate.{layer}.{w}" for layer in ("hidden", "output") for w in ("weight", "bias")}
+    norm = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    mae = names["standard"] | gate | {f"gate.norm.{name}" for name in norm}
+    assert set(SYSTEMS["mae-7"].build().state_dict()) == mae
+    assert set(SYSTEMS["uni-mae"].build().state_dict()) == names["standard"]
+
+
+def test_shapes_of_the_promised_parameters():
+    moa = hw.MixtureOfAttentionHeads(12, num_experts=5, top_k=2, head_dim=3, kdim=7, vdim=8)
+    shapes = {name: tuple(p.shape) for name, p in moa.named_parameters()}
+    assert shapes == {
+        "router.weight": (5, 12),
+        "k_proj.weight": (3, 7),
+        "v_proj.weight": (3, 8),
+        "expert_query": (5, 12, 3),
+        "expert_output": (5, 3, 12),
+    }
+
+
+@pytest.mark.parametrize("size", ["8K8E128D", "16K32E256D", "8K32E64D"])
+def test_moa_has_the_papers_number_of_parameters(size):
+    """Equation 20, and E · d for the router."""
+    with torch.device("meta"):
+        moa = hw.MixtureOfAttentionHeads.from_size(512, size, dropout=0.1)
+    experts, width = moa.num_experts, moa.head_dim
+    count = sum(p.numel() for p in moa.parameters())
+    assert count == (2 * experts + 2) * width * 512 + experts * 512
+    assert f"{moa.top_k}K{experts}E{width}D" == size
+    assert moa.dropout == 0.1
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_dropout_is_of_training_only(name):
+    module = SYSTEMS[name].build(dropout=0.5)
+    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+    assert torch.equal(module(x).output, module(x).output)
+    module.train()
+    assert not torch.equal(module(x, is_causal=True).output, module(x, is_causal=True).output)
+
+
+@pytest.mark.parametrize("name", GATED)
+def test_gates_have_a_dropout_of_their_own(name):
+    module = SYSTEMS[name].build(gate_dropout=0.5)
+    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+    assert torch.equal(module(x).output, module(x).output)
+    module.train()
+    first, second = (module(x, is_causal=True).routing.weights for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize(
+    "name, shown",
+    [
+        ("standard", "embed_dim=12, num_heads=4, head_dim=3"),
+        ("mae-6", "dropped_heads=2, gate=learned"),
+        ("uni-mae", "dropped_heads=1, gate=uniform"),
+        ("moa", "embed_dim=12, size=2K5E3D"),
+    ],
+)
+def test_printing_tells_the_sizes(name, shown):
+    assert shown in repr(SYSTEMS[name].build())
+
+
+def test_mae_takes_only_what_its_gates_need():
+    """In the base model's size: under 5% of the parameters (appendix A of the paper)."""
+    with torch.device("meta"):
+        standard = hw.MultiHeadAttention(512, 8)
+        gated = hw.MixtureOfAttentiveExperts(512, 8)
+    extra = sum(p.numel() for p in gated.parameters()) - sum(
+        p.numel() for p in standard.parameters()
+    )
+    assert extra == 2 * 512 + 512 * 256 + 256 + 256 * 8 + 8
+    assert sum(p.numel() for p in hw.gate_parameters(gated)) == extra
