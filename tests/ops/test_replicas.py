@@ -1,0 +1,42 @@
+"""In one process; `tests/training` covers several."""
+
+import pytest
+import torch
+
+from headwise.ops import replicas
+
+
+def test_one_process_is_alone():
+    assert replicas.replicas() == 1
+    x = torch.randn(3)
+    assert replicas.sum_over_replicas(x) is x
+
+
+def test_noise_is_uniform():
+    noise = replicas.uniform_noise(40, 500, torch.device("cpu"))
+    assert noise.shape == (40, 500)
+    assert noise.min() >= 0
+    assert noise.max() < 1
+    assert noise.mean() == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("rows", [(2, 3), (3, 2)])
+def test_noise_follows_the_sequence_not_the_process(monkeypatch, rows):
+    """Two processes with consecutive rows of one batch draw what one process draws for all."""
+    times = (4, 6)  # each pads to its own longest sequence
+    torch.manual_seed(1)
+    alone = replicas.uniform_noise(sum(rows), max(times), torch.device("cpu"))
+
+    def all_gather(sizes, mine):
+        for size, batch, time in zip(sizes, rows, times, strict=True):
+            size.copy_(torch.tensor([batch, time]))
+
+    monkeypatch.setattr(replicas, "replicas", lambda: 2)
+    monkeypatch.setattr(replicas.dist, "all_gather", all_gather)
+    shares = []
+    for rank in range(2):
+        monkeypatch.setattr(replicas.dist, "get_rank", lambda rank=rank: rank)
+        torch.manual_seed(1)
+        shares.append(replicas.uniform_noise(rows[rank], times[rank], torch.device("cpu")))
+    torch.testing.assert_close(shares[0], alone[: rows[0], : times[0]])
+    torch.testing.assert_close(shares[1], alone[rows[0] :, : times[1]])
