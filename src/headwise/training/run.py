@@ -98,6 +98,8 @@ def _write_model(
     else:
         best = state["best_model_checkpoint"]
         source = folder / Path(best).name if settings.final_model == "best" and best else last
+        source = source if source.is_dir() else last  # it was cut short, and deleted as told
+        check_checkpoint(source)
         kind.from_pretrained(source).save_pretrained(partial)
     final = folder / MODEL
     shutil.rmtree(final, ignore_errors=True)

@@ -50,9 +50,7 @@ class TrainingSettings(BaseModel):
     final_model: Literal["best", "last", "average"] = Field(
         "best", description="which weights are evaluated and kept as the run's model"
     )
-    gates: GateSettings = Field(
-        default_factory=GateSettings, description="how MAE's gates learn"
-    )
+    gates: GateSettings = Field(default_factory=GateSettings, description="how MAE's gates learn")
 
     @model_validator(mode="after")
     def _check(self) -> "TrainingSettings":
