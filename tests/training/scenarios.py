@@ -4,7 +4,10 @@ Run by `torchrun`, it trains all of them and writes what it saw to the file name
 line; `test_processes.py` compares that with a single process.
 """
 
+import copy
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,10 @@ import torch
 import toy
 
 from headwise.heads.mae import MixtureOfAttentiveExperts
+from headwise.training.run import Interrupted
 from headwise.training.settings import GateSettings
+
+Course = dict[str, list[float]]
 
 G_STEPS = GateSettings(period=2, unit="steps", learning_rate=0.5)
 MAE_6 = {"encoder_self": {"system": "mae", "dropped_heads": 2}, "decoder_cross": "mae"}
@@ -48,7 +54,20 @@ SCENARIOS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def course(name: str, folder: Path) -> dict[str, list[float]]:
+class StopsOneProcess:
+    """A collate function that interrupts one process during its fourth batch."""
+
+    def __init__(self, process: int) -> None:
+        self.calls_left = 4 if int(os.environ.get("RANK", "0")) == process else -1
+
+    def __call__(self, items: list[Any]) -> dict[str, torch.Tensor]:
+        self.calls_left -= 1
+        if self.calls_left == 0:
+            signal.raise_signal(signal.SIGINT)
+        return toy.join(items)
+
+
+def course(name: str, folder: Path, *, stopped_process: int | None = None) -> Course:
     """Loss of each step, validation losses, and the norms of the final weights and statistics."""
     plan, options, sizes = SCENARIOS[name]
     how = toy.settings(max_steps=6, evaluate_every=3, final_model="last", **options)
@@ -57,19 +76,26 @@ def course(name: str, folder: Path) -> dict[str, list[float]]:
     for layer in network.modules():
         if isinstance(layer, MixtureOfAttentiveExperts) and layer.gate is not None:
             layer.gate.dropout = 0.0
-    trainer = toy.watch(folder, network, how, count=43)
-    history = trainer.state.log_history
-    state = trainer.model.state_dict()
+    if stopped_process is not None:
+        try:
+            toy.train(folder, copy.deepcopy(network), how, StopsOneProcess(stopped_process))
+        except Interrupted as stop:
+            assert str(stop) == "stopped at step 4", stop
+        else:
+            raise AssertionError("not stopped")
+    run = toy.train(folder, network, how)
+    state = run.model.state_dict()
     return {
-        "loss": [record["loss"] for record in history if "loss" in record],
-        "validation": [record["eval_loss"] for record in history if "eval_loss" in record],
-        "weights": [float(tensor.double().norm()) for tensor in state.values()],
+        "loss": [record["loss"] for record in run.history if "loss" in record],
+        "validation": [record["eval_loss"] for record in run.history if "eval_loss" in record],
+        "weights": [float(state[name].double().norm()) for name in sorted(state)],
     }
 
 
 if __name__ == "__main__":
     found = Path(sys.argv[1])
     courses = {name: course(name, found.parent / name) for name in SCENARIOS}
+    courses["stopped"] = course("mae", found.parent / "stopped", stopped_process=1)
     torch.distributed.barrier()
     if torch.distributed.get_rank() == 0:
         found.write_text(json.dumps(courses), encoding="utf-8")
