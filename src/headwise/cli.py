@@ -81,7 +81,8 @@ def compare(
     with _clear_errors("The same command goes on from here."):
         from headwise.analysis.report import write_report
         from headwise.analysis.table import comparison_table
-        from headwise.experiment import compare_systems, is_main_process
+        from headwise.comparison import compare_systems
+        from headwise.experiment import is_main_process
         from headwise.files import write_text
         from headwise.recipe import RecipeError, load_recipe
 

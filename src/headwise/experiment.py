@@ -1,4 +1,4 @@
-"""Experiments: one system of a recipe trained and evaluated, or several compared.
+"""One system of a recipe, trained and evaluated.
 
 A run lives in a folder of its own:
 
@@ -11,10 +11,8 @@ A run lives in a folder of its own:
 """
 
 import os
-import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 import torch
@@ -25,20 +23,15 @@ from transformers import set_seed
 from headwise.analysis.cost import count_macs, count_parameters
 from headwise.analysis.recording import record_attention
 from headwise.analysis.results import (
-    Comparison,
-    PairedTest,
     RunResult,
-    Sample,
     Score,
-    SystemSummary,
 )
-from headwise.analysis.speed import relative_step_times
 from headwise.files import write_text
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.seq2seq import Seq2SeqLM
-from headwise.recipe import Recipe, RecipeFile, differences, load_recipe, to_yaml
+from headwise.recipe import Recipe, differences, load_recipe, to_yaml
 from headwise.tasks.corpora import Corpus, Pair, load_corpus
-from headwise.tasks.metrics import EvaluationSettings, TranslationScore, compare_to_baseline, score
+from headwise.tasks.metrics import EvaluationSettings, TranslationScore, score
 from headwise.tasks.tokenization import TranslationTokenizer
 from headwise.tasks.translating import translate
 from headwise.tasks.translation import TranslationDataset, TranslationItem, collate
@@ -199,59 +192,6 @@ def evaluate_system(
     return translations, scored
 
 
-def compare_systems(
-    file: RecipeFile,
-    systems: Sequence[str],
-    seeds: Sequence[int],
-    folder: Path,
-    command: str,
-    console: Console,
-) -> Comparison | None:
-    """Train every system with every seed under one budget and put the figures side by side.
-
-    What `folder` already holds is not trained again; the first system is the baseline. With
-    several processes only the main one gets a comparison, the others None.
-    """
-    recipes = {name: file.system(name) for name in systems}
-    data = prepare_data(next(iter(recipes.values())), folder, console)
-    runs: dict[str, list[RunResult]] = {name: [] for name in systems}
-    for seed in seeds:
-        for name, recipe in recipes.items():
-            recipe = with_seed(recipe, seed)
-            runs[name].append(
-                train_system(recipe, name, folder / f"{name}-seed{seed}", data, console)
-            )
-    if not is_main_process():
-        return None
-    first = {name: folder / f"{name}-seed{seeds[0]}" for name in systems}
-    translations = {
-        name: (run / TRANSLATIONS).read_text(encoding="utf-8").split("\n")[:-1]
-        for name, run in first.items()
-    }
-    times = _step_times(recipes, first, data)
-    tests = _paired_tests(translations, data.corpus, next(iter(recipes.values())).evaluation)
-    return Comparison(
-        title=f"{file.name}: {', '.join(systems)}",
-        baseline=systems[0],
-        systems=[
-            SystemSummary(
-                name=name,
-                description=file.recipe.systems[name].description,
-                runs=runs[name],
-                relative_step_time=times[name],
-                paired_test=tests.get(name),
-            )
-            for name in systems
-        ],
-        samples=_samples(data.corpus.test, translations),
-        corpus=_corpus_facts(data),
-        recipe=to_yaml(file.recipe),
-        command=command,
-        versions=_versions(),
-        machine=_machine(),
-    )
-
-
 def open_run(
     folder: Path, changes: Sequence[str] = ()
 ) -> tuple[Recipe, Seq2SeqLM, TranslationTokenizer]:
@@ -309,51 +249,6 @@ def claim_folder(folder: Path, recipe: Recipe) -> None:
     write_text(stamp, text)
 
 
-def _step_times(
-    recipes: Mapping[str, Recipe], runs: Mapping[str, Path], data: Data
-) -> dict[str, float]:
-    loader = data.batches(data.train, next(iter(recipes.values())), seed=0)
-    batches = [batch for batch, _ in zip(loader, range(3), strict=False)]
-    models = {name: Seq2SeqLM.from_pretrained(run / MODEL) for name, run in runs.items()}
-    gates = {name: recipe.training.gates for name, recipe in recipes.items()}
-    return relative_step_times(models, gates, batches)
-
-
-def _paired_tests(
-    translations: Mapping[str, list[str]], corpus: Corpus, settings: EvaluationSettings
-) -> dict[str, PairedTest]:
-    baseline, *others = translations
-    found = compare_to_baseline(
-        translations[baseline],
-        {name: translations[name] for name in others},
-        [pair.target for pair in corpus.test],
-        settings,
-        language=corpus.target_language,
-    )
-    return {
-        name: PairedTest(
-            baseline=baseline, bleu_difference=test.bleu_delta, p_value=test.bleu_p_value
-        )
-        for name, test in found.items()
-    }
-
-
-def _samples(pairs: Sequence[Pair], translations: Mapping[str, list[str]]) -> list[Sample]:
-    """Twelve sentences spread over the test part, of some length, identical outputs last."""
-    candidates = [i for i, pair in enumerate(pairs) if len(pair.source.split()) >= 4]
-    step = max(1, len(candidates) // 24)
-    spread = candidates[::step][:24]
-    spread.sort(key=lambda i: len({texts[i] for texts in translations.values()}) == 1)
-    return [
-        Sample(
-            source=pairs[i].source,
-            reference=pairs[i].target,
-            translations={name: texts[i] for name, texts in translations.items()},
-        )
-        for i in spread[:12]
-    ]
-
-
 def _score_record(scored: TranslationScore) -> Score:
     return Score(
         bleu=scored.bleu,
@@ -363,31 +258,6 @@ def _score_record(scored: TranslationScore) -> Score:
         bleu_signature=scored.bleu_signature,
         chrf_signature=scored.chrf_signature,
     )
-
-
-def _corpus_facts(data: Data) -> dict[str, str]:
-    tokenizer = data.tokenizer
-    vocabulary = f"{tokenizer.source_vocab_size:,} subwords, joint"
-    if not tokenizer.is_joint:
-        vocabulary = (
-            f"{tokenizer.source_vocab_size:,} source and {tokenizer.target_vocab_size:,} target "
-            f"subwords"
-        )
-    origin, *parts = data.corpus.notes.summary()
-    facts = {"corpus": origin}
-    facts |= dict(part.split(": ", 1) for part in parts)
-    return {**facts, "vocabulary": vocabulary}
-
-
-def _versions() -> dict[str, str]:
-    packages = ("headwise", "torch", "transformers", "tokenizers", "sacrebleu")
-    return {"python": platform.python_version()} | {p: metadata.version(p) for p in packages}
-
-
-def _machine() -> str:
-    if torch.cuda.is_available():
-        return f"{torch.cuda.device_count()} × {torch.cuda.get_device_name()}"
-    return f"CPU, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
 
 
 def is_main_process() -> bool:
