@@ -115,9 +115,14 @@ def _names_sites(plan: Plan) -> bool:
 
 def _entries(plan: Plan, site: str) -> list[Spec]:
     entry = plan.get(site, []) if isinstance(plan, Mapping) and _names_sites(plan) else plan
-    if isinstance(entry, str):
-        return [{"system": entry}]
-    return [dict(entry)] if isinstance(entry, Mapping) else [dict(each) for each in entry]
+    entries = entry if isinstance(entry, (list, tuple)) else [entry]
+    for each in entries:
+        if not isinstance(each, (str, Mapping)):
+            raise ValueError(
+                f"attention.{site} is {entry!r}, expected the name of a system, a mapping with the "
+                f"key system, or a list of these"
+            )
+    return [{"system": each} if isinstance(each, str) else dict(each) for each in entries]
 
 
 def _check_entry(where: str, entry: Spec) -> None:
@@ -129,6 +134,9 @@ def _check_entry(where: str, entry: Spec) -> None:
     for option in entry:
         if option not in known:
             raise ValueError(_unknown(where, f"option of {system}", option, sorted(known)))
+    layers = entry.get("layers", [])
+    if not isinstance(layers, (list, tuple)) or not all(type(layer) is int for layer in layers):
+        raise ValueError(f"{where}.layers is {layers!r}, expected a list of layers, such as [0, 1]")
     if system == "moa" and "size" in entry:
         moa_size(entry["size"])
 

@@ -1,0 +1,84 @@
+"""Which parameters are whose, and how many a model of the papers' sizes has."""
+
+import pytest
+import torch
+from tiny import PLANS, model
+
+import headwise as hw
+from headwise.models.sites import attention_sites
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_gates_and_others_are_everything_once(plan):
+    made = model(PLANS[plan])
+    gates, others = hw.gate_parameters(made), hw.other_parameters(made)
+    everything = [*gates, *others]
+    assert len({id(p) for p in everything}) == len(everything)
+    assert {id(p) for p in everything} == {id(p) for p in made.parameters()}
+    names = {id(p): name for name, p in made.named_parameters()}
+    assert all(".gate." in names[id(p)] for p in gates)
+    assert not any(".gate." in names[id(p)] for p in others)
+    assert bool(gates) == (plan in ("mae", "mae-6, window", "mixed"))
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_output_parameters_are_the_output_projections(plan):
+    made = model(PLANS[plan])
+    names = {id(p): name for name, p in made.named_parameters()}
+    got = {names[id(p)] for p in hw.output_parameters(made)}
+    moa = {
+        f"{site.site}{site.layer}"
+        for site in attention_sites(made)
+        if isinstance(site.module, hw.MixtureOfAttentionHeads)
+    }
+    assert all("out_proj" in name or "expert_output" in name for name in got)
+    dense = {name for name in names.values() if "out_proj" in name}
+    assert dense <= got
+    assert len(dense) == 2 * (len(attention_sites(made)) - len(moa))
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_sites_name_every_attention(plan):
+    made = model(PLANS[plan])
+    sites = [(site.site, site.layer) for site in attention_sites(made)]
+    expected = [("encoder_self", 0), ("encoder_self", 1)]
+    for layer in (0, 1):
+        expected += [("decoder_self", layer), ("decoder_cross", layer)]
+    assert sites == expected
+    kinds = {(s.site, s.layer): type(s.module) for s in attention_sites(made)}
+    if plan == "mixed":
+        assert kinds == {
+            ("encoder_self", 0): hw.MixtureOfAttentionHeads,
+            ("encoder_self", 1): hw.MixtureOfAttentiveExperts,
+            ("decoder_self", 0): hw.MultiHeadAttention,
+            ("decoder_self", 1): hw.MixtureOfAttentionHeads,
+            ("decoder_cross", 0): hw.MixtureOfAttentiveExperts,
+            ("decoder_cross", 1): hw.MixtureOfAttentiveExperts,
+        }
+
+
+def millions(**options):
+    with torch.device("meta"):
+        made = hw.Seq2SeqLM(hw.Seq2SeqConfig(**options))
+    made.tie_weights()
+    return sum(p.numel() for p in made.parameters()) / 1e6
+
+
+def test_parameter_counts_of_the_papers():
+    """Table 1 of MoA's paper and table 2 of MAE's: 61M for the base model, 63M with gates."""
+    base, mae = millions(), millions(attention="mae")
+    assert base == pytest.approx(60.5, abs=0.05)
+    assert mae == pytest.approx(63, abs=0.5)
+    site = {"system": "moa", "size": "8K8E128D"}
+    sites = ("encoder_self", "decoder_self", "decoder_cross")
+    moa = millions(attention=dict.fromkeys(sites, site))
+    assert moa == pytest.approx(
+        base + 18 * (18 * 128 * 512 + 8 * 512 - 4 * 512 * 513) / 1e6, abs=1e-3
+    )
+    assert moa == pytest.approx(63, abs=0.5)
+
+
+def test_separate_embeddings_count_apart():
+    shared, target, none = (millions(share_embeddings=how) for how in ("all", "target", "none"))
+    assert target - shared == pytest.approx(32_000 * 512 / 1e6)
+    assert none - target == pytest.approx(32_000 * 512 / 1e6)
