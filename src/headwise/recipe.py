@@ -11,6 +11,7 @@ compare: each is a set of changes to the rest of the recipe.
       mae-7: {model: {attention: mae}}
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import resources
@@ -23,13 +24,14 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    TypeAdapter,
     ValidationError,
     field_validator,
     model_validator,
 )
 
-from headwise.models.config import SEQ2SEQ_SITES
-from headwise.models.plan import build_attention, check_plan, layer_specs
+from headwise.models.config import SEQ2SEQ_SITES, Seq2SeqConfig
+from headwise.models.plan import SYSTEMS, build_attention, check_plan, layer_specs
 from headwise.tasks.corpora import CorpusSettings, InterfaceStringsCorpus
 from headwise.tasks.metrics import EvaluationSettings
 from headwise.tasks.tokenization import TokenizerSettings
@@ -73,10 +75,12 @@ class ModelSettings(BaseModel):
     @model_validator(mode="after")
     def _check_sizes(self) -> "ModelSettings":
         # Building every attention finds the sizes that do not fit before any data is read.
+        Seq2SeqConfig(embed_dim=self.embed_dim, num_heads=self.num_heads)
         depths = (self.encoder_layers, self.decoder_layers, self.decoder_layers)
         with torch.device("meta"):
             for site, depth in zip(SEQ2SEQ_SITES, depths, strict=True):
                 for spec in layer_specs(self.attention, site, depth):
+                    _check_types(site, spec)
                     build_attention(
                         spec,
                         site=site,
@@ -120,6 +124,14 @@ class Recipe(BaseModel):
     systems: dict[str, SystemSettings] = Field(
         default_factory=dict, description="name to changes; the first is the baseline"
     )
+
+    @model_validator(mode="after")
+    def _check_vocabularies(self) -> "Recipe":
+        if self.model.share_embeddings == "all" and not self.tokenizer.joint:
+            raise ValueError(
+                "model.share_embeddings is 'all', which needs tokenizer.joint: true; use 'target'"
+            )
+        return self
 
 
 class RecipeFile:
@@ -275,6 +287,20 @@ def _parse_change(change: str) -> Change:
         return keys, yaml.safe_load(value)
     except yaml.YAMLError as error:
         raise RecipeError(f"--set {change!r}: {value!r} is no YAML value") from error
+
+
+def _check_types(site: str, spec: Mapping[str, Any]) -> None:
+    """Raise `ValueError` unless options are of the types that their system's constructor names."""
+    parameters = inspect.signature(SYSTEMS[spec["system"]].__init__).parameters
+    for option, value in spec.items():
+        if option in parameters:
+            try:
+                TypeAdapter(parameters[option].annotation).validate_python(value, strict=True)
+            except ValidationError as error:
+                message = error.errors()[0]["msg"]
+                raise ValueError(
+                    f"attention.{site}.{option} is {value!r}: {message[0].lower()}{message[1:]}"
+                ) from None
 
 
 def _validate(name: str, raw: Mapping[str, Any]) -> Recipe:
