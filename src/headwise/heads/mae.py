@@ -103,6 +103,10 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             raise ValueError(f"gate is {gate!r}, expected 'learned' or 'uniform'")
         if gate_window is not None and gate_window < 1:
             raise ValueError(f"gate_window is {gate_window}, expected at least 1, or None")
+        if gate_hidden_dim < 1:
+            raise ValueError(f"gate_hidden_dim is {gate_hidden_dim}, expected a positive number")
+        if not 0.0 <= gate_dropout < 1.0:
+            raise ValueError(f"gate_dropout is {gate_dropout}, expected a probability in [0, 1)")
         super().__init__(
             embed_dim,
             num_heads,
