@@ -1,0 +1,370 @@
+"""Recipes: what they mean, and what is said where they are wrong."""
+
+import pytest
+import yaml
+
+from headwise.recipe import (
+    Recipe,
+    RecipeError,
+    differences,
+    load_recipe,
+    shipped_recipes,
+    to_yaml,
+)
+
+DEMO = "interface-strings"
+SMALL = """
+description: small
+model: {embed_dim: 16, num_heads: 4, dropout: 0.3}
+training: {max_steps: 5, gates: {period: 2}}
+systems:
+  standard: {}
+  mae:
+    description: gated
+    model: {attention: mae, dropout: 0.1}
+    training: {max_steps: 7, gates: {unit: steps}}
+"""
+
+
+@pytest.fixture
+def small(tmp_path):
+    """The path of a recipe file."""
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL, encoding="utf-8")
+    return str(path)
+
+
+def message(name, *changes):
+    """What is said about a recipe that cannot be used."""
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(name, changes)
+    return str(caught.value)
+
+
+# Those that headwise ships
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_every_shipped_recipe_fits_with_each_of_its_systems(name):
+    file = load_recipe(name)
+    assert file.recipe.description
+    assert file.system_names[0] == "standard"
+    assert len(file.system_names) >= 3
+    for system in file.system_names:
+        assert file.recipe.systems[system].description
+        recipe = file.system(system)
+        assert recipe.systems == {}
+        # What a run's folder keeps can be read back, and is the same recipe.
+        assert Recipe.model_validate(yaml.safe_load(to_yaml(recipe))) == recipe
+
+
+def test_the_papers_settings_are_there():
+    shipped = shipped_recipes()
+    assert {DEMO, "multi30k-en-de", "iwslt14-de-en", "wmt14-en-de"} <= set(shipped)
+    for name in ("iwslt14-de-en", "wmt14-en-de"):
+        file = load_recipe(name)
+        wanted = {"standard", "mae-7", "mae-6", "uni-mae-7", "nobcd", "moa-base", "moa-big"}
+        assert wanted <= set(file.system_names)
+        assert file.system("mae-7").training.warmup_steps == 8000
+        assert file.system("mae-7").training.gates.method == "block-coordinate-descent"
+        assert file.system("nobcd").training.gates.method == "joint"
+
+
+# Systems and changes
+
+
+def test_a_system_is_the_recipe_with_its_changes(small):
+    file = load_recipe(small)
+    base, mae = file.system("standard"), file.system("mae")
+    assert (base.model.attention, base.model.dropout, base.training.max_steps) == (
+        "standard",
+        0.3,
+        5,
+    )
+    assert (mae.model.attention, mae.model.dropout, mae.training.max_steps) == ("mae", 0.1, 7)
+    assert mae.model.embed_dim == 16  # what it does not name stays
+    assert (mae.training.gates.period, mae.training.gates.unit) == (2, "steps")
+    assert base.training.gates.unit == "epochs"
+
+
+def test_a_plan_of_attention_is_replaced_as_a_whole(tmp_path):
+    path = tmp_path / "plans.yaml"
+    path.write_text(
+        """
+        model: {attention: {encoder_self: mae}}
+        training: {max_steps: 1}
+        systems: {cross: {model: {attention: {decoder_cross: mae}}}}
+        """
+    )
+    assert load_recipe(str(path)).system("cross").model.attention == {"decoder_cross": "mae"}
+
+
+@pytest.mark.parametrize(
+    ("change", "path", "value"),
+    [
+        ("training.max_steps=100", ("training", "max_steps"), 100),
+        ("training.learning_rate=1e-3", ("training", "learning_rate"), 1e-3),
+        ("training.adam_betas=[0.8, 0.9]", ("training", "adam_betas"), (0.8, 0.9)),
+        ("training.gates.period=3", ("training", "gates", "period"), 3),
+        ("model.attention={encoder_self: moa}", ("model", "attention"), {"encoder_self": "moa"}),
+        ("description=a = b", ("description",), "a = b"),
+        (" training . seed = 4 ", ("training", "seed"), 4),
+    ],
+)
+def test_set_changes_one_key(small, change, path, value):
+    found = load_recipe(small, [change]).recipe
+    for key in path:
+        found = getattr(found, key)
+    assert found == value
+
+
+def test_the_command_line_wins_over_a_systems_changes(small):
+    file = load_recipe(small, ["training.max_steps=11", "model.dropout=0"])
+    for system in ("standard", "mae"):
+        assert file.system(system).training.max_steps == 11
+        assert file.system(system).model.dropout == 0
+    assert file.system("mae").model.attention == "mae"
+
+
+def test_a_path_under_systems_changes_that_system_alone(small):
+    file = load_recipe(small, ["systems.mae.training.max_steps=9"])
+    assert file.system("mae").training.max_steps == 9
+    assert file.system("standard").training.max_steps == 5
+
+
+def test_of_two_changes_of_one_key_the_later_wins(small):
+    changes = ["training.max_steps=9", "training.max_steps=8"]
+    assert load_recipe(small, changes).recipe.training.max_steps == 8
+
+
+def test_a_system_can_be_added_on_the_command_line(small):
+    file = load_recipe(small, ["systems.wide.model.embed_dim=64"])
+    assert file.system_names == ["standard", "mae", "wide"]
+    assert file.system("wide").model.embed_dim == 64
+
+
+def test_null_takes_a_value_back(small):
+    recipe = load_recipe(small, ["training.max_steps=null", "training.epochs=2"]).recipe
+    assert (recipe.training.max_steps, recipe.training.epochs) == (None, 2)
+
+
+def test_another_kind_of_corpus_drops_the_keys_of_the_first():
+    changes = ["data.corpus=files", "data.train.source=a.txt", "data.train.target=b.txt"]
+    recipe = load_recipe(DEMO, changes).recipe
+    assert recipe.data.corpus == "files"
+    assert str(recipe.data.train.source) == "a.txt"
+    # Naming the kind that it has already drops nothing.
+    assert load_recipe(DEMO, ["data.corpus=interface-strings"]).recipe.data.language == "fr"
+
+
+def test_changes_do_not_reach_the_next_recipe(small):
+    load_recipe(small, ["training.max_steps=100", "systems.mae.model.dropout=0.9"])
+    file = load_recipe(small)
+    assert file.recipe.training.max_steps == 5
+    assert file.system("mae").model.dropout == 0.1
+
+
+# What is wrong
+
+
+def test_an_unknown_recipe_gives_the_nearest_and_all_there_are():
+    said = message("interface-string")
+    assert "there is no recipe 'interface-string', did you mean 'interface-strings'?" in said
+    for name in shipped_recipes():
+        assert name in said
+
+
+def test_a_file_needs_the_ending_yaml(tmp_path):
+    path = tmp_path / "recipe.txt"
+    path.write_text(SMALL)
+    assert "(a file's name has to end in .yaml)" in message(str(path))
+
+
+def test_a_missing_file_is_named(tmp_path):
+    assert message(str(tmp_path / "none.yaml")) == f"there is no recipe file {tmp_path}/none.yaml"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"training: [1", "is no YAML"),
+        (b"", "holds no keys, expected at least training"),
+        (b"- 1", "holds no keys, expected at least training"),
+        (b"description: caf\xe9", "is not UTF-8"),
+        (b"model: {embed_dim: 16}", "training is missing"),
+    ],
+)
+def test_a_file_that_is_no_recipe(tmp_path, content, said):
+    path = tmp_path / "bad.yaml"
+    path.write_bytes(content)
+    complaint = message(str(path))
+    assert str(path) in complaint
+    assert said in complaint
+
+
+@pytest.mark.parametrize("change", ["training.max_steps", "=5", "a..b=1", ".a=1", ""])
+def test_set_wants_a_key_and_a_value(change):
+    assert message(DEMO, change) == (
+        f"--set {change!r}: expected key.key=value, as training.max_steps=100"
+    )
+
+
+def test_set_wants_yaml():
+    assert "'[1' is no YAML value" in message(DEMO, "training.adam_betas=[1")
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "nearest"),
+    [
+        ("trainning.max_steps=5", "trainning", "training"),
+        ("training.max_step=5", "training.max_step", "max_steps"),
+        ("training.gates.perod=5", "training.gates.perod", "period"),
+        ("model.embed_dims=5", "model.embed_dims", "embed_dim"),
+        ("data.langauge=de", "data.langauge", "language"),
+        ("evaluation.beamsize=5", "evaluation.beamsize", "beam_size"),
+        ("systems.moa.modle.dropout=0", "systems.moa.modle", "model"),
+    ],
+)
+def test_an_unknown_key_is_named_with_the_nearest(change, key, nearest):
+    said = message(DEMO, change)
+    assert f"there is no key '{key}', did you mean '{nearest}'?" in said
+    assert "known: " in said
+
+
+def test_an_unknown_key_of_a_corpus_lists_those_of_that_corpus():
+    changes = ("data.train.source=a", "data.train.target=b", "data.trian=x")
+    said = message(DEMO, "data.corpus=files", *changes)
+    assert "'data.trian', did you mean 'train'?" in said
+    assert "target_language" in said
+    assert "revision" not in said  # that is one of the hub's
+
+
+def test_a_key_like_no_other_is_named_without_a_guess():
+    said = message(DEMO, "zzz=5")
+    assert "there is no key 'zzz'\n" in said
+    assert "training" in said
+
+
+def test_an_unknown_key_in_a_system_says_which(small):
+    said = message(small, "systems.mae.model.depth=5")
+    assert "system mae" in said
+    assert "there is no key 'model.depth'" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            "training.max_steps=many",
+            "training.max_steps is 'many': input should be a valid integer",
+        ),
+        (
+            "training.max_steps=0",
+            "training.max_steps is 0: input should be greater than or equal to 1",
+        ),
+        ("training.gates.unit=hours", "training.gates.unit is 'hours': input should be 'epochs'"),
+        ("training=5", "training is 5: input should be a valid dictionary"),
+        ("model.norm=mid", "model.norm is 'mid': input should be 'post' or 'pre'"),
+        ("data.language=xx", "data.language is 'xx': input should be 'fr', 'de' or 'zh-CN'"),
+        ("data.corpus=file", "data.corpus: expected one of interface-strings, files, hub"),
+        ("data.corpus=files", "data.train is missing"),
+        ("systems=5", "systems is 5: input should be a valid dictionary"),
+        ("tokenizer.vocab_size=100", "tokenizer: vocab_size must be at least 260"),
+        ("training.epochs=3", "training: give one of max_steps and epochs"),
+        ("training.max_steps=null", "training: give one of max_steps and epochs"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_is_expected(change, said):
+    assert said in message(DEMO, change)
+
+
+def test_all_problems_are_given_at_once():
+    said = message(DEMO, "training.seed=x", "model.norm=mid", "datta=1")
+    assert said.count("\n  ") >= 3
+    for key in ("training.seed", "model.norm", "'datta'"):
+        assert key in said
+
+
+def test_an_unknown_system_gives_the_nearest_and_all_there_are(small):
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(small).system("standart")
+    said = str(caught.value)
+    assert "there is no system 'standart' in recipe" in said
+    assert "did you mean 'standard'?" in said
+    assert "known: standard, mae" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["model.embed_dim=30"], "embed_dim is 30, which num_heads = 8 does not divide"),
+        (
+            ["model.embed_dim=30", "model.attention=moa", "systems={}"],
+            "embed_dim is 30, which num_heads = 8 does not divide",
+        ),
+        (
+            ["model.attention={encoder_self: {system: moa, top_k: 9, num_experts: 4}}"],
+            "top_k is 9, expected 1 to num_experts = 4",
+        ),
+        (
+            ["model.attention={encoder_self: {system: moa, size: 8K4E16D}}"],
+            "top_k is 8, expected 1 to num_experts = 4",
+        ),
+        (
+            ["model.attention={decoder_self: {system: mae, dropped_heads: 8}}"],
+            "dropped_heads is 8, expected 1 to 7",
+        ),
+        (
+            ["model.attention={decoder_self: {system: mae, dropped_heads: two}}"],
+            "attention.decoder_self.dropped_heads is 'two': input should be a valid integer",
+        ),
+        (
+            ["model.attention={decoder_self: {system: mae, gate_hidden_dim: -1}}"],
+            "gate_hidden_dim is -1",
+        ),
+        (
+            ["model.attention={decoder_self: {system: mae, gate_dropout: 5}}"],
+            "gate_dropout is 5, expected a probability",
+        ),
+        (["model.attention=mea"], "attention names the system 'mea'"),
+        (["model.attention={encoder: mae}"], "did you mean 'encoder_self'?"),
+        (["model.attention={encoder_self: {system: mae, layers: [2]}}"], "names layer 2"),
+        (
+            ["model.attention={encoder_self: {system: mae, droped_heads: 2}}"],
+            "did you mean 'dropped_heads'?",
+        ),
+        (["model.share_embeddings=all", "tokenizer.joint=false"], "needs tokenizer.joint: true"),
+        (["systems.moa.model.attention.encoder_self.size=8K4E16D"], "system moa"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_found_before_any_data_is_read(monkeypatch, changes, said):
+    def never(*_):
+        raise AssertionError("data was read")
+
+    monkeypatch.setattr("headwise.tasks.corpora.read_interface_strings", never)
+    assert said in message(DEMO, *changes)
+
+
+# Differences
+
+
+def test_no_differences_between_a_recipe_and_itself(small):
+    text = to_yaml(load_recipe(small).recipe)
+    assert differences(text, text) == []
+
+
+def test_differences_name_the_key_and_both_values(small):
+    old = to_yaml(load_recipe(small).system("standard"))
+    new = to_yaml(load_recipe(small, ["training.seed=7", "model.norm=pre"]).system("standard"))
+    assert differences(old, new) == [
+        "model.norm: post before, pre now",
+        "training.seed: 1 before, 7 now",
+    ]
+
+
+def test_differences_name_keys_that_only_one_has():
+    old, new = "a: {b: 1}\nc: 2", "a: {d: 3}\nc: 2"
+    assert differences(old, new) == [
+        "a.b: 1 before, not set now",
+        "a.d: not set before, 3 now",
+    ]
