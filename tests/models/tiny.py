@@ -53,8 +53,10 @@ def model(plan: Any = "standard", *, seed: int = 0, **options: Any) -> hw.Seq2Se
 @torch.no_grad()
 def strengthen(made: nn.Module) -> None:
     for name, parameter in made.named_parameters():
-        if any(part in name for part in ("gate.", "router", "attention.")):
-            parameter.add_(torch.randn_like(parameter) * 0.5)
+        if ".gate." in name or "router" in name:
+            parameter.add_(torch.randn_like(parameter) * 0.7)
+        elif "attention." in name:
+            parameter.add_(torch.randn_like(parameter) * 0.1)
     for norm in made.modules():
         if isinstance(norm, nn.BatchNorm1d):
             norm.running_mean.normal_()

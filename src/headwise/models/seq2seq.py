@@ -197,6 +197,11 @@ class Seq2SeqLM(PreTrainedModel, GenerationMixin):
         if model_kwargs.get("past_key_values") is None and generation_config.use_cache is not False:
             model_kwargs["past_key_values"] = self._new_cache()
 
+    def _initialize_weights(self, module: nn.Module, *_: Any) -> None:
+        # In code that is not its own, transformers passes over modules without parameters of
+        # their own, such as standard attention; ours spares what is loaded all by itself.
+        super()._initialize_weights(module)
+
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)

@@ -1,0 +1,377 @@
+"""The model: its loss, what may influence what, half precision, saving and loading."""
+
+import json
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny import END, MOA, PAD, PLANS, START, VOCABULARY, config, model, padded, tokens
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
+import headwise as hw
+from headwise.models.seq2seq import shift_right
+from headwise.models.sites import attention_sites
+from headwise.training.block_coordinate_descent import expert_step, gate_step
+
+SOURCE_LENGTHS, TARGET_LENGTHS = [6, 3, 5], [4, 5, 2]
+
+
+def batch(time=5):
+    """Padded sources and targets; labels are -100 at padding."""
+    source, mask = padded(SOURCE_LENGTHS, 6)
+    labels, label_mask = padded(TARGET_LENGTHS, time)
+    labels = labels.masked_fill(label_mask == 0, -100)
+    return {"input_ids": source, "attention_mask": mask, "labels": labels}
+
+
+def logits_of(made, source, target, **more):
+    torch.manual_seed(7)
+    return made(input_ids=source, decoder_input_ids=target, **more).logits
+
+
+@pytest.mark.parametrize("mode", ["evaluation", "joint", "gate", "expert"])
+@pytest.mark.parametrize("plan", PLANS)
+def test_later_target_tokens_change_no_earlier_logits(plan, mode):
+    made = model(PLANS[plan]).train(mode != "evaluation")
+    for site in attention_sites(made):
+        if isinstance(site.module, hw.MixtureOfAttentiveExperts) and site.module.gate is not None:
+            site.module.gate.dropout = 0.0
+            site.module.gate.norm.momentum = 0.0  # so that one pass leaves no trace in the next
+    source, target = tokens(3, 6), tokens(3, 6)
+    steps = {"gate": gate_step, "expert": expert_step}
+    with torch.no_grad():
+        for t in (1, 3, 5):
+            changed = target.clone()
+            changed[:, t:] = (changed[:, t:] - 3 + 7) % (VOCABULARY - 3) + 3
+            if mode in steps:
+                with steps[mode](made):
+                    before = logits_of(made, source, target)
+                    after = logits_of(made, source, changed)
+            else:
+                before = logits_of(made, source, target)
+                after = logits_of(made, source, changed)
+            torch.testing.assert_close(after[:, :t], before[:, :t], rtol=1e-5, atol=1e-5)
+            assert not torch.allclose(after[:, t:], before[:, t:], atol=1e-3)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_padded_batch_equals_each_pair_alone(plan):
+    made = model(PLANS[plan])
+    given = batch()
+    together = made(**given)
+    losses = []
+    for b, (source, target) in enumerate(zip(SOURCE_LENGTHS, TARGET_LENGTHS, strict=True)):
+        alone = made(
+            input_ids=given["input_ids"][b : b + 1, :source],
+            labels=given["labels"][b : b + 1, :target],
+        )
+        torch.testing.assert_close(
+            together.logits[b, :target], alone.logits[0], rtol=1e-4, atol=1e-4
+        )
+        losses.append(alone.token_loss * target)
+    total = sum(losses) / sum(TARGET_LENGTHS)
+    torch.testing.assert_close(together.token_loss, total, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["evaluation", "gate"])
+@pytest.mark.parametrize("plan", PLANS)
+def test_more_padding_changes_nothing(plan, mode):
+    """Neither the losses nor, in a G step, the running statistics of batch norm."""
+    results = []
+    for extra in (0, 3):
+        made = model(PLANS[plan]).train(mode == "gate")
+        for site in attention_sites(made):
+            if isinstance(site.module, hw.MixtureOfAttentiveExperts) and site.module.gate:
+                site.module.gate.dropout = 0.0
+        torch.manual_seed(1)
+        given = batch()
+        if extra:
+            empty = torch.full((3, extra), -100)
+            given["labels"] = torch.cat([given["labels"], empty], 1)
+            for name in ("input_ids", "attention_mask"):
+                given[name] = torch.cat([given[name], torch.zeros_like(empty)], 1)
+        with gate_step(made) if mode == "gate" else torch.no_grad():
+            out = made(**given)
+        state = {
+            name: value for name, value in made.state_dict().items() if ".norm.running" in name
+        }
+        results.append((out.loss, out.token_loss, out.auxiliary_loss, *state.values()))
+    for a, b in zip(*results, strict=True):
+        if a is not None:
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+    assert (results[0][2] is not None) == (plan in ("moa", "mixed"))
+
+
+def smoothed(logits, labels, epsilon):
+    """Cross entropy to (1 − ε) one-hot + ε / V, summed over what is to be predicted."""
+    total, count = 0.0, 0
+    for row, targets in zip(logits.double(), labels, strict=True):
+        for x, y in zip(row, targets.tolist(), strict=True):
+            if y != -100:
+                log_p = x - torch.log(torch.exp(x).sum())
+                total = total - (1 - epsilon) * log_p[y] - epsilon * log_p.mean()
+                count += 1
+    return total, count
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.3])
+@pytest.mark.parametrize("plan", ["standard", "moa"])
+def test_the_loss_by_hand(plan, epsilon):
+    made = model(PLANS[plan], label_smoothing=epsilon)
+    given = batch()
+    out = made(**given)
+    total, count = smoothed(out.logits.detach(), given["labels"], epsilon)
+    assert out.token_loss.item() == pytest.approx(float(total / count), rel=1e-5)
+    if plan == "standard":
+        assert out.auxiliary_loss is None
+        assert out.loss == out.token_loss
+    else:
+        assert out.loss.item() == pytest.approx(float(out.token_loss + out.auxiliary_loss))
+    other = made(**given, num_items_in_batch=torch.tensor(40))
+    assert other.token_loss.item() == pytest.approx(float(total / 40), rel=1e-5)
+    assert other.auxiliary_loss == out.auxiliary_loss
+
+
+def test_the_auxiliary_loss_is_the_sum_over_attentions():
+    made, found = model(PLANS["mixed"]), []
+    for site in attention_sites(made):
+        site.module.register_forward_hook(
+            lambda module, args, out: found.append(out.routing and out.routing.loss)
+        )
+    out = made(**batch())
+    losses = [loss for loss in found if loss is not None]
+    assert len(losses) == 2  # as many as the plan names
+    torch.testing.assert_close(out.auxiliary_loss, sum(losses))
+    out.loss.backward()
+    assert all(p.grad is not None for p in made.parameters())
+
+
+def test_labels_shift_right_behind_the_start_token():
+    labels = torch.tensor([[7, -100, 8, END, -100]])
+    made = model()
+    expected = torch.tensor([[START, 7, PAD, 8, END]])
+    assert torch.equal(shift_right(labels, START, PAD), expected)
+    assert torch.equal(made.prepare_decoder_input_ids_from_labels(labels), expected)
+    source = tokens(1, 4)
+    torch.testing.assert_close(  # behind the last label the model sees padding
+        made(input_ids=source, labels=labels).logits[:, :4],
+        made(input_ids=source, decoder_input_ids=expected).logits[:, :4],
+    )
+
+
+@pytest.mark.parametrize("plan", ["mae", "moa"])
+def test_a_label_left_out_inside_is_not_predicted_but_seen(plan):
+    """-100 before the last label is no padding: what follows attends to its position."""
+    made = model(PLANS[plan])
+    source = tokens(1, 4)
+    whole = torch.tensor([[7, 8, 9, END]])
+    holed = torch.tensor([[7, -100, 9, END]])
+    out = made(input_ids=source, labels=holed)
+    total, count = smoothed(out.logits.detach(), holed, 0.1)
+    assert count == 3
+    assert out.token_loss.item() == pytest.approx(float(total / 3), rel=1e-5)
+    # The first two queries see the same in both.
+    expected = made(input_ids=source, labels=whole).logits
+    torch.testing.assert_close(out.logits[:, :2], expected[:, :2])
+    inputs = made.prepare_decoder_input_ids_from_labels(holed)
+    unpadded = made(input_ids=source, decoder_input_ids=inputs).logits
+    torch.testing.assert_close(out.logits, unpadded)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_nothing_to_predict_is_a_loss_of_zero(plan):
+    made = model(PLANS[plan]).train()
+    labels = torch.full((2, 3), -100)
+    source, mask = padded([3, 0], 4)
+    out = made(input_ids=source, attention_mask=mask, labels=labels)
+    assert out.token_loss == 0
+    assert out.logits.isfinite().all()
+    out.loss.backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in made.parameters())
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_few_steps_of_training_lower_the_loss(plan):
+    made = model(PLANS[plan]).train()
+    given = batch()
+    optimizer = torch.optim.Adam(made.parameters(), lr=5e-3)
+    for site in attention_sites(made):
+        site.module.reset_parameters()
+    losses = []
+    for _ in range(20):
+        out = made(**given)
+        out.loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(out.token_loss.item())
+    assert losses[-1] < 0.7 * losses[0]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_half_precision(plan):
+    made = model(PLANS[plan])
+    given = batch()
+    expected = made(**given)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = made(**given)
+        mixed.loss.backward()
+    assert mixed.token_loss.dtype == torch.float32
+    assert mixed.token_loss.item() == pytest.approx(expected.token_loss.item(), rel=0.05)
+    assert all(p.grad is None or p.grad.isfinite().all() for p in made.parameters())
+    half = made.bfloat16()(**given)
+    assert half.logits.dtype == torch.bfloat16
+    assert half.token_loss.item() == pytest.approx(expected.token_loss.item(), rel=0.05)
+
+
+def test_arguments_that_are_missing():
+    made = model()
+    with pytest.raises(ValueError, match="input_ids is None"):
+        made(decoder_input_ids=tokens(1, 2))
+    with pytest.raises(ValueError, match="decoder_input_ids and labels are both None"):
+        made(input_ids=tokens(1, 2))
+
+
+def test_outputs_as_transformers_gives_them():
+    made, given = model(), batch()
+    out = made(**given)
+    as_tuple = made(**given, return_dict=False)
+    assert torch.equal(as_tuple[0], out.loss)
+    assert torch.equal(as_tuple[1], out.logits)
+    encoded = made.get_encoder()(given["input_ids"], given["attention_mask"])
+    again = made(encoder_outputs=encoded, **{**given, "input_ids": None})
+    torch.testing.assert_close(again.logits, out.logits)
+    torch.testing.assert_close(encoded.last_hidden_state, out.encoder_last_hidden_state)
+
+
+# Embeddings
+
+
+@pytest.mark.parametrize("how", ["all", "target", "none"])
+def test_embeddings_are_shared_as_asked(how, tmp_path):
+    target = VOCABULARY if how == "all" else 17
+    made = model(share_embeddings=how, target_vocab_size=target)
+    made.save_pretrained(tmp_path)
+    for each in (made, hw.Seq2SeqLM.from_pretrained(tmp_path)):
+        source, decoder = each.encoder.embedding.weight, each.decoder.embedding.weight
+        assert (source is decoder) == (how == "all")
+        assert (decoder is each.lm_head.weight) == (how != "none")
+        assert each.get_input_embeddings().weight is source
+        assert each.get_output_embeddings().weight is each.lm_head.weight
+        assert decoder.shape == (target, 16)
+    out = made(input_ids=tokens(2, 4), labels=torch.randint(3, 17, (2, 3)))
+    assert out.logits.shape == (2, 3, target)
+
+
+def test_fresh_embeddings_have_variance_one_over_d_and_no_padding():
+    torch.manual_seed(0)
+    made = hw.Seq2SeqLM(config(vocab_size=3000, share_embeddings="target", target_vocab_size=3000))
+    for embedding in (made.encoder.embedding, made.decoder.embedding):
+        assert not embedding.weight[PAD].any()
+        assert embedding.weight.std().item() == pytest.approx(16**-0.5, rel=0.03)
+
+
+# Saving and loading
+
+
+def states_equal(a, b):
+    a, b = a.state_dict(), b.state_dict()
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("auto", [False, True])
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_saved_model_computes_the_same(plan, auto, tmp_path):
+    made = model(PLANS[plan])
+    made.save_pretrained(tmp_path)
+    assert (tmp_path / "model.safetensors").exists()
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "headwise-seq2seq"
+    loaded = (AutoModelForSeq2SeqLM if auto else hw.Seq2SeqLM).from_pretrained(tmp_path)
+    assert type(loaded) is hw.Seq2SeqLM
+    assert isinstance(AutoConfig.from_pretrained(tmp_path), hw.Seq2SeqConfig)
+    assert not loaded.training
+    assert states_equal(made, loaded)
+    for mine, theirs in zip(made.buffers(), loaded.buffers(), strict=True):
+        assert torch.equal(mine, theirs)
+    given = batch()
+    torch.testing.assert_close(loaded(**given).logits, made(**given).logits, rtol=0, atol=0)
+
+
+def test_running_statistics_are_saved(tmp_path):
+    made = model("mae").train()
+    made(**batch())
+    made.save_pretrained(tmp_path)
+    loaded = hw.Seq2SeqLM.from_pretrained(tmp_path)
+    for mine, theirs in zip(attention_sites(made), attention_sites(loaded), strict=True):
+        norm, other = mine.module.gate.norm, theirs.module.gate.norm
+        assert norm.num_batches_tracked == other.num_batches_tracked == 1
+        assert torch.equal(norm.running_mean, other.running_mean)
+        assert torch.equal(norm.running_var, other.running_var)
+
+
+def test_gates_can_be_added_to_a_checkpoint_without_them(tmp_path):
+    """Practitioners start from a standard model: what it has is kept, the gates are fresh."""
+    standard = model("standard")
+    standard.save_pretrained(tmp_path)
+    gated, info = hw.Seq2SeqLM.from_pretrained(tmp_path, attention="mae", output_loading_info=True)
+    state = gated.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in standard.state_dict().items())
+    assert info["missing_keys"]
+    assert all(".gate." in name for name in info["missing_keys"])
+    for site in attention_sites(gated):
+        gate = site.module.gate
+        assert not gate.norm.running_mean.any() and (gate.norm.running_var == 1).all()
+        assert (gate.norm.weight == 1).all() and not gate.norm.bias.any()
+        assert gate.norm.num_batches_tracked == 0
+        bound = math.sqrt(6 / sum(gate.hidden.weight.shape))
+        assert 0.5 * bound < gate.hidden.weight.abs().max() <= bound
+        assert not gate.hidden.bias.any()
+    assert gated(**batch()).logits.isfinite().all()
+
+
+def test_only_what_is_missing_is_drawn_afresh(tmp_path):
+    """A checkpoint that lacks a few tensors of a module keeps the others."""
+    made = model("mae")
+    made.save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    state = load_file(path)
+    lost = [
+        "encoder.layers.0.self_attention.gate.output.weight",
+        "encoder.layers.0.self_attention.gate.norm.running_var",
+        "decoder.layers.1.cross_attention.q_proj.weight",
+    ]
+    save_file({k: v for k, v in state.items() if k not in lost}, path, {"format": "pt"})
+    loaded = hw.Seq2SeqLM.from_pretrained(tmp_path).state_dict()
+    for name, value in made.state_dict().items():
+        assert torch.equal(loaded[name], value) == (name not in lost), name
+    assert all(loaded[name].isfinite().all() for name in lost)
+    assert (loaded[lost[1]] == 1).all()
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_the_same_seed_makes_the_same_model(plan):
+    models = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        models.append(hw.Seq2SeqLM(config(PLANS[plan])))
+    assert states_equal(*models)
+
+
+def test_a_fresh_model_is_drawn_by_each_attentions_own_rule():
+    torch.manual_seed(0)
+    plan = [{**MOA, "layers": [0]}, {"system": "mae", "layers": [1]}]
+    made = hw.Seq2SeqLM(config({"encoder_self": plan}, encoder_layers=3))
+    moa, mae, standard = (layer.self_attention for layer in made.encoder.layers)
+    assert not moa.router.weight.any()
+    glorot, packed = math.sqrt(6 / (16 + 16)), math.sqrt(6 / (16 + 3 * 16))
+    drawn = {
+        moa.expert_query: math.sqrt(6 / (16 + 4)),
+        moa.expert_output: math.sqrt(6 / (16 + 4)),
+        mae.gate.hidden.weight: math.sqrt(6 / (16 + 256)),
+        made.encoder.layers[0].feed_forward.ffn_up.weight: math.sqrt(6 / (16 + 24)),
+    }
+    for attention in (standard, mae):  # q, k and v as nn.MultiheadAttention draws them
+        drawn |= {getattr(attention, f"{name}_proj").weight: packed for name in "qkv"}
+        drawn[attention.out_proj.weight] = glorot
+    for weight, bound in drawn.items():
+        assert 0.95 * bound < weight.abs().max() <= bound

@@ -1,0 +1,110 @@
+"""Stacks against `torch.nn`'s own, and the parts around attention."""
+
+import math
+
+import pytest
+import torch
+from tiny import config, padded, tokens
+from torch import nn
+
+import headwise as hw
+from headwise.models.transformer import embed, sinusoids
+
+
+def copy_attention(ours: hw.MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
+    projections = ours.q_proj, ours.k_proj, ours.v_proj
+    theirs.in_proj_weight.copy_(torch.cat([proj.weight for proj in projections]))
+    theirs.in_proj_bias.copy_(torch.cat([proj.bias for proj in projections]))
+    theirs.out_proj.load_state_dict(ours.out_proj.state_dict())
+
+
+@torch.no_grad()
+def pytorchs(made: hw.Seq2SeqLM) -> nn.Transformer:
+    """The same stacks and weights as `nn.Transformer`."""
+    c = made.config
+    theirs = nn.Transformer(
+        c.embed_dim,
+        c.num_heads,
+        c.encoder_layers,
+        c.decoder_layers,
+        c.ffn_dim,
+        dropout=0.0,
+        batch_first=True,
+        norm_first=c.norm == "pre",
+        dtype=torch.float64,
+    )
+    for ours, layer in zip(
+        [*made.encoder.layers, *made.decoder.layers],
+        [*theirs.encoder.layers, *theirs.decoder.layers],
+        strict=True,
+    ):
+        copy_attention(ours.self_attention, layer.self_attn)
+        norms = [ours.self_attention_residual]
+        if hasattr(ours, "cross_attention"):
+            copy_attention(ours.cross_attention, layer.multihead_attn)
+            norms.append(ours.cross_attention_residual)
+        norms.append(ours.feed_forward_residual)
+        layer.linear1.load_state_dict(ours.feed_forward.ffn_up.state_dict())
+        layer.linear2.load_state_dict(ours.feed_forward.ffn_down.state_dict())
+        for i, residual in enumerate(norms, start=1):
+            getattr(layer, f"norm{i}").load_state_dict(residual.norm.state_dict())
+    if c.norm == "pre":
+        theirs.encoder.norm.load_state_dict(made.encoder.final_norm.state_dict())
+        theirs.decoder.norm.load_state_dict(made.decoder.final_norm.state_dict())
+    else:  # PyTorch normalises once more
+        theirs.encoder.norm = theirs.decoder.norm = None
+    return theirs
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_the_standard_model_equals_pytorchs_transformer(norm):
+    made = hw.Seq2SeqLM(config(norm=norm)).double()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    theirs = pytorchs(made)
+    source, mask = padded([5, 3], 5)
+    target = tokens(2, 4)
+    out = made(input_ids=source, attention_mask=mask, decoder_input_ids=target)
+    hidden = theirs(
+        embed(made.encoder.embedding, source),
+        embed(made.decoder.embedding, target),
+        tgt_mask=torch.ones(4, 4, dtype=torch.bool).triu(1),
+        src_key_padding_mask=mask == 0,
+        memory_key_padding_mask=mask == 0,
+    )
+    torch.testing.assert_close(out.logits, hidden @ made.lm_head.weight.T)
+
+
+@pytest.mark.parametrize("dim", [6, 7])
+def test_positions_by_their_formula(dim):
+    table = sinusoids(torch.arange(4), dim)
+    assert table.shape == (4, dim)
+    for t in range(4):
+        for channel in range(dim):
+            angle = t / 10_000 ** (2 * (channel // 2) / dim)
+            expected = math.cos(angle) if channel % 2 else math.sin(angle)
+            assert table[t, channel].item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_embeddings_are_scaled_and_start_at_the_offset():
+    embedding = nn.Embedding(9, 6)
+    ids = torch.tensor([[3, 4, 5]])
+    x = embed(embedding, ids, offset=2)
+    expected = embedding.weight[3:6] * math.sqrt(6) + sinusoids(torch.arange(2, 5), 6)
+    torch.testing.assert_close(x[0], expected)
+
+
+@pytest.mark.parametrize("kind", ["dropout", "attention_dropout", "ffn_dropout"])
+def test_each_dropout_is_of_training_only(kind):
+    made = hw.Seq2SeqLM(config(**{kind: 0.5})).eval()
+    batch = {"input_ids": tokens(2, 5), "decoder_input_ids": tokens(2, 4)}
+    assert torch.equal(made(**batch).logits, made(**batch).logits)
+    made.train()
+    assert not torch.equal(made(**batch).logits, made(**batch).logits)
+
+
+def test_without_dropout_training_is_evaluation():
+    made = hw.Seq2SeqLM(config())
+    batch = {"input_ids": tokens(2, 5), "decoder_input_ids": tokens(2, 4)}
+    assert torch.equal(made.train()(**batch).logits, made.eval()(**batch).logits)
