@@ -244,3 +244,17 @@ def test_a_system_with_too_few_translations_is_an_error():
 def test_scores_are_finite_for_a_single_sentence():
     result = score(["one"], ["one two"], settings(), num_bootstrap=2)
     assert all(map(math.isfinite, (*result.bleu_interval, *result.chrf_interval)))
+
+
+def test_chrf_of_a_system_that_matches_next_to_nothing():
+    # Some resamples hold the one sentence with a match, others none.
+    hypotheses = ["zzzz"] * 19 + ["a cat"]
+    scored = score(hypotheses, ["the dog runs"] * 19 + ["a cat"], EvaluationSettings())
+    assert 0 < scored.chrf < 5
+    compared = compare_to_baseline(
+        hypotheses,
+        {"other": ["zzzz"] * 20},
+        ["the dog runs"] * 19 + ["a cat"],
+        EvaluationSettings(),
+    )
+    assert compared["other"].chrf_delta == pytest.approx(-scored.chrf)

@@ -136,7 +136,7 @@ def score(
     """
     _check(hypotheses, references, num_bootstrap, seed)
     bleu = _bleu(settings.bleu, language)
-    chrf = CHRF()
+    chrf = _Chrf()
     with _sacrebleu_seed(seed):
         bleu_score = bleu.corpus_score(hypotheses, [references], n_bootstrap=num_bootstrap)
         chrf_score = chrf.corpus_score(hypotheses, [references], n_bootstrap=num_bootstrap)
@@ -183,7 +183,7 @@ def compare_to_baseline(
         return {}
     # The baseline goes first. Names are put back by position: sacrebleu would mix up equal ones.
     named = [("baseline", baseline), *systems.items()]
-    metrics = {"BLEU": _bleu(settings.bleu, language), "chrF": CHRF()}
+    metrics = {"BLEU": _bleu(settings.bleu, language), "chrF": _Chrf()}
     with _sacrebleu_seed(seed):
         test = PairedTest(named, metrics, [references], test_type="bs", n_samples=num_bootstrap)
         _, results = test()
@@ -226,6 +226,16 @@ def _bleu(kind: BleuKind, language: str | None) -> BLEU:
         metric.tokenizer = lambda line: split_compounds(tokenize(line))
         metric.tokenizer_signature += "+compound-split"
     return metric
+
+
+class _Chrf(CHRF):
+    """sacrebleu's chrF, with the same type of number for no match at all as for some.
+
+    Of some resamples with and some without a match sacrebleu cannot take the mean.
+    """
+
+    def _compute_f_score(self, statistics: list[int]) -> float:
+        return float(super()._compute_f_score(statistics))
 
 
 def _interval(score: BLEUScore | CHRFScore) -> tuple[float, float]:
