@@ -169,7 +169,7 @@ def _check_shape(name: str, value: Tensor, expected: tuple[int | None, ...]) -> 
 
 def _autocast(*tensors: Tensor) -> list[Tensor]:
     device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
         return list(tensors)
     dtype = torch.get_autocast_dtype(device)
     return [t if t.dtype == torch.float64 else t.to(dtype) for t in tensors]
