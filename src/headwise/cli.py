@@ -91,6 +91,8 @@ def compare(
         names = _split(systems) if systems else file.system_names
         if not names:
             raise RecipeError(f"recipe {recipe} names no systems, expected at least one")
+        if len(set(names)) < len(names):
+            raise ValueError(f"--systems is {systems!r}, expected different systems by commas")
         numbers = _seeds(seeds) if seeds else [file.recipe.training.seed]
         folder = output or Path("runs") / Path(recipe).stem
         console = Console(quiet=not is_main_process())
@@ -190,7 +192,7 @@ def translate(
             lines = read_lines(source)
         else:
             try:
-                lines = sys.stdin.buffer.read().decode("utf-8").splitlines()
+                lines = [line.decode("utf-8").rstrip("\r\n") for line in sys.stdin.buffer]
             except UnicodeDecodeError as error:
                 raise ValueError(f"standard input is not UTF-8: {error}") from error
         for line in translate_texts(model, tokenizer, lines, recipe.evaluation):
@@ -210,7 +212,7 @@ def _clear_errors(when_stopped: str = "") -> Iterator[None]:
     except KeyboardInterrupt:
         Console(stderr=True).print(f"stopped. {when_stopped}", highlight=False)
         raise typer.Exit(130) from None
-    except (ValueError, FileNotFoundError, IsADirectoryError, PermissionError) as error:
+    except (ValueError, OSError) as error:
         Console(stderr=True).print(
             f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True
         )
@@ -236,7 +238,7 @@ def _seeds(text: str) -> list[int]:
         seeds = [int(seed) for seed in _split(text)]
     except ValueError:
         raise ValueError(f"--seeds is {text!r}, expected numbers by commas: 1,2,3") from None
-    if not seeds or len(set(seeds)) < len(seeds):
+    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
         raise ValueError(f"--seeds is {text!r}, expected different numbers by commas: 1,2,3")
     return seeds
 

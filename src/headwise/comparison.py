@@ -7,6 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from rich.console import Console
 
 from headwise.analysis.results import Comparison, PairedTest, RunResult, Sample, SystemSummary
@@ -14,6 +15,7 @@ from headwise.analysis.speed import relative_step_times
 from headwise.experiment import (
     TRANSLATIONS,
     Data,
+    claim_folder,
     is_main_process,
     prepare_data,
     train_system,
@@ -40,6 +42,8 @@ def compare_systems(
     several processes only the main one gets a comparison, the others None.
     """
     recipes = {name: file.system(name) for name in systems}
+    # Other systems and seeds may join later, but on the same data and vocabularies.
+    claim_folder(folder, file.recipe.model_copy(update={"systems": {}}))
     data = prepare_data(next(iter(recipes.values())), folder, console)
     runs: dict[str, list[RunResult]] = {name: [] for name in systems}
     for seed in seeds:
@@ -48,6 +52,8 @@ def compare_systems(
             runs[name].append(
                 train_system(recipe, name, folder / f"{name}-seed{seed}", data, console)
             )
+    if dist.is_initialized():
+        dist.destroy_process_group()  # from here on the main process works alone
     if not is_main_process():
         return None
     first = {name: folder / f"{name}-seed{seeds[0]}" for name in systems}
@@ -83,8 +89,12 @@ def _step_times(
     recipes: Mapping[str, Recipe], runs: Mapping[str, Path], data: Data
 ) -> dict[str, float]:
     loader = data.batches(data.train, next(iter(recipes.values())), seed=0)
-    batches = [batch for batch, _ in zip(loader, range(3), strict=False)]
-    models = {name: Seq2SeqLM.from_pretrained(run / MODEL) for name, run in runs.items()}
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    batches = [
+        {name: tensor.to(device) for name, tensor in batch.items()}
+        for batch, _ in zip(loader, range(3), strict=False)
+    ]
+    models = {name: Seq2SeqLM.from_pretrained(run / MODEL).to(device) for name, run in runs.items()}
     gates = {name: recipe.training.gates for name, recipe in recipes.items()}
     return relative_step_times(models, gates, batches)
 

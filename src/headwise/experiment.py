@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from safetensors import SafetensorError
 from transformers import set_seed
 
 from headwise.analysis.cost import count_macs, count_parameters
@@ -123,6 +124,8 @@ def train_system(
         return RunResult.model_validate_json((folder / RESULT).read_text(encoding="utf-8"))
     if not (folder / TOKENIZER).is_dir() and is_main_process():
         data.tokenizer.save(folder / TOKENIZER)
+    for part in (data.validation, data.test):
+        data.batches(part, recipe)  # a sequence above batch_tokens is found before training
     run = run_training(
         build_model(recipe, data.tokenizer),
         data.train,
@@ -208,7 +211,13 @@ def open_run(
         if not (folder / name).exists():
             raise FolderError(f"{folder} is not {what}: it has no {name}")
     recipe = load_recipe(str(folder / RECIPE), changes).recipe
-    model = Seq2SeqLM.from_pretrained(folder / MODEL)
+    try:
+        model = Seq2SeqLM.from_pretrained(folder / MODEL)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise FolderError(
+            f"{folder / MODEL} cannot be read ({error}): delete {folder / RESULT} and start the "
+            f"run again, which writes the model anew from its checkpoints"
+        ) from error
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     return recipe, model, TranslationTokenizer.load(folder / TOKENIZER)
 
@@ -238,12 +247,13 @@ def claim_folder(folder: Path, recipe: Recipe) -> None:
                 + "\nUse the recipe it was started with, or another output folder."
             )
         return
-    # The vocabularies may be there already: they are learned before the first run.
-    strangers = [p.name for p in folder.glob("*") if p.name != TOKENIZER] if folder.is_dir() else []
+    if folder.exists() and not folder.is_dir():
+        raise FolderError(f"{folder} is a file: use another output folder")
+    strangers = sorted(p.name for p in folder.glob("[!.]*"))
     if strangers:
+        shown = ", ".join(strangers[:3]) + (", ..." if len(strangers) > 3 else "")
         raise FolderError(
-            f"{folder} holds other things ({', '.join(sorted(strangers)[:3])}, ...) and no "
-            f"{RECIPE}: use another output folder"
+            f"{folder} holds other things ({shown}) and no {RECIPE}: use another output folder"
         )
     folder.mkdir(parents=True, exist_ok=True)
     write_text(stamp, text)

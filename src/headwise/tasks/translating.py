@@ -20,7 +20,7 @@ def translate(
     batch_tokens: int = 4096,
     advance: Callable[[int], None] | None = None,
 ) -> list[str]:
-    """Translate texts, one translation each, in the order given.
+    """Translate texts, one translation each, in the order given, without line breaks.
 
     Args:
         model: put into evaluation.
@@ -54,7 +54,7 @@ def translate(
                 do_sample=False,
             )
         for i, text in zip(batch, tokenizer.decode_target(outputs.tolist()), strict=True):
-            translations[filled[i]] = text
+            translations[filled[i]] = " ".join(text.splitlines())
         if advance is not None:
             advance(len(batch))
     return translations
