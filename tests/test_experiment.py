@@ -1,0 +1,352 @@
+"""Runs and comparisons in their folders."""
+
+import json
+
+import numerals
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+from headwise import comparison, experiment
+from headwise.analysis.results import Comparison, RunResult
+from headwise.comparison import compare_systems
+from headwise.experiment import (
+    FolderError,
+    build_model,
+    claim_folder,
+    open_run,
+    prepare_data,
+    train_system,
+    with_seed,
+)
+from headwise.recipe import load_recipe
+from headwise.training.run import Interrupted
+
+QUIET = Console(quiet=True)
+SYSTEMS = ["standard", "mae", "moa"]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A folder with a corpus and its recipe."""
+    folder = tmp_path_factory.mktemp("world")
+    numerals.write_recipe(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def file(world):
+    return load_recipe(str(world / "numerals.yaml"))
+
+
+@pytest.fixture(scope="module")
+def run(world, file):
+    """A finished run of MAE."""
+    return train(file.system("mae"), world / "run")
+
+
+def train(recipe, folder, name="mae"):
+    claim_folder(folder, recipe)
+    train_system(recipe, name, folder, prepare_data(recipe, folder, QUIET), QUIET)
+    return folder
+
+
+def compare(file, folder, systems=SYSTEMS, seeds=(1, 2)):
+    return compare_systems(file, systems, seeds, folder, "headwise compare", QUIET)
+
+
+def contents(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+# A run
+
+
+def test_a_run_leaves_all_that_it_says_and_nothing_half_written(run, file):
+    assert contents(run) == {
+        *("recipe.yaml", "tokenizer", "checkpoint-3", "checkpoint-6", "model"),
+        *("translations.txt", "result.json"),
+    }
+    assert not [path for path in run.rglob("*") if "partial" in path.name]
+    result = RunResult.model_validate_json((run / "result.json").read_text())
+    assert (result.system, result.seed, result.steps) == ("mae", 1, 6)
+    assert [r["step"] for r in result.history if "loss" in r] == [1, 2, 3, 4, 5, 6]
+    assert [r["step"] for r in result.history if "eval_loss" in r] == [3, 6]
+    best = min(record["eval_loss"] for record in result.history if "eval_loss" in record)
+    assert result.validation_loss == pytest.approx(best, rel=1e-5)
+    assert {(a.site, a.layer, a.kind) for a in result.attention} == {
+        ("encoder_self", 0, "gates"),
+        ("decoder_self", 0, "gates"),
+        ("decoder_cross", 0, "gates"),
+    }
+    assert result.seconds > 0
+
+
+def test_translations_are_one_a_line(run, file):
+    corpus = prepare_data(file.system("mae"), run, QUIET).corpus
+    lines = (run / "translations.txt").read_text(encoding="utf-8").split("\n")
+    assert len(lines) == len(corpus.test) + 1
+    assert lines[-1] == ""
+
+
+def test_a_finished_run_is_not_trained_again(run, file, monkeypatch):
+    monkeypatch.setattr(experiment, "run_training", None)
+    before = (run / "result.json").stat().st_mtime_ns
+    train(file.system("mae"), run)
+    assert (run / "result.json").stat().st_mtime_ns == before
+
+
+def test_vocabularies_are_learned_once(run, file, monkeypatch):
+    monkeypatch.setattr(experiment.TranslationTokenizer, "train", None)
+    data = prepare_data(file.system("mae"), run, QUIET)
+    assert data.tokenizer.source_vocab_size <= 280
+
+
+def test_the_seed_draws_the_weights(file, run):
+    data = prepare_data(file.system("mae"), run, QUIET)
+    recipe = file.system("standard")
+    first, again, other = (
+        build_model(with_seed(recipe, seed), data.tokenizer).state_dict() for seed in (1, 1, 2)
+    )
+    name = "encoder.layers.0.feed_forward.ffn_up.weight"
+    assert torch.equal(first[name], again[name])
+    assert not torch.equal(first[name], other[name])
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_embeddings_are_shared_as_far_as_the_vocabularies_are(world, tmp_path, joint):
+    recipe = load_recipe(
+        str(world / "numerals.yaml"), [f"tokenizer.joint={str(joint).lower()}"]
+    ).system("standard")
+    data = prepare_data(recipe, tmp_path, QUIET)
+    model = build_model(recipe, data.tokenizer)
+    assert model.config.share_embeddings == ("all" if joint else "target")
+    assert model.lm_head.weight is model.decoder.embedding.weight
+    assert (model.encoder.embedding.weight is model.lm_head.weight) == joint
+    assert model.config.eos_token_id == data.tokenizer.eos_token_id
+
+
+def test_what_was_trained_can_be_opened(run, file):
+    recipe, model, tokenizer = open_run(run)
+    assert recipe == file.system("mae")
+    assert tokenizer.target_vocab_size == model.config.target_vocab_size
+    kept = load_file(run / "model" / "model.safetensors")
+    state = model.state_dict()
+    assert all(torch.equal(tensor, state[name].cpu()) for name, tensor in kept.items())
+    assert open_run(run, ["evaluation.beam_size=1"])[0].evaluation.beam_size == 1
+
+
+def test_long_sentences_are_found_before_training(world, tmp_path, monkeypatch):
+    monkeypatch.setattr(experiment, "run_training", None)
+    recipe = load_recipe(str(world / "numerals.yaml"), ["training.batch_tokens=4"])
+    with pytest.raises(ValueError, match="batch_tokens is 4, but the longest sequence has"):
+        train(recipe.system("standard"), tmp_path / "run")
+
+
+# Folders
+
+
+def test_a_folder_of_another_recipe_is_refused_with_the_difference(run, file, world):
+    changes = ["training.max_steps=9", "model.dropout=0.5"]
+    other = load_recipe(str(world / "numerals.yaml"), changes).system("mae")
+    with pytest.raises(FolderError) as caught:
+        train(other, run)
+    said = str(caught.value)
+    assert "holds a run of another recipe" in said
+    assert "model.dropout: 0.1 before, 0.5 now" in said
+    assert "training.max_steps: 6 before, 9 now" in said
+    assert said.count(" before, ") == 2
+
+
+def test_a_folder_with_other_things_is_refused_and_untouched(tmp_path, file):
+    for name in ("thesis.tex", "data", "b", "a"):
+        (tmp_path / name).touch()
+    with pytest.raises(FolderError, match=r"holds other things \(a, b, data, \.\.\.\)"):
+        claim_folder(tmp_path, file.system("mae"))
+    assert contents(tmp_path) == {"thesis.tex", "data", "a", "b"}
+
+
+def test_a_file_is_no_folder(tmp_path, file):
+    (tmp_path / "file").touch()
+    with pytest.raises(FolderError, match="is a file: use another output folder"):
+        claim_folder(tmp_path / "file", file.system("mae"))
+
+
+def test_hidden_files_are_no_strangers(tmp_path, file):
+    (tmp_path / ".DS_Store").touch()
+    (tmp_path / ".partial-recipe.yaml").touch()  # killed while it claimed the folder
+    claim_folder(tmp_path, file.system("mae"))
+    assert (tmp_path / "recipe.yaml").is_file()
+    assert not (tmp_path / ".partial-recipe.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ("recipe.yaml", "is not a run of headwise: it has no recipe.yaml"),
+        ("model", "is not finished: it has no model"),
+        ("tokenizer", "is not whole: it has no tokenizer"),
+    ],
+)
+def test_what_is_no_finished_run_cannot_be_opened(tmp_path, file, missing, said):
+    claim_folder(tmp_path, file.system("mae"))
+    for name in ("model", "tokenizer"):
+        (tmp_path / name).mkdir()
+    gone = tmp_path / missing
+    gone.unlink() if gone.is_file() else gone.rmdir()
+    with pytest.raises(FolderError, match=said):
+        open_run(tmp_path)
+
+
+def test_a_model_cut_short_is_written_anew_as_the_message_says(world, file):
+    folder = train(file.system("standard"), world / "cut", "standard")
+    result = (folder / "result.json").read_text()
+    weights = folder / "model" / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:1000])
+    with pytest.raises(FolderError, match=r"model cannot be read .* delete .*result\.json"):
+        open_run(folder)
+    (folder / "result.json").unlink()
+    train(file.system("standard"), folder, "standard")
+    assert weights.read_bytes() == whole
+    assert json.loads((folder / "result.json").read_text()) == json.loads(result)
+
+
+# A comparison
+
+
+@pytest.fixture(scope="module")
+def compared(world, file):
+    """Three systems with two seeds, and where."""
+    return compare(file, world / "compared"), world / "compared"
+
+
+def test_a_comparison_holds_every_system_and_seed(compared, file):
+    found, folder = compared
+    assert [system.name for system in found.systems] == SYSTEMS
+    assert found.baseline == "standard"
+    for system in found.systems:
+        assert [run.seed for run in system.runs] == [1, 2]
+        assert {run.system for run in system.runs} == {system.name}
+        assert system.relative_step_time > 0
+    assert found.systems[0].relative_step_time == 1.0
+    assert found.systems[0].description == "plain"
+    losses = [run.validation_loss for system in found.systems for run in system.runs]
+    assert len(set(losses)) == 6  # no run is another one's copy
+    assert contents(folder) >= {f"{name}-seed{seed}" for name in SYSTEMS for seed in (1, 2)}
+    assert Comparison.model_validate_json(found.model_dump_json()) == found
+
+
+def test_systems_are_compared_on_the_same_vocabularies(compared):
+    _, folder = compared
+    vocabularies = {path.read_bytes() for path in folder.rglob("tokenizer.json")}
+    assert len(list(folder.rglob("tokenizer.json"))) == 7
+    assert len(vocabularies) == 1
+
+
+def test_the_baseline_is_tested_against_none(compared):
+    found, _ = compared
+    assert found.systems[0].paired_test is None
+    for system in found.systems[1:]:
+        assert system.paired_test.baseline == "standard"
+        assert 0 < system.paired_test.p_value <= 1
+
+
+def test_samples_and_facts_are_of_the_test_part(compared):
+    found, _folder = compared
+    assert 0 < len(found.samples) <= 12
+    translations = dict(numerals.pairs(120))
+    for sample in found.samples:
+        assert translations[sample.source] == sample.reference
+        assert list(sample.translations) == SYSTEMS
+    assert found.corpus["corpus"] == "text files train.en, train.fr"
+    assert found.corpus["vocabulary"].endswith("subwords, joint")
+    assert {"train", "validation", "test"} <= found.corpus.keys()
+
+
+def test_finished_systems_are_not_trained_again(compared, file, monkeypatch):
+    found, folder = compared
+    monkeypatch.setattr(experiment, "run_training", None)
+    results = {path: path.stat().st_mtime_ns for path in folder.rglob("result.json")}
+    assert len(results) == 6
+    again = compare(file, folder, ["mae", "standard"], seeds=[2])
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("result.json")} == results
+    assert again.baseline == "mae"
+    assert again.systems[0].runs == [found.systems[1].runs[1]]
+
+
+def test_a_comparison_goes_on_where_it_was_stopped(compared, file, tmp_path, monkeypatch):
+    found, _ = compared
+    trained = []
+    run_training = experiment.run_training
+
+    def stops_the_second(*args, label, **options):
+        if trained == ["standard"]:
+            raise Interrupted("stopped at step 3")
+        trained.append(label)
+        return run_training(*args, label=label, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(experiment, "run_training", stops_the_second)
+        with pytest.raises(Interrupted):
+            compare(file, tmp_path / "compared", ["standard", "mae"], seeds=[1])
+
+    def notes(*args, label, **options):
+        trained.append(label)
+        return run_training(*args, label=label, **options)
+
+    monkeypatch.setattr(experiment, "run_training", notes)
+    again = compare(file, tmp_path / "compared", ["standard", "mae"], seeds=[1])
+    assert trained == ["standard", "mae"]
+    for system, expected in zip(again.systems, found.systems, strict=False):
+        (run,), first = system.runs, expected.runs[0]
+        assert run.validation_loss == first.validation_loss
+        assert run.score == first.score
+
+
+def test_a_comparison_of_other_data_is_refused(compared, world):
+    _, folder = compared
+    other = load_recipe(str(world / "numerals.yaml"), ["tokenizer.vocab_size=270"])
+    with pytest.raises(FolderError, match=r"tokenizer\.vocab_size: 280 before, 270 now"):
+        compare(other, folder, ["standard"], seeds=[5])
+    assert not (folder / "standard-seed5").exists()
+
+
+def test_another_system_may_join(compared, world):
+    _, folder = compared
+    wider = load_recipe(str(world / "numerals.yaml"), ["systems.wide.model.ffn_dim=64"])
+    found = compare(wider, folder, ["standard", "wide"], seeds=[1])
+    assert [system.name for system in found.systems] == ["standard", "wide"]
+
+
+def test_a_comparison_in_a_folder_of_other_things_is_refused(tmp_path, file):
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(FolderError, match="holds other things"):
+        compare(file, tmp_path)
+    assert contents(tmp_path) == {"thesis.tex"}
+
+
+def test_a_single_system_can_be_compared_with_nothing(compared, file):
+    _, folder = compared
+    found = compare(file, folder, ["moa"], seeds=[1, 2])
+    assert found.systems[0].paired_test is None
+    assert found.systems[0].relative_step_time == 1.0
+
+
+def test_step_times_are_of_the_kept_models(compared, file, monkeypatch):
+    _, folder = compared
+    seen = {}
+
+    def spy(models, gates, batches):
+        seen.update(models=models, gates=gates, batches=batches)
+        return dict.fromkeys(models, 1.0)
+
+    monkeypatch.setattr(comparison, "relative_step_times", spy)
+    compare(file, folder, ["standard", "mae"], seeds=[2, 1])
+    assert list(seen["models"]) == ["standard", "mae"]
+    kept = load_file(folder / "mae-seed2" / "model" / "model.safetensors")
+    state = seen["models"]["mae"].state_dict()
+    assert all(torch.equal(tensor, state[name].cpu()) for name, tensor in kept.items())
+    assert seen["gates"]["mae"].period == 2
+    assert 1 <= len(seen["batches"]) <= 3
