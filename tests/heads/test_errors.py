@@ -39,6 +39,8 @@ def message(kind, *args, **kwargs):
             {"gate_window": 0},
             ["gate_window is 0", "at least 1"],
         ),
+        (hw.MixtureOfAttentiveExperts, (8, 2), {"gate_hidden_dim": 0}, ["gate_hidden_dim is 0"]),
+        (hw.MixtureOfAttentiveExperts, (8, 2), {"gate_dropout": 1.0}, ["gate_dropout is 1.0"]),
         (hw.MixtureOfAttentionHeads, (8, 0, 1, 4), {}, ["num_experts is 0", "positive"]),
         (hw.MixtureOfAttentionHeads, (8, 4, 5, 4), {}, ["top_k is 5", "num_experts = 4"]),
         (hw.MixtureOfAttentionHeads, (8, 4, 0, 4), {}, ["top_k is 0", "1 to"]),

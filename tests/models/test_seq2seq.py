@@ -271,6 +271,19 @@ def test_fresh_embeddings_have_variance_one_over_d_and_no_padding():
         assert embedding.weight.std().item() == pytest.approx(16**-0.5, rel=0.03)
 
 
+def test_a_joint_vocabulary_can_be_resized(tmp_path):
+    made = model()
+    made.resize_token_embeddings(30)
+    given = {"input_ids": torch.tensor([[28]]), "decoder_input_ids": torch.tensor([[29]])}
+    logits = made(**given).logits
+    assert logits.shape == (1, 1, 30)
+    made.save_pretrained(tmp_path)
+    loaded = hw.Seq2SeqLM.from_pretrained(tmp_path)
+    assert torch.equal(loaded(**given).logits, logits)
+    with pytest.raises(ValueError, match="share_embeddings is 'target'"):
+        model(share_embeddings="target").resize_token_embeddings(30)
+
+
 # Saving and loading
 
 

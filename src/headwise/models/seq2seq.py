@@ -178,6 +178,17 @@ class Seq2SeqLM(PreTrainedModel, GenerationMixin):
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
         self.lm_head = new_embeddings
 
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
+        """As in transformers, for a joint vocabulary; of two it would not be clear which."""
+        if self.config.share_embeddings != "all":
+            raise ValueError(
+                f"share_embeddings is {self.config.share_embeddings!r}, expected 'all': only a "
+                f"vocabulary that source and target share can be resized"
+            )
+        embeddings = super().resize_token_embeddings(*args, **kwargs)
+        self.config.target_vocab_size = self.config.vocab_size
+        return embeddings
+
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Labels one place to the right, as the decoder sees them."""
         return shift_right(labels, self.config.decoder_start_token_id, self.config.pad_token_id)
