@@ -3,11 +3,12 @@
 import io
 import math
 
+import pytest
 from rich.console import Console
 from synthetic import comparison
 
 from headwise.analysis.results import Comparison
-from headwise.analysis.table import comparison_table, perplexity, table_rows
+from headwise.analysis.table import HEADERS, comparison_table, perplexity, table_rows
 
 
 def _printed(made: Comparison, width: int = 100) -> str:
@@ -17,17 +18,28 @@ def _printed(made: Comparison, width: int = 100) -> str:
     return capture.get()
 
 
-def test_everything_fits_into_a_hundred_columns() -> None:
-    names = ("standard", "mae-7", "moa", "a-system-with-a-very-long-name-of-43-letters")
-    made = comparison(names, seeds=3)
-    made.systems[2].runs[1].validation_loss = math.nan
-    text = _printed(made)
+@pytest.mark.parametrize(
+    ("names", "seeds", "width"),
+    [
+        (("standard", "mae-7", "moa"), 1, 80),
+        (("standard", "mae-7", "moa", "a-system-with-a-very-long-name-of-43-letters"), 3, 100),
+    ],
+)
+def test_everything_but_perplexity_fits_into_a_terminal(
+    names: tuple[str, ...], seeds: int, width: int
+) -> None:
+    made = comparison(names, seeds=seeds)
+    if seeds > 1:
+        made.systems[2].runs[1].validation_loss = math.nan
+    text = _printed(made, width)
     assert "…" not in text
+    assert all(name in text for name in names if len(name) < 20)
     for row in table_rows(made):
-        for cell in row.cells:
-            assert cell.figure in text
-            assert all(detail in text for detail in cell.details)
-    assert "1 of 3 seeds" in text
+        for header, cell in zip(HEADERS, row.cells, strict=True):
+            if header != "Perplexity":
+                assert cell.figure in text
+                assert all(detail in text for detail in cell.details)
+    assert ("1 of 3 seeds" in text) == (seeds > 1)
 
 
 def test_names_are_no_markup() -> None:
