@@ -1,4 +1,4 @@
-"""`python -m headwise`, which `torchrun -m headwise` needs."""
+"""`python -m headwise` is the command `headwise`; so `torchrun -m headwise train ...` works."""
 
 from headwise.cli import app
 
