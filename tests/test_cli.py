@@ -1,0 +1,388 @@
+"""The commands: what they print, where, and how they end."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numerals
+import pytest
+from typer.testing import CliRunner
+
+from headwise import experiment
+from headwise.cli import app
+from headwise.recipe import shipped_recipes
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A folder with a corpus and its recipe, numerals.yaml."""
+    folder = tmp_path_factory.mktemp("world")
+    numerals.write_recipe(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(world):
+    """The folder of a finished run."""
+    folder = world / "run"
+    done = headwise("train", world / "numerals.yaml", "--system", "mae", "--output", folder)
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+def headwise(*arguments, stdin=None):
+    return CliRunner().invoke(app, [str(a) for a in arguments], input=stdin)
+
+
+def refused(*arguments, stdin=None):
+    """What a command says that ends with an error of the user's."""
+    done = headwise(*arguments, stdin=stdin)
+    assert done.exit_code == 2, done.output
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: ")
+    return done.stderr.removeprefix("error: ")
+
+
+# Help
+
+
+def test_without_a_command_help_is_shown():
+    done = headwise()
+    for command in ("compare", "train", "evaluate", "translate", "recipes"):
+        assert command in done.output
+
+
+@pytest.mark.parametrize("command", ["compare", "train", "evaluate", "translate", "recipes"])
+def test_every_command_has_help(command):
+    done = headwise(command, "--help")
+    assert done.exit_code == 0
+    assert len(done.stdout.splitlines()) > 5
+
+
+def test_recipes_are_listed_one_a_line():
+    done = headwise("recipes")
+    assert done.exit_code == 0
+    for name in shipped_recipes():
+        assert re.search(rf"^{name} +\w+", done.stdout, re.MULTILINE)
+
+
+# Train, evaluate, translate
+
+
+def test_train_prints_what_it_read_did_and_left(world):
+    folder = world / "printed"
+    done = headwise("train", world / "numerals.yaml", "--system", "moa", "--output", folder)
+    assert done.exit_code == 0
+    lines = done.stdout.splitlines()
+    assert lines[0] == "text files train.en, train.fr"
+    assert lines[1].startswith("train: ")
+    assert re.search(
+        r"^moa: step 3/6 loss \d\.\d+ valid \d\.\d+ [\d,]+ tokens/s$", done.stdout, re.M
+    )
+    assert re.search(r"^validation loss \d\.\d{3}  BLEU .*chrF", done.stdout, re.M)
+    assert lines[-1] == f"model: {folder / 'model'}"
+
+
+def test_train_without_a_system_takes_the_recipe_as_it_stands(world):
+    folder = world / "plain"
+    recipe = world / "numerals.yaml"
+    done = headwise("train", recipe, "--output", folder, "--set", "training.max_steps=1")
+    assert done.exit_code == 0
+    result = json.loads((folder / "result.json").read_text())
+    assert (result["system"], result["steps"], result["attention"]) == ("model", 1, [])
+
+
+def test_the_default_folder_names_recipe_and_system(world, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    short = ("--set", "training.max_steps=1")
+    assert headwise("train", world / "numerals.yaml", "--system", "mae", *short).exit_code == 0
+    assert (tmp_path / "runs" / "numerals-mae" / "result.json").is_file()
+
+
+def test_evaluate_gives_the_scores_of_the_run(run):
+    done = headwise("evaluate", run)
+    assert done.exit_code == 0
+    score = json.loads((run / "result.json").read_text())["score"]
+    assert re.search(r"^test: \d+ sentences$", done.stdout, re.M)
+    interval = f"[{score['bleu_low']:.2f}, {score['bleu_high']:.2f}]"
+    assert f"BLEU {score['bleu']:.2f} {interval}  {score['bleu_signature']}" in done.stdout
+    assert f"chrF {score['chrf']:.2f} [" in done.stdout
+    assert score["chrf_signature"] in done.stdout
+
+
+def test_evaluate_takes_another_part_and_other_settings(run):
+    done = headwise("evaluate", run, "--part", "validation", "--set", "evaluation.bleu=tokenized")
+    assert done.exit_code == 0
+    assert re.search(r"^validation: \d+ sentences$", done.stdout, re.M)
+    assert "smooth:none" in done.stdout
+
+
+def test_translate_gives_a_line_for_each_line(run, tmp_path):
+    lines = ["one two", "", "three\u2028four", "   ", "five"]
+    source = tmp_path / "source.txt"
+    source.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    of_file = headwise("translate", run, source)
+    assert of_file.exit_code == 0
+    translated = of_file.stdout.split("\n")
+    assert len(translated) == len(lines) + 1
+    assert [bool(line) for line in translated] == [True, False, True, False, True, False]
+    of_stdin = headwise("translate", run, stdin="\r\n".join(lines) + "\r\n")
+    assert of_stdin.stdout == of_file.stdout
+    without_end = headwise("translate", run, stdin="\n".join(lines))
+    assert without_end.stdout == of_file.stdout
+
+
+def test_translate_gives_what_the_run_kept(run, world):
+    pairs = dict(numerals.pairs(120))
+    corpus = experiment.load_corpus(experiment.open_run(run)[0].data)
+    assert {pair.source for pair in corpus.test} < set(pairs)
+    done = headwise("translate", run, stdin="\n".join(pair.source for pair in corpus.test))
+    assert done.stdout == (run / "translations.txt").read_text(encoding="utf-8")
+
+
+def test_translate_of_nothing_is_nothing(run):
+    done = headwise("translate", run, stdin="")
+    assert (done.exit_code, done.stdout) == (0, "")
+
+
+# Compare
+
+
+def test_compare_leaves_figures_and_a_report(world, monkeypatch):
+    folder = world / "compared"
+    arguments = ("compare", world / "numerals.yaml", "--systems", "mae, standard")
+    arguments += ("--seeds", "1,3", "--output", folder)
+    monkeypatch.setattr(sys, "argv", ["headwise", *map(str, arguments)])
+    done = headwise(*arguments)
+    assert done.exit_code == 0, done.output
+    found = json.loads((folder / "comparison.json").read_text())
+    assert [system["name"] for system in found["systems"]] == ["mae", "standard"]
+    assert [run["seed"] for run in found["systems"][0]["runs"]] == [1, 3]
+    assert found["command"].startswith("headwise compare ")
+    assert "'mae, standard'" in found["command"]  # can be pasted into a shell
+    report = (folder / "report.html").read_text(encoding="utf-8")
+    assert report.lstrip().startswith("<!")
+    assert done.stdout.rstrip().endswith(f"report: {folder / 'report.html'}")
+    assert not [path for path in folder.rglob("*") if "partial" in path.name]
+
+    # Once more, nothing is trained, and the figures are the same but for the time of a step.
+    monkeypatch.setattr(experiment, "run_training", None)
+    assert headwise(*arguments).exit_code == 0
+    again = json.loads((folder / "comparison.json").read_text())
+    for system in (*found["systems"], *again["systems"]):
+        del system["relative_step_time"]
+    assert again == found
+
+
+def test_compare_takes_all_systems_and_the_recipes_seed(world, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    seen = {}
+
+    def spy(file, systems, seeds, folder, command, console):
+        seen.update(systems=systems, seeds=seeds, folder=str(folder))
+
+    monkeypatch.setattr("headwise.comparison.compare_systems", spy)
+    assert headwise("compare", world / "numerals.yaml", "--set", "training.seed=5").exit_code == 0
+    assert seen == {"systems": ["standard", "mae", "moa"], "seeds": [5], "folder": "runs/numerals"}
+
+
+# What is refused
+
+
+def test_the_errors_of_recipes_reach_the_user(world):
+    assert "did you mean 'interface-strings'?" in refused("train", "interface-string")
+    recipe = world / "numerals.yaml"
+    assert "did you mean 'max_steps'?" in refused("train", recipe, "--set", "training.max_step=1")
+    assert "there is no system 'ma'" in refused("train", recipe, "--system", "ma")
+    assert "there is no system 'ma'" in refused("compare", recipe, "--systems", "standard,ma")
+    assert "expected key.key=value" in refused("compare", recipe, "--set", "training")
+    assert not (world / "runs").exists()
+
+
+@pytest.mark.parametrize("seeds", ["one", "1,,x", "1,1", ",", "-1", "1.5"])
+def test_wrong_seeds(world, seeds):
+    said = refused("compare", world / "numerals.yaml", f"--seeds={seeds}")
+    assert f"--seeds is {seeds!r}, expected" in said
+
+
+def test_a_system_named_twice(world):
+    said = refused("compare", world / "numerals.yaml", "--systems", "mae,mae")
+    assert "--systems is 'mae,mae', expected different systems" in said
+
+
+def test_a_recipe_without_systems_cannot_be_compared(world):
+    said = refused("compare", world / "numerals.yaml", "--set", "systems={}")
+    assert "names no systems" in said
+
+
+def test_a_wrong_part(run):
+    said = refused("evaluate", run, "--part", "tset")
+    assert "--part is 'tset', expected one of train, validation, test" in said
+
+
+@pytest.mark.parametrize("command", ["evaluate", "translate"])
+def test_what_is_no_run(tmp_path, command):
+    said = refused(command, tmp_path)
+    assert f"{tmp_path} is not a run of headwise: it has no recipe.yaml" in said
+
+
+def test_a_run_under_a_changed_recipe_shows_the_difference(run, world):
+    before = sorted(path.name for path in run.iterdir())
+    arguments = ("train", world / "numerals.yaml", "--system", "mae", "--output", run)
+    said = refused(*arguments, "--set", "training.learning_rate=0.5")
+    assert "holds a run of another recipe" in said
+    assert "training.learning_rate: 0.003 before, 0.5 now" in said
+    assert sorted(path.name for path in run.iterdir()) == before
+
+
+def test_a_folder_of_other_things(world, tmp_path):
+    (tmp_path / "thesis.tex").touch()
+    for command in ("train", "compare"):
+        said = refused(command, world / "numerals.yaml", "--output", tmp_path)
+        assert "holds other things (thesis.tex)" in said
+    said = refused("train", world / "numerals.yaml", "--output", tmp_path / "thesis.tex")
+    assert "thesis.tex is a file" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_files_that_do_not_fit_together(world, tmp_path):
+    short = tmp_path / "short.fr"
+    short.write_text("un\ndeux\n")
+    arguments = ("train", world / "numerals.yaml", "--output", tmp_path / "run")
+    said = refused(*arguments, "--set", f"data.train.target={short}")
+    assert "120" in said
+    assert "2" in said
+    said = refused(*arguments[:2], "--output", tmp_path / "r", "--set", "data.train.target=no.fr")
+    assert "no.fr" in said
+
+
+def test_text_that_is_not_utf_8(run, tmp_path):
+    source = tmp_path / "latin.txt"
+    source.write_bytes(b"one\ncaf\xe9\n")
+    assert "line 2: not UTF-8" in refused("translate", run, source)
+    assert "standard input is not UTF-8" in refused("translate", run, stdin=b"caf\xe9")
+
+
+def test_a_file_to_translate_that_is_not_there(run, tmp_path):
+    assert "none.txt" in refused("translate", run, tmp_path / "none.txt")
+
+
+def test_a_checkpoint_cut_short(world, monkeypatch):
+    folder = world / "cut"
+    arguments = ("train", world / "numerals.yaml", "--output", folder)
+    assert headwise(*arguments).exit_code == 0
+    (folder / "result.json").unlink()
+    cut = folder / "checkpoint-6" / "optimizer.pt"
+    cut.write_bytes(cut.read_bytes()[:-200])
+    done = headwise(*arguments)
+    assert done.exit_code == 2
+    assert f"{cut} cannot be read" in done.stderr
+    assert f"delete {cut.parent} to go on from the one before it" in done.stderr
+
+
+def test_mistakes_of_ours_keep_their_traceback(run, monkeypatch):
+    def broken(*_):
+        raise KeyError("a mistake of ours")
+
+    monkeypatch.setattr(experiment, "open_run", broken)
+    assert isinstance(headwise("evaluate", run).exception, KeyError)
+
+
+# Stopping
+
+
+def test_ctrl_c_outside_of_training(world, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(experiment, "load_corpus", interrupted)
+    done = headwise("train", world / "numerals.yaml", "--output", tmp_path / "run")
+    assert done.exit_code == 130
+    assert "stopped. The same command goes on from here." in done.stderr
+
+
+STOPPED = """
+import os, signal, sys
+from headwise import experiment
+from headwise.cli import app
+
+join = experiment.collate
+def interrupted_in_the_second_step(items, padding):
+    interrupted_in_the_second_step.calls += 1
+    if interrupted_in_the_second_step.calls == 2:
+        os.kill(os.getpid(), signal.SIGINT)
+    return join(items, padding)
+interrupted_in_the_second_step.calls = 0
+experiment.collate = interrupted_in_the_second_step
+sys.argv = ["headwise", *sys.argv[1:]]
+app()
+"""
+
+
+def test_ctrl_c_in_training(world):
+    folder = world / "stopped"
+    arguments = ["train", str(world / "numerals.yaml"), "--output", str(folder)]
+    stopped = subprocess.run(
+        [sys.executable, "-c", STOPPED, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+    )
+    assert stopped.returncode == 130, stopped.stderr
+    assert "stopped at step 2. The same command goes on from here." in stopped.stderr
+    assert "Traceback" not in stopped.stderr
+    assert (folder / "checkpoint-2").is_dir()
+    assert not (folder / "result.json").exists()
+
+    done = headwise(*arguments)
+    assert done.exit_code == 0
+    assert "step 6/6" in done.stdout
+    whole = headwise(*arguments[:2], "--output", world / "whole")
+    assert whole.exit_code == 0
+    results = [
+        json.loads((world / name / "result.json").read_text()) for name in ("stopped", "whole")
+    ]
+    for kind in ("loss", "eval_loss"):
+        curves = [[r[kind] for r in result["history"] if kind in r] for result in results]
+        assert curves[0] == pytest.approx(curves[1], abs=1e-5)
+
+
+# Several processes
+
+
+def test_compare_with_two_processes_gives_the_losses_of_one(world):
+    changes = [
+        *("--set", "model.dropout=0", "--set", "training.max_steps=3"),
+        *("--set", "training.gates.learning_rate=0.5"),
+    ]
+    attention = "{encoder_self: {system: mae, gate_dropout: 0}, decoder_self: moa}"
+    changes += ["--set", f"systems.mae.model.attention={attention}"]
+    compare = ["compare", str(world / "numerals.yaml"), *changes, "--output"]
+    launched = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc_per_node", "2", "-m", "headwise", *compare, str(world / "two")),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+    )
+    assert launched.returncode == 0, launched.stderr
+    assert launched.stdout.count("report: ") == 1  # one process prints
+    assert headwise(*compare, world / "one").exit_code == 0
+    two, one = (
+        json.loads((world / name / "comparison.json").read_text())["systems"]
+        for name in ("two", "one")
+    )
+    for of_two, of_one in zip(two, one, strict=True):
+        assert of_two["name"] == of_one["name"]
+        curves = [
+            [r.get("loss", r.get("eval_loss")) for r in system["runs"][0]["history"]]
+            for system in (of_two, of_one)
+        ]
+        assert curves[0] == pytest.approx(curves[1], abs=1e-4)
