@@ -156,6 +156,19 @@ class MixtureOfAttentionHeads(MultiHeadAttention):
         # q: (batch, top_k, queries, head_dim)
         return Projected(q, *self._keys_and_values(inputs), choice)
 
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
+    ) -> Tensor:
+        # A mask that is the same for all heads and queries: (1, keys) or (batch, 1, 1, keys).
+        same_keys = mask is None or mask.size(-2) == (1 if mask.dim() == 2 else mask.size(1)) == 1
+        if is_causal or not same_keys:
+            return super().attend(q, k, v, mask, is_causal)
+        # The chosen heads are then so many more queries to the one key head, in the order in which
+        # they lie in memory: nothing is copied.
+        folded = q.transpose(1, 2).flatten(1, 2).unsqueeze(1)  # (batch, 1, queries * top_k, D)
+        read = super().attend(folded, k, v, mask, False)
+        return read.reshape(q.size(0), q.size(2), self.top_k, -1).transpose(1, 2)
+
     def combine(self, heads: Tensor, inputs: Inputs, choice: _Choice) -> tuple[Tensor, Routing]:
         joined = heads.transpose(1, 2)  # (batch, queries, top_k, head_dim)
         scales = choice.scales.to(joined.dtype)
