@@ -75,11 +75,14 @@ class _Counter:
         chosen = out.routing.indices
         self.kind = "gates" if chosen is None else "choices"
         if chosen is None:
-            chosen = weights.argmax(-1, keepdim=True)
-        self.uniform = math.log(experts if self.kind == "gates" else chosen.size(-1))
-        share = real.unsqueeze(-1).expand(chosen.shape) / chosen.size(-1)
-        load = torch.zeros(experts, device=weights.device)
-        load.index_add_(0, chosen.flatten(), share.flatten())
+            self.uniform = math.log(experts)
+            largest = (weights == weights.amax(-1, keepdim=True)).float()
+            share = largest / largest.sum(-1, keepdim=True)  # UNI-MAE's gates are all the largest
+        else:
+            self.uniform = math.log(chosen.size(-1))
+            each = torch.full(chosen.shape, 1 / chosen.size(-1), device=weights.device)
+            share = torch.zeros_like(weights).scatter_(-1, chosen, each)
+        load = (share * real.unsqueeze(-1)).flatten(0, -2).sum(0)
         self.load = load if self.load is None else self.load + load
 
     def record(self) -> AttentionRecord | None:

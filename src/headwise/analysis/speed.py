@@ -26,7 +26,7 @@ def relative_step_times(
     A round runs every model forward and backward on the same batches, one model after the other;
     the ratio is taken within each round, so that a machine whose speed drifts does not matter, and
     the median over rounds counts. For MAE it is an F step plus the share of a G step that its
-    schedule asks for. Parameters do not change.
+    schedule asks for. Parameters do not change, but the running statistics of gates do.
 
     Args:
         models: name to model; the first is the baseline.
