@@ -1,8 +1,11 @@
 """From text to translated text: beam search over batches of similar length."""
 
 from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
+from torch import Tensor
+from transformers import StoppingCriteria, StoppingCriteriaList
 
 from headwise.models.seq2seq import Seq2SeqLM
 from headwise.tasks.metrics import EvaluationSettings
@@ -41,7 +44,7 @@ def translate(
     for batch in TokenBudgetSampler(lengths, budget, shuffle=False) if lengths else ():
         items: list[TranslationItem] = [{"input_ids": sources[i], "labels": []} for i in batch]
         inputs = collate(items, tokenizer.pad_token_id)
-        longest = max(lengths[i] for i in batch)
+        limits = [settings.max_length(lengths[i]) for i in batch]
         with torch.no_grad():
             outputs = model.generate(
                 inputs["input_ids"].to(model.device),
@@ -49,7 +52,8 @@ def translate(
                 num_beams=settings.beam_size,
                 length_penalty=settings.length_penalty,
                 # The start token counts as one of the sequence.
-                max_length=settings.max_length(longest) + 1,
+                max_length=max(limits) + 1,
+                stopping_criteria=StoppingCriteriaList([_OwnLimit(limits)]),
                 early_stopping=False,
                 do_sample=False,
             )
@@ -58,3 +62,16 @@ def translate(
         if advance is not None:
             advance(len(batch))
     return translations
+
+
+class _OwnLimit(StoppingCriteria):
+    """Ends each translation at its own source's limit, whatever else is in the batch."""
+
+    def __init__(self, limits: list[int]) -> None:
+        self.limits = torch.tensor(limits)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **_: Any) -> torch.BoolTensor:
+        # Rows are candidates, as many for each source.
+        limits = self.limits.to(input_ids.device)
+        limits = limits.repeat_interleave(len(input_ids) // len(limits))
+        return cast(torch.BoolTensor, input_ids.size(1) > limits)
