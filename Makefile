@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# The release that headwise is developed with. On Linux, torch's default wheels bring CUDA along;
+# The release that headwise is developed with. Linux wheels may bring CUDA along;
 # for a smaller install see https://pytorch.org/get-started.
 TORCH ?= torch==2.13.0
 
@@ -16,8 +16,8 @@ $(VENV)/installed: pyproject.toml
 	$(BIN)/pip install --quiet --editable ".[dev]"
 	touch $@
 
-demo: install  ## train and compare three systems on English to French interface strings
-	$(BIN)/headwise compare demo --output runs/demo
+demo: install  ## train and compare three systems; prints where the report is
+	$(BIN)/headwise compare --output runs/demo
 
 test: install  ## the whole test suite, with coverage
 	$(BIN)/python -m pytest --numprocesses 2 --cov=headwise --cov-report=term-missing:skip-covered
