@@ -11,6 +11,7 @@ TORCH ?= torch==2.13.0
 install: $(VENV)/installed
 
 $(VENV)/installed: pyproject.toml
+	@echo "installing into $(VENV), which takes some minutes"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet "$(TORCH)"
 	$(BIN)/pip install --quiet --editable ".[dev]"
