@@ -69,6 +69,12 @@ def test_recipes_are_listed_one_a_line():
         assert re.search(rf"^{name} +\w+", done.stdout, re.MULTILINE)
 
 
+def test_a_recipe_can_be_printed_to_start_ones_own(tmp_path):
+    done = headwise("recipes", "multi30k-en-de")
+    assert done.stdout == shipped_recipes()["multi30k-en-de"]
+    assert "did you mean 'multi30k-en-de'?" in refused("recipes", "multi30k")
+
+
 # Train, evaluate, translate
 
 

@@ -1,0 +1,63 @@
+"""The progress bar, on a terminal and elsewhere."""
+
+import io
+import re
+
+import pytest
+import toy
+from rich.console import Console
+
+from headwise.training.run import run_training
+
+
+def shown(folder, *, terminal):
+    """What training shows on a console."""
+    written = io.StringIO()
+    console = Console(file=written, force_terminal=terminal, width=120, color_system=None)
+    run = run_training(
+        toy.model(),
+        toy.Reversals(40),
+        toy.Reversals(8, seed=1),
+        toy.join,
+        toy.settings(),
+        folder,
+        label="reversals",
+        console=console,
+    )
+    return written.getvalue(), run
+
+
+def test_on_a_terminal_a_bar_ends_with_the_last_figures(tmp_path):
+    text, run = shown(tmp_path, terminal=True)
+    last = re.findall(r"reversals .*", text)[-1]
+    losses = {kind: loss for _, kind, loss in toy.curve(run)}
+    assert "12/12" in last
+    assert f"loss {losses['loss']:.3f} valid {losses['eval_loss']:.3f}" in last
+    assert re.search(r"[\d,]+ tokens/s", last)
+    assert "left" in last
+    assert text.endswith("\x1b[?25h")  # the cursor is back
+
+
+def test_elsewhere_there_is_a_line_for_each_validation(tmp_path):
+    text, run = shown(tmp_path, terminal=False)
+    validations = [(step, loss) for step, kind, loss in toy.curve(run) if kind == "eval_loss"]
+    lines = [line for line in text.splitlines() if line]
+    assert len(lines) == len(validations) == 3
+    for line, (step, loss) in zip(lines, validations, strict=True):
+        assert line.startswith(f"reversals: step {step}/12 loss ")
+        assert f"valid {loss:.3f}" in line
+
+
+def test_the_bar_is_taken_down_after_an_error(tmp_path):
+    written = io.StringIO()
+    console = Console(file=written, force_terminal=True, width=100)
+
+    def broken(items):
+        raise RuntimeError("no batch")
+
+    with pytest.raises(RuntimeError, match="no batch"):
+        run_training(
+            *(toy.model(), toy.Reversals(40), toy.Reversals(8), broken, toy.settings(), tmp_path),
+            console=console,
+        )
+    assert written.getvalue().endswith("\x1b[?25h")
