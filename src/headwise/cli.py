@@ -100,9 +100,10 @@ def compare(
         if comparison is None:
             return
         write_text(folder / "comparison.json", comparison.model_dump_json(indent=1))
-        write_report(comparison, folder / "report.html")
+        report = folder / "report.html"
+        write_report(comparison, report)
         console.print(comparison_table(comparison))
-        console.print(f"report: {folder / 'report.html'}", soft_wrap=True, highlight=False)
+        console.print(f"report: {report}", soft_wrap=True, highlight=False, markup=False)
 
 
 @app.command()
@@ -135,7 +136,7 @@ def train(
             f"validation loss {result.validation_loss:.3f}  {_score_line(result.score)}",
             highlight=False,
         )
-        console.print(f"model: {folder / 'model'}", soft_wrap=True, highlight=False)
+        console.print(f"model: {folder / 'model'}", soft_wrap=True, highlight=False, markup=False)
 
 
 @app.command()

@@ -81,7 +81,7 @@ def prepare_data(recipe: Recipe, folder: Path, console: Console) -> Data:
     """Read the corpus; learn the vocabularies, or load those that `folder` has."""
     corpus = load_corpus(recipe.data)
     for line in corpus.notes.summary():
-        console.print(f"[dim]{line}", highlight=False)
+        console.print(line, style="dim", highlight=False, markup=False)
     if (folder / TOKENIZER).is_dir():
         tokenizer = TranslationTokenizer.load(folder / TOKENIZER)
     else:
