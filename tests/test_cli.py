@@ -79,7 +79,7 @@ def test_a_recipe_can_be_printed_to_start_ones_own(tmp_path):
 
 
 def test_train_prints_what_it_read_did_and_left(world):
-    folder = world / "printed"
+    folder = world / "[printed]"
     done = headwise("train", world / "numerals.yaml", "--system", "moa", "--output", folder)
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
