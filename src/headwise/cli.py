@@ -18,7 +18,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     help="What to do with the heads of multi-head attention other than concatenating them: train, "
-    "compare and use the systems that five papers propose.",
+    "compare and use the systems that papers propose.",
     epilog="A recipe is a YAML file, or the name of one that headwise recipes lists.",
     pretty_exceptions_show_locals=False,
 )
@@ -50,7 +50,7 @@ def recipes(
         shipped = shipped_recipes()
         if name is not None:
             load_recipe(name)
-            typer.echo(shipped.get(name, ""), nl=False)
+            typer.echo(shipped.get(name) or Path(name).read_text(encoding="utf-8"), nl=False)
             return
         table = Table(box=None, pad_edge=False, show_header=False)
         for each in shipped:
@@ -69,14 +69,13 @@ def compare(
         str | None, typer.Option(help="Seeds by commas, each a run of every system: 1,2,3.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Folder for runs and report. [default: runs/RECIPE]")
+        Path | None, typer.Option(help="Folder for runs and report.", show_default="runs/RECIPE")
     ] = None,
     changes: Changes = None,
 ) -> None:
     """Train several systems under one budget and report which is better, at what cost.
 
-    Can be stopped with Ctrl-C and started again: finished systems are not trained again, and the
-    one at hand goes on from its last checkpoint.
+    Stop it with Ctrl-C and start it again as you like: finished systems are not trained again.
     """
     with _clear_errors("The same command goes on from here."):
         from headwise.analysis.report import write_report
@@ -114,7 +113,7 @@ def train(
         typer.Option(help="One of the recipe's systems; without it, the recipe as it stands."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Folder of the run. [default: runs/RECIPE-SYSTEM]")
+        Path | None, typer.Option(help="Folder of the run.", show_default="runs/RECIPE-SYSTEM")
     ] = None,
     changes: Changes = None,
 ) -> None:
@@ -192,10 +191,15 @@ def translate(
         if source is not None:
             lines = read_lines(source)
         else:
-            try:
-                lines = [line.decode("utf-8").rstrip("\r\n") for line in sys.stdin.buffer]
-            except UnicodeDecodeError as error:
-                raise ValueError(f"standard input is not UTF-8: {error}") from error
+            lines = []
+            for line in sys.stdin.buffer:
+                try:
+                    lines.append(line.decode("utf-8").rstrip("\r\n"))
+                except UnicodeDecodeError as error:
+                    number = len(lines) + 1
+                    raise ValueError(
+                        f"standard input, line {number}: not UTF-8: {error}"
+                    ) from None
         for line in translate_texts(model, tokenizer, lines, recipe.evaluation):
             typer.echo(line)
 
@@ -213,6 +217,8 @@ def _clear_errors(when_stopped: str = "") -> Iterator[None]:
     except KeyboardInterrupt:
         Console(stderr=True).print(f"stopped. {when_stopped}", highlight=False)
         raise typer.Exit(130) from None
+    except BrokenPipeError:  # whoever read our output has had enough of it
+        raise typer.Exit(0) from None
     except (ValueError, OSError) as error:
         Console(stderr=True).print(
             f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True

@@ -41,9 +41,11 @@ def compare_systems(
     What `folder` already holds is not trained again; the first system is the baseline. With
     several processes only the main one gets a comparison, the others None.
     """
+    file.check_comparable()
     recipes = {name: file.system(name) for name in systems}
     # Other systems and seeds may join later, but on the same data and vocabularies.
-    claim_folder(folder, file.recipe.model_copy(update={"systems": {}}))
+    shared = file.recipe.model_copy(update={"systems": {}})
+    claim_folder(folder, shared, stamp_name="comparison.yaml")
     data = prepare_data(next(iter(recipes.values())), folder, console)
     runs: dict[str, list[RunResult]] = {name: [] for name in systems}
     for seed in seeds:

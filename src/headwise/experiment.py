@@ -3,6 +3,7 @@
 A run lives in a folder of its own:
 
     recipe.yaml         what it is a run of; nothing else is ever trained in the folder
+    corpus.sha256       and on what data (of a comparison: in the folder above)
     tokenizer/          the vocabularies
     checkpoint-N/       what it resumes from
     model/              the final model, a Hugging Face folder
@@ -10,6 +11,7 @@ A run lives in a folder of its own:
     result.json         figures; once it is there the run is finished
 """
 
+import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +33,7 @@ from headwise.files import write_text
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.seq2seq import Seq2SeqLM
 from headwise.recipe import Recipe, differences, load_recipe, to_yaml
-from headwise.tasks.corpora import Corpus, Pair, load_corpus
+from headwise.tasks.corpora import PARTS, Corpus, Pair, load_corpus
 from headwise.tasks.metrics import EvaluationSettings, TranslationScore, score
 from headwise.tasks.tokenization import TranslationTokenizer
 from headwise.tasks.translating import translate
@@ -40,8 +42,9 @@ from headwise.training.batching import BatchLoader, TokenBudgetSampler
 from headwise.training.run import MODEL, run_training
 from headwise.training.validation import validation_loss
 
-RECIPE, TOKENIZER, TRANSLATIONS, RESULT = (
+RECIPE, CORPUS, TOKENIZER, TRANSLATIONS, RESULT = (
     "recipe.yaml",
+    "corpus.sha256",
     "tokenizer",
     "translations.txt",
     "result.json",
@@ -82,6 +85,7 @@ def prepare_data(recipe: Recipe, folder: Path, console: Console) -> Data:
     corpus = load_corpus(recipe.data)
     for line in corpus.notes.summary():
         console.print(line, style="dim", highlight=False, markup=False)
+    _check_same_corpus(corpus, folder)
     if (folder / TOKENIZER).is_dir():
         tokenizer = TranslationTokenizer.load(folder / TOKENIZER)
     else:
@@ -90,6 +94,23 @@ def prepare_data(recipe: Recipe, folder: Path, console: Console) -> Data:
             tokenizer.save(folder / TOKENIZER)
     parts = (corpus.train, corpus.validation, corpus.test)
     return Data(corpus, tokenizer, *(TranslationDataset(part, tokenizer) for part in parts))
+
+
+def _check_same_corpus(corpus: Corpus, folder: Path) -> None:
+    """Raise `FolderError` if the runs in `folder` were started on other data."""
+    digest = hashlib.sha256()
+    for part in PARTS:
+        for pair in getattr(corpus, part):
+            digest.update("\0".join((part, *pair, "")).encode("utf-8", "surrogatepass"))
+    stamp = folder / CORPUS
+    if not stamp.is_file():
+        if is_main_process():
+            write_text(stamp, digest.hexdigest() + "\n")
+    elif stamp.read_text(encoding="utf-8").strip() != digest.hexdigest():
+        raise FolderError(
+            f"{folder} holds runs on other data: the corpus has changed since they were started; "
+            f"use another output folder"
+        )
 
 
 def build_model(recipe: Recipe, tokenizer: TranslationTokenizer) -> Seq2SeqLM:
@@ -207,6 +228,9 @@ def open_run(
     Raises:
         FolderError: it is none, or it is not finished.
     """
+    inside = sorted(path.parent.name for path in folder.glob(f"*/{MODEL}"))
+    if inside and not (folder / MODEL).exists():
+        raise FolderError(f"{folder} holds several runs, name one of them: {', '.join(inside)}")
     for name, what in ((RECIPE, "a run of headwise"), (MODEL, "finished"), (TOKENIZER, "whole")):
         if not (folder / name).exists():
             raise FolderError(f"{folder} is not {what}: it has no {name}")
@@ -215,8 +239,8 @@ def open_run(
         model = Seq2SeqLM.from_pretrained(folder / MODEL)
     except (SafetensorError, OSError, ValueError) as error:
         raise FolderError(
-            f"{folder / MODEL} cannot be read ({error}): delete {folder / RESULT} and start the "
-            f"run again, which writes the model anew from its checkpoints"
+            f"{folder / MODEL} cannot be read ({error}): delete {RESULT} from {folder}, if it is "
+            f"there, and start the run again, which writes the model anew from its checkpoints"
         ) from error
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     return recipe, model, TranslationTokenizer.load(folder / TOKENIZER)
@@ -228,14 +252,16 @@ def with_seed(recipe: Recipe, seed: int) -> Recipe:
     return recipe.model_copy(update={"training": training})
 
 
-def claim_folder(folder: Path, recipe: Recipe) -> None:
+def claim_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None:
     """Make `folder` the folder of this recipe's run, or find that it is.
+
+    A comparison stamps its folder with another name than a run does.
 
     Raises:
         FolderError: it holds the run of another recipe (says how they differ), or other things.
     """
     text = to_yaml(recipe)
-    stamp = folder / RECIPE
+    stamp = folder / stamp_name
     if not is_main_process():
         return
     if stamp.is_file():
@@ -253,7 +279,7 @@ def claim_folder(folder: Path, recipe: Recipe) -> None:
     if strangers:
         shown = ", ".join(strangers[:3]) + (", ..." if len(strangers) > 3 else "")
         raise FolderError(
-            f"{folder} holds other things ({shown}) and no {RECIPE}: use another output folder"
+            f"{folder} holds other things ({shown}) and no {stamp_name}: use another output folder"
         )
     folder.mkdir(parents=True, exist_ok=True)
     write_text(stamp, text)

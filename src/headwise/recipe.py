@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 import yaml
@@ -34,6 +34,7 @@ from headwise.models.config import SEQ2SEQ_SITES, Seq2SeqConfig
 from headwise.models.plan import SYSTEMS, build_attention, check_plan, layer_specs
 from headwise.tasks.corpora import CorpusSettings, InterfaceStringsCorpus
 from headwise.tasks.metrics import EvaluationSettings
+from headwise.tasks.sources import CorpusError, read_lines
 from headwise.tasks.tokenization import TokenizerSettings
 from headwise.training.settings import TrainingSettings
 
@@ -57,7 +58,9 @@ class ModelSettings(BaseModel):
     attention: str | dict[str, Any] = Field(
         "standard", description="a system's name, or per site (and layer) a system with options"
     )
-    norm: Literal["post", "pre"] = Field("post", description="layer norm after or before")
+    norm: Literal["post", "pre"] = Field(
+        "post", description="layer norm behind each residual sum, or before each sub-layer"
+    )
     dropout: float = Field(0.1, ge=0, lt=1, description="of embeddings and sub-layers")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="of attention weights")
     ffn_dropout: float = Field(0.0, ge=0, lt=1, description="inside the feed-forward")
@@ -121,7 +124,8 @@ class Recipe(BaseModel):
     evaluation: EvaluationSettings = Field(
         default_factory=lambda: EvaluationSettings(), description="search and scores"
     )
-    systems: dict[str, SystemSettings] = Field(
+    # A name becomes part of a folder's name, and is chosen by commas.
+    systems: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.+-]*$")], SystemSettings] = Field(
         default_factory=dict, description="name to changes; the first is the baseline"
     )
 
@@ -153,6 +157,15 @@ class RecipeFile:
         self.recipe = _validate(name, self._raw)
         for system in self.recipe.systems:
             self.system(system)
+
+    def check_comparable(self) -> None:
+        """Raise `RecipeError` if a `--set` has made all systems one."""
+        own = [name for name, system in self.recipe.systems.items() if "attention" in system.model]
+        if own and any(keys[:2] == ("model", "attention") for keys, _ in self._changes):
+            raise RecipeError(
+                f"--set model.attention would give every system the same attention; change one "
+                f"system with --set systems.{own[0]}.model.attention=..."
+            )
 
     @property
     def system_names(self) -> list[str]:
@@ -194,9 +207,9 @@ def load_recipe(name: str, changes: Sequence[str] = ()) -> RecipeFile:
         if not path.is_file():
             raise RecipeError(f"there is no recipe file {name}")
         try:
-            text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise RecipeError(f"recipe file {name} is not UTF-8: {error}") from error
+            text = "\n".join(read_lines(path))
+        except CorpusError as error:
+            raise RecipeError(f"recipe {error}") from error
     else:
         shipped = shipped_recipes()
         if name not in shipped:
@@ -209,17 +222,21 @@ def load_recipe(name: str, changes: Sequence[str] = ()) -> RecipeFile:
         raise RecipeError(f"recipe {name} is no YAML: {error}") from error
     if not isinstance(raw, dict):
         raise RecipeError(f"recipe {name} holds no keys, expected at least training")
-    return RecipeFile(name, raw, [_parse_change(change) for change in changes])
+    parsed = [_parse_change(change) for change in changes]
+    # Which kind of corpus it is goes first: its other keys depend on it.
+    parsed.sort(key=lambda change: change[0] != ("data", "corpus"))
+    return RecipeFile(name, raw, parsed)
 
 
 def shipped_recipes() -> dict[str, str]:
     """The recipes that come with headwise: name to YAML text, sorted by name."""
     folder = resources.files("headwise") / "recipes"
-    files = [file for file in folder.iterdir() if file.name.endswith(".yaml")]
-    return {
+    texts = {
         file.name.removesuffix(".yaml"): file.read_text(encoding="utf-8")
-        for file in sorted(files, key=lambda file: file.name)
+        for file in folder.iterdir()
+        if file.name.endswith(".yaml")
     }
+    return dict(sorted(texts.items()))
 
 
 def to_yaml(recipe: BaseModel) -> str:
@@ -258,8 +275,16 @@ def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
         if isinstance(inner, Mapping) and isinstance(value, Mapping) and key != "attention":
             merged[key] = _merge(inner, value)
         else:
-            merged[key] = value
+            _put(merged, key, value)
     return merged
+
+
+def _put(mapping: dict[str, Any], key: str, value: Any) -> None:
+    """Set a key; a budget in steps takes the place of one in epochs, and the other way round."""
+    mapping[key] = value
+    for one, other in (("max_steps", "epochs"), ("epochs", "max_steps")):
+        if key == one and value is not None:
+            mapping.pop(other, None)
 
 
 def _assign(raw: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, Any]:
@@ -268,7 +293,7 @@ def _assign(raw: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, Any]
     for (key, *rest), value in changes:
         inner = changed.get(key)
         if not rest:
-            changed[key] = value
+            _put(changed, key, value)
             continue
         inner = inner if isinstance(inner, Mapping) else {}
         # The keys of one kind of corpus are not those of another.

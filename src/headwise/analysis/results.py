@@ -83,7 +83,7 @@ class SystemSummary(BaseModel):
     description: str = Field(description="one line from the recipe, may be empty")
     runs: list[RunResult] = Field(min_length=1)
     relative_step_time: float | None = Field(
-        description="median time of a training step over the baseline's, measured side by side"
+        description="median time of forward and backward over the baseline's, side by side"
     )
     paired_test: PairedTest | None = Field(description="of the first seed; None for the baseline")
 

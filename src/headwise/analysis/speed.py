@@ -1,4 +1,4 @@
-"""How long a training step takes, system against system, measured side by side."""
+"""How long forward and backward of a training step take, system against system, measured side by side."""
 
 import statistics
 import time
@@ -21,7 +21,7 @@ def relative_step_times(
     *,
     repetitions: int = 7,
 ) -> dict[str, float]:
-    """The time of a training step of each model over that of the first.
+    """The time of each model's forward and backward pass over that of the first.
 
     A round runs every model forward and backward on the same batches, one model after the other;
     the ratio is taken within each round, so that a machine whose speed drifts does not matter, and

@@ -97,7 +97,7 @@ def table_notes(comparison: Comparison) -> list[str]:
     source, target = first.macs_lengths
     notes = [
         f"MACs: multiply-accumulates of one forward pass over {source} source and {target} target "
-        "tokens. Time per step: of a training step, baseline = 1.00×. Loss: nats per token, on "
+        "tokens. Time per step: forward and backward, baseline = 1.00×. Loss: nats per token, on "
         "the validation part; perplexity is its exponential. BLEU and chrF: on the test part, "
         "higher is better; in brackets the 95% interval."
     ]

@@ -285,8 +285,8 @@ class MultiHeadAttention(nn.Module):
 
     def _keys_and_values(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         cache = inputs.cache
-        if cache is not None and cache.static and cache.keys is not None:
-            assert cache.values is not None
+        if cache is not None and cache.static and cache.is_filled:
+            assert cache.keys is not None and cache.values is not None
             return cache.keys, cache.values
         k = self._by_head(self.k_proj(inputs.key))
         v = self._by_head(self.v_proj(inputs.value))

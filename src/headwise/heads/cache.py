@@ -1,5 +1,7 @@
 """What one attention module remembers between decoding steps."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -57,7 +59,7 @@ class AttentionCache:
         self.keys = self.values = None
         self.memory = {}
 
-    def _each(self, change) -> None:  # type: ignore[no-untyped-def]
+    def _each(self, change: Callable[[Tensor], Tensor]) -> None:
         if self.keys is not None and self.values is not None:
             self.keys, self.values = change(self.keys), change(self.values)
         self.memory = {name: change(state) for name, state in self.memory.items()}

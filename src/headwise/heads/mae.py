@@ -198,6 +198,7 @@ class ExpertGate(nn.Module):
         self.hidden = nn.Linear(embed_dim, hidden_dim)
         self.output = nn.Linear(hidden_dim, num_experts)
         self.dropout = dropout
+        self.reset_parameters()
 
     def reset_parameters(self) -> None:
         # Through nn.init throughout: from_pretrained makes that spare what it has loaded.

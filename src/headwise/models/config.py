@@ -68,6 +68,8 @@ class Seq2SeqConfig(PreTrainedConfig):
         decoder_start_token_id: int | None = None,
         **kwargs: Any,
     ) -> None:
+        if num_heads < 1:
+            raise ValueError(f"num_heads is {num_heads}, expected a positive number")
         if embed_dim % num_heads:
             raise ValueError(
                 f"embed_dim is {embed_dim}, which num_heads = {num_heads} does not divide"

@@ -94,7 +94,7 @@ class Seq2SeqLM(PreTrainedModel, GenerationMixin):
         use_cache: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
         return_dict: bool | None = None,
-        **_: Any,
+        **unused: Any,
     ) -> Seq2SeqOutput | tuple[Any, ...]:
         """Logits, and with labels the loss.
 
@@ -111,6 +111,13 @@ class Seq2SeqLM(PreTrainedModel, GenerationMixin):
             use_cache: return `past_key_values`, new if none was given.
             num_items_in_batch: divide the token loss by this in place of the number of labels.
         """
+        for name, value in unused.items():
+            # transformers passes flags of what it does not want; what somebody wants is an error.
+            if value is not None and value is not False:
+                raise TypeError(
+                    f"{name} is not an argument of Seq2SeqLM; attention weights and routing come "
+                    f"from the attention modules themselves, see headwise.models.sites"
+                )
         losses = AuxiliaryLoss()
         encoder_padding = None if attention_mask is None else attention_mask == 0
         if encoder_outputs is None:

@@ -110,15 +110,18 @@ def causal_mask(
 
 
 def hides_the_future(attn_mask: Tensor | None) -> bool:
-    """Whether a square attention mask lets no query attend to a later key.
+    """Whether an attention mask lets no query attend to later keys than a causal mask would.
+
+    The last query stands at the last key where there are more keys than queries.
 
     `torch.nn`'s decoder layers may pass a causal mask without saying `is_causal`. A system whose
     combination of heads looks at other positions has to know.
     """
-    if attn_mask is None or attn_mask.size(-1) != attn_mask.size(-2) or attn_mask.size(-1) == 1:
+    if attn_mask is None or attn_mask.size(-2) == 1:
         return False
+    queries, keys = attn_mask.shape[-2:]
     blocked = attn_mask if attn_mask.dtype == torch.bool else _blocks(attn_mask)
-    future = causal_mask(attn_mask.size(-2), attn_mask.size(-1), device=attn_mask.device)
+    future = causal_mask(queries, keys, max(0, keys - queries), attn_mask.device)
     return bool((blocked | ~future).all())
 
 

@@ -106,8 +106,10 @@ def running_mean(
         seen = torch.cat([past, seen], dim=1)  # (batch, window + time, embed_dim + 1)
         if memory is not None:
             memory["recent"] = seen[:, -window:]
-        before = torch.cat([torch.zeros_like(seen[:, :1]), seen.cumsum(1)], dim=1)
-        total = before[:, window + 1 :] - before[:, 1 : time + 1]
+        # The difference of two long sums loses digits, so they get more of them.
+        exact = seen.double() if seen.device.type != "mps" else seen
+        before = torch.cat([torch.zeros_like(exact[:, :1]), exact.cumsum(1)], dim=1)
+        total = (before[:, window + 1 :] - before[:, 1 : time + 1]).to(seen.dtype)
     return total[..., :-1] / total[..., -1:].clamp(min=1)
 
 

@@ -42,13 +42,16 @@ def expert_step(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def gate_step(model: nn.Module) -> Iterator[list[nn.Parameter]]:
-    """Within it, all experts are mixed and only the gates' parameters, which it gives, learn."""
+    """Within it, all experts are mixed and only the gates' parameters, which it gives, learn.
+
+    Gates that are frozen stay so and are not among them.
+    """
     frozen = [parameter for parameter in other_parameters(model) if parameter.requires_grad]
     for parameter in frozen:
         parameter.requires_grad_(False)
     try:
         with _step(model, "gate"):
-            yield gate_parameters(model)
+            yield [parameter for parameter in gate_parameters(model) if parameter.requires_grad]
     finally:
         for parameter in frozen:
             parameter.requires_grad_(True)

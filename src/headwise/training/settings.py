@@ -39,13 +39,15 @@ class TrainingSettings(BaseModel):
     adam_epsilon: float = Field(1e-9, gt=0, description="Adam's epsilon")
     weight_decay: float = Field(0.0, ge=0, description="decoupled; not of biases, norms, gates")
     clip_norm: float = Field(0.0, ge=0, description="largest gradient norm; 0 for no clipping")
-    precision: Literal["float32", "bf16"] = Field("float32", description="of the products")
+    precision: Literal["float32", "bf16"] = Field(
+        "float32", description="of matrix products (autocast); weights stay float32"
+    )
     seed: int = Field(1, ge=0, description="of weights, batches, dropout and draws")
     evaluate_every: int = Field(500, ge=1, description="steps between validations and savings")
     log_every: int = Field(10, ge=1, description="steps between records of the training loss")
     keep_checkpoints: int = Field(2, ge=1, description="how many of the latest stay on disk")
     average_last: int = Field(
-        0, ge=0, description="average the weights of so many of the last checkpoints"
+        0, ge=0, description="for final_model: average, how many of the last checkpoints"
     )
     final_model: Literal["best", "last", "average"] = Field(
         "best", description="which weights are evaluated and kept as the run's model"
@@ -58,6 +60,11 @@ class TrainingSettings(BaseModel):
             raise ValueError("give one of max_steps and epochs")
         if self.final_model == "average" and self.average_last < 2:
             raise ValueError("final_model: average needs average_last of at least 2")
+        if self.average_last and self.final_model != "average":
+            raise ValueError(
+                f"average_last is {self.average_last}, but final_model is {self.final_model!r}: "
+                f"set final_model: average, or leave average_last out"
+            )
         if self.average_last > self.keep_checkpoints:
             raise ValueError(
                 f"average_last is {self.average_last}, but keep_checkpoints is "

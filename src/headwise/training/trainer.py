@@ -156,7 +156,8 @@ class Trainer(transformers.Trainer):
         self, model: nn.Module, inputs: Batch, num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
         undone, self._undone = self._undone, None
-        if undone is not None and self._takes_turns and gate_parameters(self.model):
+        learning = any(gate.requires_grad for gate in gate_parameters(self.model))
+        if undone is not None and self._takes_turns and learning:
             epoch = int(self.state.epoch or 0)
             if gate_step_is_due(self.settings.gates, self.state.global_step, epoch):
                 self._gate_step(*undone)
