@@ -197,9 +197,7 @@ def translate(
                     lines.append(line.decode("utf-8").rstrip("\r\n"))
                 except UnicodeDecodeError as error:
                     number = len(lines) + 1
-                    raise ValueError(
-                        f"standard input, line {number}: not UTF-8: {error}"
-                    ) from None
+                    raise ValueError(f"standard input, line {number}: not UTF-8: {error}") from None
         for line in translate_texts(model, tokenizer, lines, recipe.evaluation):
             typer.echo(line)
 

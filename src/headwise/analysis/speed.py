@@ -1,4 +1,4 @@
-"""How long forward and backward of a training step take, system against system, measured side by side."""
+"""How long forward and backward of a training step take, system against system."""
 
 import statistics
 import time

@@ -54,10 +54,14 @@ class EvaluationSettings(BaseModel):
         "longer ones",
     )
     max_length_ratio: float = Field(
-        1.0, ge=0, description="a translation has at most this times the subwords of its source, plus "
-        "max_length_extra"
+        1.0,
+        ge=0,
+        description="a translation has at most this times the subwords of its source, plus "
+        "max_length_extra",
     )
-    max_length_extra: int = Field(50, ge=1, description="subwords that a translation may have beyond that")
+    max_length_extra: int = Field(
+        50, ge=1, description="subwords that a translation may have beyond that"
+    )
     bleu: BleuKind = Field(
         "sacrebleu",
         description="sacrebleu: raw text, for numbers of today; tokenized: as multi-bleu.perl; "
