@@ -69,9 +69,11 @@ def test_recipes_are_listed_one_a_line():
         assert re.search(rf"^{name} +\w+", done.stdout, re.MULTILINE)
 
 
-def test_a_recipe_can_be_printed_to_start_ones_own(tmp_path):
+def test_a_recipe_can_be_printed_to_start_ones_own(world):
     done = headwise("recipes", "multi30k-en-de")
     assert done.stdout == shipped_recipes()["multi30k-en-de"]
+    own = world / "numerals.yaml"
+    assert headwise("recipes", own).stdout == own.read_text(encoding="utf-8")
     assert "did you mean 'multi30k-en-de'?" in refused("recipes", "multi30k")
 
 
@@ -235,6 +237,13 @@ def test_what_is_no_run(tmp_path, command):
     assert f"{tmp_path} is not a run of headwise: it has no recipe.yaml" in said
 
 
+def test_one_attention_for_all_systems(world, tmp_path):
+    arguments = ("compare", world / "numerals.yaml", "--output", tmp_path / "all")
+    said = refused(*arguments, "--set", "model.attention=moa")
+    assert "would give every system the same attention" in said
+    assert not (tmp_path / "all").exists()
+
+
 def test_a_run_under_a_changed_recipe_shows_the_difference(run, world):
     before = sorted(path.name for path in run.iterdir())
     arguments = ("train", world / "numerals.yaml", "--system", "mae", "--output", run)
@@ -269,7 +278,8 @@ def test_text_that_is_not_utf_8(run, tmp_path):
     source = tmp_path / "latin.txt"
     source.write_bytes(b"one\ncaf\xe9\n")
     assert "line 2: not UTF-8" in refused("translate", run, source)
-    assert "standard input is not UTF-8" in refused("translate", run, stdin=b"caf\xe9")
+    said = refused("translate", run, stdin=b"one\ncaf\xe9\n")
+    assert "standard input, line 2: not UTF-8" in said
 
 
 def test_a_file_to_translate_that_is_not_there(run, tmp_path):
@@ -295,6 +305,15 @@ def test_mistakes_of_ours_keep_their_traceback(run, monkeypatch):
 
     monkeypatch.setattr(experiment, "open_run", broken)
     assert isinstance(headwise("evaluate", run).exception, KeyError)
+
+
+def test_a_reader_that_has_had_enough_is_no_error(run, monkeypatch):
+    def closed(*_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(experiment, "open_run", closed)
+    done = headwise("translate", run, stdin="one\n")
+    assert (done.exit_code, done.stderr) == (0, "")
 
 
 # Stopping

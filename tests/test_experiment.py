@@ -65,8 +65,8 @@ def contents(folder):
 
 def test_a_run_leaves_all_that_it_says_and_nothing_half_written(run, file):
     assert contents(run) == {
-        *("recipe.yaml", "tokenizer", "checkpoint-3", "checkpoint-6", "model"),
-        *("translations.txt", "result.json"),
+        *("recipe.yaml", "corpus.sha256", "tokenizer", "checkpoint-3", "checkpoint-6"),
+        *("model", "translations.txt", "result.json"),
     }
     assert not [path for path in run.rglob("*") if "partial" in path.name]
     result = RunResult.model_validate_json((run / "result.json").read_text())
@@ -159,6 +159,17 @@ def test_a_folder_of_another_recipe_is_refused_with_the_difference(run, file, wo
     assert said.count(" before, ") == 2
 
 
+def test_a_run_on_data_that_have_changed_since_is_refused(tmp_path):
+    recipe = load_recipe(str(numerals.write_recipe(tmp_path))).system("standard")
+    folder = tmp_path / "run"
+    train(recipe, folder, "standard")
+    with (tmp_path / "train.en").open("a") as english, (tmp_path / "train.fr").open("a") as french:
+        english.write("zero\n")
+        french.write("zéro\n")
+    with pytest.raises(FolderError, match="the corpus has changed since they were started"):
+        train(recipe, folder, "standard")
+
+
 def test_a_folder_with_other_things_is_refused_and_untouched(tmp_path, file):
     for name in ("thesis.tex", "data", "b", "a"):
         (tmp_path / name).touch()
@@ -199,13 +210,21 @@ def test_what_is_no_finished_run_cannot_be_opened(tmp_path, file, missing, said)
         open_run(tmp_path)
 
 
+def test_a_folder_of_several_runs_names_them(compared):
+    _, folder = compared
+    with pytest.raises(
+        FolderError, match=r"holds several runs, .* mae-seed1, mae-seed2, moa-seed1"
+    ):
+        open_run(folder)
+
+
 def test_a_model_cut_short_is_written_anew_as_the_message_says(world, file):
     folder = train(file.system("standard"), world / "cut", "standard")
     result = (folder / "result.json").read_text()
     weights = folder / "model" / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:1000])
-    with pytest.raises(FolderError, match=r"model cannot be read .* delete .*result\.json"):
+    with pytest.raises(FolderError, match=r"model cannot be read .* delete result\.json"):
         open_run(folder)
     (folder / "result.json").unlink()
     train(file.system("standard"), folder, "standard")

@@ -148,6 +148,32 @@ def test_null_takes_a_value_back(small):
     assert (recipe.training.max_steps, recipe.training.epochs) == (None, 2)
 
 
+def test_a_budget_in_epochs_takes_the_place_of_one_in_steps(small):
+    file = load_recipe(small, ["training.epochs=3"])
+    for system in file.system_names:  # one of them has max_steps of its own
+        training = file.system(system).training
+        assert (training.max_steps, training.epochs) == (None, 3)
+    of_one = load_recipe(small, ["systems.mae.training.epochs=3"])
+    assert of_one.system("mae").training.max_steps is None
+    assert of_one.system("standard").training.max_steps == 5
+    back = load_recipe(small, ["training.epochs=3", "training.max_steps=4"]).recipe.training
+    assert (back.max_steps, back.epochs) == (4, None)
+
+
+def test_one_attention_for_all_is_no_comparison(small):
+    load_recipe(small, ["systems.mae.model.attention=moa"]).check_comparable()
+    file = load_recipe(small, ["model.attention=moa"])
+    with pytest.raises(RecipeError, match=r"--set systems\.mae\.model\.attention="):
+        file.check_comparable()
+    without_own = load_recipe(small, ["model.attention=moa", "systems={a: {}, b: {}}"])
+    without_own.check_comparable()
+
+
+def test_the_kind_of_corpus_counts_wherever_it_is_named():
+    changes = ["data.train.source=a.txt", "data.train.target=b.txt", "data.corpus=files"]
+    assert str(load_recipe(DEMO, changes).recipe.data.train.source) == "a.txt"
+
+
 def test_another_kind_of_corpus_drops_the_keys_of_the_first():
     changes = ["data.corpus=files", "data.train.source=a.txt", "data.train.target=b.txt"]
     recipe = load_recipe(DEMO, changes).recipe
@@ -190,7 +216,7 @@ def test_a_missing_file_is_named(tmp_path):
         (b"training: [1", "is no YAML"),
         (b"", "holds no keys, expected at least training"),
         (b"- 1", "holds no keys, expected at least training"),
-        (b"description: caf\xe9", "is not UTF-8"),
+        (b"training: {}\ndescription: caf\xe9", "line 2: not UTF-8"),
         (b"model: {embed_dim: 16}", "training is missing"),
     ],
 )
@@ -270,7 +296,7 @@ def test_an_unknown_key_in_a_system_says_which(small):
         ("data.corpus=files", "data.train is missing"),
         ("systems=5", "systems is 5: input should be a valid dictionary"),
         ("tokenizer.vocab_size=100", "tokenizer: vocab_size must be at least 260"),
-        ("training.epochs=3", "training: give one of max_steps and epochs"),
+        ("systems.a/b.model.dropout=0", "systems.a/b"),
         ("training.max_steps=null", "training: give one of max_steps and epochs"),
     ],
 )

@@ -244,6 +244,21 @@ def test_a_g_step_gives_the_gates_parameters():
         assert [id(p) for p in learning] == [id(p) for p in gate_parameters(network)]
 
 
+def test_frozen_gates_stay_as_they_are(tmp_path):
+    network = toy.model("mae")
+    frozen, *others = gate_parameters(network)
+    frozen.requires_grad_(False)
+    before = [parameter.clone() for parameter in (frozen, *others)]
+    toy.watch(tmp_path / "one", network, settings(period=1))
+    assert torch.equal(frozen, before[0])
+    assert not torch.equal(others[1], before[2])
+
+    for parameter in others:
+        parameter.requires_grad_(False)
+    trainer = toy.watch(tmp_path / "all", network, settings(period=1))
+    assert {kind for step in trainer.steps for kind, *_ in step} == {"F"}
+
+
 def test_no_turn_outlasts_training(tmp_path):
     trainer = toy.watch(tmp_path, toy.model("mae"), settings(period=1))
     layers = [m for m in trainer.model.modules() if isinstance(m, MixtureOfAttentiveExperts)]

@@ -28,6 +28,11 @@ def test_an_average_is_of_two_checkpoints_or_more(count):
         TrainingSettings(max_steps=5, final_model="average", average_last=count)
 
 
+def test_a_number_of_checkpoints_to_average_asks_for_the_average():
+    with pytest.raises(ValidationError, match="average_last is 2, but final_model is 'best'"):
+        TrainingSettings(max_steps=5, average_last=2)
+
+
 def test_only_kept_checkpoints_can_be_averaged():
     with pytest.raises(ValidationError, match="average_last is 4, but keep_checkpoints is 3"):
         TrainingSettings(max_steps=5, final_model="average", average_last=4, keep_checkpoints=3)
