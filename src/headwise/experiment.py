@@ -266,6 +266,7 @@ def claim_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None
         return
     if stamp.is_file():
         changed = differences(stamp.read_text(encoding="utf-8"), text)
+        changed = [line for line in changed if not line.startswith("description:")]
         if changed:
             raise FolderError(
                 f"{folder} holds a run of another recipe:\n  "
