@@ -110,7 +110,11 @@ CAUSAL = causal_mask(4, 4)
         (causal_mask(4, 4, offset=1), False),
         (torch.zeros(4, 4, dtype=torch.bool), False),
         (torch.zeros(4, 4).masked_fill(CAUSAL, -5.0), False),
-        (causal_mask(3, 4), False),
+        (causal_mask(3, 4, offset=1), True),  # the last query stands at the last key
+        (causal_mask(3, 4), True),
+        (causal_mask(3, 4, offset=2), False),
+        (causal_mask(4, 3), True),
+        (torch.zeros(4, 3, dtype=torch.bool), False),
         (torch.zeros(1, 1, dtype=torch.bool), False),
     ],
 )
