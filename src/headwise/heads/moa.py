@@ -186,7 +186,7 @@ class MixtureOfAttentionHeads(MultiHeadAttention):
         logits = self.router(query)  # (batch, queries, experts)
         if self.router_noise is not None and self.training:
             logits = logits + torch.randn_like(logits) * F.softplus(self.router_noise(query))
-        # Float32 at least: in bf16 many experts would tie.
+        # Float32 at least: weights that are to sum to 1 want more digits than bf16 has.
         probability = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
         if self.top_k == self.num_experts:
             indices = torch.arange(self.num_experts, device=query.device).expand_as(probability)
