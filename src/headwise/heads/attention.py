@@ -110,6 +110,7 @@ class MultiHeadAttention(nn.Module):
         ValueError: sizes that do not fit together; the message names the argument.
 
     Example:
+        >>> import torch
         >>> attention = MultiHeadAttention(embed_dim=32, num_heads=4)
         >>> x = torch.randn(2, 5, 32)
         >>> attention(x, is_causal=True).output.shape
