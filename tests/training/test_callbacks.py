@@ -32,7 +32,7 @@ def test_on_a_terminal_a_bar_ends_with_the_last_figures(tmp_path):
     last = re.findall(r"reversals .*", text)[-1]
     losses = {kind: loss for _, kind, loss in toy.curve(run)}
     assert "12/12" in last
-    assert f"loss {losses['loss']:.3f} valid {losses['eval_loss']:.3f}" in last
+    assert f"loss {losses['loss']:.2f} valid {losses['eval_loss']:.2f}" in last
     assert re.search(r"[\d,]+ tokens/s", last)
     assert "left" in last
     assert text.endswith("\x1b[?25h")  # the cursor is back
@@ -45,7 +45,7 @@ def test_elsewhere_there_is_a_line_for_each_validation(tmp_path):
     assert len(lines) == len(validations) == 3
     for line, (step, loss) in zip(lines, validations, strict=True):
         assert line.startswith(f"reversals: step {step}/12 loss ")
-        assert f"valid {loss:.3f}" in line
+        assert f"valid {loss:.2f}" in line
 
 
 def test_the_bar_is_taken_down_after_an_error(tmp_path):

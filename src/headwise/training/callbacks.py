@@ -12,7 +12,6 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -55,13 +54,13 @@ class ProgressBar(TrainerCallback):
         if not state.is_world_process_zero or not self.console.is_terminal:
             return
         self.progress = Progress(
-            TextColumn("[bold]{task.description:<12}"),
-            BarColumn(bar_width=24),
+            # All of it within the 80 columns of a terminal.
+            TextColumn("[bold]{task.description:<9}"),
+            BarColumn(bar_width=8),
             MofNCompleteColumn(),
             TextColumn("{task.fields[figures]}"),
-            TimeElapsedColumn(),
+            TimeRemainingColumn(),
             TextColumn("left"),
-            TimeRemainingColumn(elapsed_when_finished=False),
             console=self.console,
         )
         self.progress.start()
@@ -105,7 +104,7 @@ class ProgressBar(TrainerCallback):
 
     def _figures(self) -> str:
         speed = self.tokens / max(1e-9, self.seconds())
-        return f"loss {self.loss:.3f} valid {self.validation:.3f} {speed:,.0f} tokens/s"
+        return f"loss {self.loss:.2f} valid {self.validation:.2f} {speed:,.0f} tokens/s"
 
 
 class StopOnInterrupt(TrainerCallback):
