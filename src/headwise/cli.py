@@ -183,7 +183,7 @@ def translate(
     """Translate lines of text to standard output."""
     with _clear_errors():
         from headwise.experiment import open_run
-        from headwise.tasks.sources import read_lines
+        from headwise.tasks.sources import decoded_lines, read_lines
         from headwise.tasks.translating import translate as translate_texts
 
         _quiet()
@@ -191,13 +191,7 @@ def translate(
         if source is not None:
             lines = read_lines(source)
         else:
-            lines = []
-            for line in sys.stdin.buffer:
-                try:
-                    lines.append(line.decode("utf-8").rstrip("\r\n"))
-                except UnicodeDecodeError as error:
-                    number = len(lines) + 1
-                    raise ValueError(f"standard input, line {number}: not UTF-8: {error}") from None
+            lines = list(decoded_lines(sys.stdin.buffer, "standard input"))
         for line in translate_texts(model, tokenizer, lines, recipe.evaluation):
             typer.echo(line)
 

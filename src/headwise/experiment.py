@@ -25,10 +25,7 @@ from transformers import set_seed
 
 from headwise.analysis.cost import count_macs, count_parameters
 from headwise.analysis.recording import record_attention
-from headwise.analysis.results import (
-    RunResult,
-    Score,
-)
+from headwise.analysis.results import RunResult, Score
 from headwise.files import write_text
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.seq2seq import Seq2SeqLM

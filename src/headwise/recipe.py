@@ -11,7 +11,6 @@ compare: each is a set of changes to the rest of the recipe.
       mae-7: {model: {attention: mae}}
 """
 
-import inspect
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import resources
@@ -24,14 +23,13 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    TypeAdapter,
     ValidationError,
     field_validator,
     model_validator,
 )
 
 from headwise.models.config import SEQ2SEQ_SITES, Seq2SeqConfig
-from headwise.models.plan import SYSTEMS, build_attention, check_plan, layer_specs
+from headwise.models.plan import build_attention, check_plan, layer_specs
 from headwise.tasks.corpora import CorpusSettings, InterfaceStringsCorpus
 from headwise.tasks.metrics import EvaluationSettings
 from headwise.tasks.sources import CorpusError, read_lines
@@ -83,7 +81,6 @@ class ModelSettings(BaseModel):
         with torch.device("meta"):
             for site, depth in zip(SEQ2SEQ_SITES, depths, strict=True):
                 for spec in layer_specs(self.attention, site, depth):
-                    _check_types(site, spec)
                     build_attention(
                         spec,
                         site=site,
@@ -155,8 +152,7 @@ class RecipeFile:
         self._raw = _assign(raw, changes)
         self._changes = changes
         self.recipe = _validate(name, self._raw)
-        for system in self.recipe.systems:
-            self.system(system)
+        self._systems = {system: self._with_changes_of(system) for system in self.recipe.systems}
 
     def check_comparable(self) -> None:
         """Raise `RecipeError` if a `--set` has made all systems one."""
@@ -176,10 +172,13 @@ class RecipeFile:
         """The recipe with the changes of one of its systems, and without the list of them.
 
         Raises:
-            RecipeError: there is no such system, or its changes do not fit.
+            RecipeError: there is no such system.
         """
-        if name not in self.recipe.systems:
+        if name not in self._systems:
             raise RecipeError(_unknown("system", name, self.system_names, f"recipe {self.name}"))
+        return self._systems[name]
+
+    def _with_changes_of(self, name: str) -> Recipe:
         base = {key: value for key, value in self._raw.items() if key != "systems"}
         chosen = self._raw["systems"][name] or {}
         for part in ("model", "training"):
@@ -312,20 +311,6 @@ def _parse_change(change: str) -> Change:
         return keys, yaml.safe_load(value)
     except yaml.YAMLError as error:
         raise RecipeError(f"--set {change!r}: {value!r} is no YAML value") from error
-
-
-def _check_types(site: str, spec: Mapping[str, Any]) -> None:
-    """Raise `ValueError` unless options are of the types that their system's constructor names."""
-    parameters = inspect.signature(SYSTEMS[spec["system"]].__init__).parameters
-    for option, value in spec.items():
-        if option in parameters:
-            try:
-                TypeAdapter(parameters[option].annotation).validate_python(value, strict=True)
-            except ValidationError as error:
-                message = error.errors()[0]["msg"]
-                raise ValueError(
-                    f"attention.{site}.{option} is {value!r}: {message[0].lower()}{message[1:]}"
-                ) from None
 
 
 def _validate(name: str, raw: Mapping[str, Any]) -> Recipe:

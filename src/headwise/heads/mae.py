@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headwise.heads.attention import Inputs, MultiHeadAttention, Routing
-from headwise.ops.masks import hides_the_future
+from headwise.ops.masks import hides_the_future, real_positions
 from headwise.ops.mixture import (
     draw_expert,
     head_scales,
@@ -248,8 +248,8 @@ class ExpertGate(nn.Module):
     def _update_running(self, mean: Tensor, var: Tensor, count: Tensor, enough: Tensor) -> None:
         norm = self.norm
         assert norm.running_mean is not None and norm.running_var is not None
-        assert norm.num_batches_tracked is not None
-        momentum = (0.1 if norm.momentum is None else norm.momentum) * enough
+        assert norm.num_batches_tracked is not None and norm.momentum is not None
+        momentum = norm.momentum * enough
         unbiased = var * count / (count - 1).clamp(min=1)
         # New tensors: the backward pass still needs the ones that were normalised by, and compiled
         # it would read them after they are written to.
@@ -262,10 +262,7 @@ class ExpertGate(nn.Module):
 
 def _batch_statistics(x: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and variance of the rows that are no padding, over all processes, and their number."""
-    real = torch.ones(x.shape[:2], dtype=x.dtype, device=x.device)
-    if padding is not None:
-        real = real.masked_fill(padding, 0.0)
-    real = real.unsqueeze(-1)  # (batch, time, 1)
+    real = real_positions(x, padding).unsqueeze(-1)  # (batch, time, 1)
     count = sum_over_replicas(real.sum())
     mean = sum_over_replicas((x * real).sum((0, 1))) / count.clamp(min=1)
     var = sum_over_replicas(((x - mean).square() * real).sum((0, 1))) / count.clamp(min=1)

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from headwise.heads.attention import MultiHeadAttention
 from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.moa import MixtureOfAttentionHeads, moa_size
@@ -139,6 +141,21 @@ def _check_entry(where: str, entry: Spec) -> None:
         raise ValueError(f"{where}.layers is {layers!r}, expected a list of layers, such as [0, 1]")
     if system == "moa" and "size" in entry:
         moa_size(entry["size"])
+    _check_types(where, entry)
+
+
+def _check_types(where: str, entry: Spec) -> None:
+    """Raise `ValueError` unless options are of the types that their system's constructor names."""
+    parameters = inspect.signature(SYSTEMS[entry["system"]].__init__).parameters
+    for option, value in entry.items():
+        if option in parameters:
+            try:
+                TypeAdapter(parameters[option].annotation).validate_python(value, strict=True)
+            except ValidationError as error:
+                message = error.errors()[0]["msg"]
+                raise ValueError(
+                    f"{where}.{option} is {value!r}: {message[0].lower()}{message[1:]}"
+                ) from None
 
 
 def _unknown(where: str, what: str, name: Any, known: Sequence[str]) -> str:

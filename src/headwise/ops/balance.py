@@ -7,6 +7,7 @@ https://arxiv.org/abs/2210.05144, equations 13 to 16.
 import torch
 from torch import Tensor
 
+from headwise.ops.masks import real_positions
 from headwise.ops.replicas import sum_over_replicas
 
 
@@ -30,9 +31,7 @@ def router_losses(
     """
     experts = logits.size(-1)
     logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
-    real = torch.ones(logits.shape[:2], dtype=logits.dtype, device=logits.device)
-    if padding is not None:
-        real = real.masked_fill(padding, 0.0)
+    real = real_positions(logits, padding)
     probability = (logits.softmax(-1) * real.unsqueeze(-1)).sum((0, 1))  # (experts,)
     squares = (logits.logsumexp(-1).square() * real).sum()
     chosen = real.unsqueeze(-1).expand(indices.shape)

@@ -18,6 +18,17 @@ def padding_positions(key_padding_mask: Tensor | None) -> Tensor | None:
     return _blocks(key_padding_mask)
 
 
+def real_positions(like: Tensor, padding: Tensor | None) -> Tensor:
+    """1 at real positions and 0 at padding, `(batch, time)`, for sums that leave padding out.
+
+    Args:
+        like: `(batch, time, ...)`, whose dtype and device the result has.
+        padding: boolean `(batch, time)`, `True` at padding.
+    """
+    real = torch.ones(like.shape[:2], dtype=like.dtype, device=like.device)
+    return real if padding is None else real.masked_fill(padding, 0.0)
+
+
 def check_padding_mask(name: str, mask: Tensor | None, batch: int, time: int) -> None:
     """Raise `ValueError` unless `mask` is None or a boolean or float `(batch, time)` tensor."""
     if mask is None:

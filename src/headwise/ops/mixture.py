@@ -9,6 +9,8 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
+from headwise.ops.masks import real_positions
+
 
 def left_out_heads(num_heads: int, dropped_heads: int) -> Tensor:
     """`(experts, heads)`, 1 where the expert leaves the head out, in the order of
@@ -64,7 +66,7 @@ def sequence_mean(x: Tensor, padding: Tensor | None = None) -> Tensor:
     """
     if padding is None:
         return x.mean(1)
-    real = (~padding).to(x.dtype).unsqueeze(-1)  # (batch, time, 1)
+    real = real_positions(x, padding).unsqueeze(-1)  # (batch, time, 1)
     return (x * real).sum(1) / real.sum(1).clamp(min=1)
 
 
@@ -87,9 +89,7 @@ def running_mean(
     Returns:
         `(batch, time, embed_dim)`; zeros where nothing but padding has been seen.
     """
-    real = torch.ones(x.shape[:2], dtype=x.dtype, device=x.device)
-    if padding is not None:
-        real = real.masked_fill(padding, 0.0)
+    real = real_positions(x, padding)
     # The count of real positions travels as one more channel: (batch, time, embed_dim + 1).
     seen = torch.cat([x * real.unsqueeze(-1), real.unsqueeze(-1)], dim=-1)
     if window is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gettext
 import gzip
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any, cast
@@ -127,14 +127,8 @@ def read_lines(path: Path) -> list[str]:
     lines: list[str] = []
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for line in file:
-                lines.append(line.decode("utf-8").rstrip("\r\n"))
-    except UnicodeDecodeError as error:
-        raise CorpusError(
-            f"{path}, line {len(lines) + 1}: not UTF-8 (byte 0x{error.object[error.start]:02x} at "
-            f"column {error.start + 1}). Convert the file, for example with "
-            f"`iconv -f LATIN1 -t UTF-8 {path.name}`."
-        ) from None
+            for line in decoded_lines(file, str(path)):
+                lines.append(line)  # one by one: an error tells how many there were
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise CorpusError(
             f"{path}: not a sound gzip file after {len(lines):,} lines ({error}). Copy or download "
@@ -148,6 +142,18 @@ def read_lines(path: Path) -> list[str]:
     if lines:
         lines[0] = lines[0].removeprefix("\ufeff")  # the byte order mark of Windows editors
     return lines
+
+
+def decoded_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
+    """The lines of a UTF-8 stream, without line ends; an error names the stream and the line."""
+    for number, line in enumerate(stream, start=1):
+        try:
+            yield line.decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise CorpusError(
+                f"{name}, line {number}: not UTF-8 (byte 0x{line[error.start]:02x} at column "
+                f"{error.start + 1}). Convert it, for example with `iconv -f LATIN1 -t UTF-8`."
+            ) from None
 
 
 # --- Hugging Face datasets --------------------------------------------------------------------

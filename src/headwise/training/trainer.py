@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import transformers
 from rich.console import Console
 from torch import Tensor, nn
@@ -156,10 +155,10 @@ class Trainer(transformers.Trainer):
         self, model: nn.Module, inputs: Batch, num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
         undone, self._undone = self._undone, None
-        learning = any(gate.requires_grad for gate in gate_parameters(self.model))
-        if undone is not None and self._takes_turns and learning:
+        if undone is not None and self._takes_turns:
             epoch = int(self.state.epoch or 0)
-            if gate_step_is_due(self.settings.gates, self.state.global_step, epoch):
+            due = gate_step_is_due(self.settings.gates, self.state.global_step, epoch)
+            if due and any(gate.requires_grad for gate in gate_parameters(self.model)):
                 self._gate_step(*undone)
         self.progress.count_tokens(_tokens(inputs) * self.args.world_size)
         turn = expert_step(self.model) if self._takes_turns else nullcontext()
@@ -238,7 +237,7 @@ class Trainer(transformers.Trainer):
         if self.args.should_save:
             for left_over in run.glob(".partial-checkpoint-*"):
                 shutil.rmtree(left_over, ignore_errors=True)
-        self._wait_for_everyone()
+        self.accelerator.wait_for_everyone()
         self.save_model(str(partial), _internal_call=True)
         self._save_optimizer_and_scheduler(str(partial))
         self._save_scaler(str(partial))
@@ -252,7 +251,7 @@ class Trainer(transformers.Trainer):
                 if isinstance(callback, ExportableState):
                     self.state.stateful_callbacks[type(callback).__name__] = callback.state()
             self.state.save_to_json(str(partial / STATE))
-        self._wait_for_everyone()
+        self.accelerator.wait_for_everyone()
         if self.args.should_save:
             shutil.rmtree(final, ignore_errors=True)
             partial.replace(final)
@@ -269,10 +268,6 @@ class Trainer(transformers.Trainer):
         for older in checkpoints(run)[:-1]:
             if int(older.name.removeprefix("checkpoint-")) % self.settings.evaluate_every:
                 shutil.rmtree(older, ignore_errors=True)
-
-    def _wait_for_everyone(self) -> None:
-        if self.args.world_size > 1:
-            dist.barrier()
 
     # Running
 
