@@ -1,6 +1,7 @@
 """Runs and comparisons in their folders."""
 
 import json
+import shutil
 
 import numerals
 import pytest
@@ -81,6 +82,14 @@ def test_a_run_leaves_all_that_it_says_and_nothing_half_written(run, file):
         ("decoder_cross", 0, "gates"),
     }
     assert result.seconds > 0
+
+
+def test_a_result_cut_short_is_named_with_the_way_out(run, file, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    (folder / "result.json").write_text((run / "result.json").read_text()[:100])
+    with pytest.raises(FolderError, match="result.json cannot be read .* delete it"):
+        train(file.system("mae"), folder)
 
 
 def test_translations_are_one_a_line(run, file):

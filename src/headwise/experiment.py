@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from safetensors import SafetensorError
@@ -139,7 +140,7 @@ def train_system(
     """
     claim_folder(folder, recipe)
     if (folder / RESULT).is_file():
-        return RunResult.model_validate_json((folder / RESULT).read_text(encoding="utf-8"))
+        return _read_result(folder / RESULT)
     if not (folder / TOKENIZER).is_dir() and is_main_process():
         data.tokenizer.save(folder / TOKENIZER)
     for part in (data.validation, data.test):
@@ -180,6 +181,17 @@ def train_system(
         write_text(folder / TRANSLATIONS, "\n".join(translations) + "\n")
         write_text(folder / RESULT, result.model_dump_json(indent=1))
     return result
+
+
+def _read_result(path: Path) -> RunResult:
+    try:
+        return RunResult.model_validate_json(path.read_text(encoding="utf-8"))
+    except ValidationError as error:
+        problem = error.errors()[0]["msg"]
+        raise FolderError(
+            f"{path} cannot be read ({problem}): delete it, and the same command evaluates the "
+            f"run again from its checkpoints"
+        ) from error
 
 
 def evaluate_system(
@@ -230,7 +242,10 @@ def open_run(
         raise FolderError(f"{folder} holds several runs, name one of them: {', '.join(inside)}")
     for name, what in ((RECIPE, "a run of headwise"), (MODEL, "finished"), (TOKENIZER, "whole")):
         if not (folder / name).exists():
-            raise FolderError(f"{folder} is not {what}: it has no {name}")
+            raise FolderError(
+                f"{folder} is not {what}: it has no {name}; name the folder of a run that "
+                f"`headwise train` or `headwise compare` has finished"
+            )
     recipe = load_recipe(str(folder / RECIPE), changes).recipe
     try:
         model = Seq2SeqLM.from_pretrained(folder / MODEL)
