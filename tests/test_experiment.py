@@ -88,7 +88,7 @@ def test_a_result_cut_short_is_named_with_the_way_out(run, file, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(run, folder)
     (folder / "result.json").write_text((run / "result.json").read_text()[:100])
-    with pytest.raises(FolderError, match="result.json cannot be read .* delete it"):
+    with pytest.raises(FolderError, match=r"result\.json cannot be read .* delete it"):
         train(file.system("mae"), folder)
 
 
