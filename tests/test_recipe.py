@@ -352,7 +352,7 @@ def test_an_unknown_system_gives_the_nearest_and_all_there_are(small):
             ["model.attention={decoder_self: {system: mae, gate_dropout: 5}}"],
             "gate_dropout is 5, expected a probability",
         ),
-        (["model.attention=mea"], "attention names the system 'mea'"),
+        (["model.attention=mea"], "attention: it names the system 'mea'"),
         (["model.attention={encoder: mae}"], "did you mean 'encoder_self'?"),
         (["model.attention={encoder_self: {system: mae, layers: [2]}}"], "names layer 2"),
         (

@@ -1,9 +1,10 @@
 """headwise: what to do with the heads of multi-head attention other than concatenating them."""
 
-from headwise.heads.attention import AttentionOutput, MultiHeadAttention, Routing
+from headwise.heads.attention import Attention, MultiHeadAttention
 from headwise.heads.cache import AttentionCache
 from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.moa import MixtureOfAttentionHeads
+from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.parameters import gate_parameters, other_parameters, output_parameters
 from headwise.models.seq2seq import Seq2SeqLM
@@ -11,14 +12,18 @@ from headwise.models.seq2seq import Seq2SeqLM
 __version__ = "0.1.0"
 
 __all__ = [
+    "Attention",
     "AttentionCache",
     "AttentionOutput",
+    "Macs",
     "MixtureOfAttentionHeads",
     "MixtureOfAttentiveExperts",
     "MultiHeadAttention",
+    "Place",
     "Routing",
     "Seq2SeqConfig",
     "Seq2SeqLM",
+    "System",
     "gate_parameters",
     "other_parameters",
     "output_parameters",

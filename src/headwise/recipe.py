@@ -17,19 +17,16 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-import torch
 import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
     ValidationError,
-    field_validator,
     model_validator,
 )
 
-from headwise.models.config import SEQ2SEQ_SITES, Seq2SeqConfig
-from headwise.models.plan import build_attention, check_plan, layer_specs
+from headwise.models.config import Seq2SeqConfig
 from headwise.tasks.corpora import CorpusSettings, InterfaceStringsCorpus
 from headwise.tasks.metrics import EvaluationSettings
 from headwise.tasks.sources import CorpusError, read_lines
@@ -67,27 +64,10 @@ class ModelSettings(BaseModel):
         None, description="default: all with a joint vocabulary, else target and output"
     )
 
-    @field_validator("attention")
-    @classmethod
-    def _check_plan(cls, plan: str | dict[str, Any]) -> str | dict[str, Any]:
-        check_plan(plan, SEQ2SEQ_SITES)
-        return plan
-
     @model_validator(mode="after")
     def _check_sizes(self) -> "ModelSettings":
-        # Building every attention finds the sizes that do not fit before any data is read.
-        Seq2SeqConfig(embed_dim=self.embed_dim, num_heads=self.num_heads)
-        depths = (self.encoder_layers, self.decoder_layers, self.decoder_layers)
-        with torch.device("meta"):
-            for site, depth in zip(SEQ2SEQ_SITES, depths, strict=True):
-                for spec in layer_specs(self.attention, site, depth):
-                    build_attention(
-                        spec,
-                        site=site,
-                        embed_dim=self.embed_dim,
-                        num_heads=self.num_heads,
-                        dropout=self.attention_dropout,
-                    )
+        # Sizes and systems that do not fit are found before any data is read.
+        Seq2SeqConfig(**self.model_dump(exclude={"share_embeddings"}))
         return self
 
 

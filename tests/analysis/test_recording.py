@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from headwise.analysis.recording import record_attention
-from headwise.heads.attention import AttentionOutput, Routing
+from headwise.heads.system import AttentionOutput, Routing
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.seq2seq import Seq2SeqLM
 from headwise.models.sites import attention_sites

@@ -18,9 +18,10 @@ PLANS: dict[str, Any] = {
         "decoder_cross": {"system": "mae", "gate_window": 3},
     },
     "uni-mae": {
-        site: {"system": "mae", "gate": "uniform"} for site in hw.models.config.SEQ2SEQ_SITES
+        site: {"system": "mae", "gate": "uniform"}
+        for site in ("encoder_self", "decoder_self", "decoder_cross")
     },
-    "moa": dict.fromkeys(hw.models.config.SEQ2SEQ_SITES, MOA),
+    "moa": dict.fromkeys(("encoder_self", "decoder_self", "decoder_cross"), MOA),
     "mixed": {
         "encoder_self": [{**MOA, "layers": [0]}, {"system": "mae", "layers": [1]}],
         "decoder_self": {**MOA, "layers": [1]},

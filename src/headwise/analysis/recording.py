@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headwise.analysis.results import AttentionRecord
-from headwise.heads.attention import AttentionOutput
+from headwise.heads.system import AttentionOutput
 from headwise.models.sites import AttentionSite, attention_sites
 from headwise.ops.masks import padding_positions
 

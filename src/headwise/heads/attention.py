@@ -3,8 +3,10 @@
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from headwise.heads.cache import AttentionCache
+from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
 from headwise.ops.attention import attention_weights, dot_product_attention
 from headwise.ops.masks import (
     check_attention_mask,
@@ -12,34 +14,6 @@ from headwise.ops.masks import (
     merge_masks,
     padding_positions,
 )
-
-
-class Routing(NamedTuple):
-    """What a system decided about its heads.
-
-    Attributes:
-        weights: how much each expert, head or mechanism counts; the last dimension counts them.
-        indices: the experts chosen, `(batch, time, top_k)`, where a system chooses (MoA).
-        loss: a scalar to add to the training loss, its coefficients already in it, or None.
-    """
-
-    weights: Tensor
-    indices: Tensor | None = None
-    loss: Tensor | None = None
-
-
-class AttentionOutput(NamedTuple):
-    """What an attention returns; `out[0]` and `out[1]` are as with `nn.MultiheadAttention`.
-
-    Attributes:
-        output: `(batch, time, embed_dim)`.
-        weights: attention weights `(batch, heads, queries, keys)` if asked for, else None.
-        routing: what the system decided; None for standard attention.
-    """
-
-    output: Tensor
-    weights: Tensor | None
-    routing: Routing | None
 
 
 class Inputs(NamedTuple):
@@ -63,7 +37,7 @@ class Projected(NamedTuple):
     choice: Any = None
 
 
-class _NoPackedWeights:
+class NoPackedWeights:
     """Stands where `nn.TransformerEncoder` looks for the packed weights of its own attention.
 
     In evaluation it would hand them, and the input as a nested tensor, to a fused kernel that
@@ -72,27 +46,23 @@ class _NoPackedWeights:
     """
 
     @property
-    def weight(self) -> "_NoPackedWeights":
+    def weight(self) -> "NoPackedWeights":
         return self
 
     @property
-    def bias(self) -> "_NoPackedWeights":
+    def bias(self) -> "NoPackedWeights":
         return self
 
     def __torch_function__(self, *args: Any, **kwargs: Any) -> Any:
         return NotImplemented
 
 
-class MultiHeadAttention(nn.Module):
-    """Standard multi-head attention.
+class Attention(System):
+    """The three steps that all attentions share: project, attend, combine.
 
-    Vaswani et al. 2017, *Attention Is All You Need*, https://arxiv.org/abs/1706.03762.
-
-        oᵢ = softmax(q Wᵢ^Q (k Wᵢ^K)ᵀ / √head_dim) v Wᵢ^V
-        y  = [o₁; …; o_H] W^O = Σᵢ oᵢ Wᵢ
-
-    It takes the place of `nn.MultiheadAttention(..., batch_first=True)`, also as the `self_attn`
-    or `multihead_attn` of `nn.TransformerEncoderLayer` and `nn.TransformerDecoderLayer`.
+    A subclass makes the parameters, and changes the steps that its paper changes. As they stand,
+    `project` is dense, with `q_proj`, `k_proj` and `v_proj`, and `attend` is scaled dot-product
+    attention; `combine` is each subclass's own.
 
     Args:
         embed_dim: width of queries and of the output.
@@ -100,60 +70,28 @@ class MultiHeadAttention(nn.Module):
         head_dim: width of a head; `embed_dim // num_heads` if not given.
         kdim, vdim: width of keys and values; `embed_dim` if not given.
         dropout: probability with which an attention weight is dropped in training.
-        bias: whether the four projections have a bias.
-
-    Shape:
-        query `(batch, queries, embed_dim)`; key `(batch, keys, kdim)`; value
-        `(batch, keys, vdim)`; output `(batch, queries, embed_dim)`.
-
-    Raises:
-        ValueError: sizes that do not fit together; the message names the argument.
-
-    Example:
-        >>> import torch
-        >>> attention = MultiHeadAttention(embed_dim=32, num_heads=4)
-        >>> x = torch.randn(2, 5, 32)
-        >>> attention(x, is_causal=True).output.shape
-        torch.Size([2, 5, 32])
-        >>> attention(x, need_weights=True).weights.shape
-        torch.Size([2, 4, 5, 5])
     """
 
-    # torch.nn's transformer layers read these of their attention, see _NoPackedWeights.
+    # torch.nn's transformer layers read these of their attention, see NoPackedWeights.
     batch_first: ClassVar[bool] = True
-    in_proj_weight: ClassVar[Any] = _NoPackedWeights()
+    in_proj_weight: ClassVar[Any] = NoPackedWeights()
     in_proj_bias: ClassVar[None] = None
     _qkv_same_embed_dim: ClassVar[bool] = False
+
+    q_proj: nn.Linear
+    k_proj: nn.Linear
+    v_proj: nn.Linear
 
     def __init__(
         self,
         embed_dim: int,
         num_heads: int,
-        *,
         head_dim: int | None = None,
         kdim: int | None = None,
         vdim: int | None = None,
         dropout: float = 0.0,
-        bias: bool = True,
     ) -> None:
         super().__init__()
-        self._set_sizes(embed_dim, num_heads, head_dim, kdim, vdim, dropout)
-        inner_dim = self.num_heads * self.head_dim
-        self.q_proj = nn.Linear(embed_dim, inner_dim, bias=bias)
-        self.k_proj = nn.Linear(self.kdim, inner_dim, bias=bias)
-        self.v_proj = nn.Linear(self.vdim, inner_dim, bias=bias)
-        self.out_proj = nn.Linear(inner_dim, embed_dim, bias=bias)
-        self.reset_parameters()
-
-    def _set_sizes(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        head_dim: int | None,
-        kdim: int | None,
-        vdim: int | None,
-        dropout: float,
-    ) -> None:
         for name, size in (("embed_dim", embed_dim), ("num_heads", num_heads)):
             if size < 1:
                 raise ValueError(f"{name} is {size}, expected a positive number")
@@ -175,13 +113,23 @@ class MultiHeadAttention(nn.Module):
         self.vdim = embed_dim if vdim is None else vdim
         self.dropout = dropout
 
-    def reset_parameters(self) -> None:
-        """Draw the projections afresh, as `nn.MultiheadAttention` does (Glorot uniform)."""
+    @classmethod
+    def from_plan(cls, place: Place, **options: Any) -> Self:
+        sizes = {"num_heads": place.num_heads, "dropout": place.attention_dropout}
+        return cls(place.embed_dim, **{**sizes, **options})
+
+    def dense_projections(self, bias: bool) -> None:
+        """Make `q_proj`, `k_proj` and `v_proj`."""
+        inner_dim = self.num_heads * self.head_dim
+        self.q_proj = nn.Linear(self.embed_dim, inner_dim, bias=bias)
+        self.k_proj = nn.Linear(self.kdim, inner_dim, bias=bias)
+        self.v_proj = nn.Linear(self.vdim, inner_dim, bias=bias)
+
+    def reset_projections(self) -> None:
+        """Draw them afresh, as `nn.MultiheadAttention` does (Glorot uniform)."""
         for proj in (self.q_proj, self.k_proj, self.v_proj):
             # nn.MultiheadAttention draws the three as one matrix of three times the height.
             nn.init.xavier_uniform_(proj.weight, gain=2**-0.5)
-        nn.init.xavier_uniform_(self.out_proj.weight)
-        for proj in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
             if proj.bias is not None:
                 nn.init.zeros_(proj.bias)
 
@@ -280,9 +228,14 @@ class MultiHeadAttention(nn.Module):
         return dot_product_attention(q, k, v, mask, is_causal=is_causal, dropout=dropout)
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing | None]:
-        """The layer's output from what the heads read: `(batch, queries, embed_dim)`."""
-        joined = heads.transpose(1, 2).flatten(2)  # (batch, queries, heads * head_dim)
-        return self.out_proj(joined), None
+        """The output, `(batch, queries, embed_dim)`, from what the heads read."""
+        raise NotImplementedError
+
+    def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
+        """Those of dense projections and of attention; subclasses add what they combine with."""
+        inner_dim = self.num_heads * self.head_dim
+        linear = inner_dim * (queries * self.embed_dim + keys * (self.kdim + self.vdim))
+        return Macs(linear, 2 * queries * keys * inner_dim)
 
     def _keys_and_values(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         cache = inputs.cache
@@ -320,3 +273,72 @@ class MultiHeadAttention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, head_dim={self.head_dim}"
+
+
+class MultiHeadAttention(Attention):
+    """Standard multi-head attention.
+
+    Vaswani et al. 2017, *Attention Is All You Need*, https://arxiv.org/abs/1706.03762.
+
+        oᵢ = softmax(q Wᵢ^Q (k Wᵢ^K)ᵀ / √head_dim) v Wᵢ^V
+        y  = [o₁; …; o_H] W^O = Σᵢ oᵢ Wᵢ
+
+    It takes the place of `nn.MultiheadAttention(..., batch_first=True)`, also as the `self_attn`
+    or `multihead_attn` of `nn.TransformerEncoderLayer` and `nn.TransformerDecoderLayer`.
+
+    Args:
+        embed_dim: width of queries and of the output.
+        num_heads: number of heads.
+        head_dim: width of a head; `embed_dim // num_heads` if not given.
+        kdim, vdim: width of keys and values; `embed_dim` if not given.
+        dropout: probability with which an attention weight is dropped in training.
+        bias: whether the four projections have a bias.
+
+    Shape:
+        query `(batch, queries, embed_dim)`; key `(batch, keys, kdim)`; value
+        `(batch, keys, vdim)`; output `(batch, queries, embed_dim)`.
+
+    Raises:
+        ValueError: sizes that do not fit together; the message names the argument.
+
+    Example:
+        >>> import torch
+        >>> attention = MultiHeadAttention(embed_dim=32, num_heads=4)
+        >>> x = torch.randn(2, 5, 32)
+        >>> attention(x, is_causal=True).output.shape
+        torch.Size([2, 5, 32])
+        >>> attention(x, need_weights=True).weights.shape
+        torch.Size([2, 4, 5, 5])
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        head_dim: int | None = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(embed_dim, num_heads, head_dim, kdim, vdim, dropout)
+        self.dense_projections(bias)
+        self.out_proj = nn.Linear(self.num_heads * self.head_dim, embed_dim, bias=bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the projections afresh, as `nn.MultiheadAttention` does (Glorot uniform)."""
+        self.reset_projections()
+        nn.init.xavier_uniform_(self.out_proj.weight)
+        if self.out_proj.bias is not None:
+            nn.init.zeros_(self.out_proj.bias)
+
+    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing | None]:
+        joined = heads.transpose(1, 2).flatten(2)  # (batch, queries, heads * head_dim)
+        return self.out_proj(joined), None
+
+    def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
+        return super().macs(queries, keys, is_causal=is_causal) + Macs(
+            queries * self.out_proj.weight.numel(), 0
+        )

@@ -5,8 +5,10 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import Self
 
-from headwise.heads.attention import Inputs, MultiHeadAttention, Routing
+from headwise.heads.attention import Inputs, MultiHeadAttention
+from headwise.heads.system import Macs, Place, Routing
 from headwise.ops.masks import hides_the_future, real_positions
 from headwise.ops.mixture import (
     draw_expert,
@@ -75,6 +77,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         torch.Size([2, 5, 4])
     """
 
+    routing_parameters = ("gate",)
     left_out: Tensor
 
     def __init__(
@@ -129,6 +132,11 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             else None
         )
 
+    @classmethod
+    def from_plan(cls, place: Place, **options: Any) -> Self:
+        # A decoder's queries are a causal sequence also in its cross-attention.
+        return super().from_plan(place, causal_queries=place.site == "decoder_cross", **options)
+
     def reset_parameters(self) -> None:
         super().reset_parameters()
         if hasattr(self, "gate"):  # not yet while the base class is built
@@ -176,6 +184,15 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             padding = None if padding is None else padding.all(1, keepdim=True)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
             return self.gate(summary, padding, causal=causal, fixed=fixed)
+
+    def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
+        total = super().macs(queries, keys, is_causal=is_causal)
+        if self.gate is None:
+            return total
+        # One gate for a sequence, or one for each position where it may not see later ones.
+        gates = queries if is_causal or self.causal_queries else 1
+        weights = self.gate.hidden.weight.numel() + self.gate.output.weight.numel()
+        return total + Macs(gates * weights, 0)
 
     def extra_repr(self) -> str:
         gate = "learned" if self.gate is not None else "uniform"

@@ -6,14 +6,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import Self
 
-from headwise.heads.attention import (
-    Inputs,
-    MultiHeadAttention,
-    Projected,
-    Routing,
-    _NoPackedWeights,
-)
+from headwise.heads.attention import Attention, Inputs, NoPackedWeights, Projected
+from headwise.heads.system import Macs, Place, Routing
 from headwise.ops.balance import router_losses
 from headwise.ops.experts import (
     ExpertAssignment,
@@ -32,7 +28,7 @@ class _Choice(NamedTuple):
     assignment: ExpertAssignment | None  # tokens sorted by expert; None where all are chosen
 
 
-class MixtureOfAttentionHeads(MultiHeadAttention):
+class MixtureOfAttentionHeads(Attention):
     """Attention whose query and output projections are experts, k of E chosen per token.
 
     Zhang et al. 2022, *Mixture of Attention Heads: Selecting Attention Heads Per Token*,
@@ -78,7 +74,8 @@ class MixtureOfAttentionHeads(MultiHeadAttention):
         (torch.Size([2, 5, 32]), torch.Size([2, 5, 6]), torch.Size([2, 5, 2]))
     """
 
-    out_proj: ClassVar[Any] = _NoPackedWeights()  # type: ignore[misc]
+    out_proj: ClassVar[Any] = NoPackedWeights()
+    routing_parameters = ("router",)
 
     def __init__(
         self,
@@ -96,8 +93,6 @@ class MixtureOfAttentionHeads(MultiHeadAttention):
         dropout: float = 0.0,
         bias: bool = False,
     ) -> None:
-        # The projections of the base class are not those of MoA: only its sizes are set.
-        nn.Module.__init__(self)
         if num_experts < 1:
             raise ValueError(f"num_experts is {num_experts}, expected a positive number")
         if not 1 <= top_k <= num_experts:
@@ -105,7 +100,7 @@ class MixtureOfAttentionHeads(MultiHeadAttention):
                 f"top_k is {top_k}, expected 1 to num_experts = {num_experts}: a token cannot "
                 f"select more experts than there are"
             )
-        self._set_sizes(embed_dim, top_k, head_dim, kdim, vdim, dropout)
+        super().__init__(embed_dim, top_k, head_dim, kdim, vdim, dropout)
         self.num_experts = num_experts
         self.top_k = top_k
         self.normalize_weights = normalize_weights
@@ -128,6 +123,16 @@ class MixtureOfAttentionHeads(MultiHeadAttention):
         """
         sizes: dict[str, Any] = {**moa_size(size), **options}
         return cls(embed_dim, **sizes)
+
+    @classmethod
+    def from_plan(cls, place: Place, *, size: str | None = None, **options: Any) -> Self:
+        # As wide as the standard heads, with four times as many to choose from: row (C) of the
+        # paper's table 3.
+        sizes: dict[str, Any] = {"dropout": place.attention_dropout, "top_k": place.num_heads}
+        sizes |= {"head_dim": max(1, place.embed_dim // place.num_heads)}
+        sizes |= ({} if size is None else moa_size(size)) | options
+        sizes.setdefault("num_experts", 4 * sizes["top_k"])
+        return cls(place.embed_dim, **sizes)
 
     def reset_parameters(self) -> None:
         """Draw the projections afresh; the router starts at zero, with all experts equal."""
@@ -205,6 +210,11 @@ class MixtureOfAttentionHeads(MultiHeadAttention):
         balance, z = router_losses(choice.logits, choice.indices, inputs.query_padding)
         loss = self.balance_coef * balance + self.z_coef * z
         return Routing(weights, choice.indices, loss)
+
+    def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
+        linear = queries * self.embed_dim * (2 * self.top_k * self.head_dim + self.num_experts)
+        linear += keys * (self.kdim + self.vdim) * self.head_dim
+        return Macs(linear, 2 * queries * keys * self.top_k * self.head_dim)
 
     def extra_repr(self) -> str:
         size = f"{self.top_k}K{self.num_experts}E{self.head_dim}D"

@@ -2,11 +2,11 @@
 
 from typing import Any
 
+import torch
 from transformers import PreTrainedConfig
 
-from headwise.models.plan import check_plan
-
-SEQ2SEQ_SITES = ("encoder_self", "decoder_self", "decoder_cross")
+from headwise.heads.system import Place
+from headwise.models.plan import Spec, build_system, layer_specs
 
 
 class Seq2SeqConfig(PreTrainedConfig):
@@ -87,7 +87,6 @@ class Seq2SeqConfig(PreTrainedConfig):
                 f"target_vocab_size is {target_vocab_size}: sharing all embeddings needs a joint "
                 f"vocabulary; use 'target'"
             )
-        check_plan(attention, SEQ2SEQ_SITES)
         self.vocab_size = vocab_size
         self.target_vocab_size = target_vocab_size
         self.embed_dim = embed_dim
@@ -103,6 +102,7 @@ class Seq2SeqConfig(PreTrainedConfig):
         self.share_embeddings = share_embeddings
         self.label_smoothing = label_smoothing
         self.max_target_length = max_target_length
+        self._check_systems()
         start = bos_token_id if decoder_start_token_id is None else decoder_start_token_id
         kwargs.pop("tie_word_embeddings", None)
         kwargs.pop("is_encoder_decoder", None)
@@ -115,3 +115,34 @@ class Seq2SeqConfig(PreTrainedConfig):
             tie_word_embeddings=share_embeddings != "none",
             **kwargs,
         )
+
+    def systems(self) -> dict[str, list[Spec]]:
+        """What the plan puts at each site, layer by layer."""
+        depths = {
+            "encoder_self": self.encoder_layers,
+            "decoder_self": self.decoder_layers,
+            "decoder_cross": self.decoder_layers,
+        }
+        return layer_specs(self.attention, depths)
+
+    def place(self, site: str) -> Place:
+        """What a system at `site` has to know of the model."""
+        return Place(
+            site,
+            embed_dim=self.embed_dim,
+            num_heads=self.num_heads,
+            ffn_dim=self.ffn_dim,
+            norm=self.norm,
+            dropout=self.dropout,
+            attention_dropout=self.attention_dropout,
+            ffn_dropout=self.ffn_dropout,
+            cross_attention=site == "decoder_self",
+        )
+
+    def _check_systems(self) -> None:
+        """Build every system that the plan names once, without memory, to find what cannot be."""
+        with torch.device("meta"):
+            for site, specs in self.systems().items():
+                for index, spec in enumerate(specs):
+                    if spec not in specs[:index]:
+                        build_system(spec, self.place(site))

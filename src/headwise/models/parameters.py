@@ -24,7 +24,7 @@ def gate_parameters(model: nn.Module) -> list[nn.Parameter]:
 def output_parameters(model: nn.Module) -> list[nn.Parameter]:
     """The parameters of all output projections W (equation 4 of the MAE paper)."""
     attentions = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
-    dense = [a.out_proj for a in attentions if isinstance(a.out_proj, nn.Module)]
+    dense = [attention.out_proj for attention in attentions]
     return [parameter for projection in dense for parameter in projection.parameters()]
 
 

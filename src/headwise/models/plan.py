@@ -1,16 +1,29 @@
-"""A plan says which attention stands at which site and layer of a model.
+"""A plan says which system of heads stands at which site and layer of a model.
 
     attention: mae                                    # every site, every layer
     attention: {system: moa, size: 8K32E64D}          # likewise, with options
+    attention: {agreement: low}                       # in the encoder's first two layers
 
     attention:
       encoder_self:  {system: moa, size: 8K32E64D, layers: [0, 1]}
       decoder_cross: {system: mae, dropped_heads: 2}
 
 Sites and layers that are not named are standard. A site may also hold a list of such entries,
-for different systems in different layers.
+for different systems in different layers. `layers` is a list of layers, counted from 0, or one of
+`all`, `low` (the first two) and `middle` (all but the first two and the last).
+
+Two systems take the place of more than one attention, and stand only where that is whole:
+
+- `weighted` that of an attention and the feed-forward behind it. In an encoder layer that is its
+  self-attention, in a decoder layer the attention over the encoder's output.
+- `tim` that of a layer. It is named at the layer's self-attention, and nothing else can stand in
+  such a layer.
+
+Named for a whole model, each stands wherever it can. A system of your own is named by the module
+and class in which it is: `attention: my_heads:ScaledHeads`.
 """
 
+import importlib
 import inspect
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -20,44 +33,171 @@ from pydantic import TypeAdapter, ValidationError
 
 from headwise.heads.attention import MultiHeadAttention
 from headwise.heads.mae import MixtureOfAttentiveExperts
-from headwise.heads.moa import MixtureOfAttentionHeads, moa_size
+from headwise.heads.moa import MixtureOfAttentionHeads
+from headwise.heads.system import Place, System
 
-SYSTEMS: dict[str, type[MultiHeadAttention]] = {
+SYSTEMS: dict[str, type[System]] = {
     "standard": MultiHeadAttention,
     "mae": MixtureOfAttentiveExperts,
     "moa": MixtureOfAttentionHeads,
 }
 
 # What a plan's entry may not set, since the model sets it.
-_SET_BY_MODEL = {"self", "embed_dim", "kdim", "vdim", "dropout", "causal_queries"}
+_SET_BY_MODEL = {
+    *("self", "place", "options", "embed_dim", "kdim", "vdim", "norm", "causal_queries"),
+    *("dropout", "ffn_dropout", "attention_dropout", "cross_attention"),
+}
+_LAYER_WORDS = ("all", "low", "middle")
 
 Plan = str | Mapping[str, Any]
 Spec = dict[str, Any]
 
 
-def layer_specs(plan: Plan, site: str, num_layers: int) -> list[Spec]:
-    """What stands at `site`: one `{"system": ..., **options}` per layer.
+def layer_specs(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[Spec]]:
+    """What stands where: per site one `{"system": ..., **options}` per layer.
 
     Args:
-        plan: the name of a system, or a mapping from sites to entries, see above.
-        site: `encoder_self`, `decoder_self` or `decoder_cross`.
-        num_layers: how many layers the stack has.
+        plan: see above.
+        depths: the sites of the model and how many layers each has, those of one layer in their
+            order: `{"encoder_self": 6, "decoder_self": 6, "decoder_cross": 6}`.
 
     Raises:
-        ValueError: a layer that the stack does not have, or that two entries name.
+        ValueError: a site, system, option or layer that there is not; systems that cannot stand
+            where the plan puts them. The message says why, and how to mend it.
 
-    >>> layer_specs({"encoder_self": {"system": "mae", "layers": [1]}}, "encoder_self", 2)
-    [{'system': 'standard'}, {'system': 'mae'}]
+    >>> layer_specs({"encoder_self": {"system": "mae", "layers": [1]}}, {"encoder_self": 2})
+    {'encoder_self': [{'system': 'standard'}, {'system': 'mae'}]}
     """
-    entries = _entries(plan, site)
-    specs: list[Spec | None] = [None] * num_layers
+    entries = _by_site(plan, depths)
+    specs = {site: _fill(site, entries.get(site, []), depths[site]) for site in depths}
+    _check_structure(specs)
+    _check_placed(entries, specs)
+    return specs
+
+
+def build_system(spec: Spec, place: Place) -> System:
+    """The module for one of `layer_specs`, at its place.
+
+    >>> place = Place("encoder_self", embed_dim=16, num_heads=4, ffn_dim=32)
+    >>> build_system({"system": "mae", "dropped_heads": 2}, place).num_experts
+    6
+    """
+    options = {key: value for key, value in spec.items() if key != "system"}
+    return system_class(spec["system"]).from_plan(place, **options)
+
+
+def system_class(name: Any) -> type[System]:
+    """The class of a system, by its short name or as `module:Class`.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if name in SYSTEMS:
+        return SYSTEMS[name]
+    module_name, colon, class_name = str(name).partition(":")
+    if not colon:
+        raise ValueError(_unknown("it names the system", name, list(SYSTEMS)))
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"the system {name!r} cannot be loaded: {error}; expected module:Class, with the "
+            f"module in the current folder or installed"
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, System)):
+        raise ValueError(f"the system {name!r} is {found!r}, expected a subclass of System")
+    return found
+
+
+def _by_site(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[Spec]]:
+    """The checked entries of each site."""
+    if isinstance(plan, Mapping) and "system" not in plan:
+        if len(plan) == 1 and next(iter(plan)) in SYSTEMS:  # {agreement: low}
+            system, layers = next(iter(plan.items()))
+            entry = _entry("attention", {"system": system, "layers": layers})
+            first = next(iter(depths))
+            return {first: [entry]}
+        for site in plan:
+            if site not in depths:
+                raise ValueError(_unknown("attention names the site", site, list(depths)))
+        return {site: _entries(f"attention.{site}", entries) for site, entries in plan.items()}
+    if not isinstance(plan, (str, Mapping)):
+        raise ValueError(
+            f"attention is {plan!r}, expected the name of a system ({', '.join(SYSTEMS)}), a "
+            f"mapping with the key system, or one from sites ({', '.join(depths)}) to systems"
+        )
+    entry = _entry("attention", plan)
+    replaced = system_class(entry["system"]).replaces
+    wherever = {
+        "attention": list(depths),
+        "feed-forward": [site for site in depths if _is_last(site, depths)],
+        "layer": [site for site in depths if _is_first(site, depths)],
+    }
+    return {site: [entry] for site in wherever[replaced]}
+
+
+def _entries(where: str, entries: Any) -> list[Spec]:
+    return [_entry(where, e) for e in (entries if isinstance(entries, list) else [entries])]
+
+
+def _entry(where: str, entry: Any) -> Spec:
+    """One entry as a mapping, its system, options and layers checked."""
+    if not isinstance(entry, (str, Mapping)):
+        raise ValueError(
+            f"{where} is {entry!r}, expected the name of a system, a mapping with the key system, "
+            f"or a list of these"
+        )
+    entry = {"system": entry} if isinstance(entry, str) else dict(entry)
+    try:
+        system = system_class(entry.get("system"))
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    parameters: dict[str, inspect.Parameter] = {}
+    for function in (system.__init__, system.from_plan):
+        parameters |= inspect.signature(function, eval_str=True).parameters
+    known = sorted({"layers", *parameters} - _SET_BY_MODEL)
+    for option, value in entry.items():
+        if option == "system":
+            continue
+        if option not in known:
+            what = f"{where} names the option of {entry['system']}"
+            raise ValueError(_unknown(what, option, known))
+        if option == "layers":
+            _check_layers(where, value)
+        else:
+            _check_type(f"{where}.{option}", value, parameters[option].annotation)
+    return entry
+
+
+def _check_layers(where: str, layers: Any) -> None:
+    if isinstance(layers, str) and layers in _LAYER_WORDS:
+        return
+    if not isinstance(layers, (list, tuple)) or not all(type(layer) is int for layer in layers):
+        raise ValueError(
+            f"{where}.layers is {layers!r}, expected a list of layers, such as [0, 1], or one of "
+            f"{', '.join(_LAYER_WORDS)}"
+        )
+
+
+def _check_type(where: str, value: Any, annotation: Any) -> None:
+    try:
+        TypeAdapter(annotation).validate_python(value, strict=True)
+    except ValidationError as error:
+        message = error.errors()[0]["msg"]
+        raise ValueError(f"{where} is {value!r}: {message[0].lower()}{message[1:]}") from None
+
+
+def _fill(site: str, entries: list[Spec], depth: int) -> list[Spec]:
+    """The entries of a site as one spec per layer."""
+    specs: list[Spec | None] = [None] * depth
     for entry in entries:
-        layers = entry.get("layers", range(num_layers))
-        for layer in layers:
-            if not 0 <= layer < num_layers:
+        layers = entry.get("layers", system_class(entry["system"]).default_layers)
+        words = {"all": range(depth), "low": range(min(2, depth)), "middle": range(2, depth - 1)}
+        for layer in words[layers] if isinstance(layers, str) else layers:
+            if not 0 <= layer < depth:
                 raise ValueError(
-                    f"attention.{site}.layers names layer {layer}, expected 0 to {num_layers - 1}: "
-                    f"the stack has {num_layers} layers"
+                    f"attention.{site}.layers names layer {layer}, expected 0 to {depth - 1}: "
+                    f"the stack has {depth} layers"
                 )
             if specs[layer] is not None:
                 raise ValueError(f"attention.{site} names layer {layer} twice")
@@ -65,100 +205,63 @@ def layer_specs(plan: Plan, site: str, num_layers: int) -> list[Spec]:
     return [{"system": "standard"} if spec is None else spec for spec in specs]
 
 
-def check_plan(plan: Plan, sites: Sequence[str]) -> None:
-    """Raise `ValueError` where a plan names a site, a system or an option that there is not."""
-    if _names_sites(plan):
-        for site in plan:
-            if site not in sites:
-                raise ValueError(_unknown("attention", "site", site, sites))
-    elif not isinstance(plan, (str, Mapping)):
-        raise ValueError(
-            f"attention is {plan!r}, expected the name of a system ({', '.join(SYSTEMS)}), a "
-            f"mapping with the key system, or one from sites ({', '.join(sites)}) to systems"
-        )
-    for site in sites:
-        for entry in _entries(plan, site):
-            where = f"attention.{site}" if _names_sites(plan) else "attention"
-            _check_entry(where, entry)
-
-
-def build_attention(
-    spec: Spec, *, site: str, embed_dim: int, num_heads: int, dropout: float
-) -> MultiHeadAttention:
-    """The attention module of one layer.
-
-    Args:
-        spec: one of `layer_specs`.
-        site: where it stands. A decoder's queries are a causal sequence also in its
-            cross-attention, and MAE's gates have to know.
-        embed_dim, num_heads, dropout: the model's; a spec may have its own `num_heads`.
-    """
-    options = dict(spec)
-    system = options.pop("system")
-    if system == "moa":
-        size = options.pop("size", None)
-        if size is not None:
-            options.update(moa_size(size))
-        # As wide as the standard heads, with four times as many to choose from: row (C) of the
-        # paper's table 3.
-        options.setdefault("top_k", num_heads)
-        options.setdefault("num_experts", 4 * options["top_k"])
-        options.setdefault("head_dim", max(1, embed_dim // num_heads))
-        return MixtureOfAttentionHeads(embed_dim, dropout=dropout, **options)
-    options.setdefault("num_heads", num_heads)
-    if system == "mae":
-        options["causal_queries"] = site == "decoder_cross"
-    return SYSTEMS[system](embed_dim, dropout=dropout, **options)
-
-
-def _names_sites(plan: Plan) -> bool:
-    return isinstance(plan, Mapping) and "system" not in plan
-
-
-def _entries(plan: Plan, site: str) -> list[Spec]:
-    entry = plan.get(site, []) if isinstance(plan, Mapping) and _names_sites(plan) else plan
-    entries = entry if isinstance(entry, (list, tuple)) else [entry]
-    for each in entries:
-        if not isinstance(each, (str, Mapping)):
-            raise ValueError(
-                f"attention.{site} is {entry!r}, expected the name of a system, a mapping with the "
-                f"key system, or a list of these"
-            )
-    return [{"system": each} if isinstance(each, str) else dict(each) for each in entries]
-
-
-def _check_entry(where: str, entry: Spec) -> None:
-    system = entry.get("system")
-    if system not in SYSTEMS:
-        raise ValueError(_unknown(where, "system", system, list(SYSTEMS)))
-    known = set(inspect.signature(SYSTEMS[system].__init__).parameters) - _SET_BY_MODEL
-    known |= {"system", "layers"} | ({"size"} if system == "moa" else set())
-    for option in entry:
-        if option not in known:
-            raise ValueError(_unknown(where, f"option of {system}", option, sorted(known)))
-    layers = entry.get("layers", [])
-    if not isinstance(layers, (list, tuple)) or not all(type(layer) is int for layer in layers):
-        raise ValueError(f"{where}.layers is {layers!r}, expected a list of layers, such as [0, 1]")
-    if system == "moa" and "size" in entry:
-        moa_size(entry["size"])
-    _check_types(where, entry)
-
-
-def _check_types(where: str, entry: Spec) -> None:
-    """Raise `ValueError` unless options are of the types that their system's constructor names."""
-    parameters = inspect.signature(SYSTEMS[entry["system"]].__init__).parameters
-    for option, value in entry.items():
-        if option in parameters:
-            try:
-                TypeAdapter(parameters[option].annotation).validate_python(value, strict=True)
-            except ValidationError as error:
-                message = error.errors()[0]["msg"]
+def _check_structure(specs: Mapping[str, list[Spec]]) -> None:
+    """Raise `ValueError` where a system takes the place of something that stands elsewhere."""
+    for site, of_site in specs.items():
+        for layer, spec in enumerate(of_site):
+            name, replaces = spec["system"], system_class(spec["system"]).replaces
+            if replaces == "feed-forward" and not _is_last(site, specs):
+                last = next(s for s in specs if _stack(s) == _stack(site) and _is_last(s, specs))
                 raise ValueError(
-                    f"{where}.{option} is {value!r}: {message[0].lower()}{message[1:]}"
-                ) from None
+                    f"attention.{site} names {name}, which takes the place of an attention and of "
+                    f"the feed-forward behind it; behind {site} stands {last}: name {name} there"
+                )
+            if replaces == "layer" and not _is_first(site, specs):
+                first = next(s for s in specs if _stack(s) == _stack(site))
+                raise ValueError(
+                    f"attention.{site} names {name}, which takes the place of a whole layer: name "
+                    f"it at {first}"
+                )
+            if replaces == "layer":
+                for other in specs:
+                    beside = specs[other][layer]["system"] if _stack(other) == _stack(site) else ""
+                    if other != site and beside not in ("", "standard"):
+                        raise ValueError(
+                            f"attention.{other} names {beside} in layer {layer}, where {name} "
+                            f"takes the place of the whole layer: choose one of them, or different "
+                            f"layers"
+                        )
 
 
-def _unknown(where: str, what: str, name: Any, known: Sequence[str]) -> str:
+def _check_placed(plan: Mapping[str, list[Spec]], specs: Mapping[str, list[Spec]]) -> None:
+    """Raise `ValueError` if a system that is named stands nowhere since its stacks are short."""
+    placed = {spec["system"] for of_site in specs.values() for spec in of_site}
+    for site, entries in plan.items():
+        for entry in entries:
+            name = entry["system"]
+            if name not in placed and not isinstance(entry.get("layers"), (list, tuple)):
+                raise ValueError(
+                    f"attention: {name} keeps the first two layers and the last standard unless "
+                    f"told otherwise, which leaves no layer of {len(specs[site])}; name its "
+                    f"layers, as in {{system: {name}, layers: [0]}}, or make the stack deeper"
+                )
+
+
+def _stack(site: str) -> str:
+    return site.partition("_")[0]
+
+
+def _is_first(site: str, sites: Mapping[str, Any]) -> bool:
+    """Whether it is the first attention of its layer."""
+    return site == next(s for s in sites if _stack(s) == _stack(site))
+
+
+def _is_last(site: str, sites: Mapping[str, Any]) -> bool:
+    """Whether the feed-forward of its layer comes right behind it."""
+    return site == [s for s in sites if _stack(s) == _stack(site)][-1]
+
+
+def _unknown(where: str, name: Any, known: Sequence[str]) -> str:
     near = get_close_matches(str(name), known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"{where} names the {what} {name!r}, expected one of {', '.join(known)}{hint}"
+    return f"{where} {name!r}, expected one of {', '.join(known)}{hint}"

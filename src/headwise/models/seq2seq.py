@@ -11,7 +11,7 @@ from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
-from headwise.heads.attention import MultiHeadAttention
+from headwise.heads.system import System
 from headwise.models.cache import DecodingCache
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.transformer import AuxiliaryLoss, Decoder, Encoder
@@ -226,7 +226,7 @@ class Seq2SeqLM(PreTrainedModel, GenerationMixin):
             if module.padding_idx is not None and not _is_loaded(module.weight):
                 with torch.no_grad():
                     module.weight[module.padding_idx].zero_()
-        elif isinstance(module, MultiHeadAttention):
+        elif isinstance(module, System):
             module.reset_parameters()
         elif isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight)

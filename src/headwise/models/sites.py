@@ -1,21 +1,24 @@
-"""Where in a model each attention stands."""
+"""Where in a model each system stands."""
 
 import re
 from typing import NamedTuple
 
 from torch import nn
 
-from headwise.heads.attention import MultiHeadAttention
+from headwise.heads.system import System
 
-_PATH = re.compile(r"(encoder|decoder)\.layers\.(\d+)\.(self|cross)_attention")
+_PATH = re.compile(r"(encoder|decoder)\.layers\.(\d+)\.(?:(self|cross)_attention|system)$")
 
 
 class AttentionSite(NamedTuple):
-    """An attention module and its place: `encoder_self`, layer 0, and so on."""
+    """A system and its place: `encoder_self`, layer 0, and so on.
+
+    One that takes the place of a whole layer stands at the layer's self-attention.
+    """
 
     site: str
     layer: int
-    module: MultiHeadAttention
+    module: System
 
 
 def attention_sites(model: nn.Module) -> list[AttentionSite]:
@@ -23,7 +26,7 @@ def attention_sites(model: nn.Module) -> list[AttentionSite]:
     found = []
     for path, module in model.named_modules():
         match = _PATH.search(path)
-        if match and isinstance(module, MultiHeadAttention):
+        if match and isinstance(module, System):
             stack, layer, kind = match.groups()
-            found.append(AttentionSite(f"{stack}_{kind}", int(layer), module))
+            found.append(AttentionSite(f"{stack}_{kind or 'self'}", int(layer), module))
     return found

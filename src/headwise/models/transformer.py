@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
-from headwise.heads.attention import AttentionOutput, MultiHeadAttention
 from headwise.heads.cache import AttentionCache
+from headwise.heads.system import AttentionOutput, System
 from headwise.models.cache import DecodingCache
 from headwise.models.config import Seq2SeqConfig
-from headwise.models.plan import Spec, build_attention, layer_specs
+from headwise.models.plan import Spec, build_system, system_class
 
 
 class FeedForward(nn.Module):
@@ -66,19 +66,23 @@ class AuxiliaryLoss:
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward."""
+    """Self-attention, then feed-forward, unless the attention holds that too."""
 
     def __init__(self, config: Seq2SeqConfig, self_attention: Spec) -> None:
         super().__init__()
-        self.self_attention = _attention(config, self_attention, "encoder_self")
+        self.self_attention = _system(config, self_attention, "encoder_self")
         self.self_attention_residual = _residual(config)
-        self.feed_forward = FeedForward(config.embed_dim, config.ffn_dim, config.ffn_dropout)
-        self.feed_forward_residual = _residual(config)
+        self.feed_forward: FeedForward | None = None
+        if self.self_attention.replaces == "attention":
+            self.feed_forward = _feed_forward(config)
+            self.feed_forward_residual = _residual(config)
 
     def forward(self, x: Tensor, padding: Tensor | None, losses: AuxiliaryLoss) -> Tensor:
         x = self.self_attention_residual(
             x, lambda y: losses.collect(self.self_attention(y, key_padding_mask=padding))
         )
+        if self.feed_forward is None:
+            return x
         return self.feed_forward_residual(x, self.feed_forward)
 
 
@@ -87,12 +91,14 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: Seq2SeqConfig, self_attention: Spec, cross_attention: Spec) -> None:
         super().__init__()
-        self.self_attention = _attention(config, self_attention, "decoder_self")
+        self.self_attention = _system(config, self_attention, "decoder_self")
         self.self_attention_residual = _residual(config)
-        self.cross_attention = _attention(config, cross_attention, "decoder_cross")
+        self.cross_attention = _system(config, cross_attention, "decoder_cross")
         self.cross_attention_residual = _residual(config)
-        self.feed_forward = FeedForward(config.embed_dim, config.ffn_dim, config.ffn_dropout)
-        self.feed_forward_residual = _residual(config)
+        self.feed_forward: FeedForward | None = None
+        if self.cross_attention.replaces == "attention":
+            self.feed_forward = _feed_forward(config)
+            self.feed_forward_residual = _residual(config)
 
     def forward(
         self,
@@ -129,7 +135,51 @@ class DecoderLayer(nn.Module):
                 )
             ),
         )
+        if self.feed_forward is None:
+            return x
         return self.feed_forward_residual(x, self.feed_forward)
+
+
+class WholeEncoderLayer(nn.Module):
+    """A system that takes the place of an encoder layer, its residual sums and norms included."""
+
+    def __init__(self, config: Seq2SeqConfig, system: Spec) -> None:
+        super().__init__()
+        self.system = _system(config, system, "encoder_self")
+
+    def forward(self, x: Tensor, padding: Tensor | None, losses: AuxiliaryLoss) -> Tensor:
+        return losses.collect(self.system(x, key_padding_mask=padding))
+
+
+class WholeDecoderLayer(nn.Module):
+    """A system that takes the place of a decoder layer."""
+
+    def __init__(self, config: Seq2SeqConfig, system: Spec) -> None:
+        super().__init__()
+        self.system = _system(config, system, "decoder_self")
+
+    def forward(
+        self,
+        x: Tensor,
+        encoded: Tensor,
+        key_padding: Tensor | None,
+        query_padding: Tensor | None,
+        encoder_padding: Tensor | None,
+        self_cache: AttentionCache | None,
+        cross_cache: AttentionCache | None,
+        losses: AuxiliaryLoss,
+    ) -> Tensor:
+        out = self.system(
+            x,
+            encoded,
+            key_padding_mask=key_padding,
+            query_padding_mask=query_padding,
+            memory_key_padding_mask=encoder_padding,
+            is_causal=True,
+            cache=self_cache,
+            cross_cache=cross_cache,
+        )
+        return losses.collect(out)
 
 
 class Encoder(nn.Module):
@@ -140,8 +190,10 @@ class Encoder(nn.Module):
     def __init__(self, config: Seq2SeqConfig) -> None:
         super().__init__()
         self.embedding = nn.Embedding(config.vocab_size, config.embed_dim, config.pad_token_id)
-        specs = layer_specs(config.attention, "encoder_self", config.encoder_layers)
-        self.layers = nn.ModuleList(EncoderLayer(config, spec) for spec in specs)
+        self.layers = nn.ModuleList(
+            (WholeEncoderLayer if _is_whole(spec) else EncoderLayer)(config, spec)
+            for spec in config.systems()["encoder_self"]
+        )
         self.final_norm = _final_norm(config)
         self.dropout = config.dropout
 
@@ -170,11 +222,14 @@ class Decoder(nn.Module):
         self.embedding = nn.Embedding(
             config.target_vocab_size, config.embed_dim, config.pad_token_id
         )
-        self_specs = layer_specs(config.attention, "decoder_self", config.decoder_layers)
-        cross_specs = layer_specs(config.attention, "decoder_cross", config.decoder_layers)
+        specs = config.systems()
         self.layers = nn.ModuleList(
-            DecoderLayer(config, self_spec, cross_spec)
-            for self_spec, cross_spec in zip(self_specs, cross_specs, strict=True)
+            WholeDecoderLayer(config, self_spec)
+            if _is_whole(self_spec)
+            else DecoderLayer(config, self_spec, cross_spec)
+            for self_spec, cross_spec in zip(
+                specs["decoder_self"], specs["decoder_cross"], strict=True
+            )
         )
         self.final_norm = _final_norm(config)
         self.dropout = config.dropout
@@ -231,14 +286,16 @@ def sinusoids(positions: Tensor, embed_dim: int) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :embed_dim]
 
 
-def _attention(config: Seq2SeqConfig, spec: Spec, site: str) -> MultiHeadAttention:
-    return build_attention(
-        spec,
-        site=site,
-        embed_dim=config.embed_dim,
-        num_heads=config.num_heads,
-        dropout=config.attention_dropout,
-    )
+def _system(config: Seq2SeqConfig, spec: Spec, site: str) -> System:
+    return build_system(spec, config.place(site))
+
+
+def _is_whole(spec: Spec) -> bool:
+    return system_class(spec["system"]).replaces == "layer"
+
+
+def _feed_forward(config: Seq2SeqConfig) -> FeedForward:
+    return FeedForward(config.embed_dim, config.ffn_dim, config.ffn_dropout)
 
 
 def _residual(config: Seq2SeqConfig) -> Residual:
