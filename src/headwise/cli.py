@@ -71,6 +71,13 @@ def compare(
     output: Annotated[
         Path | None, typer.Option(help="Folder for runs and report.", show_default="runs/RECIPE")
     ] = None,
+    match: Annotated[
+        str | None,
+        typer.Option(
+            metavar="parameters",
+            help="Widen or narrow every system to the number of parameters of the first.",
+        ),
+    ] = None,
     changes: Changes = None,
 ) -> None:
     """Train several systems under one budget and report which is better, at what cost.
@@ -90,12 +97,16 @@ def compare(
         names = _split(systems) if systems else file.system_names
         if not names:
             raise RecipeError(f"recipe {recipe} names no systems, expected at least one")
+        if match not in (None, "parameters"):
+            raise ValueError(f"--match is {match!r}, expected parameters")
         if len(set(names)) < len(names):
             raise ValueError(f"--systems is {systems!r}, expected different systems by commas")
         numbers = _seeds(seeds) if seeds else [file.recipe.training.seed]
         folder = output or Path("runs") / Path(recipe).stem
         console = Console(quiet=not is_main_process())
-        comparison = compare_systems(file, names, numbers, folder, _command_line(), console)
+        comparison = compare_systems(
+            file, names, numbers, folder, _command_line(), console, match=match is not None
+        )
         if comparison is None:
             return
         write_text(folder / "comparison.json", comparison.model_dump_json(indent=1))

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from rich.console import Console
 
+from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import Comparison, PairedTest, RunResult, Sample, SystemSummary
 from headwise.analysis.speed import relative_step_times
 from headwise.experiment import (
@@ -17,12 +18,14 @@ from headwise.experiment import (
     Data,
     claim_folder,
     is_main_process,
+    model_config,
     prepare_data,
     train_system,
     with_seed,
 )
+from headwise.matching import match_parameters
 from headwise.models.seq2seq import Seq2SeqLM
-from headwise.recipe import Recipe, RecipeFile, to_yaml
+from headwise.recipe import ModelSettings, Recipe, RecipeFile, to_yaml
 from headwise.tasks.corpora import Corpus, Pair
 from headwise.tasks.metrics import EvaluationSettings, compare_to_baseline
 from headwise.training.run import MODEL
@@ -35,11 +38,14 @@ def compare_systems(
     folder: Path,
     command: str,
     console: Console,
+    *,
+    match: bool = False,
 ) -> Comparison | None:
     """Train every system with every seed under one budget and put the figures side by side.
 
-    What `folder` already holds is not trained again; the first system is the baseline. With
-    several processes only the main one gets a comparison, the others None.
+    What `folder` already holds is not trained again; the first system is the baseline, and with
+    `match` the others are made as large as it is. With several processes only the main one gets a
+    comparison, the others None.
     """
     file.check_comparable()
     recipes = {name: file.system(name) for name in systems}
@@ -47,6 +53,11 @@ def compare_systems(
     shared = file.recipe.model_copy(update={"systems": {}})
     claim_folder(folder, shared, stamp_name="comparison.yaml")
     data = prepare_data(next(iter(recipes.values())), folder, console)
+    matched: dict[str, str] = {}
+    if match:
+        recipes, matched = _match_parameters(recipes, data)
+        for name, choice in matched.items():
+            console.print(f"{name}: {choice}", style="dim", highlight=False, markup=False)
     runs: dict[str, list[RunResult]] = {name: [] for name in systems}
     for seed in seeds:
         for name, recipe in recipes.items():
@@ -75,6 +86,7 @@ def compare_systems(
                 runs=runs[name],
                 relative_step_time=times[name],
                 paired_test=tests.get(name),
+                matched=matched.get(name, ""),
             )
             for name in systems
         ],
@@ -85,6 +97,28 @@ def compare_systems(
         versions=_versions(),
         machine=_machine(),
     )
+
+
+def _match_parameters(
+    recipes: Mapping[str, Recipe], data: Data
+) -> tuple[dict[str, Recipe], dict[str, str]]:
+    """The recipes, widened or narrowed to the first one's size, and what was chosen for each."""
+
+    def count(model: ModelSettings) -> int:
+        with torch.device("meta"):
+            return count_parameters(Seq2SeqLM(model_config(model, data.tokenizer)))
+
+    baseline, *others = recipes
+    target = count(recipes[baseline].model)
+    sized, chosen = dict(recipes), {}
+    for name in others:
+        try:
+            match = match_parameters(recipes[name].model, target, count)
+        except ValueError as error:
+            raise ValueError(f"--match parameters: {name}: {error}") from None
+        chosen[name] = match.explain(recipes[name].model, target)
+        sized[name] = recipes[name].model_copy(update={"model": match.model})
+    return sized, chosen
 
 
 def _step_times(

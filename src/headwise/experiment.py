@@ -30,7 +30,7 @@ from headwise.analysis.results import RunResult, Score
 from headwise.files import write_text
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.seq2seq import Seq2SeqLM
-from headwise.recipe import Recipe, differences, load_recipe, to_yaml
+from headwise.recipe import ModelSettings, Recipe, differences, load_recipe, to_yaml
 from headwise.tasks.corpora import PARTS, Corpus, Pair, load_corpus
 from headwise.tasks.metrics import EvaluationSettings, TranslationScore, score
 from headwise.tasks.tokenization import TranslationTokenizer
@@ -113,19 +113,22 @@ def _check_same_corpus(corpus: Corpus, folder: Path) -> None:
 
 def build_model(recipe: Recipe, tokenizer: TranslationTokenizer) -> Seq2SeqLM:
     """The model of a recipe, its weights drawn by the recipe's seed."""
-    settings = recipe.model.model_dump()
-    shared = settings.pop("share_embeddings") or ("all" if tokenizer.is_joint else "target")
     set_seed(recipe.training.seed)
-    return Seq2SeqLM(
-        Seq2SeqConfig(
-            vocab_size=tokenizer.source_vocab_size,
-            target_vocab_size=tokenizer.target_vocab_size,
-            share_embeddings=shared,
-            pad_token_id=tokenizer.pad_token_id,
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            **settings,
-        )
+    return Seq2SeqLM(model_config(recipe.model, tokenizer))
+
+
+def model_config(model: ModelSettings, tokenizer: TranslationTokenizer) -> Seq2SeqConfig:
+    """A recipe's model with the vocabularies that were learned for it."""
+    settings = model.model_dump()
+    shared = settings.pop("share_embeddings") or ("all" if tokenizer.is_joint else "target")
+    return Seq2SeqConfig(
+        vocab_size=tokenizer.source_vocab_size,
+        target_vocab_size=tokenizer.target_vocab_size,
+        share_embeddings=shared,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        **settings,
     )
 
 

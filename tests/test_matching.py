@@ -1,0 +1,82 @@
+"""Systems made as large as one another."""
+
+import pytest
+import torch
+
+import headwise as hw
+from headwise.matching import TOLERANCE, match_parameters
+from headwise.recipe import ModelSettings
+
+SIZES = {"embed_dim": 64, "num_heads": 4, "ffn_dim": 128, "encoder_layers": 2, "decoder_layers": 2}
+
+
+def count(model: ModelSettings) -> int:
+    settings = model.model_dump(exclude={"share_embeddings"})
+    with torch.device("meta"):
+        made = hw.Seq2SeqLM(hw.Seq2SeqConfig(vocab_size=500, **settings))
+    return sum(parameter.numel() for parameter in made.parameters())
+
+
+@pytest.mark.parametrize(
+    "plan, grows",
+    [
+        ("mae", False),
+        ({"system": "moa", "size": "4K8E16D"}, False),
+        ({"system": "moa", "size": "2K2E8D"}, True),
+    ],
+)
+def test_every_system_gets_the_baselines_size(plan, grows):
+    target = count(ModelSettings(**SIZES))
+    before = ModelSettings(**SIZES, attention=plan)
+    match = match_parameters(before, target, count)
+    assert match.parameters == count(match.model)
+    assert abs(match.parameters / target - 1) <= TOLERANCE
+    assert (match.model.ffn_dim > before.ffn_dim) == grows
+    assert match.model.embed_dim % 4 == match.model.ffn_dim % 4 == 0
+    unchanged = {"embed_dim", "ffn_dim"}
+    assert match.model.model_dump(exclude=unchanged) == before.model_dump(exclude=unchanged)
+
+
+def test_the_feed_forward_stays_in_proportion():
+    target = count(ModelSettings(**SIZES))
+    wide = ModelSettings(**SIZES, attention={"system": "moa", "size": "4K8E16D"})
+    matched = match_parameters(wide, target, count).model
+    assert matched.embed_dim < 64  # the attention alone would leave no room for it
+    assert matched.ffn_dim / matched.embed_dim == pytest.approx(2.0, rel=0.15)
+
+
+def test_a_system_of_the_right_size_is_left_alone():
+    before = ModelSettings(**SIZES, attention={"system": "mae", "gate": "uniform"})
+    match = match_parameters(before, count(ModelSettings(**SIZES)), count)
+    assert match.model == before
+    assert match.explain(before, match.parameters).startswith("nothing changed: ")
+
+
+def test_what_was_chosen_is_said_in_words():
+    target = count(ModelSettings(**SIZES))
+    before = ModelSettings(**SIZES, attention={"system": "moa", "size": "4K8E16D"})
+    match = match_parameters(before, target, count)
+    said = match.explain(before, target)
+    off = match.parameters / target - 1
+    assert match.model.embed_dim != 64
+    assert said.startswith(f"embed_dim {match.model.embed_dim} in place of 64")
+    assert ("ffn_dim" in said) == (match.model.ffn_dim != 128)
+    assert said.endswith(f": {match.parameters:,} ({off:+.2%})")
+
+
+def test_a_size_out_of_reach_is_an_error():
+    target = count(ModelSettings(**SIZES))
+    with pytest.raises(ValueError, match="no width near 64 gives 100 parameters") as error:
+        match_parameters(ModelSettings(**SIZES), 100, count)
+    assert f"{target:,}" in str(error.value)
+
+
+def test_widths_that_a_system_cannot_have_are_passed_over():
+    def picky(model: ModelSettings) -> int:
+        if model.embed_dim % 12:
+            raise ValueError("embed_dim")
+        return count(model)
+
+    before = ModelSettings(**{**SIZES, "embed_dim": 60})
+    match = match_parameters(before, round(count(before) * 1.4), picky)
+    assert match.model.embed_dim in (60, 72, 84)
