@@ -2,9 +2,11 @@
 
 import math
 import random
+from dataclasses import dataclass
 
 from headwise.analysis.results import (
     AttentionRecord,
+    BranchTrajectory,
     Comparison,
     PairedTest,
     RunResult,
@@ -16,12 +18,32 @@ from headwise.analysis.results import (
 SITES = ("encoder_self", "decoder_self", "decoder_cross")
 LONG = "The quick brown fox jumps over the lazy dog, and then it does so once again. " * 12
 HOSTILE = '<script src="https://evil.example/x.js">alert("x")</script> & café ↔ 日本語'
-# system: BLEU, final loss, step time, experts, chosen experts (0: gates over all)
+ALL = ("standard", "weighted", "agreement", "mae-7", "tim", "moa")
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a made-up system has found."""
+
+    bleu: float
+    loss: float
+    step_time: float
+    p_value: float = 1.0
+    kind: str = ""  # of what is recorded of it
+    experts: int = 0
+    chosen: int = 0
+    sites: tuple[str, ...] = SITES
+
+
 FIGURES = {
-    "standard": (26.4, 2.12, 1.00, 0, 0),
-    "mae-7": (27.3, 2.05, 1.06, 8, 0),
-    "moa": (26.9, 2.08, 1.31, 16, 4),
+    "standard": Made(26.4, 2.12, 1.00),
+    "weighted": Made(25.6, 2.19, 1.12, 0.004, "branches", 8, sites=SITES[::2]),
+    "agreement": Made(26.2, 2.13, 1.74, 0.62, "agreement", 8, sites=SITES[:1]),
+    "mae-7": Made(27.3, 2.05, 1.06, 0.012, "gates", 8),
+    "tim": Made(27.1, 2.07, 1.22, 0.031, "competition", 2, sites=SITES[:2]),
+    "moa": Made(26.9, 2.08, 1.31, 0.21, "choices", 16, 4),
 }
+DESCRIPTIONS = {"mae-7": "experts of 7 of 8 heads, a gate per sentence"}
 
 
 def comparison(
@@ -50,26 +72,26 @@ def comparison(
 
 
 def _system(name: str, number: int, seeds: int, layers: int) -> SystemSummary:
-    bleu, _, ratio, _, _ = FIGURES.get(name, FIGURES["standard"])
+    made = FIGURES.get(name, FIGURES["standard"])
     test = PairedTest(
         baseline="standard",
-        bleu_difference=bleu - FIGURES["standard"][0],
-        p_value=0.012 if name == "mae-7" else 0.21,
+        bleu_difference=made.bleu - FIGURES["standard"].bleu,
+        p_value=made.p_value,
     )
     return SystemSummary(
         name=name,
-        description={"mae-7": "experts of 7 of 8 heads, a gate per sentence"}.get(name, ""),
+        description=DESCRIPTIONS.get(name, ""),
         runs=[_run(name, number, seed, layers) for seed in range(seeds)],
-        relative_step_time=ratio,
+        relative_step_time=made.step_time,
         paired_test=None if name == "standard" else test,
     )
 
 
 def _run(name: str, number: int, seed: int, layers: int) -> RunResult:
-    bleu, loss, _, experts, chosen = FIGURES.get(name, FIGURES["standard"])
+    made = FIGURES.get(name, FIGURES["standard"])
     noise = random.Random(100 * number + seed)
-    bleu += 0.3 * seed
-    loss += 0.02 * seed
+    bleu = made.bleu + 0.3 * seed
+    loss = made.loss + 0.02 * seed
     return RunResult(
         system=name,
         seed=seed,
@@ -89,10 +111,16 @@ def _run(name: str, number: int, seed: int, layers: int) -> RunResult:
             chrf_signature="nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no",
         ),
         attention=[
-            _record(site, layer, experts, chosen, noise)
-            for site in SITES
+            _record(site, layer, made, noise)
+            for site in made.sites
             for layer in range(layers)
-            if experts
+            if made.experts
+        ],
+        branches=[
+            _trajectory(site, layer, made.experts, noise)
+            for site in made.sites
+            for layer in range(layers)
+            if made.kind == "branches"
         ],
     )
 
@@ -107,19 +135,43 @@ def _history(loss: float, noise: random.Random) -> list[dict[str, float]]:
     return records
 
 
-def _record(
-    site: str, layer: int, experts: int, chosen: int, noise: random.Random
-) -> AttentionRecord:
-    shares = [noise.random() ** 2 for _ in range(experts)]
-    uniform = math.log(chosen or experts)
+def _record(site: str, layer: int, made: Made, noise: random.Random) -> AttentionRecord:
+    weights = [
+        noise.random() ** (0.3 if made.kind == "agreement" else 2) for _ in range(made.experts)
+    ]
+    shares = [weight / sum(weights) for weight in weights]
+    uniform = math.log(made.chosen or made.experts)
+    entropy = uniform * noise.uniform(0.6, 0.98)
+    percentiles = {10: 0.6 * entropy, 50: entropy, 90: min(uniform, 1.2 * entropy)}
+    if made.kind == "branches":  # one row, whose entropy is its own percentiles
+        entropy = -sum(share * math.log(share) for share in shares)
+        percentiles = dict.fromkeys(percentiles, entropy)
     return AttentionRecord(
         site=site,
         layer=layer,
-        kind="choices" if chosen else "gates",
-        experts=experts,
-        entropy=uniform * noise.uniform(0.6, 0.98),
-        load=[share / sum(shares) for share in shares],
+        kind=made.kind,
+        experts=made.experts,
+        entropy=entropy,
+        load=shares,
         uniform=uniform,
+        entropy_percentiles=percentiles,
+    )
+
+
+def _trajectory(site: str, layer: int, branches: int, noise: random.Random) -> BranchTrajectory:
+    """A random walk that settles, as a freeze makes it."""
+    walks: list[list[list[float]]] = []
+    for _ in range(2):
+        logits = [noise.gauss(0, 0.7) for _ in range(branches)]
+        rows = []
+        for step in range(0, 601, 10):
+            rate = 0.25 * max(0.0, 1 - step / 450)
+            logits = [logit + noise.gauss(0, rate) for logit in logits]
+            total = sum(map(math.exp, logits))
+            rows.append([math.exp(logit) / total for logit in logits])
+        walks.append(rows)
+    return BranchTrajectory(
+        site=site, layer=layer, steps=list(range(0, 601, 10)), kappa=walks[0], alpha=walks[1]
     )
 
 

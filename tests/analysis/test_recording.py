@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from headwise.analysis.recording import record_attention
-from headwise.heads.system import AttentionOutput, Routing
+from headwise.heads.system import AttentionOutput, Routing, System
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.seq2seq import Seq2SeqLM
 from headwise.models.sites import attention_sites
 
 MOA = {"system": "moa", "size": "2K5E4D"}
+AGREEMENT = {"system": "agreement"}
 PLANS = {
     "mae": "mae",
     "uniform": {"encoder_self": {"system": "mae", "gate": "uniform"}},
@@ -112,17 +113,109 @@ def test_equal_gates_share_the_load():
 
 def test_a_given_decision_is_counted_as_it_is():
     network = model({"encoder_self": "mae"})
-    module = attention_sites(network)[0].module
     given = torch.tensor([[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.9, 0.1]])
-
-    def decide(_, __, out):
-        return AttentionOutput(out.output, out.weights, Routing(given, None, None))
-
-    module.register_forward_hook(decide)
+    decide(network, Routing(given))
     (record,) = record_attention(network, [BATCHES[0]])
     second = -(0.9 * math.log(0.9) + 0.1 * math.log(0.1))
     assert record.entropy == pytest.approx((math.log(2) + second) / 2)
     assert record.load == pytest.approx([0.25, 0.25, 0.5, 0.0])
+
+
+class Competing(System):
+    """A whole layer whose mechanisms compete, as far as recording is concerned."""
+
+    replaces = "layer"
+
+    @classmethod
+    def from_plan(cls, place, **options):
+        return cls()
+
+    def reset_parameters(self):
+        """It has none."""
+
+    def forward(self, x, memory=None, **masks):
+        return AttentionOutput(x, None, Routing(x[..., :3].softmax(-1), kind="competition"))
+
+
+@pytest.mark.parametrize("site", ["encoder_self", "decoder_self"])
+def test_competition_for_positions_without_padding(site):
+    whole = {"system": f"{__name__}:Competing", "layers": [0]}
+    network = model({"encoder_self": whole, "decoder_self": whole})
+    record = by_site(record_attention(network, BATCHES))[site]
+    competition = decisions(network, site)[0].tolist()
+    assert len(competition) == 14
+    winners = [row.index(max(row)) for row in competition]
+    assert (record.kind, record.experts) == ("competition", 3)
+    assert record.load == pytest.approx([winners.count(e) / 14 for e in range(3)])
+    assert record.entropy == pytest.approx(entropy(competition), rel=1e-5)
+    assert record.uniform == pytest.approx(math.log(3))
+    ordered = sorted(entropy([row]) for row in competition)
+    assert record.entropy_percentiles == pytest.approx(
+        {10: ordered[1], 50: ordered[6], 90: ordered[12]}, rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("site", ["encoder_self", "decoder_self", "decoder_cross"])
+def test_agreement_on_tokens_without_padding(site):
+    network = model({site: AGREEMENT})
+    (record,) = record_attention(network, BATCHES)
+    shares = decisions(network, site)[0].tolist()
+    assert (record.kind, record.experts, len(shares)) == ("agreement", 4, 14)
+    assert record.load == pytest.approx([sum(row[h] for row in shares) / 14 for h in range(4)])
+    assert record.entropy == pytest.approx(entropy(shares), rel=1e-5)
+
+
+@pytest.mark.parametrize("site", ["encoder_self", "decoder_self"])
+def test_mechanisms_of_whole_layers_without_padding(site):
+    network = model({site: {"system": "tim", "num_mechanisms": 2, "layers": [0]}})
+    (record,) = record_attention(network, BATCHES)
+    competition = decisions(network, site)[0].tolist()
+    winners = [row.index(max(row)) for row in competition]
+    assert (record.kind, record.experts, len(winners)) == ("competition", 2, 14)
+    assert record.load == pytest.approx([winners.count(m) / 14 for m in range(2)])
+    assert record.entropy == pytest.approx(entropy(competition), rel=1e-5)
+
+
+def decide(network, *routings):
+    """Let the first attention decide this, batch by batch, whatever it would have decided."""
+    following = iter(routings)
+    module = attention_sites(network)[0].module
+    module.register_forward_hook(lambda _, __, out: out._replace(routing=next(following)))
+
+
+def test_agreement_is_the_mean_share_of_heads():
+    network = model({"encoder_self": "mae"})
+    first = torch.tensor([[[0.7, 0.2, 0.1]] * 5, [[0.1, 0.1, 0.8]] * 2 + [[0.0, 0.0, 0.0]] * 3])
+    second = torch.tensor([[[0.5, 0.5, 0.0]] * 4, [[1.0, 0.0, 0.0]] * 3 + [[0.0, 9.0, 0.0]]])
+    decide(network, Routing(first, kind="agreement"), Routing(second, kind="agreement"))
+    (record,) = record_attention(network, BATCHES)
+    rows = [[0.7, 0.2, 0.1]] * 5 + [[0.1, 0.1, 0.8]] * 2 + [[0.5, 0.5, 0]] * 4 + [[1, 0, 0]] * 3
+    assert record.kind == "agreement"
+    assert record.load == pytest.approx([sum(row[h] for row in rows) / 14 for h in range(3)])
+    assert record.entropy == pytest.approx(entropy(rows))
+    assert record.uniform == pytest.approx(math.log(3))
+
+
+def test_branches_weigh_alike_in_every_batch():
+    network = model({"encoder_self": "mae"})
+    alpha = torch.tensor([0.25, 0.6, 0.15, 0.0])
+    decide(network, *[Routing(alpha, kind="branches")] * 2)
+    (record,) = record_attention(network, BATCHES)
+    assert (record.kind, record.experts) == ("branches", 4)
+    assert record.load == pytest.approx(alpha.tolist())
+    assert record.entropy == pytest.approx(entropy([alpha.tolist()]))
+    assert record.uniform == pytest.approx(math.log(4))
+
+
+def test_weights_that_sum_to_less_than_1_are_scaled():
+    """Those of MoA without normalisation: how a token weighs what it has chosen."""
+    moa = {**MOA, "normalize_weights": False}
+    network = model({"encoder_self": moa})
+    (record,) = record_attention(network, BATCHES)
+    weights = [
+        [w / sum(row) for w in row] for row in decisions(network, "encoder_self")[0].tolist()
+    ]
+    assert record.entropy == pytest.approx(entropy(weights), rel=1e-5)
 
 
 def test_a_record_for_each_layer_in_the_order_of_the_model():

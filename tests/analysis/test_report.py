@@ -1,16 +1,17 @@
 """The report: complete, safe to open, and whole or absent."""
 
+import json
 import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from synthetic import HOSTILE, LONG, comparison
+from synthetic import ALL, HOSTILE, LONG, comparison
 
 from headwise.analysis import report
 from headwise.analysis.report import render_report, write_report
-from headwise.analysis.results import Comparison
+from headwise.analysis.results import BranchTrajectory, Comparison
 from headwise.analysis.verdict import verdict
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -169,7 +170,7 @@ def test_a_single_system_has_no_comparison() -> None:
     page = Page(render_report(comparison(("standard",))))
     text = "".join(page.texts["body"])
     assert "bootstrap" not in text
-    assert "What the experts do" not in text
+    assert "What the heads do" not in text
     assert len([svg for svg in page.all("svg") if "aria-label" in svg]) == 2
 
 
@@ -243,6 +244,97 @@ def test_a_diverged_run_survives_its_file() -> None:
     read = Comparison.model_validate_json(made.model_dump_json())
     assert math.isnan(read.systems[0].runs[0].validation_loss)
     assert render_report(read) == render_report(made)
+
+
+def test_every_kind_of_decision_in_its_own_words() -> None:
+    made = comparison(ALL, layers=3)
+    page = Page(render_report(made))
+    assert page.texts["h3"][:5] == ["weighted", "agreement", "mae-7", "tim", "moa"]
+    captions = page.texts["figcaption"]
+    assert captions.count("Encoder self-attention: share of each branch") == 1
+    assert captions.count("Encoder self-attention: share of each head") == 1
+    assert captions.count("Encoder self-attention: share of each expert") == 2
+    assert captions.count("Decoder layers: share of each mechanism") == 1
+    axes = page.texts["text"]
+    assert [axes.count(name) for name in ("Branch", "Head", "Expert", "Mechanism")] == [2, 1, 6, 2]
+    numbers = page.row("Encoder layers", "0")
+    record = made.systems[4].runs[0].attention[0]
+    percentiles = [f"{value:.3f}" for value in record.entropy_percentiles.values()]
+    assert numbers[2:7] == ["2", f"{record.entropy:.3f}", *percentiles]
+    # A branch's weights are one row: percentiles of its entropy would say nothing.
+    assert len(page.row("Encoder self-attention", "0")) == 7
+
+
+def test_weights_of_branches_over_training() -> None:
+    made = comparison(("standard", "weighted"), layers=3)
+    page = Page(render_report(made))
+    assert page.texts["h4"] == ["Encoder self-attention", "Decoder cross-attention"]
+    labels = [svg["aria-label"] or "" for svg in page.all("svg") if "aria-label" in svg]
+    found = [label for label in labels if "κ ends between" in label]
+    assert [label.split(":")[0] for label in found] == [
+        f"{site}, layer {layer}" for site in page.texts["h4"] for layer in range(3)
+    ]
+    last = made.systems[1].runs[0].branches[0].kappa[-1]
+    assert f"{max(last):.3f} (branch {last.index(max(last))})" in found[0]
+    # Nothing where only the start was recorded, or where the run diverged.
+    for trajectory in made.systems[1].runs[0].branches:
+        trajectory.steps, trajectory.kappa, trajectory.alpha = [0], [last], [last]
+    assert "h4" not in Page(render_report(made)).texts
+    _diverge(made, system=1, run=0, step=10)
+    assert "h4" not in Page(render_report(made)).texts
+
+
+def test_a_long_record_of_branches_is_drawn_with_few_points() -> None:
+    made = comparison(("weighted",), layers=1)
+    trajectory = made.systems[0].runs[0].branches[0]
+    short = len(render_report(made))
+    trajectory.steps = list(range(5000))
+    trajectory.kappa = trajectory.alpha = [[i % 3 / 10, 0.3, 0.7 - i % 3 / 10] for i in range(5000)]
+    assert len(render_report(made)) < 1.5 * short
+
+
+def test_two_kinds_in_one_system() -> None:
+    made = comparison(("moa", "tim"))
+    moa, tim = (system.runs[0] for system in made.systems)
+    moa.attention += tim.attention
+    page = Page(render_report(made))
+    assert page.texts["h3"][:3] == ["moa: experts", "moa: mechanisms", "tim"]
+    # Two layers, under moa's mechanisms and again under tim; none of them under moa's experts.
+    assert sum(row[0].strip() == "Encoder layers" for row in page.rows) == 4
+    assert sum(row[0].strip() == "Encoder self-attention" for row in page.rows) == 2
+
+
+def test_what_was_matched_is_under_the_name() -> None:
+    made = comparison()
+    made.systems[2].matched = "ffn_dim 480 in place of 512: 1,534,400 (+0.01%)"
+    page = Page(render_report(made))
+    assert page.row("moa ffn_dim 480 in place of 512: 1,534,400 (+0.01%)")
+    assert any("chosen by --match parameters" in text for text in page.texts["li"])
+
+
+def test_a_comparison_written_before_there_were_branches_loads() -> None:
+    made = comparison()
+    old = made.model_dump(mode="json")
+    for system in old["systems"]:
+        del system["matched"]
+        for run in system["runs"]:
+            del run["branches"]
+            for record in run["attention"]:
+                del record["entropy_percentiles"]
+    read = Comparison.model_validate_json(json.dumps(old))
+    assert read.systems[1].runs[0].branches == []
+    page = Page(render_report(read))
+    assert page.row("Encoder self-attention", "0")[2] == "8"
+
+
+def test_branches_and_percentiles_survive_their_file() -> None:
+    made = comparison(ALL)
+    assert Comparison.model_validate_json(made.model_dump_json()) == made
+
+
+def test_a_trajectory_has_a_row_for_each_step() -> None:
+    with pytest.raises(ValueError, match="expected a row per step"):
+        BranchTrajectory(site="encoder_self", layer=0, steps=[1, 2], kappa=[[1.0]], alpha=[[1.0]])
 
 
 def test_ten_systems_are_all_told_apart() -> None:

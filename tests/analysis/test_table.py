@@ -5,10 +5,16 @@ import math
 
 import pytest
 from rich.console import Console
-from synthetic import comparison
+from synthetic import ALL, comparison
 
 from headwise.analysis.results import Comparison
-from headwise.analysis.table import HEADERS, comparison_table, perplexity, table_rows
+from headwise.analysis.table import (
+    HEADERS,
+    comparison_table,
+    perplexity,
+    table_notes,
+    table_rows,
+)
 
 
 def _printed(made: Comparison, width: int = 100) -> str:
@@ -22,6 +28,8 @@ def _printed(made: Comparison, width: int = 100) -> str:
     ("names", "seeds", "width"),
     [
         (("standard", "mae-7", "moa"), 1, 80),
+        (ALL, 1, 80),
+        (ALL, 3, 80),
         (("standard", "mae-7", "moa", "a-system-with-a-very-long-name-of-43-letters"), 3, 100),
     ],
 )
@@ -40,6 +48,34 @@ def test_everything_but_perplexity_fits_into_a_terminal(
                 assert cell.figure in text
                 assert all(detail in text for detail in cell.details)
     assert ("1 of 3 seeds" in text) == (seeds > 1)
+
+
+@pytest.mark.parametrize("width", [72, 60, 50, 40])
+def test_a_narrow_terminal_shows_less_but_nothing_cut_off(width: int) -> None:
+    made = comparison(ALL, seeds=3)
+    text = _printed(made, width)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    header, *lines = text.split("System")[1].splitlines()
+    for row in table_rows(made):
+        assert row.name in text
+        for title, cell in (("BLEU", row.bleu), ("Difference", row.difference)):
+            assert title in header
+            assert all(part in text for part in (cell.figure, *cell.details))
+    shown = [name in header for name in ("Loss", "Time", "Params", "MACs", "chrF")]
+    assert shown == sorted(shown, reverse=True)  # given up from the last on
+    assert not all(shown)
+    assert "Too narrow for" in " ".join(lines)
+
+
+def test_matched_sizes_are_said() -> None:
+    made = comparison(ALL)
+    assert "matched" not in _printed(made)
+    assert not any("--match" in note for note in table_notes(made))
+    made.systems[1].matched = "ffn_dim 480 in place of 512"
+    assert "Sizes matched in parameters." in " ".join(_printed(made).split())
+    assert any("--match parameters" in note for note in table_notes(made))
+    assert table_rows(made)[1].matched == "ffn_dim 480 in place of 512"
 
 
 def test_names_are_no_markup() -> None:

@@ -1,10 +1,11 @@
 """The sentence at the top of the report says what the numbers say."""
 
 import math
+import re
 
-from synthetic import comparison
+from synthetic import ALL, comparison
 
-from headwise.analysis.results import Comparison
+from headwise.analysis.results import Comparison, SystemSummary
 from headwise.analysis.verdict import verdict
 
 
@@ -24,8 +25,38 @@ def test_a_significant_winner_and_its_cost() -> None:
     assert verdict(comparison()) == (
         "mae-7 is best, 27.3 BLEU (95% interval 25.4 to 29.4): 0.9 above the baseline standard, "
         "a significant difference (paired bootstrap, p = 0.012), at 1.06× the time per step and "
-        "1.01× the parameters."
+        "1.01× the parameters. moa shows no significant difference from the baseline."
     )
+
+
+def test_six_systems_each_told_of_once() -> None:
+    made = comparison(ALL)
+    assert verdict(made).endswith(
+        "1.04× the parameters. Of the others, tim is significantly better than the baseline; "
+        "weighted is significantly worse than it; agreement and moa show no significant "
+        "difference from it."
+    )
+    assert all(len(re.findall(rf"\b{name}\b", verdict(made))) == 1 for name in ALL)
+    many = verdict(comparison(ALL, seeds=3))
+    assert many.endswith("no significant difference from it (tests of the first seed).")
+    for name in ("agreement", "moa", "weighted"):
+        _find(made, name).runs[0].validation_loss = math.nan
+    assert verdict(made).endswith(
+        " Of the others, tim is significantly better than the baseline; weighted, agreement and "
+        "moa diverged."
+    )
+
+
+def test_others_where_the_baseline_wins() -> None:
+    made = _with_bleu(standard=30.0, moa=27.0, weighted=26.0, tim=25.0)
+    assert "the closest, moa, is 3.0 below" in verdict(made)
+    assert verdict(made).endswith(
+        "Of the others, weighted and tim are significantly worse than the baseline."
+    )
+
+
+def _find(made: Comparison, name: str) -> SystemSummary:
+    return next(system for system in made.systems if system.name == name)
 
 
 def test_a_lead_that_may_be_chance_and_a_time_not_measured() -> None:

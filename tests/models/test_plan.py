@@ -39,8 +39,11 @@ def test_an_entry_may_be_a_name_or_a_list():
 @pytest.mark.parametrize(
     "plan, parts",
     [
-        ("standart", ["system 'standart'", "standard, mae, moa", "did you mean 'standard'"]),
-        (7, ["attention is 7", "standard, mae, moa", "encoder_self"]),
+        (
+            "standart",
+            ["system 'standart'", "standard, agreement, mae, moa", "did you mean 'standard'"],
+        ),
+        (7, ["attention is 7", "standard, agreement, mae, moa", "encoder_self"]),
         (
             {"encoder_slf": "mae"},
             ["site 'encoder_slf'", "decoder_cross", "did you mean 'encoder_self'"],

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import END, MOA, PAD, PLANS, START, VOCABULARY, config, model, padded, tokens
+from tiny import END, MOA, PAD, PLANS, START, VOCABULARY, WITH_LOSSES, config, model, padded, tokens
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 import headwise as hw
@@ -100,7 +100,7 @@ def test_more_padding_changes_nothing(plan, mode):
     for a, b in zip(*results, strict=True):
         if a is not None:
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
-    assert (results[0][2] is not None) == (plan in ("moa", "mixed"))
+    assert (results[0][2] is not None) == (plan in WITH_LOSSES)
 
 
 def smoothed(logits, labels, epsilon):

@@ -22,12 +22,23 @@ PLANS: dict[str, Any] = {
         for site in ("encoder_self", "decoder_self", "decoder_cross")
     },
     "moa": dict.fromkeys(("encoder_self", "decoder_self", "decoder_cross"), MOA),
+    "agreement": "agreement",
+    "simple routing": {"system": "agreement", "routing": "simple", "num_capsules": 8},
+    "tim": {"system": "tim", "layers": "all"},
     "mixed": {
         "encoder_self": [{**MOA, "layers": [0]}, {"system": "mae", "layers": [1]}],
         "decoder_self": {**MOA, "layers": [1]},
         "decoder_cross": "mae",
     },
+    "all mixed": {
+        "encoder_self": [{"system": "tim", "layers": [0]}, {"system": "agreement", "layers": [1]}],
+        "decoder_self": [{"system": "tim", "layers": [0]}, {**MOA, "layers": [1]}],
+        "decoder_cross": {"system": "mae", "layers": [1]},
+    },
 }
+
+WITH_GATES = ("mae", "mae-6, window", "mixed", "all mixed")
+WITH_LOSSES = ("moa", "mixed", "all mixed")
 
 
 def config(plan: Any = "standard", **options: Any) -> hw.Seq2SeqConfig:

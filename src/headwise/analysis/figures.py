@@ -11,14 +11,39 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from headwise.analysis.results import AttentionRecord, Comparison, RunResult, SystemSummary
-from headwise.analysis.svg import GRID, HEAT, MUTED, SERIES, SURFACE, TEXT, drawing, panel, to_svg
+from headwise.analysis.results import (
+    AttentionRecord,
+    BranchTrajectory,
+    Comparison,
+    RunResult,
+    SystemSummary,
+)
+from headwise.analysis.svg import (
+    GRID,
+    HEAT,
+    MUTED,
+    SERIES,
+    SURFACE,
+    TEXT,
+    drawing,
+    panel,
+    panels,
+    to_svg,
+)
 from headwise.analysis.verdict import diverged, sound_runs
 
 SITES = {
     "encoder_self": "Encoder self-attention",
     "decoder_self": "Decoder self-attention",
     "decoder_cross": "Decoder cross-attention",
+}
+# What a system's decision is about, by kind.
+NOUNS = {
+    "gates": "expert",
+    "choices": "expert",
+    "agreement": "head",
+    "competition": "mechanism",
+    "branches": "branch",
 }
 # Of a fully used expert; more would drown the number written on it.
 HEAT_OPACITY = 0.75
@@ -27,6 +52,7 @@ _MARKERS = "osD^vPX*<>"
 _SITE_MARKERS = {"encoder_self": "o", "decoder_self": "s", "decoder_cross": "^"}
 _SITE_DASHES = {"encoder_self": "-", "decoder_self": (0, (5, 2)), "decoder_cross": (0, (1, 1.5))}
 _LETTERS_OF_A_NAME = 22
+_POINTS_OF_A_CURVE = 100
 
 
 @dataclass(frozen=True)
@@ -245,7 +271,7 @@ def _name_axes(axes: Axes, x: str, y: str) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6))
 
 
-# What the experts do
+# What the heads do
 
 
 def uniform_entropy(record: AttentionRecord) -> float:
@@ -253,8 +279,32 @@ def uniform_entropy(record: AttentionRecord) -> float:
     return math.log(record.experts) if record.uniform is None else record.uniform
 
 
-def gate_entropy(records: list[AttentionRecord], look: Look, identity: str) -> str:
-    """Entropy over layers, a line per site, and the entropy of a uniform gate for reference."""
+def noun(kind: str) -> str:
+    """What a decision of this kind is about."""
+    return NOUNS.get(kind, "expert")
+
+
+def plural(kind: str) -> str:
+    """Several of them.
+
+    >>> plural("branches"), plural("competition")
+    ('branches', 'mechanisms')
+    """
+    return "branches" if kind == "branches" else f"{noun(kind)}s"
+
+
+def site_name(record: AttentionRecord) -> str:
+    """Where it stands, for titles; mechanisms are those of a whole layer."""
+    if record.kind == "competition":
+        return f"{record.site.partition('_')[0].capitalize()} layers"
+    return SITES.get(record.site, record.site)
+
+
+def entropy_by_layer(records: list[AttentionRecord], look: Look, identity: str) -> str:
+    """Entropy over layers, a line per site, and the entropy of equal weights for reference.
+
+    Of a competition also the lowest percentile, as in figure 3 of the TIM paper.
+    """
     bounds = sorted({round(uniform_entropy(record), 6) for record in records})
     sites = list(dict.fromkeys(record.site for record in records))
     with drawing(identity):
@@ -283,7 +333,15 @@ def gate_entropy(records: list[AttentionRecord], look: Look, identity: str) -> s
                 "markersize": 7,
             }
             axes.plot([layer for layer, _ in points], [value for _, value in points], **style)
-            handles.append(Line2D([], [], label=_short_site(site), **style))
+            name = _short_site(next(r for r in records if r.site == site))
+            handles.append(Line2D([], [], label=name, **style))
+            lowest = [
+                (r.layer, min(r.entropy_percentiles.values()))
+                for r in sorted(records, key=lambda record: record.layer)
+                if r.site == site and r.kind == "competition" and r.entropy_percentiles
+            ]
+            style |= {"linewidth": 1.2, "alpha": 0.7, "markersize": 4}
+            axes.plot([layer for layer, _ in lowest], [value for _, value in lowest], **style)
         layers = sorted({record.layer for record in records})
         axes.set_xticks(layers if len(layers) <= 12 else layers[:: len(layers) // 6])
         axes.set_xlim(layers[0] - 0.4, layers[-1] + 0.4)
@@ -295,7 +353,7 @@ def gate_entropy(records: list[AttentionRecord], look: Look, identity: str) -> s
             handles=handles, loc="outside upper left", ncols=3, fontsize=11, handlelength=2.4,
             columnspacing=1.2, borderpad=0,
         )  # fmt: skip
-        said = "; ".join(f"{_short_site(r.site)} {r.layer}: {r.entropy:.2f}" for r in records)
+        said = "; ".join(f"{_short_site(r)} {r.layer}: {r.entropy:.2f}" for r in records)
         limit = ", ".join(f"{bound:.2f}" for bound in bounds)
         return to_svg(
             figure, identity, f"Entropy per site and layer, {said}; {limit} would be uniform."
@@ -341,16 +399,100 @@ def expert_load(records: list[AttentionRecord], scale: float, identity: str) -> 
             axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
         else:
             axes.set_xticks(range(experts))
-        axes.set_xlabel("Expert")
+        kind = records[0].kind
+        axes.set_xlabel(noun(kind).capitalize())
         axes.set_ylabel("Layer")
         said = "; ".join(f"layer {r.layer} {_extremes(r)}" for r in records)
-        site = SITES.get(records[0].site, records[0].site)
-        return to_svg(figure, identity, f"{site}, share of each of {experts} experts: {said}.")
+        what = f"{site_name(records[0])}, share of each of {experts} {plural(kind)}"
+        return to_svg(figure, identity, f"{what}: {said}.")
 
 
 def _extremes(record: AttentionRecord) -> str:
     return f"from {100 * min(record.load):.1f}% to {100 * max(record.load):.1f}%"
 
 
-def _short_site(site: str) -> str:
-    return SITES.get(site, site).removesuffix("-attention").lower()
+def _short_site(record: AttentionRecord) -> str:
+    return site_name(record).removesuffix("-attention").removesuffix(" layers").lower()
+
+
+# Weights of branches over training
+
+
+def smoothed(values: list[float], radius: int) -> list[float]:
+    """Means over neighbours up to `radius` away, equally many on both sides.
+
+    >>> smoothed([0.0, 3.0, 0.0, 3.0], radius=1)
+    [0.0, 1.0, 2.0, 3.0]
+    """
+    means = []
+    for middle in range(len(values)):
+        reach = min(radius, middle, len(values) - 1 - middle)
+        means.append(fmean(values[middle - reach : middle + reach + 1]))
+    return means
+
+
+def smoothing_radius(trajectory: BranchTrajectory) -> int:
+    """Lightly: a window of about a twentieth of the curve."""
+    return len(trajectory.steps) // 40
+
+
+def branch_ceiling(trajectories: list[BranchTrajectory]) -> float:
+    """The largest weight of all: panels of one system have one scale."""
+    weights = [w for t in trajectories for row in t.kappa + t.alpha for w in row]
+    return max([w for w in weights if math.isfinite(w)], default=1.0)
+
+
+def branch_weights(trajectory: BranchTrajectory, ceiling: float, look: Look, identity: str) -> str:
+    """κ and α of a layer over training, a line per branch; figure 3 of Weighted Transformer.
+
+    The branches that end with the largest and the smallest weight are named.
+    """
+    said = []
+    with drawing(identity):
+        figure, both = panels(160, columns=2, width=280)
+        for axes, symbol, rows in zip(
+            both, "κα", (trajectory.kappa, trajectory.alpha), strict=True
+        ):
+            radius = smoothing_radius(trajectory)
+            curves = [smoothed(list(branch), radius) for branch in zip(*rows, strict=True)]
+            last = [weights[-1] for weights in curves]
+            top, bottom = last.index(max(last)), last.index(min(last))
+            _draw_branches(axes, trajectory.steps, curves, {top, bottom}, look)
+            axes.set_title(symbol, loc="left", fontsize=13)
+            axes.set_ylim(0, 1.05 * ceiling)
+            said.append(
+                f"{symbol} ends between {last[bottom]:.3f} (branch {bottom}) and {last[top]:.3f} "
+                f"(branch {top})"
+            )
+        site = SITES.get(trajectory.site, trajectory.site)
+        return to_svg(figure, identity, f"{site}, layer {trajectory.layer}: {'; '.join(said)}.")
+
+
+def _draw_branches(
+    axes: Axes, steps: list[int], curves: list[list[float]], named: set[int], look: Look
+) -> None:
+    axes.axhline(1 / len(curves), color=MUTED, linestyle="--", linewidth=1)
+    for branch, weights in enumerate(curves):
+        width, alpha = (1.8, 1.0) if branch in named else (1.0, 0.6)
+        points = _thinned(steps, weights)
+        axes.plot(*points, color=look.colour, linewidth=width, alpha=alpha)
+    for branch in sorted(named):
+        axes.annotate(
+            str(branch),
+            (steps[-1], curves[branch][-1]),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=11,
+            annotation_clip=False,
+        )
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=3, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
+    axes.set_xlabel("Step")
+
+
+def _thinned(steps: list[int], values: list[float]) -> tuple[list[int], list[float]]:
+    """No more points than such a small plot can show; the last one stays."""
+    stride = -(-len(steps) // _POINTS_OF_A_CURVE)
+    kept = sorted({*range(0, len(steps), stride), len(steps) - 1})
+    return [steps[i] for i in kept], [values[i] for i in kept]

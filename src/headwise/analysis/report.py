@@ -8,7 +8,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from headwise.analysis import figures
-from headwise.analysis.results import AttentionRecord, Comparison, RunResult, SystemSummary
+from headwise.analysis.results import (
+    AttentionRecord,
+    BranchTrajectory,
+    Comparison,
+    RunResult,
+    SystemSummary,
+)
 from headwise.analysis.table import HEADERS, perplexity, table_notes, table_rows
 from headwise.analysis.verdict import count, diverged, sound_runs, verdict
 from headwise.files import write_text
@@ -17,15 +23,20 @@ TEMPLATE = "report.html.jinja"
 
 
 @dataclass(frozen=True)
-class Experts:
-    """What the report shows of the experts of one system."""
+class Decisions:
+    """What the report shows of one kind of decision in one system."""
 
-    name: str
+    title: str
     kind: str
+    noun: str
+    plural: str
     records: list[AttentionRecord]
+    percentiles: list[int]  # those that are worth a column
     entropy: Markup
     scale: float
     loads: list[tuple[str, Markup]]  # title and figure per site
+    branches: dict[str, list[tuple[str, Markup]]]  # by site: title and figure per layer
+    smoothing: int  # how many records of these a point is the mean of
 
 
 def write_report(comparison: Comparison, path: Path) -> None:
@@ -61,16 +72,17 @@ def render_report(comparison: Comparison) -> str:
         ],
         intervals=_intervals(comparison),
         learning=[(title, Markup(svg)) for title, svg in learning if svg is not None],
-        experts=[
-            _experts(system, looks[system.name], f"experts-{number}")
+        decisions=[
+            decision
             for number, system in enumerate(comparison.systems)
-            if system.runs[0].attention and not diverged(system.runs[0])
+            if not diverged(system.runs[0])
+            for decision in _decisions(system, looks[system.name], f"heads-{number}")
         ],
-        experts_lost=[
+        decisions_lost=[
             s.name for s in comparison.systems if s.runs[0].attention and diverged(s.runs[0])
         ],
         heat_opacity=figures.HEAT_OPACITY,
-        sites=figures.SITES,
+        site_name=figures.site_name,
         uniform_entropy=figures.uniform_entropy,
         diverged=diverged,
         perplexity=perplexity,
@@ -89,28 +101,67 @@ def _intervals(comparison: Comparison) -> Markup | None:
     return Markup(figures.bleu_intervals(comparison, "intervals"))
 
 
-def _experts(system: SystemSummary, look: figures.Look, identity: str) -> Experts:
+def _decisions(system: SystemSummary, look: figures.Look, identity: str) -> list[Decisions]:
     """Of the first seed: which expert bears which number is chance, so seeds have no mean."""
-    records = system.runs[0].attention
-    scale = figures.load_scale(records)
+    kinds = list(dict.fromkeys(record.kind for record in system.runs[0].attention))
+    found = []
+    for number, kind in enumerate(kinds):
+        records = [record for record in system.runs[0].attention if record.kind == kind]
+        title = f"{system.name}: {figures.plural(kind)}" if len(kinds) > 1 else system.name
+        trajectories = system.runs[0].branches if kind == "branches" else []
+        prefix = f"{identity}-{number}"
+        scale = figures.load_scale(records)
+        found.append(
+            Decisions(
+                title=title,
+                kind=kind,
+                noun=figures.noun(kind),
+                plural=figures.plural(kind),
+                records=records,
+                percentiles=_percentiles(records),
+                entropy=Markup(figures.entropy_by_layer(records, look, f"{prefix}-entropy")),
+                scale=scale,
+                loads=_loads(records, scale, prefix),
+                branches=_branches(trajectories, look, prefix),
+                smoothing=max(
+                    (2 * figures.smoothing_radius(t) + 1 for t in trajectories), default=1
+                ),
+            )
+        )
+    return found
+
+
+def _percentiles(records: list[AttentionRecord]) -> list[int]:
+    if records[0].kind == "branches":  # a single row, which is all of its percentiles
+        return []
+    return sorted({percent for record in records for percent in record.entropy_percentiles})
+
+
+def _loads(records: list[AttentionRecord], scale: float, prefix: str) -> list[tuple[str, Markup]]:
     groups: dict[tuple[str, int], list[AttentionRecord]] = {}
     for record in records:
         groups.setdefault((record.site, record.experts), []).append(record)
     sizes = {experts for _, experts in groups}
     loads = []
-    for number, ((site, experts), group) in enumerate(groups.items()):
-        title = figures.SITES.get(site, site)
-        title += f", {experts} experts" if len(sizes) > 1 else ""
-        svg = figures.expert_load(group, scale, f"{identity}-load-{number}")
+    for number, ((_, experts), group) in enumerate(groups.items()):
+        title = figures.site_name(group[0])
+        title += f", {experts} {figures.plural(group[0].kind)}" if len(sizes) > 1 else ""
+        svg = figures.expert_load(group, scale, f"{prefix}-load-{number}")
         loads.append((title, Markup(svg)))
-    return Experts(
-        name=system.name,
-        kind=records[0].kind,
-        records=records,
-        entropy=Markup(figures.gate_entropy(records, look, f"{identity}-entropy")),
-        scale=scale,
-        loads=loads,
-    )
+    return loads
+
+
+def _branches(
+    trajectories: list[BranchTrajectory], look: figures.Look, prefix: str
+) -> dict[str, list[tuple[str, Markup]]]:
+    shown = [trajectory for trajectory in trajectories if len(trajectory.steps) > 1]
+    ceiling = figures.branch_ceiling(shown)
+    by_site: dict[str, list[tuple[str, Markup]]] = {}
+    for number, trajectory in enumerate(shown):
+        site = figures.SITES.get(trajectory.site, trajectory.site)
+        svg = figures.branch_weights(trajectory, ceiling, look, f"{prefix}-branches-{number}")
+        by_site.setdefault(site, []).append((f"Layer {trajectory.layer}", Markup(svg)))
+    return by_site
 
 
 def _signatures(comparison: Comparison) -> list[str]:

@@ -1,6 +1,7 @@
 """What a comparison found: the record that runs leave behind and the report is made of."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from typing_extensions import Self
 
 # A run that diverged has NaN among its numbers; the default would write them as null, which
 # cannot be read back.
@@ -8,27 +9,52 @@ _CONFIG = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
 
 
 class AttentionRecord(BaseModel):
-    """What the experts of one attention module did on the held-out data.
+    """What the heads of one module did on the held-out data.
 
-    Gates (MAE) are a distribution over experts per sequence or position; choices (MoA) a few
-    experts per token, with weights.
+    "Experts" stands for whatever its decision is about: experts (gates of MAE, choices of MoA),
+    heads (agreement), mechanisms (competition, TIM) or branches (Weighted Transformer).
     """
 
     model_config = _CONFIG
 
     site: str = Field(description="encoder_self, decoder_self or decoder_cross")
     layer: int = Field(description="counted from 0")
-    kind: str = Field(description="gates (MAE) or choices (MoA)")
+    kind: str = Field(description="gates, choices, agreement, competition or branches")
     experts: int = Field(description="how many there are")
-    entropy: float = Field(description="mean over tokens of -Σ g ln g, in nats")
+    entropy: float = Field(description="mean over sequences or tokens of -Σ g ln g, in nats")
     load: list[float] = Field(
-        description="sum 1; gates: how often each expert's is the largest; choices: its share"
+        description="sum 1; gates, competition: how often each one's is the largest; choices: its "
+        "share of them; agreement, branches: its mean weight"
     )
     uniform: float | None = Field(
         default=None,
         description="entropy if all experts, or all chosen ones, counted alike: ln of their "
         "number; None is ln(experts)",
     )
+    entropy_percentiles: dict[int, float] = Field(
+        default={},
+        description="of the entropies that `entropy` is the mean of: percent to nats; empty if "
+        "not recorded",
+    )
+
+
+class BranchTrajectory(BaseModel):
+    """The weights of one module's branches over training (Weighted Transformer)."""
+
+    model_config = _CONFIG
+
+    site: str = Field(description="encoder_self or decoder_cross")
+    layer: int = Field(description="counted from 0")
+    steps: list[int] = Field(description="after which steps they were recorded, ascending")
+    kappa: list[list[float]] = Field(description="for each of these steps, one κ per branch")
+    alpha: list[list[float]] = Field(description="for each of these steps, one α per branch")
+
+    @model_validator(mode="after")
+    def _one_row_per_step(self) -> Self:
+        lengths = {len(self.steps), len(self.kappa), len(self.alpha)}
+        if len(lengths) > 1 or len({len(row) for row in self.kappa + self.alpha}) > 1:
+            raise ValueError("steps, kappa and alpha differ in length, expected a row per step")
+        return self
 
 
 class Score(BaseModel):
@@ -62,6 +88,9 @@ class RunResult(BaseModel):
     )
     score: Score
     attention: list[AttentionRecord] = Field(description="empty for standard attention")
+    branches: list[BranchTrajectory] = Field(
+        default=[], description="empty unless the system has branches whose weights are learned"
+    )
 
 
 class PairedTest(BaseModel):
@@ -81,6 +110,9 @@ class SystemSummary(BaseModel):
 
     name: str
     description: str = Field(description="one line from the recipe, may be empty")
+    matched: str = Field(
+        default="", description="what --match parameters chose, in words; empty if it did not"
+    )
     runs: list[RunResult] = Field(min_length=1)
     relative_step_time: float | None = Field(
         description="median time of forward and backward over the baseline's, side by side"

@@ -62,8 +62,15 @@ def drawing(identity: str) -> Iterator[None]:
 
 def panel(height: float, width: float = WIDTH) -> tuple[Figure, Axes]:
     """A figure of one plot, so many points large."""
+    figure, (axes,) = panels(height, columns=1, width=width)
+    return figure, axes
+
+
+def panels(height: float, columns: int, width: float = WIDTH) -> tuple[Figure, list[Axes]]:
+    """A figure of several plots side by side that share their vertical axis."""
     figure = Figure(figsize=(width / 72, height / 72), dpi=72, layout="constrained")
-    return figure, figure.add_subplot()
+    axes = figure.subplots(1, columns, sharey=True, squeeze=False)
+    return figure, list(axes[0])
 
 
 def to_svg(figure: Figure, identity: str, label: str) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from rich import box
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -37,6 +38,7 @@ class Row:
 
     name: str
     description: str
+    matched: str  # how its size was matched, or empty
     is_baseline: bool
     note: str  # what went wrong, or empty
     significant: bool
@@ -84,6 +86,11 @@ _SHORT_HEADERS = {
     "BLEU against baseline": "Difference",
     "chrF": "chrF",
 }
+# What a narrower terminal does without, in this order.
+_GIVEN_UP_FIRST = ("chrF", "MACs", "Parameters", "Time per step", "Validation loss")
+_NARROWEST_NAME = 9
+_PADDING = (0, 1, 0, 0)
+_GAP = 2  # the padding and the table's own line between columns
 
 
 def table_rows(comparison: Comparison) -> list[Row]:
@@ -108,6 +115,11 @@ def table_notes(comparison: Comparison) -> list[str]:
             "Figures with ± are the mean and standard deviation over seeds. The interval and the "
             "test against the baseline are those of the first seed."
         )
+    if any(system.matched for system in comparison.systems):
+        notes.append(
+            "The sizes under a system's name were chosen by --match parameters: they give it "
+            "about as many parameters as the baseline has."
+        )
     if tests:
         notes.append(
             f"* marks a significant difference, p < {SIGNIFICANT} in a paired bootstrap over the "
@@ -118,42 +130,73 @@ def table_notes(comparison: Comparison) -> list[str]:
         notes.append(f"The p-values are not corrected for making {len(tests)} comparisons.")
     if not several:
         notes.append(
-            "The interval says what another choice of test sentences could change, and so does p. "
-            "What another random start of training could change, only several seeds tell."
+            "The interval says what another choice of test sentences could change"
+            f"{', and so does p' if tests else ''}. What another random start of training could "
+            "change, only several seeds tell."
         )
     if any(diverged(run) for system in comparison.systems for run in system.runs):
         notes.append("Runs that diverged are left out of these numbers.")
     return notes
 
 
-def comparison_table(comparison: Comparison) -> Table:
-    """The table for a terminal of 80 columns."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    table.title = Text(comparison.title, style="bold")
-    table.caption = Text(_caption(comparison))
-    table.caption_justify = "left"
-    table.add_column("System", min_width=9, max_width=20, overflow="fold")
-    for header in _SHORT_HEADERS.values():
-        table.add_column(header, justify="right", no_wrap=True)
-    for row in table_rows(comparison):
-        name = Text(row.name, style="bold")
-        if row.note:
-            name.append(f"\n{row.note}", style="not bold")
-        cells = [
-            Text("\n".join((cell.figure, *cell.details)))
-            for header, cell in zip(HEADERS, row.cells, strict=True)
-            if header in _SHORT_HEADERS
-        ]
-        table.add_row(name, *cells)
-    return table
+def comparison_table(comparison: Comparison) -> ConsoleRenderable:
+    """The table for a terminal; one too narrow for all figures is shown those that matter most."""
+    return _FittingTable(comparison)
 
 
-def _caption(comparison: Comparison) -> str:
+class _FittingTable:
+    def __init__(self, comparison: Comparison) -> None:
+        self.comparison = comparison
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        rows = table_rows(self.comparison)
+        headers = list(_SHORT_HEADERS)
+        for header in _GIVEN_UP_FIRST:
+            if _width(rows, headers) <= options.max_width:
+                break
+            headers.remove(header)
+        yield self._table(rows, headers)
+
+    def _table(self, rows: list[Row], headers: list[str]) -> Table:
+        table = Table(box=box.SIMPLE_HEAD, padding=_PADDING, pad_edge=False, show_edge=False)
+        table.title = Text(self.comparison.title, style="bold")
+        table.caption = Text(_caption(self.comparison, headers))
+        table.caption_justify = "left"
+        table.add_column("System", min_width=_NARROWEST_NAME, max_width=20, overflow="fold")
+        for header in headers:
+            table.add_column(_SHORT_HEADERS[header], justify="right", no_wrap=True)
+        for row in rows:
+            name = Text(row.name, style="bold")
+            if row.note:
+                name.append(f"\n{row.note}", style="not bold")
+            table.add_row(name, *(Text("\n".join(_lines(row, header))) for header in headers))
+        return table
+
+
+def _lines(row: Row, header: str) -> tuple[str, ...]:
+    cell = row.cells[HEADERS.index(header)]
+    return (cell.figure, *cell.details)
+
+
+def _width(rows: list[Row], headers: list[str]) -> int:
+    """Columns of text that the table takes at least."""
+    total = _NARROWEST_NAME
+    for header in headers:
+        lines = [_SHORT_HEADERS[header], *(line for row in rows for line in _lines(row, header))]
+        total += _GAP + max(map(len, lines))
+    return total
+
+
+def _caption(comparison: Comparison, headers: list[str]) -> str:
     parts = ["BLEU with its 95% interval."]
     if any(valid_test(comparison, system) for system in comparison.systems):
         parts.append(f"* p < {SIGNIFICANT}, paired bootstrap.")
     if any(len(system.runs) > 1 for system in comparison.systems):
         parts.append("± over seeds; interval and test: first seed.")
+    if any(system.matched for system in comparison.systems):
+        parts.append("Sizes matched in parameters.")
+    if lost := [short for header, short in _SHORT_HEADERS.items() if header not in headers]:
+        parts.append(f"Too narrow for {', '.join(lost)}.")
     return " ".join(parts)
 
 
@@ -176,6 +219,7 @@ def _row(comparison: Comparison, system: SystemSummary) -> Row:
     return Row(
         name=system.name,
         description=system.description,
+        matched=system.matched,
         is_baseline=is_baseline,
         note=_note(system),
         significant=significant,

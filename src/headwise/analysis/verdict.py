@@ -1,4 +1,4 @@
-"""Which system is best, whether that is more than chance, and at what cost: one sentence."""
+"""Which system is best, whether that is more than chance, at what cost, and where others stand."""
 
 import math
 from statistics import fmean
@@ -38,7 +38,7 @@ def find_baseline(comparison: Comparison) -> SystemSummary | None:
 
 
 def verdict(comparison: Comparison) -> str:
-    """One sentence for the top of the report, computed from the numbers alone."""
+    """A sentence or two for the top of the report, computed from the numbers alone."""
     ranked = [s for s in comparison.systems if math.isfinite(mean_bleu(s))]
     if not ranked:
         if len(comparison.systems) == 1:
@@ -55,8 +55,8 @@ def verdict(comparison: Comparison) -> str:
     if len(ranked) == 1:
         return f"Only {best.name} gave a result, {_bleu(best)}: the other systems diverged."
     if best is baseline:
-        return _baseline_wins(comparison, best, ranked[1])
-    return _challenger_wins(comparison, best, baseline)
+        return _baseline_wins(comparison, best, ranked[1]) + _others(comparison, ranked[1])
+    return _challenger_wins(comparison, best, baseline) + _others(comparison, best)
 
 
 def _baseline_wins(comparison: Comparison, best: SystemSummary, second: SystemSummary) -> str:
@@ -82,6 +82,49 @@ def _challenger_wins(
         f"{opening}: {distance} above the baseline {baseline.name}, "
         f"{_judge(comparison, best)}{_cost(comparison, best, baseline)}."
     )
+
+
+def _others(comparison: Comparison, told: SystemSummary) -> str:
+    """What the tests say of the systems that the first sentence does not tell of."""
+    groups: dict[str, list[str]] = {"better": [], "open": [], "worse": [], "lost": []}
+    for system in comparison.systems:
+        if system is told or system.name == comparison.baseline:
+            continue
+        test = valid_test(comparison, system)
+        if not sound_runs(system):
+            groups["lost"].append(system.name)
+        elif test is not None and test.p_value >= SIGNIFICANT:
+            groups["open"].append(system.name)
+        elif test is not None:
+            groups["better" if test.bleu_difference > 0 else "worse"].append(system.name)
+    parts = [
+        f"{_listed(names)} {'is' if len(names) == 1 else 'are'} significantly {group} than"
+        for group in ("better", "worse")
+        if (names := groups[group])
+    ]
+    if names := groups["open"]:
+        shows = "shows" if len(names) == 1 else "show"
+        parts.append(f"{_listed(names)} {shows} no significant difference from")
+    # The baseline is named once.
+    parts = [f"{part} {'it' if number else 'the baseline'}" for number, part in enumerate(parts)]
+    if parts and any(len(system.runs) > 1 for system in comparison.systems):
+        parts[-1] += " (tests of the first seed)"
+    if names := groups["lost"]:
+        parts.append(f"{_listed(names)} diverged")
+    if not parts:
+        return ""
+    opening = "Of the others, " if sum(map(len, groups.values())) > 1 else ""
+    return f" {opening}{'; '.join(parts)}."
+
+
+def _listed(names: list[str]) -> str:
+    """As in a sentence.
+
+    >>> _listed(["mae"]), _listed(["mae", "moa"]), _listed(["mae", "moa", "tim"])
+    ('mae', 'mae and moa', 'mae, moa and tim')
+    """
+    *before, last = names
+    return f"{', '.join(before)} and {last}" if before else last
 
 
 def _judge(comparison: Comparison, system: SystemSummary) -> str:

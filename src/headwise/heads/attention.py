@@ -228,7 +228,18 @@ class Attention(System):
         return dot_product_attention(q, k, v, mask, is_causal=is_causal, dropout=dropout)
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing | None]:
-        """The output, `(batch, queries, embed_dim)`, from what the heads read."""
+        """The output from what the heads read.
+
+        Args:
+            heads: `(batch, heads, queries, head_dim)`.
+            inputs: what the call was given, for decisions that depend on the input; those of a
+                position may only depend on positions up to it where the queries are causal, and
+                on none that `inputs.query_padding` marks.
+            choice: what `project` decided; None unless a subclass says otherwise.
+
+        Returns:
+            The output, `(batch, queries, embed_dim)`, and what was decided, or None.
+        """
         raise NotImplementedError
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:

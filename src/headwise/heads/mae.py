@@ -157,7 +157,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             scales = head_scales(mixture, self.left_out.to(mixture.dtype))
             joined = joined * scales.to(heads.dtype).unsqueeze(-1)
         output = self.out_proj(joined.flatten(2))
-        return output, Routing(gates if causal else gates.squeeze(1))
+        return output, Routing(gates if causal else gates.squeeze(1), kind="gates")
 
     def _is_causal(self, inputs: Inputs) -> bool:
         """Whether no gate may see positions after its own."""

@@ -209,7 +209,7 @@ class MixtureOfAttentionHeads(Attention):
         weights = weights.scatter(-1, choice.indices, scales)
         balance, z = router_losses(choice.logits, choice.indices, inputs.query_padding)
         loss = self.balance_coef * balance + self.z_coef * z
-        return Routing(weights, choice.indices, loss)
+        return Routing(weights, choice.indices, loss, kind="choices")
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         linear = queries * self.embed_dim * (2 * self.top_k * self.head_dim + self.num_experts)

@@ -13,11 +13,17 @@ class Routing(NamedTuple):
         weights: how much each expert, head or mechanism counts; the last dimension counts them.
         indices: the experts chosen, `(batch, time, top_k)`, where a system chooses (MoA).
         loss: a scalar to add to the training loss, its coefficients already in it, or None.
+        kind: what the weights are, for those who read them. `"gates"` over experts (MAE), one row
+            for each sequence or position; `"choices"`, zero where not chosen (MoA); `"agreement"`,
+            each head's share of what the routing agreed on; `"competition"` of mechanisms for each
+            position (TIM); `"branches"`, one row that holds for all positions (Weighted
+            Transformer).
     """
 
     weights: Tensor
     indices: Tensor | None = None
     loss: Tensor | None = None
+    kind: Literal["gates", "choices", "agreement", "competition", "branches"] = "gates"
 
 
 class AttentionOutput(NamedTuple):
@@ -81,7 +87,11 @@ class System(nn.Module):
         raise NotImplementedError
 
     def reset_parameters(self) -> None:
-        """Draw all parameters afresh."""
+        """Draw all parameters afresh, by functions of `torch.nn.init` alone.
+
+        `from_pretrained` calls it on modules whose weights are loaded already, and has these
+        functions leave such weights as they are; nothing else knows to.
+        """
         raise NotImplementedError
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:

@@ -31,15 +31,19 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from headwise.heads.agreement import AgreementAttention
 from headwise.heads.attention import MultiHeadAttention
 from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.moa import MixtureOfAttentionHeads
 from headwise.heads.system import Place, System
+from headwise.heads.tim import IndependentMechanismsLayer
 
 SYSTEMS: dict[str, type[System]] = {
     "standard": MultiHeadAttention,
+    "agreement": AgreementAttention,
     "mae": MixtureOfAttentiveExperts,
     "moa": MixtureOfAttentionHeads,
+    "tim": IndependentMechanismsLayer,
 }
 
 # What a plan's entry may not set, since the model sets it.

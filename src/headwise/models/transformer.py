@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
 from headwise.heads.cache import AttentionCache
-from headwise.heads.system import AttentionOutput, System
+from headwise.heads.system import AttentionOutput, Macs, System
 from headwise.models.cache import DecodingCache
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.plan import Spec, build_system, system_class
@@ -31,6 +31,10 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         hidden = F.dropout(F.relu(self.ffn_up(x)), self.dropout, self.training)
         return self.ffn_down(hidden)
+
+    def macs(self, length: int) -> Macs:
+        """Multiply-accumulates for one sequence."""
+        return Macs(length * (self.ffn_up.weight.numel() + self.ffn_down.weight.numel()), 0)
 
 
 class Residual(nn.Module):

@@ -1,0 +1,222 @@
+"""The Weighted Transformer: branches of attention, each with the feed-forward behind it."""
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from headwise.heads.attention import Attention, Inputs, NoPackedWeights
+from headwise.heads.system import Macs, Place, Routing
+from headwise.ops.branches import branched_feed_forward, branched_macs
+from headwise.ops.simplex import random_simplex
+
+BranchWeights = Literal["learned", "uniform", "random", "top-k"]
+
+
+class BranchedAttention(Attention):
+    """Attention and feed-forward in one: a weighted sum of branches, each a head of its own.
+
+    Ahmed et al. 2017, *Weighted Transformer Network for Machine Translation*,
+    https://arxiv.org/abs/1711.02132, equations 5 to 7.
+
+        oᵢ = softmax(q Wᵢ^Q (k Wᵢ^K)ᵀ / √head_dim) v Wᵢ^V
+        y  = Σᵢ αᵢ FFN(κᵢ oᵢ Wᵢ),  FFN(z) = ReLU(z W₁ + b₁) W₂ + b₂
+        κᵢ, αᵢ ≥ 0,  Σᵢ κᵢ = Σᵢ αᵢ = 1
+
+    It takes the place of an attention *and* of the feed-forward behind it, with no residual sum
+    between the two. With one branch and κ = α = 1 it is exactly the one followed by the other.
+
+    κ and α start at random points of the simplex. An optimizer's step leaves it, so that they are
+    to be projected back after each: `headwise.training.branches` does so, and headwise's trainer
+    with it. The forward pass takes them as they are.
+
+    Readings: equation 7 gives all branches the same feed-forward (`ffn="shared"`); it costs no
+    more than one, see `headwise.ops.branches`. `ffn="split"` gives branch i the i-th part of the
+    hidden units for itself, with as many parameters. Wᵢ has no bias, since b₁ could hold all that
+    one would add. The factors κᵢ, near 1/M, make a branch's share of the residual sum small at the
+    start; the paper does not rescale it, and neither do we.
+
+    Args:
+        embed_dim: width of queries and of the output.
+        num_branches: M.
+        ffn_dim: width of the feed-forward's hidden layer.
+        ffn: `"shared"`, or `"split"` for hidden units of each branch's own.
+        head_dim: width of a branch's head; `embed_dim // num_branches` if not given.
+        kdim, vdim, dropout: as in `MultiHeadAttention`.
+        ffn_dropout: probability with which a unit of the hidden layer, summed over the branches,
+            is dropped in training: all branches lose the same units of a shared feed-forward.
+        bias: whether the query, key and value projections have one; the feed-forward always has.
+
+    Shape:
+        As `MultiHeadAttention`. `routing.weights` is α, `(num_branches,)`, the same for all
+        positions.
+
+    Raises:
+        ValueError: sizes that do not fit together; the message names the argument.
+
+    Example:
+        >>> layer = BranchedAttention(embed_dim=32, num_branches=4, ffn_dim=64)
+        >>> out = layer(torch.randn(2, 5, 32))
+        >>> out.output.shape, out.routing.weights.shape
+        (torch.Size([2, 5, 32]), torch.Size([4]))
+        >>> layer.eval().weigh_branches("uniform")
+        >>> layer(torch.randn(2, 5, 32)).routing.weights.tolist()
+        [0.25, 0.25, 0.25, 0.25]
+    """
+
+    replaces = "feed-forward"
+    routing_parameters = ("kappa", "alpha")
+    out_proj: ClassVar[Any] = NoPackedWeights()
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_branches: int,
+        ffn_dim: int,
+        *,
+        ffn: Literal["shared", "split"] = "shared",
+        head_dim: int | None = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        dropout: float = 0.0,
+        ffn_dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        for name, size in (("num_branches", num_branches), ("ffn_dim", ffn_dim)):
+            if size < 1:
+                raise ValueError(f"{name} is {size}, expected a positive number")
+        if head_dim is None and embed_dim % num_branches:
+            raise ValueError(
+                f"embed_dim is {embed_dim}, which num_branches = {num_branches} does not divide; "
+                f"choose sizes that divide, or give head_dim"
+            )
+        if ffn not in ("shared", "split"):
+            raise ValueError(f"ffn is {ffn!r}, expected 'shared' or 'split'")
+        if ffn == "split" and ffn_dim % num_branches:
+            raise ValueError(
+                f"ffn_dim is {ffn_dim}, which num_branches = {num_branches} does not divide; "
+                f"choose sizes that divide, or ffn='shared'"
+            )
+        if not 0.0 <= ffn_dropout < 1.0:
+            raise ValueError(f"ffn_dropout is {ffn_dropout}, expected a probability in [0, 1)")
+        super().__init__(embed_dim, num_branches, head_dim, kdim, vdim, dropout)
+        self.num_branches = num_branches
+        self.ffn_dim = ffn_dim
+        self.ffn = ffn
+        self.ffn_dropout = ffn_dropout
+        self.dense_projections(bias)
+        self.branch_output = nn.Parameter(torch.empty(num_branches, self.head_dim, embed_dim))
+        self.kappa = nn.Parameter(torch.empty(num_branches))
+        self.alpha = nn.Parameter(torch.empty(num_branches))
+        self.ffn_up = nn.Linear(embed_dim, ffn_dim)
+        self.ffn_down = nn.Linear(ffn_dim, embed_dim)
+        self.weigh_branches("learned")
+        self.reset_parameters()
+
+    @classmethod
+    def from_plan(cls, place: Place, **options: Any) -> Self:
+        sizes: dict[str, Any] = {"num_branches": place.num_heads, "ffn_dim": place.ffn_dim}
+        sizes |= {"dropout": place.attention_dropout, "ffn_dropout": place.ffn_dropout}
+        return cls(place.embed_dim, **{**sizes, **options})
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters afresh: maps by Glorot, κ and α anywhere on the simplex."""
+        self.reset_projections()
+        # Each branch is a map of its own, so Glorot's bound is that of one branch.
+        bound = (6 / (self.embed_dim + self.head_dim)) ** 0.5
+        nn.init.uniform_(self.branch_output, -bound, bound)
+        for linear in (self.ffn_up, self.ffn_down):
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+        for weights in (self.kappa, self.alpha):
+            # from_pretrained has nn.init spare what is loaded, and a point of the simplex is
+            # never zero: only what could be set to zero is drawn.
+            nn.init.zeros_(weights)
+            with torch.no_grad():
+                drawn = random_simplex(self.num_branches).to(weights)
+                weights.copy_(torch.where(weights.any(), weights, drawn))
+
+    def weigh_branches(
+        self, mode: BranchWeights, *, top_k: int | None = None, seed: int = 0
+    ) -> None:
+        """Choose the κ and α that evaluation uses; training always uses the learned ones.
+
+        Args:
+            mode: `"learned"`; `"uniform"`, 1/M each, and `"random"`, a point of the simplex each,
+                drawn by this call, which are the paper's table 3; `"top-k"`, the `top_k` branches
+                of largest α alone, with α scaled to sum 1 (section 4.5).
+            top_k: how many, from 1 to M; with `"top-k"` only.
+            seed: of the draw.
+        """
+        if mode not in ("learned", "uniform", "random", "top-k"):
+            raise ValueError(
+                f"mode is {mode!r}, expected 'learned', 'uniform', 'random' or 'top-k'"
+            )
+        if (mode == "top-k") != (top_k is not None):
+            raise ValueError(f"top_k is {top_k} and mode is {mode!r}: top_k goes with 'top-k'")
+        if top_k is not None and not 1 <= top_k <= self.num_branches:
+            raise ValueError(f"top_k is {top_k}, expected 1 to num_branches = {self.num_branches}")
+        self._mode, self._top_k = mode, top_k
+        # Drawn once, so that all steps of a decoding use the same.
+        generator = torch.Generator("cpu").manual_seed(seed)
+        with torch.device("cpu"):
+            draws = [random_simplex(self.num_branches, generator=generator) for _ in range(2)]
+        self._random = draws
+
+    def branch_weights(self) -> tuple[Tensor, Tensor]:
+        """The κ and α in use, `(num_branches,)` each."""
+        kappa, alpha = self.kappa, self.alpha
+        if self.training or self._mode == "learned":
+            return kappa, alpha
+        if self._mode == "uniform":
+            uniform = torch.full_like(alpha, 1 / self.num_branches)
+            return uniform, uniform
+        if self._mode == "random":
+            return self._random[0].to(kappa), self._random[1].to(alpha)
+        kept = alpha.topk(self._top_k or self.num_branches)
+        renormalized = kept.values / kept.values.sum()
+        return kappa, torch.zeros_like(alpha).scatter(0, kept.indices, renormalized)
+
+    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
+        kappa, alpha = self.branch_weights()
+        output = branched_feed_forward(
+            heads,
+            self.branch_output,
+            kappa,
+            alpha,
+            self.ffn_up.weight,
+            self.ffn_up.bias,
+            self.ffn_down.weight,
+            self.ffn_down.bias,
+            split=self.ffn == "split",
+            dropout=self.ffn_dropout if self.training else 0.0,
+        )
+        return output, Routing(alpha, kind="branches")
+
+    def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
+        sizes = (self.num_branches, self.head_dim, self.embed_dim, self.ffn_dim)
+        branches = branched_macs(queries, *sizes, split=self.ffn == "split")
+        return super().macs(queries, keys, is_causal=is_causal) + Macs(branches, 0)
+
+    def extra_repr(self) -> str:
+        return (
+            f"embed_dim={self.embed_dim}, num_branches={self.num_branches}, "
+            f"head_dim={self.head_dim}, ffn_dim={self.ffn_dim}, ffn={self.ffn}"
+        )
+
+
+def weigh_branches(
+    model: nn.Module, mode: BranchWeights, *, top_k: int | None = None, seed: int = 0
+) -> None:
+    """`BranchedAttention.weigh_branches` of all of a model, each with a draw of its own.
+
+    >>> layers = nn.ModuleList(BranchedAttention(8, 2, 16) for _ in range(2)).eval()
+    >>> weigh_branches(layers, "random")
+    >>> first, second = (layer.branch_weights()[1] for layer in layers)
+    >>> torch.equal(first, second)
+    False
+    """
+    layers = [module for module in model.modules() if isinstance(module, BranchedAttention)]
+    for index, layer in enumerate(layers):
+        layer.weigh_branches(mode, top_k=top_k, seed=seed * len(layers) + index)
