@@ -13,9 +13,10 @@ A run lives in a folder of its own:
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -26,10 +27,11 @@ from transformers import set_seed
 
 from headwise.analysis.cost import count_macs, count_parameters
 from headwise.analysis.recording import record_attention
-from headwise.analysis.results import RunResult, Score
+from headwise.analysis.results import BranchTrajectory, RunResult, Score
 from headwise.files import write_text
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.seq2seq import Seq2SeqLM
+from headwise.models.sites import attention_sites
 from headwise.recipe import ModelSettings, Recipe, differences, load_recipe, to_yaml
 from headwise.tasks.corpora import PARTS, Corpus, Pair, load_corpus
 from headwise.tasks.metrics import EvaluationSettings, TranslationScore, score
@@ -179,11 +181,30 @@ def train_system(
         ],
         score=_score_record(scored),
         attention=record_attention(model, data.batches(data.test, recipe)),
+        branches=_trajectories(model, run.history),
     )
     if is_main_process():
         write_text(folder / TRANSLATIONS, "\n".join(translations) + "\n")
         write_text(folder / RESULT, result.model_dump_json(indent=1))
     return result
+
+
+def _trajectories(
+    model: Seq2SeqLM, history: Sequence[Mapping[str, Any]]
+) -> list[BranchTrajectory]:
+    """How κ and α of each weighted attention moved while training; empty without any."""
+    records = [record for record in history if "branches" in record]
+    return [
+        BranchTrajectory(
+            site=place.site,
+            layer=place.layer,
+            steps=[record["step"] for record in records],
+            kappa=[record["branches"][place.path]["kappa"] for record in records],
+            alpha=[record["branches"][place.path]["alpha"] for record in records],
+        )
+        for place in attention_sites(model)
+        if records and place.path in records[0]["branches"]
+    ]
 
 
 def _read_result(path: Path) -> RunResult:

@@ -41,9 +41,9 @@ def test_an_entry_may_be_a_name_or_a_list():
     [
         (
             "standart",
-            ["system 'standart'", "standard, agreement, mae, moa", "did you mean 'standard'"],
+            ["system 'standart'", "standard, weighted, agreement, mae", "did you mean 'standard'"],
         ),
-        (7, ["attention is 7", "standard, agreement, mae, moa", "encoder_self"]),
+        (7, ["attention is 7", "standard, weighted, agreement, mae", "encoder_self"]),
         (
             {"encoder_slf": "mae"},
             ["site 'encoder_slf'", "decoder_cross", "did you mean 'encoder_self'"],
@@ -72,6 +72,30 @@ def test_what_there_is_not_is_an_error(plan, parts):
     with pytest.raises(ValueError) as error:
         hw.Seq2SeqConfig(attention=plan)
     assert all(part in str(error.value) for part in parts), str(error.value)
+
+
+def test_a_system_may_be_named_by_its_module_and_class():
+    name = "headwise.heads.mae:MixtureOfAttentiveExperts"
+    assert specs_of(name)["encoder_self"] == [{"system": name}] * 2
+    assert type(build({"system": name})) is hw.MixtureOfAttentiveExperts
+
+
+@pytest.mark.parametrize(
+    "name, parts",
+    [
+        ("no_such_module:Heads", ["No module named 'no_such_module'", "in the current folder"]),
+        ("headwise.heads.mae:Gates", ["module 'headwise.heads.mae' has no attribute 'Gates'"]),
+        ("my_heads.py:Heads", ["No module named 'my_heads", "expected module:Class"]),
+        (":Heads", ["cannot be loaded", "expected module:Class"]),
+        ("torch.nn:Linear", ["torch.nn.modules.linear.Linear", "expected a subclass of System"]),
+        ("torch:nn", ["module 'torch.nn'", "expected a subclass of System"]),
+    ],
+)
+def test_a_module_or_class_that_is_no_system_is_an_error(name, parts):
+    for plan in (name, {"decoder_self": {"system": name, "layers": [0]}}):
+        with pytest.raises(ValueError, match="attention") as error:
+            hw.Seq2SeqConfig(attention=plan)
+        assert all(part in str(error.value) for part in [repr(name), *parts]), str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -110,3 +134,74 @@ def test_attentions_are_built_with_the_models_sizes():
 @pytest.mark.parametrize("site", SITES)
 def test_only_the_decoders_cross_attention_has_causal_queries(site):
     assert build({"system": "mae"}, site).causal_queries == (site == "decoder_cross")
+
+
+# Systems that take the place of more than one attention
+
+
+def test_weighted_alone_stands_where_a_feed_forward_follows():
+    specs = specs_of("weighted", 2, 3)
+    assert specs["encoder_self"] == [{"system": "weighted"}] * 2
+    assert specs["decoder_self"] == [STANDARD] * 3
+    assert specs["decoder_cross"] == [{"system": "weighted"}] * 3
+    # In a decoder without a cross-attention it follows the self-attention.
+    assert (
+        layer_specs("weighted", {"decoder_self": 2})["decoder_self"] == [{"system": "weighted"}] * 2
+    )
+
+
+def test_tim_alone_keeps_the_first_two_layers_and_the_last_standard():
+    tim = {"system": "tim"}
+    specs = specs_of("tim", 6, 4)
+    assert specs["encoder_self"] == [STANDARD] * 2 + [tim] * 3 + [STANDARD]
+    assert specs["decoder_self"] == [STANDARD] * 2 + [tim] + [STANDARD]
+    assert specs["decoder_cross"] == [STANDARD] * 4
+    assert specs_of("tim", 6, 2)["decoder_self"] == [STANDARD] * 2  # too short for any
+    assert specs_of({"system": "tim", "layers": "all"}, 2, 1)["decoder_self"] == [tim]
+    assert specs_of({"encoder_self": "tim"}, 4, 4)["encoder_self"][2] == tim
+
+
+def test_layers_in_words():
+    agreement = {"system": "agreement"}
+    specs = specs_of({"agreement": "low"}, 4, 4)
+    assert specs["encoder_self"] == [agreement] * 2 + [STANDARD] * 2
+    assert specs["decoder_self"] == specs["decoder_cross"] == [STANDARD] * 4
+    assert specs_of({"agreement": "low"}, 1, 1)["encoder_self"] == [agreement]
+    assert specs_of({"agreement": [1, 3]}, 4)["encoder_self"] == [STANDARD, agreement] * 2
+    everywhere = specs_of({"system": "mae", "layers": "low"}, 3, 3)
+    assert all(of_site == [{"system": "mae"}] * 2 + [STANDARD] for of_site in everywhere.values())
+
+
+@pytest.mark.parametrize(
+    "plan, parts",
+    [
+        (
+            {"decoder_self": "weighted"},
+            ["attention.decoder_self names weighted", "behind decoder_self stands decoder_cross"],
+        ),
+        (
+            {"decoder_cross": {"system": "tim", "layers": [0]}},
+            ["attention.decoder_cross names tim", "whole layer", "name it at decoder_self"],
+        ),
+        (
+            {"decoder_self": {"system": "tim", "layers": [1]}, "decoder_cross": "mae"},
+            ["attention.decoder_cross names mae in layer 1", "different layers"],
+        ),
+        ("tim", ["tim keeps the first two layers and the last standard", "leaves no layer of 2"]),
+        ({"agreement": "lowest"}, ["attention.layers is 'lowest'", "all, low, middle"]),
+        ({"agreement": "low", "encoder_self": "mae"}, ["site 'agreement'", "encoder_self"]),
+    ],
+)
+def test_what_cannot_stand_somewhere_is_an_error_that_says_where_it_can(plan, parts):
+    with pytest.raises(ValueError) as error:
+        specs_of(plan)
+    assert all(part in str(error.value) for part in parts), str(error.value)
+
+
+def test_what_stands_beside_a_whole_layer_may_stand_in_another():
+    plan = {
+        "decoder_self": {"system": "tim", "layers": [1]},
+        "decoder_cross": {"system": "mae", "layers": [0]},
+    }
+    specs = specs_of(plan)
+    assert [spec["system"] for spec in specs["decoder_cross"]] == ["mae", "standard"]

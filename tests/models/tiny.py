@@ -22,6 +22,8 @@ PLANS: dict[str, Any] = {
         for site in ("encoder_self", "decoder_self", "decoder_cross")
     },
     "moa": dict.fromkeys(("encoder_self", "decoder_self", "decoder_cross"), MOA),
+    "weighted": "weighted",
+    "weighted split": {"system": "weighted", "ffn": "split"},
     "agreement": "agreement",
     "simple routing": {"system": "agreement", "routing": "simple", "num_capsules": 8},
     "tim": {"system": "tim", "layers": "all"},
@@ -33,11 +35,11 @@ PLANS: dict[str, Any] = {
     "all mixed": {
         "encoder_self": [{"system": "tim", "layers": [0]}, {"system": "agreement", "layers": [1]}],
         "decoder_self": [{"system": "tim", "layers": [0]}, {**MOA, "layers": [1]}],
-        "decoder_cross": {"system": "mae", "layers": [1]},
+        "decoder_cross": {"system": "weighted", "layers": [1]},
     },
 }
 
-WITH_GATES = ("mae", "mae-6, window", "mixed", "all mixed")
+WITH_GATES = ("mae", "mae-6, window", "mixed")
 WITH_LOSSES = ("moa", "mixed", "all mixed")
 
 

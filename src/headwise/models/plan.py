@@ -37,13 +37,15 @@ from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.moa import MixtureOfAttentionHeads
 from headwise.heads.system import Place, System
 from headwise.heads.tim import IndependentMechanismsLayer
+from headwise.heads.weighted import BranchedAttention
 
 SYSTEMS: dict[str, type[System]] = {
     "standard": MultiHeadAttention,
+    "weighted": BranchedAttention,
     "agreement": AgreementAttention,
     "mae": MixtureOfAttentiveExperts,
-    "moa": MixtureOfAttentionHeads,
     "tim": IndependentMechanismsLayer,
+    "moa": MixtureOfAttentionHeads,
 }
 
 # What a plan's entry may not set, since the model sets it.

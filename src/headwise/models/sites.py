@@ -19,6 +19,7 @@ class AttentionSite(NamedTuple):
     site: str
     layer: int
     module: System
+    path: str
 
 
 def attention_sites(model: nn.Module) -> list[AttentionSite]:
@@ -28,5 +29,5 @@ def attention_sites(model: nn.Module) -> list[AttentionSite]:
         match = _PATH.search(path)
         if match and isinstance(module, System):
             stack, layer, kind = match.groups()
-            found.append(AttentionSite(f"{stack}_{kind or 'self'}", int(layer), module))
+            found.append(AttentionSite(f"{stack}_{kind or 'self'}", int(layer), module, path))
     return found

@@ -30,11 +30,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.metrics.bleu import BLEUScore
 from sacrebleu.metrics.chrf import CHRFScore
 from sacrebleu.significance import PairedTest
+
+from headwise.heads.weighted import BranchWeights
 
 # Languages without spaces between words; all others take 13a.
 _TOKENIZERS = {"zh": "zh", "ja": "char"}
@@ -68,6 +70,25 @@ class EvaluationSettings(BaseModel):
         "compound-split: likewise, split at hyphens, as in WMT14 en-de papers; pretokenized: "
         "multi-bleu.perl on a corpus that is tokenised already",
     )
+
+    branches: BranchWeights = Field(
+        "learned",
+        description="κ and α of weighted branches: learned; uniform, random and top-k are the "
+        "ablations of the Weighted Transformer",
+    )
+    branches_top_k: int | None = Field(
+        None, ge=1, description="for branches: top-k, how many of largest α count"
+    )
+    branches_seed: int = Field(0, ge=0, description="for branches: random, of the draw")
+
+    @model_validator(mode="after")
+    def _check_branches(self) -> EvaluationSettings:
+        if (self.branches == "top-k") != (self.branches_top_k is not None):
+            raise ValueError(
+                f"branches is {self.branches!r} and branches_top_k {self.branches_top_k}: "
+                f"top-k needs a number, and nothing else takes one"
+            )
+        return self
 
     def max_length(self, source_length: int) -> int:
         """The most subwords a translation may have, for a source of ``source_length`` subwords.

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
+from headwise.heads.weighted import weigh_branches
 from headwise.models.seq2seq import Seq2SeqLM
 from headwise.tasks.metrics import EvaluationSettings
 from headwise.tasks.tokenization import TranslationTokenizer
@@ -29,11 +30,15 @@ def translate(
         model: put into evaluation.
         tokenizer: of both languages.
         texts: one sentence each; an empty one stays empty.
-        settings: beam size, length penalty and how long a translation may get.
+        settings: beam size, length penalty, how long a translation may get, and which weights
+            the branches of weighted attention have.
         batch_tokens: source tokens translated at once, times the beam size.
         advance: called with the number of texts that have just been translated.
     """
     model.eval()
+    weigh_branches(
+        model, settings.branches, top_k=settings.branches_top_k, seed=settings.branches_seed
+    )
     translations = [""] * len(texts)
     filled = [index for index, text in enumerate(texts) if text.strip()]
     if advance is not None:
