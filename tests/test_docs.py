@@ -9,7 +9,7 @@ from headwise.recipe import ModelSettings, Recipe, SystemSettings
 from headwise.tasks.corpora import FilesCorpus, HubCorpus, InterfaceStringsCorpus
 from headwise.tasks.metrics import EvaluationSettings
 from headwise.tasks.tokenization import TokenizerSettings
-from headwise.training.settings import GateSettings, TrainingSettings
+from headwise.training.settings import BranchSettings, GateSettings, TrainingSettings
 
 ROOT = Path(__file__).parent.parent
 
@@ -23,6 +23,7 @@ SETTINGS = [
     ("model.", ModelSettings),
     ("training.", TrainingSettings),
     ("training.gates.", GateSettings),
+    ("training.branches.", BranchSettings),
     ("evaluation.", EvaluationSettings),
     ("systems.NAME.", SystemSettings),
 ]
@@ -39,6 +40,7 @@ def test_every_key_of_a_recipe_is_documented(prefix: str, settings: type[BaseMod
 
 def test_documented_keys_exist() -> None:
     page = (ROOT / "docs/recipes.md").read_text(encoding="utf-8")
+    page = page[page.index("## Keys") :]
     documented = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
     known = {prefix + name for prefix, settings in SETTINGS for name in settings.model_fields}
     assert set(documented) == known

@@ -127,7 +127,8 @@ class _Ragged:
             for row in encode(texts[start : start + 10_000]):
                 ids.extend(row)
                 self.lengths.append(len(row))
-        self.ids = torch.tensor(ids, dtype=torch.int32)
+        # From the array's own memory: torch.tensor would first make a list of Python numbers.
+        self.ids = torch.frombuffer(ids, dtype=torch.int32) if ids else torch.empty(0).int()
         self.ends = torch.tensor(list(accumulate(self.lengths)))
 
     def __getitem__(self, index: int) -> list[int]:
