@@ -168,6 +168,20 @@ def test_a_folder_of_another_recipe_is_refused_with_the_difference(run, file, wo
     assert said.count(" before, ") == 2
 
 
+def test_a_run_from_before_a_key_came_into_being_goes_on(tmp_path, file):
+    folder = tmp_path / "older"
+    recipe = file.system("mae")
+    claim_folder(folder, recipe)
+    lines = (folder / "recipe.yaml").read_text(encoding="utf-8").splitlines()
+    older = [line for line in lines if "clip_norm" not in line]
+    assert len(older) == len(lines) - 1
+    (folder / "recipe.yaml").write_text("\n".join(older), encoding="utf-8")
+    claim_folder(folder, recipe)  # its default is what the run had
+    training = recipe.training.model_copy(update={"clip_norm": 1.0})
+    with pytest.raises(FolderError, match=r"clip_norm: 0\.0 before, 1\.0 now"):
+        claim_folder(folder, recipe.model_copy(update={"training": training}))
+
+
 def test_a_run_on_data_that_have_changed_since_is_refused(tmp_path):
     recipe = load_recipe(str(numerals.write_recipe(tmp_path))).system("standard")
     folder = tmp_path / "run"

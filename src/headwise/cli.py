@@ -39,6 +39,15 @@ RunFolder = Annotated[
 ]
 
 
+@app.callback()
+def start() -> None:
+    """Let recipes name systems in files of the current folder, as with `python -m`."""
+    # Behind all else, so that a folder called datasets hides no library.
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+
+
 @app.command()
 def recipes(
     name: Annotated[str | None, typer.Argument(help="Print this recipe's file.")] = None,
@@ -114,6 +123,51 @@ def compare(
         write_report(comparison, report)
         console.print(comparison_table(comparison))
         console.print(f"report: {report}", soft_wrap=True, highlight=False, markup=False)
+
+
+@app.command()
+def cost(
+    recipes: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RECIPE",
+            help="Names of recipes, or .yaml files.",
+            show_default="interface-strings",
+        ),
+    ] = None,
+    systems: Annotated[
+        str | None, typer.Option(help="Which of the recipes' systems, by commas.")
+    ] = None,
+    lengths: Annotated[
+        str, typer.Option(help="Source and target tokens to count multiply-accumulates for.")
+    ] = "10,10",
+    papers: Annotated[
+        bool, typer.Option("--papers", help="The figures that the papers print, beside ours.")
+    ] = False,
+    changes: Changes = None,
+) -> None:
+    """Count the parameters and multiply-accumulates of a recipe's systems; nothing is trained."""
+    with _clear_errors():
+        from headwise.analysis.cost import cost_table, recipe_config
+        from headwise.recipe import load_recipe
+
+        source_length, target_length = _lengths(lengths)
+        console = Console()
+        if papers:
+            from headwise.analysis.papers import published_figures
+            from headwise.analysis.published import papers_summary, papers_tables
+
+            figures = published_figures()
+            for table in papers_tables(figures):
+                console.print(table)
+            console.print(papers_summary(figures), highlight=False)
+        for recipe in recipes or ([] if papers else ["interface-strings"]):
+            file = load_recipe(recipe, changes or [])
+            file.check_comparable()
+            names = _split(systems) if systems else file.system_names
+            configs = {name: recipe_config(file.system(name)) for name in names}
+            configs = configs or {"model": recipe_config(file.recipe)}
+            console.print(cost_table(Path(recipe).stem, configs, source_length, target_length))
 
 
 @app.command()
@@ -251,6 +305,16 @@ def _seeds(text: str) -> list[int]:
     if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
         raise ValueError(f"--seeds is {text!r}, expected different numbers by commas: 1,2,3")
     return seeds
+
+
+def _lengths(text: str) -> tuple[int, int]:
+    try:
+        source, target = (int(length) for length in _split(text))
+    except ValueError:
+        source = target = 0
+    if min(source, target) < 1:
+        raise ValueError(f"--lengths is {text!r}, expected source and target tokens: 10,10")
+    return source, target
 
 
 def _score_line(score: "Score") -> str:

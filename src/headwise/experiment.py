@@ -32,7 +32,7 @@ from headwise.files import write_text
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.seq2seq import Seq2SeqLM
 from headwise.models.sites import attention_sites
-from headwise.recipe import ModelSettings, Recipe, differences, load_recipe, to_yaml
+from headwise.recipe import ModelSettings, Recipe, differences, load_recipe, to_yaml, with_defaults
 from headwise.tasks.corpora import PARTS, Corpus, Pair, load_corpus
 from headwise.tasks.metrics import EvaluationSettings, TranslationScore, score
 from headwise.tasks.tokenization import TranslationTokenizer
@@ -301,7 +301,7 @@ def claim_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None
     if not is_main_process():
         return
     if stamp.is_file():
-        changed = differences(stamp.read_text(encoding="utf-8"), text)
+        changed = differences(with_defaults(stamp.read_text(encoding="utf-8")), text)
         changed = [line for line in changed if not line.startswith("description:")]
         if changed:
             raise FolderError(

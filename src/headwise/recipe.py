@@ -137,7 +137,12 @@ class RecipeFile:
     def check_comparable(self) -> None:
         """Raise `RecipeError` if a `--set` has made all systems one."""
         own = [name for name, system in self.recipe.systems.items() if "attention" in system.model]
-        if own and any(keys[:2] == ("model", "attention") for keys, _ in self._changes):
+        changed = any(
+            keys[:2] == ("model", "attention")
+            or (keys == ("model",) and isinstance(value, Mapping) and "attention" in value)
+            for keys, value in self._changes
+        )
+        if own and changed:
             raise RecipeError(
                 f"--set model.attention would give every system the same attention; change one "
                 f"system with --set systems.{own[0]}.model.attention=..."
@@ -235,6 +240,17 @@ def differences(old: str, new: str) -> list[str]:
         for key in [*before, *(key for key in now if key not in before)]
         if before.get(key, "not set") != now.get(key, "not set")
     ]
+
+
+def with_defaults(text: str) -> str:
+    """A recipe in YAML with all keys that there are by now, as `to_yaml` writes it.
+
+    A run that was started before a key came into being had what is its default.
+    """
+    try:
+        return to_yaml(Recipe.model_validate(yaml.safe_load(text)))
+    except ValidationError:
+        return text
 
 
 def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:

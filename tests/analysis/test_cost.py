@@ -1,12 +1,35 @@
-"""Parameters and multiply-accumulates, against formulas."""
+"""Parameters and multiply-accumulates, against formulas and PyTorch's flop counter."""
+
+import io
 
 import pytest
 import torch
+from rich.console import Console
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
-from headwise.analysis.cost import count_macs, count_parameters
+from headwise.analysis.cost import (
+    Parameters,
+    cost_table,
+    count_macs,
+    count_parameters,
+    forward_macs,
+    measure_macs,
+    model_cost,
+    parameters_by_part,
+    recipe_config,
+)
+from headwise.experiment import model_config
+from headwise.heads.attention import MultiHeadAttention
 from headwise.heads.mae import MixtureOfAttentiveExperts
+from headwise.heads.weighted import BranchedAttention
 from headwise.models.config import Seq2SeqConfig
+from headwise.models.plan import SYSTEMS
 from headwise.models.seq2seq import Seq2SeqLM
+from headwise.models.sites import attention_sites
+from headwise.recipe import load_recipe, shipped_recipes
+from headwise.tasks.corpora import Pair
+from headwise.tasks.tokenization import TranslationTokenizer
 
 D, FFN, V, HEADS = 16, 32, 50, 4
 T = 10  # tokens on either side
@@ -45,9 +68,9 @@ def test_source_and_target_may_differ_in_length():
     assert count_macs(model(), source, target) == linear + products
 
 
-def test_a_gate_costs_its_two_layers_and_the_scales():
+def test_a_gate_costs_its_two_layers():
     hidden, experts = 256, HEADS
-    one = D * hidden + hidden * experts + experts * HEADS
+    one = D * hidden + hidden * experts
     extra = count_macs(model("mae"), T, T) - count_macs(model(), T, T)
     assert extra == one * (1 + T + T)  # one per source sequence, one per target position
 
@@ -79,6 +102,7 @@ def test_counting_leaves_the_model_and_the_generator_alone():
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     state = torch.get_rng_state()
     count_macs(network, T, T)
+    measure_macs(network, T, T)
     assert torch.equal(state, torch.get_rng_state())
     assert network.training
     assert all(torch.equal(t, before[name]) for name, t in network.state_dict().items())
@@ -88,3 +112,240 @@ def test_counting_parameters_counts_gates():
     layer = MixtureOfAttentiveExperts(D, HEADS)
     gate = 2 * D + (D * 256 + 256) + (256 * HEADS + HEADS)
     assert count_parameters(layer) == 4 * (D * D + D) + gate
+
+
+# Formulas against what is computed
+
+
+PLANS = {
+    "standard": "standard",
+    "mae": "mae",
+    "mae-6": {"system": "mae", "dropped_heads": 2},
+    "uni-mae": {"system": "mae", "gate": "uniform"},
+    "mae window": {"system": "mae", "gate_window": 2},
+    "moa": {"system": "moa", "size": "2K4E8D"},
+    "moa dense": {"system": "moa", "size": "4K4E8D"},
+    "weighted": "weighted",
+    "weighted split": {"system": "weighted", "ffn": "split"},
+    "agreement": "agreement",
+    "agreement simple": {"system": "agreement", "routing": "simple"},
+    "agreement capsules": {"system": "agreement", "num_capsules": 4},
+    "tim": {"system": "tim", "layers": "all"},
+    "tim of four": {"system": "tim", "layers": "all", "num_mechanisms": 4},
+    "tim no competition": {"system": "tim", "layers": "all", "competition": False},
+    "tim no exchange": {"system": "tim", "layers": "all", "exchange_heads": 0},
+}
+SITES = ("encoder_self", "decoder_self", "decoder_cross")
+LENGTHS = ((10, 10), (7, 3), (3, 8), (1, 1), (40, 24))
+
+
+def systems(network):
+    """Site and system."""
+    return [(place.site, place.module) for place in attention_sites(network)]
+
+
+def count_products(network, source, target):
+    """What the flop counter finds on this machine; the fused kernel of attention it cannot read."""
+    tokens = [torch.randint(3, V, (1, length)) for length in (source, target)]
+    counter = FlopCounterMode(display=False)
+    with counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        network.eval()(input_ids=tokens[0], decoder_input_ids=tokens[1])
+    return counter.get_total_flops() // 2
+
+
+def beyond_the_formula(network, source, target):
+    """Weighted sums that are computed as products, though with no matrix of weights."""
+    total = 0
+    for site, system in systems(network):
+        queries = source if site == "encoder_self" else target
+        if isinstance(system, MixtureOfAttentiveExperts) and system.gate is not None:
+            # A gate's weights of experts become those of heads by a matrix of zeros and ones.
+            gates = 1 if site == "encoder_self" else queries
+            total += gates * system.num_experts * system.num_heads
+        elif isinstance(system, BranchedAttention) and system.ffn == "shared":
+            # The sum over branches, weighted by alpha, of each hidden unit, where W₁ is folded.
+            once, each = D * D * FFN, D * FFN  # head_dim is D / branches
+            if once + queries * each < queries * (D * D + HEADS * D * FFN):
+                total += queries * HEADS * FFN
+    return total
+
+
+PLACED = [
+    (name, site)
+    for name, plan in PLANS.items()
+    for site in SITES
+    # One takes the place of the last attention and the feed-forward, one that of the whole layer.
+    if not ("weighted" in str(plan) and site == "decoder_self")
+    and not ("tim" in str(plan) and site == "decoder_cross")
+]
+
+
+def test_every_system_is_among_the_plans():
+    named = {plan if isinstance(plan, str) else plan["system"] for plan in PLANS.values()}
+    assert named == set(SYSTEMS)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize(("name", "site"), PLACED)
+def test_formulas_are_what_the_flop_counter_counts(name, site, norm):
+    network = model({site: PLANS[name]}, norm=norm)
+    for source, target in LENGTHS:
+        formula = sum(forward_macs(network, source, target))
+        counted = count_products(network, source, target)
+        assert counted - formula == beyond_the_formula(network, source, target)
+
+
+@pytest.mark.parametrize("name", ["standard", "mae", "moa", "tim"])
+def test_measuring_on_the_meta_device_counts_what_is_computed(name):
+    network = model(PLANS[name])
+    assert measure_macs(network, 7, 3) == count_products(network, 7, 3)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_attention_products_grow_with_the_square_of_lengths(name):
+    network = model(PLANS[name])
+    one, two = (forward_macs(network, length, length) for length in (8, 16))
+    # But for TIM's exchange, which attends within a position.
+    exchange = sum(
+        system.exchange.macs(8).attention
+        for _, system in systems(network)
+        if getattr(system, "exchange", None) is not None
+    )
+    assert two.attention - 2 * exchange == 4 * (one.attention - exchange)
+
+
+@pytest.mark.parametrize("name", sorted(PLANS.keys() - {"weighted", "weighted split"}))
+def test_products_with_weights_grow_with_lengths(name):
+    # A weighted sub-layer multiplies its weights with each other first where that pays.
+    network = model(PLANS[name])
+    one, two = (forward_macs(network, length, length).linear for length in (8, 16))
+    once = 0
+    for site, system in systems(network):
+        if site == "encoder_self" and getattr(system, "gate", None) is not None:
+            once += sum(layer.weight.numel() for layer in (system.gate.hidden, system.gate.output))
+    assert two - once == 2 * (one - once)  # one gate for a sequence of the encoder
+
+
+class Unpriced(MultiHeadAttention):
+    """A system of somebody's own that says nothing of what it costs."""
+
+    def macs(self, queries, keys, *, is_causal=False):
+        raise NotImplementedError
+
+
+def test_a_system_without_a_formula_is_measured():
+    plan = f"{__name__}:Unpriced"
+    assert count_macs(model(plan), 7, 5) == count_macs(model(), 7, 5)
+    cost = model_cost(model(plan).config, 7, 5)
+    assert cost.linear_macs is None
+    assert cost.macs == count_macs(model(), 7, 5)
+
+
+# Parameters by part
+
+
+def by_part(attention="standard", **options):
+    return parameters_by_part(model(attention, **options))
+
+
+def test_parts_of_the_standard_model():
+    attention, ffn = 3 * 4 * (D * D + D), 2 * (2 * D * FFN + FFN + D)
+    assert by_part() == Parameters(V * D, attention, 0, ffn, 5 * 2 * D)
+    assert by_part(norm="pre").rest == 7 * 2 * D
+
+
+@pytest.mark.parametrize(("share", "embeddings"), [("all", 1), ("target", 2), ("none", 3)])
+def test_tied_embeddings_are_in_one_part_once(share, embeddings):
+    assert by_part(share_embeddings=share).embeddings == embeddings * V * D
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_parts_are_all_there_is(name):
+    network = model(PLANS[name])
+    parts = parameters_by_part(network)
+    assert parts.total == count_parameters(network)
+    routing = [
+        parameter.numel()
+        for _, system in systems(network)
+        for own, parameter in system.named_parameters()
+        if any(own.startswith(prefix) for prefix in system.routing_parameters)
+    ]
+    assert parts.routing == sum(routing)
+    assert parts.embeddings == V * D
+
+
+def test_gates_and_routers_are_routing():
+    gate = 2 * D + (D * 256 + 256) + (256 * HEADS + HEADS)
+    assert by_part("mae").routing == 3 * gate
+    assert by_part("mae")._replace(routing=0) == by_part()
+    moa = by_part({"system": "moa", "size": "2K4E8D"})
+    assert moa.routing == 3 * 4 * D
+    assert moa.attention == 3 * (2 * 4 * D * 8 + 2 * D * 8)
+
+
+def test_a_whole_layer_is_sorted_into_the_same_parts():
+    tim = by_part(PLANS["tim no exchange"])
+    assert tim.attention == 3 * 4 * D * D // 2
+    assert tim.feed_forward == 2 * 2 * D * FFN // 2
+    assert tim.routing == 2 * D
+    assert tim.rest == 5 * 2 * D
+    exchange = 2 * 4 * (D // 2) * 64
+    assert by_part(PLANS["tim"]).routing == 2 * (D + exchange)
+
+
+def test_a_feed_forward_inside_attention_is_feed_forward():
+    weighted = by_part("weighted")
+    assert weighted.feed_forward == by_part().feed_forward
+    assert weighted.routing == 2 * 2 * HEADS
+    assert weighted.attention == by_part().attention - 2 * D  # no output bias
+    assert weighted.rest == by_part().rest - 2 * 2 * D  # no norm between the two
+
+
+# Recipes
+
+
+@pytest.mark.parametrize("recipe", shipped_recipes())
+def test_every_shipped_recipe_has_its_cost_told_without_memory(recipe):
+    file = load_recipe(recipe)
+    for name in file.system_names:
+        cost = model_cost(recipe_config(file.system(name)), 10, 10)
+        assert cost.parameters.total > 1e5
+        assert cost.linear_macs < cost.macs
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["tokenizer.vocab_size=300"],
+        ["tokenizer.vocab_size=300", "tokenizer.joint=false"],
+        ["tokenizer={joint: false, source_vocab_size: 320, target_vocab_size: 300}"],
+        ["tokenizer.vocab_size=300", "model.share_embeddings=none"],
+    ],
+)
+def test_the_model_is_the_one_that_is_trained_with_a_vocabulary_of_full_size(changes):
+    recipe = load_recipe("interface-strings", changes).recipe
+    words = [f"{a}{b}{c}" for a in "abcdef" for b in "ghijkl" for c in "mnopqr"]
+    pairs = [Pair(" ".join(words), " ".join(w[::-1] for w in words))] * 3
+    tokenizer = TranslationTokenizer.train(pairs, recipe.tokenizer)
+    trained, counted = model_config(recipe.model, tokenizer), recipe_config(recipe)
+    assert counted.to_dict() == trained.to_dict()
+
+
+def test_the_table_has_a_row_for_each_system():
+    configs = {"standard": model().config, "mae-7": model("mae").config}
+    file = io.StringIO()
+    Console(width=80, file=file).print(cost_table("mine", configs, 7, 3))
+    lines = file.getvalue().splitlines()
+    rows = [line.split() for line in lines if line.split()[:1] in (["standard"], ["mae-7"])]
+    assert [row[0] for row in rows] == ["standard", "mae-7"]
+    assert rows[0][3] == "0"
+    assert rows[1][3] == "16.2k"
+    assert "With 50 subwords" in " ".join(lines)
+    assert "7 source and 3 target tokens" in " ".join(" ".join(lines).split())
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_table_of_separate_vocabularies_has_both():
+    config = Seq2SeqConfig(vocab_size=900, target_vocab_size=700, share_embeddings="target")
+    caption = cost_table("", {"a": config}, 1, 1).caption
+    assert "900 source and 700 target subwords" in caption.plain

@@ -132,6 +132,122 @@ def mae(p, query, key, value, heads, dropped, gates, **masks) -> Tensor:
     return _over_queries(query, compute)
 
 
+def agreement_votes(p, query, key, value, heads, b, t, **masks) -> list[Tensor]:
+    """ReLU(o_h W_h + b_h) W_{h→} of each head: equations 5 and 6 of routing by agreement."""
+    q = slices(linear(p, "q_proj", query[b, t]), heads)
+    ks = [slices(linear(p, "k_proj", x), heads) for x in key[b]]
+    vs = [slices(linear(p, "v_proj", x), heads) for x in value[b]]
+    votes = []
+    for h in range(heads):
+        biases = [attention_bias(b, h, t, s, heads, **masks) for s in range(key.size(1))]
+        o = read(q[h], torch.stack([k[h] for k in ks]), torch.stack([v[h] for v in vs]), biases)
+        z = o @ p["capsule_weight"][h]
+        z = z + p["capsule_bias"][h] if "capsule_bias" in p else z
+        votes.append(z.clamp(min=0) @ p["vote_weight"][h])
+    return votes
+
+
+def shares_of(c: list[list[Tensor]]) -> list[list[Tensor]]:
+    """C_{h→n} / Σ_h C_{h→n}."""
+    sums = [sum(row[n] for row in c) for n in range(len(c[0]))]
+    return [[row[n] / sums[n] for n in range(len(row))] for row in c]
+
+
+def over_capsules(row: list[Tensor]) -> list[Tensor]:
+    """A head's weights from their logarithms: they sum to 1 over the capsules."""
+    largest = max(float(x.detach()) for x in row)
+    exponentials = [torch.exp(x - largest) for x in row]
+    return [x / sum(exponentials) for x in exponentials]
+
+
+def simple_routing(votes, capsules: int, iterations: int, squash: bool) -> tuple[Tensor, Tensor]:
+    """Algorithm 1 for one token; also each head's mean share of the capsules."""
+    heads = range(len(votes))
+    v = [slices(vote, capsules) for vote in votes]  # v[h][n], a vector
+    b = [[torch.zeros((), dtype=torch.float64)] * capsules for _ in heads]
+    for _ in range(iterations):
+        shares = shares_of([over_capsules(row) for row in b])
+        output = []
+        for n in range(capsules):
+            omega = sum(shares[h][n] * v[h][n] for h in heads)
+            if squash:
+                square = (omega * omega).sum()
+                length = torch.sqrt(square)
+                omega = square / (1 + square) * (omega / length if length > 0 else omega)
+            output.append(omega)
+        b = [[b[h][n] + (output[n] * v[h][n]).sum() for n in range(capsules)] for h in heads]
+    weights = torch.stack([sum(shares[h]) / capsules for h in heads])
+    return torch.cat(output), weights
+
+
+def em_routing(votes, capsules: int, iterations: int, beta_a, beta_u) -> tuple[Tensor, Tensor]:
+    """Algorithm 2 for one token; also each head's mean share of the capsules."""
+    heads = range(len(votes))
+    v = [slices(vote, capsules) for vote in votes]
+    c = [[torch.tensor(1 / capsules, dtype=torch.float64)] * capsules for _ in heads]
+    for i in range(iterations):
+        rate = 0.01 * (1 - 0.95 ** (i + 1))
+        shares = shares_of(c)
+        output, logits = [], []
+        for n in range(capsules):
+            total = sum(c[h][n] for h in heads)
+            mu = sum(shares[h][n] * v[h][n] for h in heads)
+            variance = sum(shares[h][n] * (v[h][n] - mu) ** 2 for h in heads).clamp(min=1e-6)
+            sigma = torch.sqrt(variance)
+            chi = sum(torch.log(s) + (1 + math.log(2 * math.pi)) / 2 for s in sigma) * total
+            a = 1 / (1 + torch.exp(-rate * (beta_a - beta_u * total - chi)))
+            output.append(a * mu)
+            densities = [
+                -torch.log(sigma * math.sqrt(2 * math.pi)) - (v[h][n] - mu) ** 2 / (2 * variance)
+                for h in heads
+            ]
+            logits.append([torch.log(a) + density.sum() for density in densities])
+        c = [over_capsules([logits[n][h] for n in range(capsules)]) for h in heads]
+    weights = torch.stack([sum(shares[h]) / capsules for h in heads])
+    return torch.cat(output), weights
+
+
+def agreement(p, query, key, value, heads, module, **masks) -> tuple[Tensor, Tensor]:
+    """The routed capsules of each query, and how much each head counts."""
+    weights = torch.zeros(*query.shape[:2], heads, dtype=query.dtype)
+
+    def compute(b, t):
+        votes = agreement_votes(p, query, key, value, heads, b, t, **masks)
+        sizes = module.num_capsules, module.iterations
+        if "beta_a" in p:
+            y, weights[b, t] = em_routing(votes, *sizes, p["beta_a"], p["beta_u"])
+        else:
+            y, weights[b, t] = simple_routing(votes, *sizes, module.squash)
+        return y
+
+    output = _over_queries(query, compute)
+    return output, weights.detach()
+
+
+def branched(p, query, key, value, heads, split, **masks) -> Tensor:
+    """Σᵢ αᵢ FFN(κᵢ oᵢWᵢ), branch by branch: equations 5 to 7 of the Weighted Transformer."""
+    units = p["ffn_up.weight"].size(0)
+
+    def compute(b, t):
+        q = slices(linear(p, "q_proj", query[b, t]), heads)
+        ks = [slices(linear(p, "k_proj", x), heads) for x in key[b]]
+        vs = [slices(linear(p, "v_proj", x), heads) for x in value[b]]
+        y = torch.zeros(query.size(2), dtype=torch.float64)
+        for i in range(heads):
+            biases = [attention_bias(b, i, t, s, heads, **masks) for s in range(key.size(1))]
+            o = read(q[i], torch.stack([k[i] for k in ks]), torch.stack([v[i] for v in vs]), biases)
+            z = p["kappa"][i] * (o @ p["branch_output"][i])
+            hidden = linear(p, "ffn_up", z)
+            if split:  # all other hidden units are those of other branches
+                mine = torch.arange(units) // (units // heads) == i
+                hidden = hidden * mine
+            hidden = torch.where(hidden > 0, hidden, torch.zeros_like(hidden))
+            y = y + p["alpha"][i] * linear(p, "ffn_down", hidden)
+        return y
+
+    return _over_queries(query, compute)
+
+
 def moa_router(p, x: Tensor, top_k: int) -> tuple[list[int], Tensor, Tensor]:
     """Equations 7 and 8 for one token: experts chosen, probabilities, logits."""
     logits = p["router.weight"] @ x

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import headwise as hw
+from headwise.heads.agreement import AgreementAttention
+from headwise.heads.weighted import BranchedAttention
 
 DIM, HEADS = 12, 4
 
@@ -28,6 +30,10 @@ class System:
             options.setdefault("gate_dropout", 0.0)
             options.setdefault("gate_hidden_dim", 8)
             module = hw.MixtureOfAttentiveExperts(dim, HEADS, **options)
+        elif self.kind == "agreement":
+            module = AgreementAttention(dim, HEADS, **options)
+        elif self.kind == "branched":
+            module = BranchedAttention(dim, HEADS, **{"ffn_dim": 16, **options})
         else:
             sizes = {"num_experts": 5, "top_k": 2, "head_dim": 3}
             module = hw.MixtureOfAttentionHeads(dim, **{**sizes, **options})
@@ -65,6 +71,13 @@ class System:
             output = reference.mae(p, query, key, value, HEADS, dropped, gates, **masks)
             stacked = torch.stack([torch.stack(row) for row in gates])
             return output, stacked if causal else stacked[:, 0], None
+        if self.kind == "agreement":
+            output, weights = reference.agreement(p, query, key, value, HEADS, module, **masks)
+            return output, weights, None
+        if self.kind == "branched":
+            split = module.ffn == "split"
+            output = reference.branched(p, query, key, value, HEADS, split, **masks)
+            return output, p["alpha"], None
         top_k, normalize = module.top_k, module.normalize_weights
         output = reference.moa(p, query, key, value, top_k, normalize, **masks)
         weights = torch.zeros(*query.shape[:2], module.num_experts, dtype=query.dtype)
@@ -88,6 +101,15 @@ SYSTEMS = {
     "uni-mae": System("mae", {"gate": "uniform"}),
     "moa": System("moa"),
     "moa dense": System("moa", {"num_experts": 3, "top_k": 3}),
+    "agreement-em": System("agreement"),
+    "agreement-em wide capsules": System("agreement", {"num_capsules": 4, "iterations": 2}),
+    "agreement-simple": System("agreement", {"routing": "simple"}),
+    "agreement-simple unsquashed": System(
+        "agreement",
+        {"routing": "simple", "squash": False, "num_capsules": 2, "head_dim": 5, "bias": False},
+    ),
+    "branched": System("branched"),
+    "branched split": System("branched", {"ffn": "split", "head_dim": 5, "bias": False}),
     "moa of the authors' code": System("moa", {"normalize_weights": False, "bias": True}),
 }
 MAIN = {name: SYSTEMS[name] for name in ("standard", "mae-7", "moa", "moa dense")}

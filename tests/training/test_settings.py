@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from headwise.training.settings import GateSettings, TrainingSettings
+from headwise.training.settings import BranchSettings, GateSettings, TrainingSettings
 
 
 def test_defaults_are_those_of_the_papers():
@@ -13,6 +13,9 @@ def test_defaults_are_those_of_the_papers():
     assert settings.schedule == "inverse-sqrt"
     assert settings.gates == GateSettings(
         method="block-coordinate-descent", period=5, unit="epochs", learning_rate=1.0
+    )
+    assert settings.branches == BranchSettings(
+        learning_rate=None, warmup_steps=400, freeze_last=None
     )
 
 
@@ -62,6 +65,10 @@ def test_only_kept_checkpoints_can_be_averaged():
         ("gates", {"method": "alternating"}),
         ("gates", {"learning_rate": 0}),
         ("gates", {"momentum": 0.9}),
+        ("branches", {"learning_rate": 0}),
+        ("branches", {"warmup_steps": 0}),
+        ("branches", {"freeze_last": -1}),
+        ("branches", {"freeze": 5}),
         ("optimizer", "adam"),
     ],
 )

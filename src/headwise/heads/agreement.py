@@ -16,9 +16,9 @@ class AgreementAttention(Attention):
     Li et al. 2019, *Information Aggregation for Multi-Head Attention with Routing-by-Agreement*,
     https://arxiv.org/abs/1904.03100.
 
-        Ω_h     = ReLU(o_h W_h + b_h)                  input capsule of head h, as wide as the output
-        V_{h→n} = Ω_h W_{h→n}                          its vote for output capsule n of N
-        y       = [Ω_1; …; Ω_N]                        routed from the votes, token by token
+        Ω_h     = ReLU(o_h W_h + b_h)       input capsule of head h, as wide as the output
+        V_{h→n} = Ω_h W_{h→n}               its vote for output capsule n of N
+        y       = [Ω_1; …; Ω_N]             routed from the votes, token by token
 
     by `headwise.ops.routing.em_routing` or `simple_routing`, which have the equations. With one
     iteration of simple routing, not squashed, a head has the same weight in every capsule, and

@@ -186,6 +186,8 @@ def _check_layers(where: str, layers: Any) -> None:
 
 
 def _check_type(where: str, value: Any, annotation: Any) -> None:
+    if annotation is inspect.Parameter.empty:  # a system of the user's own need not have any
+        return
     try:
         TypeAdapter(annotation).validate_python(value, strict=True)
     except ValidationError as error:

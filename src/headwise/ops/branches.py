@@ -25,7 +25,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-
 # How many units of hidden layers are computed at once: 64 MB in float32.
 _HIDDEN_UNITS = 2**24
 
@@ -85,9 +84,9 @@ def branched_macs(
 ) -> int:
     """Multiply-accumulates of `branched_feed_forward`, whichever way it takes.
 
-    >>> branched_macs(10, 8, 64, 512, 2048)  # unfolded: 8 times as many as without branches
-    97517568
-    >>> branched_macs(2048, 8, 64, 512, 2048)  # folded: as many
+    >>> branched_macs(10, 8, 64, 512, 2048)  # unfolded: eight products with W₁
+    96993280
+    >>> branched_macs(2048, 8, 64, 512, 2048)  # folded: those of one feed-forward
     4831838208
     >>> 2048 * (512 * 512 + 2 * 512 * 2048)
     4831838208

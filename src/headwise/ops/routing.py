@@ -14,6 +14,7 @@ follow the agreement of votes and capsules, for some iterations:
 `naive_simple_routing` and `naive_em_routing` read like that. The fast twins keep nothing but the
 votes for the backward pass and compute the iterations once more there, chunk by chunk of tokens:
 tokens have nothing to do with each other, and the tensors of a chunk stay in the processor's cache.
+Chunks of large calls are compiled, see `headwise.ops.compiling`.
 
 In the chunks, votes are `(heads, tokens, capsules, dims)`; the weights C appear as
 
@@ -21,6 +22,7 @@ In the chunks, votes are `(heads, tokens, capsules, dims)`; the weights C appear
     mass  = Σ_h C_{h→n}             what a capsule got in all     (tokens, capsules)
 """
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -30,13 +32,18 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from headwise.ops.compiling import Compiled, is_worth_compiling
+
 # Of a capsule's variance: with one head, or heads that agree exactly, it would be 0.
 VARIANCE_FLOOR = 1e-6
 # log σ + this is the entropy of a normal distribution.
 _ENTROPY = (1 + math.log(2 * math.pi)) / 2
-# Elements of the votes of a chunk: 2 MiB in float32. A GPU wants larger ones.
-_CHUNK = 2**19
+# Elements of the votes of a chunk: 4 MiB in float32. A GPU wants larger ones.
+_CHUNK = 2**20
 _GPU_CHUNK = 2**23
+# A chunk's tensors are not to take more memory than the votes of all tokens do.
+_CHUNKS = 16
+_SMALL_CHUNK = 2**17
 
 
 class Routed(NamedTuple):
@@ -200,11 +207,12 @@ class _Simple(NamedTuple):
     iterations: int
     squash: bool
 
-    def forward(self, votes: Tensor) -> list[_SimpleStep]:
+    def steps(self, votes: Tensor) -> list[_SimpleStep]:
         """The iterations."""
         share = _constant(votes[..., 0], 1 / votes.size(0))
         weight = _constant(share, 1 / votes.size(2))
-        logits, steps = None, []
+        logits: Tensor | None = None
+        steps: list[_SimpleStep] = []
         for _ in range(self.iterations):
             if steps:
                 agreement = _over_dims(steps[-1].output * votes)
@@ -216,13 +224,12 @@ class _Simple(NamedTuple):
             steps.append(_SimpleStep(share, weight, mean, output))
         return steps
 
-    def output(self, step: _SimpleStep) -> Tensor:
-        """The capsules, from the last iteration."""
-        return step.output
+    def route(self, votes: Tensor) -> tuple[Tensor, Tensor]:
+        """The capsules, and how much each head counts, `(heads, tokens)`."""
+        last = self.steps(votes)[-1]
+        return last.output, last.share.mean(-1)
 
-    def backward(
-        self, votes: Tensor, steps: list[_SimpleStep], grad: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def gradients(self, votes: Tensor, grad: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Gradients of the votes, and of no betas.
 
         With b̄ the gradient of the logits after an iteration, Ω̄ that of its output and m̄ that of
@@ -231,13 +238,13 @@ class _Simple(NamedTuple):
             Ω̄ = that of the result, or Σ_h b̄ V;   V̄ += b̄ Ω + share · m̄
             b̄ += l̄ − C Σ_n l̄,  where l̄ = share · ((V − mean) · m̄) is the gradient of log C
         """
-        grad_votes = grad_logits = None
-        for i, (share, weight, mean, output) in reversed(list(enumerate(steps))):
+        grad_votes, grad_logits = torch.zeros_like(votes), None
+        for i, (share, weight, mean, output) in reversed(list(enumerate(self.steps(votes)))):
             if grad_logits is not None:
                 grad = _weighted_sum(grad_logits, votes)
                 grad_votes.addcmul_(grad_logits.unsqueeze(-1), output)
             grad_mean = _squash_backward(mean, grad) if self.squash else grad
-            grad_votes = _add_product(grad_votes, share.unsqueeze(-1), grad_mean)
+            grad_votes.addcmul_(share.unsqueeze(-1), grad_mean)
             if i > 0:
                 grad_log = _over_dims(votes * grad_mean).sub_(_over_dims(mean * grad_mean))
                 grad_log.mul_(share)
@@ -255,7 +262,6 @@ class _EMStep(NamedTuple):
     mass: Tensor  # (tokens, capsules)
     mean: Tensor  # (tokens, capsules, dims)
     offset: Tensor  # votes − mean
-    square: Tensor  # of that
     variance: Tensor  # (tokens, capsules, dims), not yet floored
     floored: Tensor
     log_sigma: Tensor  # (tokens, capsules), summed over dims
@@ -268,15 +274,13 @@ class _EM(NamedTuple):
 
     iterations: int
 
-    def forward(self, votes: Tensor, beta_a: Tensor, beta_u: Tensor) -> list[_EMStep]:
+    def steps(self, votes: Tensor, beta_a: Tensor, beta_u: Tensor) -> list[_EMStep]:
         """The M steps, with an E step between each and the next."""
         heads, tokens, capsules, dims = votes.shape
         share = _constant(votes[..., 0], 1 / heads)
         mass = votes.new_full((tokens, capsules), heads / capsules)
         steps: list[_EMStep] = []
         for i in range(self.iterations):
-            if steps:
-                share, mass = self._e_step(steps[-1])
             mean = _weighted_sum(share, votes)
             offset = votes - mean
             square = offset * offset
@@ -292,7 +296,6 @@ class _EM(NamedTuple):
                     mass=mass,
                     mean=mean,
                     offset=offset,
-                    square=square,
                     variance=variance,
                     floored=floored,
                     log_sigma=log_sigma,
@@ -300,26 +303,17 @@ class _EM(NamedTuple):
                     temperature=temperature,
                 )
             )
+            if i < self.iterations - 1:
+                share, mass = _e_step(square, floored, F.logsigmoid(logit) - log_sigma)
         return steps
 
-    def _e_step(self, step: _EMStep) -> tuple[Tensor, Tensor]:
-        """Shares and mass."""
-        logits = _over_dims(step.square * step.floored.reciprocal().mul_(-0.5))
-        logits += F.logsigmoid(step.logit) - step.log_sigma
-        if step.offset.size(-1) > 1:
-            # Densities of many dimensions differ so much that all C of a capsule may vanish.
-            log_weight = logits.log_softmax(-1)
-            return log_weight.softmax(0), log_weight.exp_().sum(0)
-        weight = logits.softmax(-1)
-        mass = weight.sum(0)
-        return weight.div_(mass.clamp(min=torch.finfo(mass.dtype).tiny)), mass
+    def route(self, votes: Tensor, beta_a: Tensor, beta_u: Tensor) -> tuple[Tensor, Tensor]:
+        """The capsules, and how much each head counts, `(heads, tokens)`."""
+        last = self.steps(votes, beta_a, beta_u)[-1]
+        return last.logit.sigmoid().unsqueeze(-1) * last.mean, last.share.mean(-1)
 
-    def output(self, step: _EMStep) -> Tensor:
-        """The capsules, from the last iteration."""
-        return step.logit.sigmoid().unsqueeze(-1) * step.mean
-
-    def backward(
-        self, votes: Tensor, steps: list[_EMStep], grad: Tensor, beta_a: Tensor, beta_u: Tensor
+    def gradients(
+        self, votes: Tensor, grad: Tensor, beta_a: Tensor, beta_u: Tensor
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Gradients of the votes and of the betas.
 
@@ -335,10 +329,10 @@ class _EM(NamedTuple):
             w = Σ_i δ (δ v̄ + μ̄) − Σ_i v v̄ + mass · mass¯
             l̄ = share · (w − mass · Σ_n share · w)
         """
-        grad_votes = grad_logits = None
+        grad_votes, grad_logits = torch.zeros_like(votes), None
         grad_a, grad_u = torch.zeros_like(beta_a), torch.zeros_like(beta_u)
         dims = votes.size(-1)
-        for i, step in reversed(list(enumerate(steps))):
+        for i, step in reversed(list(enumerate(self.steps(votes, beta_a, beta_u)))):
             mass, offset = step.mass, step.offset
             precision = step.floored.reciprocal()
             if grad_logits is None:
@@ -369,8 +363,20 @@ class _EM(NamedTuple):
                 spent = (step.share * grad_share).sum(-1, keepdim=True)
                 grad_logits = grad_share.addcmul_(mass, spent, value=-1).mul_(step.share)
             pull.addcmul_(offset, grad_variance)
-            grad_votes = _add_product(grad_votes, step.share.unsqueeze(-1), pull)
+            grad_votes.addcmul_(step.share.unsqueeze(-1), pull)
         return grad_votes, (grad_a, grad_u)
+
+
+def _e_step(square: Tensor, variance: Tensor, log_prior: Tensor) -> tuple[Tensor, Tensor]:
+    """Shares and mass, from squared offsets and log A − Σ_i log σ."""
+    logits = _over_dims(square * variance.reciprocal().mul_(-0.5)).add_(log_prior)
+    if square.size(-1) > 1:
+        # Densities of many dimensions differ so much that all C of a capsule may vanish.
+        log_weight = logits.log_softmax(-1)
+        return log_weight.softmax(0), log_weight.exp_().sum(0)
+    weight = logits.softmax(-1)
+    mass = weight.sum(0)
+    return weight.div_(mass.clamp(min=torch.finfo(mass.dtype).tiny)), mass
 
 
 class _Routing(torch.autograd.Function):
@@ -382,14 +388,15 @@ class _Routing(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(votes, *betas)
         ctx.num_capsules, ctx.algorithm = num_capsules, algorithm
-        tokens = votes.reshape(-1, *votes.shape[-2:])  # (tokens, heads, embed_dim)
+        tokens = votes.detach().reshape(-1, *votes.shape[-2:])  # (tokens, heads, embed_dim)
         output = tokens.new_empty(tokens.size(0), tokens.size(2))
         weights = tokens.new_empty(tokens.shape[:2], dtype=_wide(votes.dtype))
-        wide = [beta.to(weights.dtype) for beta in betas]
-        for rows in _chunks(tokens):
-            last = algorithm.forward(_chunk(tokens[rows], num_capsules), *wide)[-1]
-            output[rows] = algorithm.output(last).flatten(1)
-            weights[rows] = last.share.mean(-1).t()
+        wide = [beta.detach().to(weights.dtype) for beta in betas]
+        with torch.autocast(votes.device.type, enabled=False):
+            for rows, route, _ in _chunks(tokens, algorithm):
+                capsules, counts = route(_chunk(tokens[rows], num_capsules), *wide)
+                output[rows] = capsules.flatten(1)
+                weights[rows] = counts.t()
         leading = votes.shape[:-2]
         output = output.view(*leading, votes.size(-1))
         weights = weights.view(*leading, votes.size(-2))
@@ -400,34 +407,46 @@ class _Routing(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         votes, *betas = ctx.saved_tensors
-        tokens = votes.reshape(-1, *votes.shape[-2:])
+        tokens = votes.detach().reshape(-1, *votes.shape[-2:])
         grad_tokens = torch.empty_like(tokens)  # with the strides of the votes
         grad_output = grads[0].reshape(tokens.size(0), tokens.size(2))
-        wide = [beta.to(_wide(votes.dtype)) for beta in betas]
+        wide = [beta.detach().to(_wide(votes.dtype)) for beta in betas]
         grad_betas = [torch.zeros_like(beta) for beta in wide]
-        for rows in _chunks(tokens):
-            chunk = _chunk(tokens[rows], ctx.num_capsules)
-            steps = ctx.algorithm.forward(chunk, *wide)
-            grad = _capsules(grad_output[rows], ctx.num_capsules)
-            grad_chunk, parts = ctx.algorithm.backward(chunk, steps, grad, *wide)
-            grad_tokens[rows] = grad_chunk.flatten(2).transpose(0, 1)
-            for total, part in zip(grad_betas, parts, strict=True):
-                total += part
+        with torch.autocast(votes.device.type, enabled=False):
+            for rows, _, gradients in _chunks(tokens, ctx.algorithm):
+                grad = _capsules(grad_output[rows].contiguous(), ctx.num_capsules)
+                chunk = _chunk(tokens[rows], ctx.num_capsules)
+                grad_chunk, parts = gradients(chunk, grad, *wide)
+                grad_tokens[rows] = grad_chunk.flatten(2).transpose(0, 1)
+                for total, part in zip(grad_betas, parts, strict=True):
+                    total += part
         of_betas = [total.to(beta.dtype) for total, beta in zip(grad_betas, betas, strict=True)]
         return grad_tokens.view(votes.shape), None, None, *of_betas
 
 
-def _chunks(tokens: Tensor) -> Iterator[slice]:
-    """Slices of tokens `(tokens, heads, embed_dim)`."""
-    elements = max(_GPU_CHUNK, tokens.numel() // 8) if tokens.is_cuda else _CHUNK
-    size = max(1, elements // max(1, tokens[0:1].numel()))
-    for start in range(0, tokens.size(0), size):
-        yield slice(start, start + size)
+def _chunks(tokens: Tensor, algorithm: Any) -> Iterator[tuple[slice, Any, Any]]:
+    """Slices of tokens `(tokens, heads, embed_dim)`, with what routes them, and their gradients."""
+    count, elements = tokens.size(0), tokens.numel()
+    largest = _GPU_CHUNK if tokens.is_cuda else _CHUNK
+    compiles = is_worth_compiling(tokens)
+    # Compiled chunks are all of one size, whatever the number of tokens. The rest are not compiled.
+    wanted = largest if compiles else min(max(elements // _CHUNKS, _SMALL_CHUNK), largest)
+    size = max(1, min(wanted // max(1, tokens.size(1) * tokens.size(2)), count))
+    plain, fast = (algorithm.route, algorithm.gradients), _compiled_methods(algorithm)
+    for start in range(0, count, size):
+        is_whole = start + size <= count
+        yield slice(start, start + size), *(fast if compiles and is_whole else plain)
+
+
+@functools.cache
+def _compiled_methods(algorithm: Any) -> tuple[Compiled, Compiled]:
+    return Compiled(algorithm.route), Compiled(algorithm.gradients)
 
 
 def _chunk(tokens: Tensor, num_capsules: int) -> Tensor:
     """`(tokens, heads, embed_dim)` to `(heads, tokens, capsules, dims)`, float32 at least."""
-    return _capsules(tokens.transpose(0, 1), num_capsules)
+    # Other strides, which depend on the number of all tokens, would be compiled again.
+    return _capsules(tokens.transpose(0, 1).contiguous(), num_capsules)
 
 
 def _capsules(votes: Tensor, num_capsules: int) -> Tensor:
@@ -447,10 +466,6 @@ def _constant(like: Tensor, value: float) -> Tensor:
 def _weighted_sum(weights: Tensor, votes: Tensor) -> Tensor:
     """Over heads."""
     return (weights.unsqueeze(-1) * votes).sum(0)
-
-
-def _add_product(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
-    return a * b if total is None else total.addcmul_(a, b)
 
 
 def _over_dims(x: Tensor) -> Tensor:

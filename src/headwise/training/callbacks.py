@@ -1,7 +1,8 @@
-"""What watches a run: a progress bar, and Ctrl-C."""
+"""What watches a run: a progress bar, Ctrl-C, and what a system needs between steps."""
 
 import signal
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -163,3 +164,27 @@ class EvaluateAtEnd(TrainerCallback):
     ) -> None:
         if state.global_step >= state.max_steps:
             control.should_evaluate = True
+
+
+class BranchesOnSimplex(TrainerCallback):
+    """Calls `project` after each optimizer step, and `record` before the first and after each."""
+
+    def __init__(self, project: Callable[[], None], record: Callable[[], None]) -> None:
+        self.project = project
+        self.record = record
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        if state.global_step == 0:  # a run that goes on has recorded where it stopped
+            self.record()
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self.project()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self.record()

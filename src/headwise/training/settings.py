@@ -19,6 +19,22 @@ class GateSettings(BaseModel):
     learning_rate: float = Field(1.0, gt=0, description="of the gates' SGD, without momentum")
 
 
+class BranchSettings(BaseModel):
+    """How the Weighted Transformer's κ and α learn (section 4.1 of its paper)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    learning_rate: float | None = Field(
+        None, gt=0, description="at the end of the warm-up; default: (d/N)^-0.5 · warmup_steps^-0.5"
+    )
+    warmup_steps: int = Field(
+        400, ge=1, description="steps of linear growth from zero; then inverse square root"
+    )
+    freeze_last: int | None = Field(
+        None, ge=0, description="steps at the end without learning; default: a sixth of the run"
+    )
+
+
 class TrainingSettings(BaseModel):
     """What a run does with its data; defaults are those of the base Transformer."""
 
@@ -53,6 +69,9 @@ class TrainingSettings(BaseModel):
         "best", description="which weights are evaluated and kept as the run's model"
     )
     gates: GateSettings = Field(default_factory=GateSettings, description="how MAE's gates learn")
+    branches: BranchSettings = Field(
+        default_factory=BranchSettings, description="how the Weighted Transformer's κ and α learn"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> "TrainingSettings":
@@ -69,5 +88,11 @@ class TrainingSettings(BaseModel):
             raise ValueError(
                 f"average_last is {self.average_last}, but keep_checkpoints is "
                 f"{self.keep_checkpoints}: only checkpoints that are kept can be averaged"
+            )
+        freeze_last = self.branches.freeze_last
+        if freeze_last and self.max_steps and freeze_last > self.max_steps:
+            raise ValueError(
+                f"branches.freeze_last is {freeze_last}, but max_steps is {self.max_steps}: give "
+                f"at most that, or leave it out for a sixth of the run"
             )
         return self

@@ -25,9 +25,21 @@ from headwise.training.block_coordinate_descent import (
     has_experts,
     update_gates,
 )
-from headwise.training.callbacks import EvaluateAtEnd, ProgressBar, StopOnInterrupt
+from headwise.training.branches import (
+    branch_parameters,
+    branch_weights,
+    frozen_steps,
+    peak_learning_rate,
+    project_branches,
+)
+from headwise.training.callbacks import (
+    BranchesOnSimplex,
+    EvaluateAtEnd,
+    ProgressBar,
+    StopOnInterrupt,
+)
 from headwise.training.checkpoints import STATE, checkpoints
-from headwise.training.schedule import learning_rate_scheduler
+from headwise.training.schedule import branch_learning_rate_factor, learning_rate_scheduler
 from headwise.training.settings import TrainingSettings
 from headwise.training.validation import validation_loss
 
@@ -41,6 +53,9 @@ class Trainer(transformers.Trainer):
     With MAE in the model it takes G and F steps as `settings.gates` says; gates learn by an SGD of
     their own. A run can be stopped at any time and goes on from its last checkpoint with the same
     losses as if it had not been; checkpoints appear under their name only when they are whole.
+    The Weighted Transformer's κ and α learn as `settings.branches` says; records of them by module,
+    `{"step": ..., "branches": {path: {"kappa": [...], "alpha": [...]}}}`, are among those of the
+    losses.
     With several processes (`torchrun`, `accelerate launch`) each takes its share of every batch,
     and losses are those of one process.
 
@@ -75,6 +90,7 @@ class Trainer(transformers.Trainer):
         self.progress = ProgressBar(label, console or Console(stderr=True))
         self.stop = StopOnInterrupt()
         self._takes_turns = has_experts(model) and settings.gates.method != "joint"
+        self._has_branches = bool(branch_parameters(model))
         self._seconds_before = 0.0
         self._undone: tuple[Sequence[Batch], Tensor | int | None] | None = None
         super().__init__(
@@ -85,6 +101,8 @@ class Trainer(transformers.Trainer):
             data_collator=collate,
             callbacks=[EvaluateAtEnd(), self.progress, self.stop],
         )
+        if self._has_branches:
+            self.add_callback(BranchesOnSimplex(self.project_branches, self.log_branches))
         self.remove_callback(transformers.PrinterCallback)
         self.model_accepts_loss_kwargs = True  # forward takes num_items_in_batch
 
@@ -111,20 +129,28 @@ class Trainer(transformers.Trainer):
     # Optimization
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Adam for everything but the gates, which `update_gates` moves."""
+        """Adam for everything but the gates, which `update_gates` moves; κ and α by themselves."""
         if self.optimizer is None:
-            gates = {id(parameter) for parameter in gate_parameters(self.model)}
+            branches = [p for p in branch_parameters(self.model) if p.requires_grad]
+            apart = {id(parameter) for parameter in [*gate_parameters(self.model), *branches]}
             decayed = set(self.get_decay_parameter_names(self.model))
             named = [
                 (name, parameter)
                 for name, parameter in self.model.named_parameters()
-                if parameter.requires_grad and id(parameter) not in gates
+                if parameter.requires_grad and id(parameter) not in apart
             ]
             decay = self.settings.weight_decay
-            groups = [
+            groups: list[dict[str, Any]] = [
                 {"params": [p for n, p in named if n in decayed], "weight_decay": decay},
                 {"params": [p for n, p in named if n not in decayed], "weight_decay": 0.0},
             ]
+            if branches:
+                config = self.model.config
+                sizes = config.hidden_size, config.num_hidden_layers
+                rate = peak_learning_rate(self.settings.branches, *sizes)
+                # `branches` tells the scheduler which group it is.
+                own = {"lr": rate, "weight_decay": 0.0, "branches": True}
+                groups.append({"params": branches, **own})
             kind, options = self.get_optimizer_cls_and_kwargs(self.args, self.model)
             self.optimizer = kind([g for g in groups if g["params"]], **options)
         return self.optimizer
@@ -133,11 +159,20 @@ class Trainer(transformers.Trainer):
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
         if self.lr_scheduler is None:
+            branches = self.settings.branches
+
+            def branch_factor(step: int) -> float:
+                frozen = frozen_steps(branches, num_training_steps)
+                return branch_learning_rate_factor(
+                    step, branches.warmup_steps, num_training_steps, frozen
+                )
+
             self.lr_scheduler = learning_rate_scheduler(
                 optimizer or self.optimizer,
                 self.settings.schedule,
                 self.settings.warmup_steps,
                 num_training_steps,
+                branch_factor,
             )
             self._created_lr_scheduler = True
         return self.lr_scheduler
@@ -169,7 +204,29 @@ class Trainer(transformers.Trainer):
             # Every process holds the same mean gradient already: the sum over them is undone.
             gates = gate_parameters(self.model)
             update_gates(gates, self.settings.gates.learning_rate / self.args.world_size)
+        if last and self._has_branches and self._branches_are_frozen():
+            # Without gradients they count in no norm to clip, and Adam leaves them as they are.
+            for parameter in branch_parameters(self.model):
+                parameter.grad = None
         return loss
+
+    def _branches_are_frozen(self) -> bool:
+        total = self.state.max_steps
+        return self.state.global_step >= total - frozen_steps(self.settings.branches, total)
+
+    def project_branches(self) -> None:
+        """Put κ and α back onto the simplex, unless the step has left them alone."""
+        if not self._branches_are_frozen():
+            project_branches(self.model)
+
+    def log_branches(self) -> None:
+        """Record κ and α every so often: at most some 200 times in a run, and at its ends."""
+        step, total = self.state.global_step, self.state.max_steps
+        if step % max(self.settings.log_every, total // 200) == 0 or step == total:
+            # A record of any kind takes back the request for one of the loss.
+            requested = self.control.should_log
+            self.log({"branches": branch_weights(self.model)})
+            self.control.should_log = requested
 
     def _gate_step(self, batches: Sequence[Batch], items: Tensor | int | None) -> None:
         # Past the data-parallel wrapper: on the bare model, and without backward(), whose hooks
@@ -271,7 +328,7 @@ class Trainer(transformers.Trainer):
 
     # Running
 
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+    def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         """Every record also says how long the run has taken, interruptions apart."""
         seconds = self._seconds_before + self.progress.seconds()
         super().log({**logs, "seconds": seconds}, start_time)

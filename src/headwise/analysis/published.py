@@ -1,0 +1,166 @@
+"""Figures that papers print, beside ours, as tables."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rich import box
+from rich.console import Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+NONE = "–"
+
+# How far from a printed figure ours still agrees with it. Where so few digits are printed that
+# rounding alone takes it further, it may be as far as that.
+TOLERANCES = {"MACs": 0.005, "params": 0.015}
+
+_UNITS = {"": 1.0, "M": 1e6, "G": 1e9, "%": 1e-2}
+_NUMBER = re.compile(r"([\d.]+)([MG%]?)")
+
+
+class Printed(NamedTuple):
+    """What a figure in print says: a number, or two that it lies between."""
+
+    low: float
+    high: float
+    unit: str
+    decimals: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Printed":
+        """Read a figure.
+
+        >>> Printed.parse("+12.6M")
+        Printed(low=12600000.0, high=12600000.0, unit='M', decimals=1)
+        >>> Printed.parse("3–5%")
+        Printed(low=0.03, high=0.05, unit='%', decimals=0)
+        """
+        numbers = _NUMBER.findall(text.replace(",", ""))
+        last, unit = numbers[-1]  # of a range, only the second number has the unit
+        low, high = (float(number) * _UNITS[unit] for number in (numbers[0][0], last))
+        return cls(low, high, unit, len(last.partition(".")[2]))
+
+    @property
+    def rounding(self) -> float:
+        """How far from it a number may be that is rounded to it."""
+        return 0.5 * 10**-self.decimals * _UNITS[self.unit] if self.low == self.high else 0.0
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One published figure and ours.
+
+    Attributes:
+        model: what it is the figure of.
+        what: `params`, `MACs`, `share` or `entropy`.
+        printed: as the paper has it: `65M`, `+12.6M`, `192`, `3–5%`.
+        ours: what we count; None where it cannot be counted here.
+        words: the size of the vocabulary, which is assumed; empty where it does not matter.
+        remark: why ours differs or is missing, or what else is assumed.
+        exact: nothing but the very number agrees.
+    """
+
+    model: str
+    what: str
+    printed: str
+    ours: float | None
+    words: str = ""
+    remark: str = ""
+    exact: bool = False
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether ours is the paper's; None where there is none of ours."""
+        if self.ours is None:
+            return None
+        printed = Printed.parse(self.printed)
+        if self.exact:
+            return self.ours == printed.low
+        tolerance = TOLERANCES.get(self.what, 0.0)
+        below = max(tolerance * printed.low, printed.rounding)
+        above = max(tolerance * printed.high, printed.rounding)
+        return printed.low - below <= self.ours <= printed.high + above
+
+    @property
+    def shown(self) -> str:
+        """Ours, in the unit of the paper's."""
+        if self.ours is None:
+            return NONE
+        printed = Printed.parse(self.printed)
+        sign = "+" if self.printed.startswith("+") else ""
+        if self.exact:
+            return f"{sign}{self.ours:,.0f}"
+        digits = max(2, printed.decimals)
+        return f"{sign}{self.ours / _UNITS[printed.unit]:.{digits}f}{printed.unit}"
+
+    @property
+    def difference(self) -> str:
+        """How far ours is from the paper's."""
+        if self.ours is None:
+            return NONE
+        printed = Printed.parse(self.printed)
+        off = self.ours - printed.low
+        if self.exact:
+            return "exact" if self.agrees else f"≠ {off:+,.0f}"
+        if printed.low < printed.high:
+            return "within" if self.agrees else "≠ outside"
+        return f"{'' if self.agrees else '≠ '}{off / printed.low:+.1%}"
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper's figures.
+
+    Attributes:
+        title: who, when and what.
+        note: what holds for all of its rows.
+        figures: in the order of its tables.
+    """
+
+    title: str
+    note: str
+    figures: tuple[Figure, ...]
+
+
+def papers_tables(papers: Sequence[Paper]) -> Iterator[Table]:
+    """A table for each paper, for a terminal of 80 columns."""
+    for paper in papers:
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
+        table.title = Text(paper.title, style="bold")
+        table.caption = Text(paper.note)
+        table.caption_justify = "left"
+        table.add_column("Model")
+        table.add_column("Of", no_wrap=True)
+        for header in ("Paper", "Ours", "Off by", "Words"):
+            table.add_column(header, justify="right", no_wrap=True)
+        for figure in paper.figures:
+            name = Group(figure.model)
+            if figure.remark:
+                name = Group(figure.model, Padding(Text(figure.remark, style="dim"), (0, 0, 0, 2)))
+            style = "red" if figure.agrees is False else ""
+            cells = (figure.what, figure.printed, figure.shown, figure.difference, figure.words)
+            table.add_row(name, *(Text(cell, style=style) for cell in cells))
+        yield table
+
+
+def papers_summary(papers: Sequence[Paper]) -> str:
+    """How many figures there are, and how many of them ours agree with.
+
+    >>> papers_summary([Paper("", "", (Figure("", "params", "65M", 65.2e6),))])
+    '1 of 1 figures agree (MACs to 0.5%, parameters to 1.5%, or as far as they are printed)'
+    """
+    figures = [figure for paper in papers for figure in paper.figures]
+    verdicts = [figure.agrees for figure in figures]
+    text = (
+        f"{verdicts.count(True)} of {len(figures)} figures agree (MACs to "
+        f"{TOLERANCES['MACs']:.1%}, parameters to {TOLERANCES['params']:.1%}, or as far as they "
+        f"are printed)"
+    )
+    if False in verdicts:
+        text += f"; {verdicts.count(False)} do not (≠)"
+    if None in verdicts:
+        text += f"; {verdicts.count(None)} cannot be counted here ({NONE})"
+    return text

@@ -1,0 +1,75 @@
+"""Compiling a numeric function with torch.compile where that pays and where it can be done.
+
+A compiled function does in one pass over memory what PyTorch does in one for each operation. It
+has to be compiled first, in some tens of seconds, and needs a C++ compiler (on a GPU, Triton). So
+only large calls are compiled; which ones depends on nothing but their size, so that a run that is
+repeated or resumed computes in the same way. Where there is no compiler, or it fails, the function
+runs as it is.
+
+The environment variable `HEADWISE_COMPILE` decides otherwise: 0 compiles nothing, 1 everything.
+"""
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Elements from which on compiling pays: 16 MiB in float32.
+_LARGE = 2**22
+_BACKEND = "inductor"
+
+
+def is_worth_compiling(x: Tensor) -> bool:
+    """Whether a call on a tensor of this size should be compiled.
+
+    Raises:
+        ValueError: `HEADWISE_COMPILE` is neither 0 nor 1.
+    """
+    wish = os.environ.get("HEADWISE_COMPILE", "")
+    if wish not in ("", "0", "1"):
+        raise ValueError(
+            f"the environment variable HEADWISE_COMPILE is {wish!r}, expected 0 (compile nothing), "
+            f"1 (everything), or that it is not set"
+        )
+    wanted = wish == "1" or (wish == "" and x.numel() >= _LARGE)
+    return wanted and _has_compiler(x.device.type)
+
+
+class Compiled:
+    """A function that is compiled at its first call, for each shape of its arguments.
+
+    Where compiling fails it runs as it is from then on.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self._fast: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        if self._fast is None:
+            self._fast = torch.compile(self.function, backend=_BACKEND, dynamic=False)
+        if self._fast is not self.function:
+            try:
+                return self._fast(*args)
+            except Exception:  # of the compiler; one of the function itself comes again below
+                self._fast = self.function
+        return self.function(*args)
+
+
+@functools.cache
+def _has_compiler(device: str) -> bool:
+    try:
+        if device == "cuda":
+            from torch.utils._triton import has_triton
+
+            return has_triton()
+        if device == "cpu":
+            from torch._inductor.cpp_builder import get_cpp_compiler
+
+            return bool(get_cpp_compiler())
+    except Exception:  # no compiler, or a PyTorch that looks for it in another way
+        pass
+    return False

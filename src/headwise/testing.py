@@ -1,0 +1,386 @@
+"""Checks that every system of heads has to pass, yours too.
+
+    from headwise.testing import check_system
+
+    def test_my_system():
+        check_system(MySystem)
+
+Whatever a paper's equations say, a system stands in models that train on padded batches, predict
+the next token, and decode step by step with beam search. What that asks of a system is the same
+for all of them; that its equations are the paper's is for its own tests to show.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+
+from headwise.heads.cache import AttentionCache
+from headwise.heads.system import AttentionOutput, Place, Routing, System
+
+EMBED_DIM, NUM_HEADS, FFN_DIM = 16, 4, 32
+BATCH, TIME, KEYS = 3, 7, 5
+SITES = {
+    "attention": ("encoder_self", "decoder_self", "decoder_cross"),
+    "feed-forward": ("encoder_self", "decoder_cross"),
+    "layer": ("encoder_self", "decoder_self"),
+}
+
+
+def check_system(system: type[System], **options: Any) -> None:
+    """Check a system at every site where a model can put it, on a small model's sizes.
+
+    - `sizes`: outputs are `(batch, time, embed_dim)`, down to a batch and a time of 1.
+    - `causality`: in a decoder, a later token changes no earlier output, also in training.
+    - `padding`: a padded batch gives what each of its sequences gives alone.
+    - `decoding`: decoding step by step, with beam search, equals decoding at once.
+    - `learning`: every parameter gets a gradient, and a finite one though a sequence of the batch
+      is nothing but padding.
+    - `resetting`: `reset_parameters()` sets every parameter, and none that is loaded already.
+    - `copies`: `state_dict()` holds all that an output depends on.
+    - `half_precision`: it works under autocast, and as a whole in bfloat16.
+
+    Parameters are random, since a scale that starts at 1 or a router that starts at 0 would hide
+    mistakes. The caller's random state is left as it is.
+
+    Args:
+        system: the class; a model builds it by `from_plan`, and so does this.
+        options: what a plan sets beside its name.
+
+    Raises:
+        AssertionError: a check that fails; the message says which, at what site, and what to look
+            for.
+
+    >>> import headwise as hw
+    >>> check_system(hw.MixtureOfAttentionHeads, size="2K5E8D")
+    """
+    for site in SITES[system.replaces]:
+        place = Place(site, EMBED_DIM, NUM_HEADS, FFN_DIM, cross_attention=site == "decoder_self")
+        for check in CHECKS.values():
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                check(Subject(system, place, options))
+
+
+class Subject(NamedTuple):
+    """A system at a place, built and called as a model does it."""
+
+    system: type[System]
+    place: Place
+    options: dict[str, Any]
+
+    @property
+    def decodes(self) -> bool:
+        """Whether its queries are a causal sequence that grows step by step."""
+        return self.place.site != "encoder_self"
+
+    def build(
+        self, *, train: bool = False, dtype: torch.dtype = torch.float64, randomize: bool = True
+    ) -> System:
+        module = self.system.from_plan(self.place, **self.options)
+        return (_randomize(module) if randomize else module).to(dtype).train(train)
+
+    def call(
+        self,
+        module: System,
+        x: Tensor,
+        memory: Tensor,
+        padding: Tensor | None = None,
+        memory_padding: Tensor | None = None,
+        cache: AttentionCache | None = None,
+        cross_cache: AttentionCache | None = None,
+    ) -> AttentionOutput:
+        """One pass; `memory` is the encoder's output, which only some sites look at."""
+        if self.place.site == "encoder_self":
+            return module(x, key_padding_mask=padding)
+        if self.place.site == "decoder_cross":
+            return module(
+                x,
+                memory,
+                key_padding_mask=memory_padding,
+                query_padding_mask=padding,
+                cache=cross_cache,
+            )
+        masks = {"key_padding_mask": padding, "query_padding_mask": padding}
+        if self.system.replaces == "attention":
+            return module(x, **masks, is_causal=True, cache=cache)
+        return module(
+            x,
+            memory,
+            **masks,
+            memory_key_padding_mask=memory_padding,
+            is_causal=True,
+            cache=cache,
+            cross_cache=cross_cache,
+        )
+
+    def repeatable(self, module: System, *args: Any) -> AttentionOutput:
+        """A pass that draws what the last one drew, and leaves no trace in the module."""
+        torch.manual_seed(1)
+        return self.call(copy.deepcopy(module), *args)
+
+    def expect(self, holds: bool | Tensor, problem: str, mend: str) -> None:
+        if not holds:
+            name = f"{self.system.__name__} at {self.place.site}"
+            raise AssertionError(f"{name}: {problem}; {mend}")
+
+
+def check_sizes(subject: Subject) -> None:
+    # As it starts: what lives on a simplex, say, does not stay there when randomized.
+    module = subject.build(randomize=False)
+    for batch, time, keys in ((BATCH, TIME, KEYS), (1, TIME, 1), (BATCH, 1, KEYS), (1, 1, 1)):
+        x, memory = _random(batch, time), _random(batch, keys)
+        out = subject.call(module, x, memory)
+        subject.expect(
+            isinstance(out, AttentionOutput),
+            f"forward returns {type(out).__name__}",
+            "expected AttentionOutput(output, weights, routing)",
+        )
+        subject.expect(
+            out.output.shape == x.shape,
+            f"an input {tuple(x.shape)} gives an output {tuple(out.output.shape)}",
+            "expected (batch, time, embed_dim) as it came",
+        )
+        subject.expect(
+            out.output.isfinite().all(),
+            f"an input {tuple(x.shape)} gives numbers that are not finite",
+            "look for a division by a number of positions, or a variance, that can be 0",
+        )
+        if out.routing is None:
+            continue
+        subject.expect(
+            isinstance(out.routing, Routing) and (out.routing.weights >= 0).all(),
+            "routing is no Routing, or its weights hold a negative number",
+            "say how much each head counts: reports take the weights for shares",
+        )
+        loss = out.routing.loss
+        subject.expect(
+            loss is None or (loss.dim() == 0 and loss.isfinite()),
+            "routing.loss is no finite scalar",
+            "sum or average it over everything but padding",
+        )
+
+
+def check_causality(subject: Subject) -> None:
+    if not subject.decodes:
+        return
+    for train in (False, True):
+        module = subject.build(train=train)
+        x, memory = _random(BATCH, TIME), _random(BATCH, KEYS)
+        before = subject.repeatable(module, x, memory).output
+        for t in (1, TIME // 2, TIME - 1):
+            changed = torch.cat([x[:, :t], _random(BATCH, TIME - t)], dim=1)
+            after = subject.repeatable(module, changed, memory).output
+            subject.expect(
+                _close(after[:, :t], before[:, :t]),
+                f"{'in training, ' if train else ''}a later token changes an earlier output",
+                "what is decided for a position may only depend on those up to it, so look for "
+                "sums and statistics over time",
+            )
+
+
+def check_padding(subject: Subject) -> None:
+    module = subject.build()
+    for left in (False, True):
+        padding = _padding(7, 2, 4, time=TIME, left=left)
+        memory_padding = _padding(3, 5, 1, time=KEYS, left=left)
+        x, memory = _random(BATCH, TIME), _random(BATCH, KEYS)
+        masks = (padding, memory_padding)
+        together = subject.repeatable(
+            module, _fill(x, padding), _fill(memory, memory_padding), *masks
+        )
+        for row in range(BATCH):
+            real, real_keys = ~padding[row], ~memory_padding[row]
+            sequence = x[row, real].unsqueeze(0), memory[row, real_keys].unsqueeze(0)
+            alone = subject.repeatable(module, *sequence).output[0]
+            subject.expect(
+                _close(together.output[row, real], alone),
+                f"a sequence with padding on the {'left' if left else 'right'} gives other outputs "
+                f"than alone",
+                "leave out what inputs.query_padding marks, and do not mix the rows of a batch",
+            )
+        if together.routing is not None and together.routing.loss is not None:
+            other = subject.repeatable(module, _fill(x, padding, -9.0), memory, *masks).routing
+            subject.expect(
+                other is not None and _close(other.loss, together.routing.loss),
+                "what stands at padding changes routing.loss",
+                "leave out what inputs.query_padding marks",
+            )
+
+
+def check_decoding(subject: Subject) -> None:
+    if not subject.decodes:
+        return
+    module = subject.build()
+    x, memory = _random(BATCH, TIME), _random(BATCH, KEYS)
+    for rows, what in ((None, "step by step"), (torch.tensor([2, 0, 0]), "with beam search")):
+        caches = AttentionCache(), AttentionCache(static=True)
+        seen, encoded = x, memory
+        outputs: list[Tensor] = []
+        for start, end in ((0, 3), (3, 4), (4, 6), (6, 7)):
+            if start == 4 and rows is not None:
+                for cache in caches:
+                    cache.reorder_cache(rows)
+                seen, encoded = torch.cat([x[rows, :start], x[:, start:]], dim=1), memory[rows]
+                outputs = [output[rows] for output in outputs]
+            step = subject.call(module, x[:, start:end], encoded, None, None, *caches)
+            outputs.append(step.output)
+        subject.expect(
+            _close(torch.cat(outputs, dim=1), subject.call(module, seen, encoded).output),
+            f"decoding {what} differs from decoding at once",
+            "what a step has to know of earlier ones belongs into inputs.cache.memory, a row for "
+            "each sequence; beam search reorders that with keys and values",
+        )
+
+
+def check_learning(subject: Subject) -> None:
+    module = subject.build(train=True)
+    for padding in (None, _padding(TIME, 0, 3, time=TIME)):
+        module.zero_grad()
+        x, memory = _random(BATCH, TIME).requires_grad_(), _random(BATCH, KEYS)
+        keys = None if padding is None else _padding(KEYS, 0, 2, time=KEYS)
+        _backward(subject.call(module, x, memory, padding, keys))
+        for name, parameter in [("query", x), *module.named_parameters()]:
+            if not parameter.requires_grad:
+                continue
+            gradient = parameter.grad
+            subject.expect(
+                gradient is not None,
+                f"{name} gets no gradient",
+                "use it for an output, or say requires_grad_(False)",
+            )
+            assert gradient is not None
+            subject.expect(
+                gradient.isfinite().all(),
+                f"the gradient of {name} is not finite"
+                + ("" if padding is None else " where a sequence is nothing but padding"),
+                "look for a division, a logarithm or a root of 0, also one that where() hides",
+            )
+            # A bias of the keys adds the same to all logits of a query.
+            subject.expect(
+                gradient.any() or name.endswith("k_proj.bias"),
+                f"the gradient of {name} is zero throughout",
+                "look for a detach(), an argmax or a comparison between it and the output",
+            )
+
+
+def check_resetting(subject: Subject) -> None:
+    with torch.device("meta"):
+        module = subject.system.from_plan(subject.place, **subject.options)
+    module.to_empty(device="cpu")
+    with torch.no_grad():
+        for tensor in (*module.parameters(), *module.buffers()):
+            if tensor.is_floating_point():
+                tensor.fill_(float("nan"))
+    module.reset_parameters()
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        subject.expect(
+            tensor.isfinite().all(),
+            f"reset_parameters() does not set {name}",
+            "a model that is built without memory, then filled, would keep what was there",
+        )
+    _randomize(module)
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    drawing = (name for name in vars(nn.init) if name.endswith("_") and name[0] != "_")
+    idle: dict[str, Any] = dict.fromkeys(drawing, _leave)
+    with patch.multiple(nn.init, **idle):
+        module.reset_parameters()
+    for name, tensor in module.state_dict().items():
+        subject.expect(
+            torch.equal(tensor, before[name]),
+            f"reset_parameters() sets {name} by other means than torch.nn.init",
+            "call nn.init.ones_(...) and so on: from_pretrained knows how to keep these from what "
+            "it has loaded, and nothing else",
+        )
+
+
+def check_copies(subject: Subject) -> None:
+    module, other = subject.build(), subject.build()
+    other.load_state_dict(module.state_dict())
+    x, memory = _random(BATCH, TIME), _random(BATCH, KEYS)
+    subject.expect(
+        _close(subject.call(other, x, memory).output, subject.call(module, x, memory).output),
+        "a module with the same state_dict() gives another output",
+        "make what the output depends on a parameter or a buffer",
+    )
+
+
+def check_half_precision(subject: Subject) -> None:
+    x, memory = _random(BATCH, TIME), _random(BATCH, KEYS)
+    module = subject.build(train=True, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = subject.call(module, x.float(), memory.float())
+    half = subject.build(dtype=torch.bfloat16)
+    whole = subject.call(half, x.bfloat16(), memory.bfloat16())
+    for out, how in ((mixed, "under autocast"), (whole, "as a whole")):
+        subject.expect(
+            out.output.isfinite().all(),
+            f"outputs in bfloat16, {how}, are not finite",
+            "compute exponentials, logarithms and sums over many positions in float32",
+        )
+    subject.expect(
+        whole.output.dtype == torch.bfloat16,
+        f"a module in bfloat16 gives {whole.output.dtype}",
+        "look for a constant or a buffer of another type, and convert it where it is used",
+    )
+    _backward(mixed)
+    subject.expect(
+        all(p.grad is None or p.grad.isfinite().all() for p in module.parameters()),
+        "gradients under autocast in bfloat16 are not finite",
+        "compute exponentials, logarithms and sums over many positions in float32",
+    )
+
+
+CHECKS: dict[str, Callable[[Subject], None]] = {
+    "sizes": check_sizes,
+    "causality": check_causality,
+    "padding": check_padding,
+    "decoding": check_decoding,
+    "learning": check_learning,
+    "resetting": check_resetting,
+    "copies": check_copies,
+    "half_precision": check_half_precision,
+}
+
+
+@torch.no_grad()
+def _randomize(module: System) -> System:
+    for parameter in module.parameters():
+        parameter.add_(torch.randn_like(parameter) * 0.5)
+    for norm in module.modules():
+        if isinstance(norm, nn.BatchNorm1d) and norm.running_var is not None:
+            nn.init.normal_(norm.running_mean)  # type: ignore[arg-type]
+            nn.init.uniform_(norm.running_var, 0.5, 1.5)
+    return module
+
+
+def _random(batch: int, time: int) -> Tensor:
+    return torch.randn(batch, time, EMBED_DIM, dtype=torch.float64)
+
+
+def _padding(*lengths: int, time: int, left: bool = False) -> Tensor:
+    """Boolean `(batch, time)`, `True` at padding."""
+    rows = torch.arange(time).expand(len(lengths), time) >= torch.tensor(lengths).unsqueeze(1)
+    return rows.flip(1) if left else rows
+
+
+def _fill(x: Tensor, padding: Tensor, value: float = 100.0) -> Tensor:
+    return x.masked_fill(padding.unsqueeze(-1), value)
+
+
+def _close(x: Tensor | None, y: Tensor | None) -> bool:
+    return x is not None and y is not None and torch.allclose(x, y, rtol=1e-7, atol=1e-9)
+
+
+def _backward(out: AttentionOutput) -> None:
+    loss = out.output.square().mean()
+    if out.routing is not None and out.routing.loss is not None:
+        loss = loss + out.routing.loss
+    loss.backward()
+
+
+def _leave(tensor: Tensor, *_: Any, **__: Any) -> Tensor:
+    return tensor

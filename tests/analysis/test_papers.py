@@ -1,0 +1,223 @@
+"""The papers' figures against ours, and how they are shown."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from headwise.analysis.cost import count_parameters, model_cost
+from headwise.analysis.papers import encoder, encoder_decoder, published_figures
+from headwise.analysis.published import Figure, Paper, Printed, papers_summary, papers_tables
+from headwise.models.config import Seq2SeqConfig
+from headwise.models.seq2seq import Seq2SeqLM
+
+
+@pytest.fixture(scope="module")
+def papers():
+    return {paper.title.split(" et al.")[0]: paper for paper in published_figures()}
+
+
+def test_all_five_papers_are_there(papers):
+    assert list(papers) == ["Ahmed", "Li", "Peng", "Lamb", "Zhang"]
+
+
+# Figures that cannot be had from the sizes that the papers state. Their rows say why.
+DIFFERENT = {
+    ("Ahmed", "κ and α of the model of 213M", "params"),
+    ("Peng", "IWSLT14 MAE-7, NOBCD", "params"),
+    ("Peng", "IWSLT14 MAE-6", "params"),
+    ("Peng", "gates of IWSLT14 MAE-7", "share"),
+    ("Peng", "WikiText-103, gates of 16 layers", "params"),
+    ("Lamb", "TIM-All-Layers, 12 of 12", "params"),
+    ("Lamb", "saving of a TIM layer, d=768", "share"),
+    ("Zhang", "En–Fr Transformer base (Vaswani et al.)", "params"),
+    *(("Zhang", f"masked, {e}", "MACs") for e in ("8K8E128D", "8K8E256D", "8K16E256D")),
+    *(("Zhang", f"masked, {e}", "MACs") for e in ("8K32E256D", "8K64E256D")),
+}
+
+
+def test_every_figure_agrees_but_for_those_that_say_why(papers):
+    figures = [(name, figure) for name, paper in papers.items() for figure in paper.figures]
+    different = {(name, f.model, f.what) for name, f in figures if f.agrees is False}
+    assert different == DIFFERENT
+    assert all(figure.remark for _, figure in figures if not figure.agrees)
+
+
+def test_the_tables_of_moa_are_met_without_help_from_rounding(papers):
+    figures = [f for f in papers["Zhang"].figures if f.agrees]
+    for what, bound in (("MACs", 0.005), ("params", 0.015)):
+        chosen = [f for f in figures if f.what == what]
+        assert len(chosen) >= 15
+        for figure in chosen:
+            assert abs(figure.ours / Printed.parse(figure.printed).low - 1) <= bound, figure.model
+
+
+@pytest.mark.parametrize(
+    ("paper", "printed"),
+    [
+        ("Ahmed", ["36M", "50M", "65M", "80M", "213M", "+192"]),
+        ("Li", ["88.0M", "+12.6M", "+25.2M", "+37.8M", "100.6M", "94.3M", "92.2M", "90.1M"]),
+        ("Li", ["264M", "297M", "92M", "112M", "337M"]),
+        ("Peng", ["61M", "63M", "39M", "41M", "2M", "7M", "3–5%", "2.08", "247M"]),
+        ("Lamb", ["110M", "130M", "30–40%", "6M"]),
+        ("Zhang", ["604M", "628M", "841M", "524M", "631M", "654M", "1220M", "2090M", "2550M"]),
+        ("Zhang", ["87M", "125M", "83M", "123M", "200M", "65M", "210M", "151M", "256M", "204M"]),
+        ("Zhang", ["51.34M", "52.45M", "61.89M", "78.75M", "112.47M", "179.91M", "7.27G"]),
+    ],
+)
+def test_no_figure_is_left_out(papers, paper, printed):
+    assert set(printed) <= {figure.printed for figure in papers[paper].figures}
+
+
+# What the figures are counted from
+
+
+@pytest.mark.parametrize("plan", ["standard", "mae", "weighted", {"system": "moa"}, "tim"])
+def test_a_stack_with_words_is_the_model(plan):
+    config = Seq2SeqConfig(vocab_size=1000, attention=plan)
+    cost = model_cost(config, 9, 9)
+    stack = encoder_decoder(plan)
+    assert stack.parameters(1000) == cost.parameters.total
+    assert stack.macs(9, 1000).linear == cost.linear_macs
+    assert sum(stack.macs(9, 1000)) == cost.macs
+    assert stack.routing == cost.parameters.routing
+
+
+def test_separate_embeddings_are_so_many_words_more():
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "embed_dim": 16, "num_heads": 2}
+    config = Seq2SeqConfig(90, 70, ffn_dim=32, share_embeddings="target", **sizes)
+    assert encoder_decoder("standard", ffn_dim=32, **sizes).parameters(160) == count_parameters(
+        Seq2SeqLM(config)
+    )
+
+
+def test_an_encoder_is_half_of_a_model():
+    d, ffn = 512, 2048
+    layer = 4 * (d * d + d) + 2 * d * ffn + ffn + d + 2 * 2 * d
+    assert encoder("standard", encoder_layers=8).parameters(3) == 8 * layer + 3 * d
+    products = 2 * 7 * 7 * d
+    macs = encoder("standard", encoder_layers=8).macs(7, 3)
+    assert macs == (7 * (8 * (4 * d * d + 2 * d * ffn) + 3 * d), 8 * products)
+
+
+def test_stacks_take_no_memory_and_are_built_once():
+    stack = encoder_decoder("mae")
+    assert all(parameter.is_meta for parameter in stack.layers.parameters())
+    assert encoder_decoder("mae") is stack
+    assert encoder_decoder("mae", ffn_dim=1024) is not stack
+
+
+@pytest.mark.parametrize("size", [(8, 8, 128), (8, 32, 64), (16, 32, 256)])
+def test_moa_by_the_formula_of_its_paper(size):
+    top_k, experts, head = size
+    d, tokens, words = 512, 10, 32_000
+    plan = {"system": "moa", "size": "{}K{}E{}D".format(*size)}
+    module = tokens * ((2 * top_k + 2) * head * d + experts * d)
+    linear = 18 * module + 12 * tokens * 2 * d * 2048 + tokens * d * words
+    assert encoder_decoder(plan).macs(tokens, words).linear == linear
+
+
+def test_routing_adds_what_the_paper_says_to_every_module():
+    standard, d, heads = encoder_decoder("standard").parameters(0), 512, 8
+    for sites, modules in ((["encoder_self"], 6), (["encoder_self", "decoder_cross"], 12)):
+        plan = dict.fromkeys(sites, "agreement")
+        # One bias for each head in place of one, and two scalars.
+        biases = (heads - 1) * d + 2
+        more = encoder_decoder(plan).parameters(0) - standard
+        assert more == modules * (heads * d * d + biases)
+
+
+# How a figure is read, judged and shown
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        ("65M", (65e6, 65e6, "M", 0)),
+        ("+12.6M", (12.6e6, 12.6e6, "M", 1)),
+        ("6.55G", (6.55e9, 6.55e9, "G", 2)),
+        ("+2,097,152", (2_097_152, 2_097_152, "", 0)),
+        ("3–5%", (0.03, 0.05, "%", 0)),
+        ("2.08", (2.08, 2.08, "", 2)),
+    ],
+)
+def test_what_a_figure_in_print_says(text, printed):
+    assert Printed.parse(text) == pytest.approx(printed)
+
+
+@pytest.mark.parametrize(
+    ("what", "printed", "ours", "agrees"),
+    [
+        ("params", "200M", 202.9e6, True),
+        ("params", "200M", 203.1e6, False),
+        ("params", "200M", 197.1e6, True),
+        ("params", "200M", 196.9e6, False),
+        ("MACs", "841M", 845.1e6, True),
+        ("MACs", "841M", 845.3e6, False),
+        ("params", "2M", 2.49e6, True),  # rounding takes it further than 1.5%
+        ("params", "2M", 2.51e6, False),
+        ("entropy", "2.08", 2.0794, True),
+        ("entropy", "2.08", 2.074, False),
+        ("share", "3–5%", 0.031, True),
+        ("share", "3–5%", 0.029, False),
+        ("share", "3–5%", 0.051, False),
+        ("params", "2M", None, None),
+    ],
+)
+def test_what_agrees(what, printed, ours, agrees):
+    assert Figure("", what, printed, ours).agrees is agrees
+
+
+def test_an_exact_figure_is_exact():
+    figure = Figure("", "params", "+192", 192, exact=True)
+    assert (figure.agrees, figure.shown, figure.difference) == (True, "+192", "exact")
+    figure = Figure("", "params", "+192", 1193, exact=True)
+    assert (figure.agrees, figure.shown, figure.difference) == (False, "+1,193", "≠ +1,001")
+
+
+@pytest.mark.parametrize(
+    ("figure", "shown", "difference"),
+    [
+        (Figure("", "params", "65M", 64.35e6), "64.35M", "-1.0%"),
+        (Figure("", "params", "+2M", 4.264e6), "+4.26M", "≠ +113.2%"),
+        (Figure("", "MACs", "6.55G", 6.5487e9), "6.55G", "-0.0%"),
+        (Figure("", "share", "3–5%", 0.0384), "3.84%", "within"),
+        (Figure("", "share", "3–5%", 0.0584), "5.84%", "≠ outside"),
+        (Figure("", "params", "65M", None), "–", "–"),
+    ],
+)
+def test_ours_is_shown_in_the_papers_unit(figure, shown, difference):
+    assert (figure.shown, figure.difference) == (shown, difference)
+
+
+def test_the_tables_fit_a_terminal_and_cut_nothing(papers):
+    file = io.StringIO()
+    console = Console(width=80, file=file)
+    for table in papers_tables(list(papers.values())):
+        console.print(table)
+    text = file.getvalue()
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    for paper in papers.values():
+        assert paper.title in text
+        for figure in paper.figures:
+            assert f" {figure.printed} " in text
+
+
+def test_the_summary_counts_what_differs_and_what_is_missing():
+    figures = [Figure("", "params", "65M", ours) for ours in (65e6, 65e6, 70e6, None)]
+    said = papers_summary([Paper("", "", tuple(figures))])
+    assert said.startswith("2 of 4 figures agree (MACs to 0.5%, parameters to 1.5%, or ")
+    assert said.endswith("; 1 do not (≠); 1 cannot be counted here (–)")
+    assert "≠" not in papers_summary([Paper("", "", tuple(figures[:2]))])
+
+
+def test_the_page_shows_these_tables(papers):
+    file = io.StringIO()
+    for table in papers_tables(list(papers.values())):
+        Console(width=80, file=file).print(table)
+    page = (Path(__file__).parents[2] / "docs/cost.md").read_text(encoding="utf-8")
+    lines = {line.rstrip() for line in page.splitlines()}
+    missing = [line for line in file.getvalue().splitlines() if line.rstrip() not in lines]
+    assert not missing, "put what `headwise cost --papers` prints into docs/cost.md"

@@ -1,0 +1,727 @@
+"""A layer of independent mechanisms: the paper's algorithm, and what every system must stand."""
+
+import copy
+import pickle
+import shutil
+
+import pytest
+import tim_reference
+import torch
+from systems import as_float, padding, random_mask, randomize
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+import headwise as hw
+from headwise.heads.system import Place
+from headwise.heads.tim import IndependentMechanismsLayer
+from headwise.models.config import Seq2SeqConfig
+from headwise.models.transformer import AuxiliaryLoss, DecoderLayer, EncoderLayer
+
+DIM, HEADS, FFN, KDIM = 12, 4, 16, 6
+BATCH, TIME, KEYS = 2, 4, 5
+
+FORMS = {
+    "two mechanisms": {},
+    "four mechanisms": {"num_mechanisms": 4, "exchange_heads": 1},
+    "one mechanism": {"num_mechanisms": 1},
+    "no competition": {"competition": False},
+    "no exchange": {"exchange_heads": 0},
+    "pre-norm": {"norm": "pre"},
+    "decoder": {"cross_attention": True},
+    "decoder, other width": {"cross_attention": True, "kdim": KDIM},
+    "decoder, pre-norm": {"cross_attention": True, "norm": "pre"},
+    "decoder, alone": {"cross_attention": True, "competition": False, "exchange_heads": 0},
+}
+each_form = pytest.mark.parametrize("form", FORMS)
+DECODERS = [form for form in FORMS if "decoder" in form]
+
+MASKS = {
+    "none": dict,
+    "padding": lambda: {"key_padding_mask": padding(TIME, 2, time=TIME)},
+    "float padding": lambda: {"key_padding_mask": as_float(padding(3, 2, time=TIME, left=True))},
+    "causal": lambda: {"is_causal": True},
+    "causal, padding": lambda: {
+        "is_causal": True,
+        "key_padding_mask": padding(TIME, 2, time=TIME, left=True),
+    },
+    "2-D": lambda: {"attn_mask": random_mask(TIME, TIME)},
+    "2-D float": lambda: {"attn_mask": torch.randn(TIME, TIME, dtype=torch.float64)},
+    "3-D": lambda: {"attn_mask": random_mask(BATCH * HEADS, TIME, TIME)},
+    "4-D": lambda: {"attn_mask": random_mask(BATCH, 1, TIME, TIME)},
+    "4-D float per head, padding": lambda: {
+        "attn_mask": torch.randn(BATCH, HEADS, TIME, TIME, dtype=torch.float64),
+        "key_padding_mask": padding(TIME, 2, time=TIME),
+    },
+}
+
+
+def build(form="two mechanisms", *, dtype=torch.float64, train=False, **more):
+    """A layer with random parameters, those of its norms too."""
+    options = {"num_mechanisms": 2, "exchange_head_dim": 3, **FORMS[form], **more}
+    layer = IndependentMechanismsLayer(DIM, HEADS, FFN, **options)
+    return randomize(layer.to(dtype)).train(train)
+
+
+def inputs(layer, batch=BATCH, time=TIME, keys=KEYS, dtype=torch.float64):
+    """x and, for a decoder's layer, a memory."""
+    x = torch.randn(batch, time, DIM, dtype=dtype, requires_grad=True)
+    if layer.cross_attention is None:
+        return (x,)
+    return x, torch.randn(batch, keys, layer.kdim, dtype=dtype, requires_grad=True)
+
+
+def memory_mask(layer, *lengths):
+    if layer.cross_attention is None:
+        return {}
+    return {"memory_key_padding_mask": padding(*lengths, time=KEYS)}
+
+
+def check(layer, *given, **masks):
+    """Output, competition and all gradients are those of the loops."""
+    p = dict(layer.named_parameters())
+    heads = 0 if layer.exchange is None else layer.exchange.num_heads
+    expected, competition = tim_reference.layer(
+        p, *given, heads=HEADS, exchange_heads=heads, pre_norm=layer.pre_norm, **masks
+    )
+    out = layer(*given, **masks)
+    torch.testing.assert_close(out.output, expected, rtol=1e-9, atol=1e-9)
+    assert (out.routing is None) == (competition is None)
+    if competition is not None:
+        torch.testing.assert_close(out.routing.weights, competition, rtol=1e-9, atol=1e-9)
+        assert out.routing.indices is None and out.routing.loss is None
+        assert out.routing.kind == "competition"
+    direction = torch.randn_like(expected)
+    leaves = [*given, *p.values()]
+    grads = [
+        torch.autograd.grad(y, leaves, direction, allow_unused=True, materialize_grads=True)
+        for y in (out.output, expected)
+    ]
+    torch.testing.assert_close(*grads, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("masks", MASKS)
+@each_form
+def test_equals_algorithm_1(form, masks):
+    layer = build(form)
+    check(layer, *inputs(layer), **MASKS[masks](), **memory_mask(layer, 3, KEYS))
+
+
+@pytest.mark.parametrize("batch, time, keys", [(1, 1, 1), (1, 5, 3), (3, 1, 2)])
+@each_form
+def test_other_shapes_equal_algorithm_1(form, batch, time, keys):
+    layer = build(form, train=True)  # without dropout there is no difference
+    check(layer, *inputs(layer, batch, time, keys), is_causal=time > 1)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("sequence", ["full", "padded", "causal"])
+def test_one_mechanism_alone_is_an_ordinary_encoder_layer(norm, sequence):
+    layer = build(num_mechanisms=1, exchange_heads=0, competition=False, norm=norm)
+    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+    pad = padding(TIME, 2, time=TIME) if sequence == "padded" else None
+    causal = nn.Transformer.generate_square_subsequent_mask(TIME, dtype=torch.float64)
+    out = layer(x, key_padding_mask=pad, is_causal=sequence == "causal")
+    assert out.routing is None
+
+    sizes = {"dim_feedforward": FFN, "dropout": 0.0, "norm_first": norm == "pre"}
+    theirs = nn.TransformerEncoderLayer(DIM, HEADS, **sizes, batch_first=True).double()
+    copy_to_torch(layer, theirs)
+    mask = causal if sequence == "causal" else None
+    expected = theirs(x, src_mask=mask, src_key_padding_mask=None if pad is None else as_float(pad))
+    torch.testing.assert_close(out.output, expected, rtol=1e-12, atol=1e-12)
+
+    if sequence != "causal":
+        ours = EncoderLayer(standard_config(norm), {"system": "standard"}).double()
+        copy_to_headwise(layer, ours)
+        expected = ours(x, pad, AuxiliaryLoss())
+        torch.testing.assert_close(out.output, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_one_mechanism_alone_is_an_ordinary_decoder_layer(norm):
+    alone = {"num_mechanisms": 1, "exchange_heads": 0, "competition": False}
+    layer = build(**alone, norm=norm, cross_attention=True)
+    x, memory = inputs(layer)
+    pad, memory_pad = padding(TIME, 2, time=TIME), padding(3, KEYS, time=KEYS)
+    out = layer(x, memory, key_padding_mask=pad, is_causal=True, memory_key_padding_mask=memory_pad)
+
+    sizes = {"dim_feedforward": FFN, "dropout": 0.0, "norm_first": norm == "pre"}
+    theirs = nn.TransformerDecoderLayer(DIM, HEADS, **sizes, batch_first=True).double()
+    copy_to_torch(layer, theirs)
+    expected = theirs(
+        x,
+        memory,
+        tgt_mask=torch.ones(TIME, TIME, dtype=torch.bool).triu(1),
+        tgt_key_padding_mask=pad,
+        memory_key_padding_mask=memory_pad,
+    )
+    torch.testing.assert_close(out.output, expected, rtol=1e-12, atol=1e-12)
+
+    ours = DecoderLayer(standard_config(norm), {"system": "standard"}, {"system": "standard"})
+    copy_to_headwise(layer, ours.double())
+    expected = ours(x, memory, pad, pad, memory_pad, None, None, AuxiliaryLoss())
+    torch.testing.assert_close(out.output, expected, rtol=1e-12, atol=1e-12)
+
+
+def standard_config(norm):
+    return Seq2SeqConfig(embed_dim=DIM, num_heads=HEADS, ffn_dim=FFN, norm=norm, dropout=0.0)
+
+
+@torch.no_grad()
+def copy_to_torch(layer, theirs):
+    """One mechanism's weights into a layer of torch.nn, whose biases become zero."""
+    for name, parameter in theirs.named_parameters():
+        if name.endswith("bias"):
+            parameter.zero_()
+    attentions = [(layer.self_attention, theirs.self_attn)]
+    norms = [(layer.norm1, theirs.norm1), (layer.norm3, theirs.norm2)]
+    if layer.cross_attention is not None:
+        attentions.append((layer.cross_attention, theirs.multihead_attn))
+        norms = [(layer.norm1, theirs.norm1), (layer.cross_norm, theirs.norm2)]
+        norms.append((layer.norm3, theirs.norm3))
+    for mine, other in attentions:
+        packed = torch.cat([mine.q_weight, mine.k_weight, mine.v_weight], dim=2)
+        other.in_proj_weight.copy_(packed[0].t())
+        other.out_proj.weight.copy_(mine.out_weight[0].t())
+    theirs.linear1.weight.copy_(layer.ffn_up_weight[0].t())
+    theirs.linear2.weight.copy_(layer.ffn_down_weight[0].t())
+    for mine, other in norms:
+        other.weight.copy_(mine.weight[0])
+        other.bias.copy_(mine.bias[0])
+
+
+@torch.no_grad()
+def copy_to_headwise(layer, ours):
+    """The same into headwise's standard layer."""
+    for parameter in ours.parameters():
+        parameter.zero_()
+    attentions = [(layer.self_attention, ours.self_attention)]
+    norms = [
+        (layer.norm1, ours.self_attention_residual.norm),
+        (layer.norm3, ours.feed_forward_residual.norm),
+    ]
+    if layer.cross_attention is not None:
+        attentions.append((layer.cross_attention, ours.cross_attention))
+        norms.append((layer.cross_norm, ours.cross_attention_residual.norm))
+    for mine, other in attentions:
+        for name in ("q", "k", "v", "out"):
+            weight = getattr(mine, f"{name}_weight")[0].t()
+            getattr(other, f"{name}_proj").weight.copy_(weight)
+    ours.feed_forward.ffn_up.weight.copy_(layer.ffn_up_weight[0].t())
+    ours.feed_forward.ffn_down.weight.copy_(layer.ffn_down_weight[0].t())
+    for mine, other in norms:
+        other.weight.copy_(mine.weight[0])
+        other.bias.copy_(mine.bias[0])
+
+
+def sensitivity(layer, mechanisms) -> Tensor:
+    """`(to, from)`: whether a mechanism's output has a gradient to a mechanism's input."""
+    given = inputs(layer)
+    output = layer(*given).output.unflatten(-1, (mechanisms, -1))
+    rows = []
+    for j in range(mechanisms):
+        grads = torch.autograd.grad(output[:, :, j].square().sum(), given, retain_graph=True)
+        by_mechanism = [grad.unflatten(-1, (mechanisms, -1)) for grad in grads]
+        depends = [
+            [bool((grad[:, :, i] != 0).any()) for grad in by_mechanism] for i in range(mechanisms)
+        ]
+        assert all(len(set(of_each)) == 1 for of_each in depends)  # of x and of the memory alike
+        rows.append([of_each[0] for of_each in depends])
+    return torch.tensor(rows)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("cross_attention", [False, True])
+@pytest.mark.parametrize("mechanisms", [2, 4])
+def test_mechanisms_are_independent_but_for_competition_and_exchange(
+    mechanisms, cross_attention, norm
+):
+    def depends(**options):
+        shape = {"num_mechanisms": mechanisms, "cross_attention": cross_attention, "norm": norm}
+        return sensitivity(build(**shape, **options), mechanisms)
+
+    apart = depends(competition=False, exchange_heads=0)
+    assert torch.equal(apart, torch.eye(mechanisms).bool())
+    assert depends(competition=False).all()
+    if not cross_attention:  # competition looks at x alone
+        assert depends(exchange_heads=0).all()
+
+
+def test_a_mechanism_alone_is_a_layer_of_its_own():
+    """Without competition and exchange: each computes what a layer of its parameters would."""
+    layer = build(competition=False, exchange_heads=0, cross_attention=True)
+    x, memory = inputs(layer)
+    whole = layer(x, memory, is_causal=True).output
+    for j, half in enumerate(whole.chunk(2, -1)):
+        single = IndependentMechanismsLayer(
+            DIM // 2,
+            HEADS // 2,
+            FFN // 2,
+            1,
+            competition=False,
+            exchange_heads=0,
+            cross_attention=True,
+        ).double()
+        single.load_state_dict({n: p[j : j + 1] for n, p in layer.state_dict().items()})
+        alone = single(x.chunk(2, -1)[j], memory.chunk(2, -1)[j], is_causal=True).output
+        torch.testing.assert_close(half, alone)
+
+
+def test_competition_scales_what_self_attention_reads():
+    """All of c on the first mechanism: the second's self-attention changes nothing."""
+    layer = build(exchange_heads=0)
+    with torch.no_grad():
+        layer.competition_weight.zero_()
+    x = torch.rand(BATCH, TIME, DIM, dtype=torch.float64) + 0.1  # positive
+    assert (layer(x).routing.weights == 0.5).all()
+    with torch.no_grad():
+        layer.competition_weight[0] = 1e4
+    out = layer(x)
+    assert (out.routing.weights == torch.tensor([1.0, 0.0])).all()
+    with torch.no_grad():
+        layer.self_attention.out_weight[1].normal_()
+    assert torch.equal(layer(x).output, out.output)
+    with torch.no_grad():
+        layer.self_attention.out_weight[0].normal_()
+    first, second = (layer(x).output - out.output).chunk(2, -1)
+    assert first.abs().min() > 0
+    assert not second.any()
+
+
+@each_form
+def test_the_future_is_not_seen(form):
+    layer = build(form)
+    x, *memory = inputs(layer)
+    out = layer(x, *memory, is_causal=True)
+    for t in range(1, TIME):
+        changed = x.detach().clone()
+        changed[:, t:] = torch.randn_like(changed[:, t:])
+        after = layer(changed, *memory, is_causal=True)
+        torch.testing.assert_close(after.output[:, :t], out.output[:, :t])
+        assert not torch.allclose(after.output[:, t:], out.output[:, t:])
+        if out.routing is not None:
+            assert torch.equal(after.routing.weights[:, :t], out.routing.weights[:, :t])
+
+
+@pytest.mark.parametrize("left", [False, True])
+@each_form
+def test_padding_changes_nothing(form, left):
+    layer = build(form)
+    x, *memory = inputs(layer)
+    pad, memory_pad = padding(TIME, 2, time=TIME, left=left), padding(KEYS, 3, time=KEYS)
+    masks = {"key_padding_mask": pad, "query_padding_mask": pad}
+    if memory:
+        masks["memory_key_padding_mask"] = memory_pad
+    out = layer(x, *memory, **masks).output
+    noise = x.detach().masked_fill(pad.unsqueeze(-1), 1e3)
+    memory_noise = [m.detach().masked_fill(memory_pad.unsqueeze(-1), 1e3) for m in memory]
+    after = layer(noise, *memory_noise, **masks).output
+    torch.testing.assert_close(after[~pad], out[~pad])
+    row = slice(TIME - 2, TIME) if left else slice(2)
+    short = [m[1:, :3] for m in memory]
+    torch.testing.assert_close(layer(x[1:, row], *short).output, out[1:, row])
+
+
+@pytest.mark.parametrize("form", DECODERS)
+def test_a_memory_of_padding_only_reads_zero(form):
+    layer = build(form)
+    x, memory = inputs(layer)
+    nothing = layer(x, memory, memory_key_padding_mask=padding(KEYS, 0, time=KEYS)).output
+    assert nothing.isfinite().all()
+    zeros = layer(x, torch.zeros_like(memory)).output
+    torch.testing.assert_close(nothing[1], zeros[1])
+
+
+@pytest.mark.parametrize("chunks", [[1] * 7, [4, 1, 1, 1], [2, 3, 2]], ids=str)
+@each_form
+def test_step_by_step(form, chunks):
+    layer = build(form)
+    x, *memory = inputs(layer, batch=3, time=7)
+    pad = padding(7, 5, 6, time=7, left=True)
+    masks = memory_mask(layer, 4, 1, 3)
+    caches = {"cache": hw.AttentionCache()}
+    if memory:
+        caches["cross_cache"] = hw.AttentionCache(static=True)
+    outputs, competition, start = [], [], 0
+    for length in chunks:
+        end = start + length
+        out = layer(
+            x[:, start:end],
+            *memory,
+            key_padding_mask=pad[:, :end],
+            is_causal=True,
+            **masks,
+            **caches,
+        )
+        outputs.append(out.output)
+        competition.append(None if out.routing is None else out.routing.weights)
+        start = end
+    at_once = layer(x, *memory, key_padding_mask=pad, is_causal=True, **masks)
+    torch.testing.assert_close(torch.cat(outputs, 1), at_once.output)
+    if at_once.routing is not None:
+        torch.testing.assert_close(torch.cat(competition, 1), at_once.routing.weights)
+
+
+def test_the_memory_is_projected_once():
+    layer = build("decoder")
+    x, memory = inputs(layer)
+    cache = hw.AttentionCache(static=True)
+    first = layer(x, memory, cross_cache=cache).output
+    assert cache.get_seq_length() == KEYS
+    again = layer(x, torch.zeros_like(memory), cross_cache=cache).output
+    torch.testing.assert_close(again, first)
+
+
+def test_beam_search_reorders_both_caches():
+    layer = build("decoder")
+    x, memory = inputs(layer, batch=3, time=6)
+    caches = {"cache": hw.AttentionCache(), "cross_cache": hw.AttentionCache(static=True)}
+    layer(x[:, :4], memory, is_causal=True, **caches)
+    rows = torch.tensor([2, 0, 0])
+    for cache in caches.values():
+        cache.reorder_cache(rows)
+    after = layer(x[:, 4:], memory[rows], is_causal=True, **caches).output
+    branches = torch.cat([x[rows, :4], x[:, 4:]], dim=1)
+    expected = layer(branches, memory[rows], is_causal=True).output[:, 4:]
+    torch.testing.assert_close(after, expected)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@each_form
+def test_gradients_equal_finite_differences(form, causal):
+    layer = build(form, train=True)
+    parameters = dict(layer.named_parameters())
+    masks = {"key_padding_mask": padding(3, 2, time=3), "is_causal": causal}
+
+    def compute(*leaves):
+        given = dict(zip(parameters, leaves[-len(parameters) :], strict=True))
+        out = torch.func.functional_call(layer, given, leaves[: -len(parameters)], masks)
+        return out.output if out.routing is None else (out.output, out.routing.weights)
+
+    leaves = [*inputs(layer, time=3, keys=2), *parameters.values()]
+    assert torch.autograd.gradcheck(compute, leaves, fast_mode=True)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@each_form
+def test_every_parameter_learns(form, fresh):
+    layer = build(form, train=True)
+    if fresh:
+        layer.reset_parameters()
+    out = layer(*inputs(layer, batch=4), is_causal=True)
+    (out.output * torch.randn_like(out.output)).sum().backward()
+    for name, parameter in layer.named_parameters():
+        assert parameter.grad is not None, name
+        # A single mechanism has nothing to compete with or to choose from.
+        idle = layer.num_mechanisms == 1 and (
+            name == "competition_weight" or name.startswith(("exchange.q", "exchange.k"))
+        )
+        if not idle:
+            by_mechanism = parameter.grad.abs().flatten(1).amax(1)
+            assert (by_mechanism > 1e-9).all(), name
+
+
+@pytest.mark.parametrize("train", [False, True])
+@each_form
+def test_bf16_autocast_is_near_float32(form, train):
+    layer = build(form, dtype=torch.float32, train=train)
+    given = inputs(layer, dtype=torch.float32)
+    masks = {"is_causal": True, "key_padding_mask": padding(4, 3, time=TIME)}
+    expected = layer(*given, **masks)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = layer(*given, **masks)
+        out.output.sum().backward()
+    error = (out.output - expected.output).norm() / expected.output.norm()
+    assert 0 < error < 0.1
+    if out.routing is not None:
+        assert out.routing.weights.dtype == torch.float32
+        torch.testing.assert_close(
+            out.routing.weights, expected.routing.weights, rtol=0.05, atol=0.05
+        )
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
+
+
+@each_form
+def test_a_layer_in_bf16_throughout(form):
+    layer = build(form, dtype=torch.bfloat16)
+    out = layer(*inputs(layer, dtype=torch.bfloat16), is_causal=True, need_weights=True)
+    assert out.output.dtype == torch.bfloat16
+    assert out.output.isfinite().all()
+
+
+@pytest.mark.parametrize("form", ["two mechanisms", "decoder, pre-norm"])
+def test_compiles_to_one_graph(form):
+    torch.compiler.reset()
+    layer = build(form, train=True)
+    compiled = torch.compile(copy.deepcopy(layer), fullgraph=True, backend="aot_eager")
+    given = inputs(layer)
+    masks = {"is_causal": True, "key_padding_mask": padding(4, 3, time=TIME)}
+    expected, got = layer(*given, **masks), compiled(*given, **masks)
+    torch.testing.assert_close(got.output, expected.output)
+    torch.testing.assert_close(got.routing.weights, expected.routing.weights)
+    grads = [torch.autograd.grad(out.output.square().sum(), given) for out in (got, expected)]
+    torch.testing.assert_close(*grads)
+
+
+@pytest.mark.slow
+def test_compiles_with_inductor():
+    """To C++ and back; needs a compiler."""
+    if shutil.which("g++") is None:
+        pytest.skip("torch.compile needs g++")
+    torch.compiler.reset()
+    layer = build("decoder", dtype=torch.float32)
+    given = inputs(layer, dtype=torch.float32)
+    with torch.no_grad():
+        got = torch.compile(layer, fullgraph=True)(*given, is_causal=True).output
+        torch.testing.assert_close(got, layer(*given, is_causal=True).output, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("copied", ["state_dict", "deepcopy", "pickle"])
+@each_form
+def test_copies_compute_the_same(form, copied):
+    layer = build(form)
+    if copied == "state_dict":
+        other = build(form)
+        other.load_state_dict(layer.state_dict())
+    else:
+        other = copy.deepcopy(layer) if copied == "deepcopy" else pickle.loads(pickle.dumps(layer))
+    given = inputs(layer)
+    assert torch.equal(other(*given).output, layer(*given).output)
+
+
+@each_form
+def test_built_on_meta_and_drawn_later(form):
+    with torch.device("meta"):
+        layer = IndependentMechanismsLayer(DIM, HEADS, FFN, **{"num_mechanisms": 2, **FORMS[form]})
+    layer.to_empty(device="cpu")
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.fill_(float("nan"))
+    layer.reset_parameters()
+    for name, parameter in layer.named_parameters():
+        assert parameter.isfinite().all(), name
+        if "norm" in name:
+            assert (parameter == (1 if name.endswith("weight") else 0)).all()
+        else:
+            assert len(parameter.unique()) == parameter.numel() > 1
+
+
+def test_initial_weights():
+    """Each mechanism's maps are drawn as a standard layer of its own would be."""
+    layer = IndependentMechanismsLayer(64, 4, 128, 2, cross_attention=True, kdim=32)
+    largest = {name: float(p.detach().abs().max()) for name, p in layer.named_parameters()}
+    expected = {
+        "competition_weight": 32**-0.5,
+        "self_attention.q_weight": (3 / 64) ** 0.5,
+        "self_attention.out_weight": (6 / 64) ** 0.5,
+        "cross_attention.k_weight": (3 / 48) ** 0.5,
+        "exchange.v_weight": (6 / 96) ** 0.5,
+        "exchange.out_weight": (6 / 96) ** 0.5,
+        "ffn_up_weight": (6 / 96) ** 0.5,
+        "ffn_down_weight": (6 / 96) ** 0.5,
+        "cross_norm.weight": 1.0,
+        "norm2.bias": 0.0,
+    }
+    for name, bound in expected.items():
+        assert 0.95 * bound <= largest[name] <= bound * (1 + 1e-6), name
+
+
+def test_names_and_shapes_of_parameters():
+    layer = IndependentMechanismsLayer(12, 4, 20, 2, cross_attention=True, kdim=8)
+    shapes = {name: tuple(p.shape) for name, p in layer.named_parameters()}
+    square, inner, norm = (2, 6, 6), (2, 6, 64), (2, 6)
+    assert shapes == {
+        "competition_weight": (2, 6, 1),
+        **{f"self_attention.{x}_weight": square for x in ("q", "k", "v", "out")},
+        **{f"cross_attention.{x}_weight": square for x in ("q", "out")},
+        **{f"cross_attention.{x}_weight": (2, 4, 6) for x in "kv"},
+        **{f"exchange.{x}_weight": inner for x in "qkv"},
+        "exchange.out_weight": (2, 64, 6),
+        "ffn_up_weight": (2, 6, 10),
+        "ffn_down_weight": (2, 10, 6),
+        **{f"{x}.{y}": norm for x in ("norm1", "norm2", "norm3") for y in ("weight", "bias")},
+        **{f"cross_norm.{y}": norm for y in ("weight", "bias")},
+    }
+    alone = build(competition=False, exchange_heads=0)
+    assert not any(
+        name.startswith((*alone.routing_parameters, "norm2", "cross"))
+        for name in alone.state_dict()
+    )
+
+
+@each_form
+def test_weights_are_those_of_self_attention(form):
+    """The heads of the first mechanism first."""
+    layer = build(form)
+    given = inputs(layer)
+    out = layer(*given, is_causal=True, need_weights=True)
+    assert out.weights.shape == (BATCH, HEADS, TIME, TIME)
+    torch.testing.assert_close(out.weights.sum(-1), torch.ones(BATCH, HEADS, TIME).double())
+    assert not out.weights.triu(1).any()
+    mean = layer(*given, is_causal=True, need_weights=True, average_attn_weights=True).weights
+    torch.testing.assert_close(mean, out.weights.mean(1))
+    assert layer(*given).weights is None
+    with torch.no_grad():
+        layer.self_attention.q_weight[0] = 0  # attends evenly
+    last = layer(*given, need_weights=True).weights
+    even = HEADS // layer.num_mechanisms
+    assert (last[:, :even] - 1 / TIME).abs().max() < 1e-12
+    if even < HEADS:
+        assert (last[:, even:] - 1 / TIME).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("where", ["dropout", "residual_dropout", "ffn_dropout"])
+@each_form
+def test_dropout_is_of_training_only(form, where):
+    layer = build(form, **{where: 0.5})
+    given = inputs(layer)
+    assert torch.equal(layer(*given).output, build_like(layer, form)(*given).output)
+    layer.train()
+    assert not torch.equal(layer(*given).output, layer(*given).output)
+
+
+def build_like(layer, form):
+    """The same parameters without dropout."""
+    other = build(form)
+    other.load_state_dict(layer.state_dict())
+    return other
+
+
+def test_dropout_reaches_every_attention():
+    """Of the weights of self-attention, cross-attention and exchange."""
+    for dropped in ("self_attention", "cross_attention", "exchange"):
+        layer = build("decoder", train=True, dropout=0.5)
+        for name in ("self_attention", "cross_attention", "exchange"):
+            getattr(layer, name).dropout = 0.5 * (name == dropped)
+        given = inputs(layer)
+        assert not torch.equal(layer(*given).output, layer(*given).output)
+        getattr(layer, dropped).dropout = 0.0
+        assert torch.equal(layer(*given).output, layer(*given).output)
+
+
+def test_residual_dropout_is_of_each_sublayer():
+    """With nearly all dropped a post-norm layer only normalises, time and again."""
+    layer = build("decoder", residual_dropout=1 - 1e-12, train=True)
+    x, memory = inputs(layer)
+    expected = x
+    for norm in (layer.norm1, layer.cross_norm, layer.norm2, layer.norm3):
+        expected = norm(expected)
+    torch.testing.assert_close(layer(x, memory).output, expected)
+
+
+def test_from_plan_takes_what_the_model_has_settled():
+    place = Place(
+        "decoder_self",
+        embed_dim=24,
+        num_heads=6,
+        ffn_dim=48,
+        norm="pre",
+        dropout=0.1,
+        attention_dropout=0.2,
+        ffn_dropout=0.3,
+        cross_attention=True,
+    )
+    layer = IndependentMechanismsLayer.from_plan(place)
+    assert (layer.num_mechanisms, layer.num_heads, layer.ffn_dim) == (2, 6, 48)
+    assert layer.pre_norm and layer.cross_attention is not None and layer.exchange is not None
+    assert (layer.residual_dropout, layer.ffn_dropout) == (0.1, 0.3)
+    assert [a.dropout for a in (layer.self_attention, layer.cross_attention, layer.exchange)] == [
+        0.2
+    ] * 3
+    given = {"num_mechanisms": 3, "competition": False, "exchange_heads": 1, "num_heads": 12}
+    layer = IndependentMechanismsLayer.from_plan(place._replace(cross_attention=False), **given)
+    assert (layer.num_mechanisms, layer.num_heads) == (3, 12)
+    assert layer.competition_weight is None and layer.cross_attention is None
+    assert layer.replaces == "layer" and layer.default_layers == "middle"
+
+
+def test_macs_of_an_encoder_layer():
+    layer = IndependentMechanismsLayer(512, 8, 2048, 2)
+    time = 10
+    grouped = (4 * 512 * 512 + 2 * 512 * 2048) // 2
+    exchange = 4 * 512 * 64
+    macs = layer.macs(time, time)
+    assert macs.linear == time * (grouped + exchange + 512)
+    assert macs.attention == 2 * time * time * 512 + time * 2 * 2 * 2 * 64
+
+
+def test_macs_of_a_decoder_layer():
+    layer = IndependentMechanismsLayer(
+        16, 4, 32, 2, competition=False, exchange_heads=0, cross_attention=True, kdim=8
+    )
+    macs = layer.macs(3, 5, is_causal=True)
+    self_attention, ffn = 4 * 16 * 8, 2 * 16 * 16
+    assert macs.linear == 3 * (self_attention + ffn + 2 * 16 * 8) + 5 * 2 * 8 * 8
+    assert macs.attention == 2 * 3 * 3 * 16 + 2 * 3 * 5 * 16
+
+
+@pytest.mark.parametrize("form", ["two mechanisms", "four mechanisms", "decoder, other width"])
+def test_macs_are_what_pytorch_counts(form):
+    layer = build(form)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        layer(*inputs(layer, batch=1))
+    macs = layer.macs(TIME, KEYS)
+    assert counter.get_total_flops() == 2 * (macs.linear + macs.attention)
+
+
+def test_printing_tells_the_sizes():
+    text = repr(build("pre-norm"))
+    for shown in ("num_mechanisms=2", "ffn_dim=16", "competition=True", "norm=pre"):
+        assert shown in text
+
+
+@pytest.mark.parametrize(
+    "sizes, options, message",
+    [
+        ((12, 4, 8, 0), {}, "num_mechanisms is 0, expected a positive number"),
+        ((12, 4, 8, 3), {}, "num_heads is 4, expected a positive multiple of num_mechanisms = 3"),
+        ((10, 4, 8, 4), {}, "embed_dim is 10, expected a positive multiple"),
+        ((12, 4, 9, 2), {}, "ffn_dim is 9, expected a positive multiple"),
+        ((12, 4, 0, 2), {}, "ffn_dim is 0, expected a positive multiple"),
+        ((12, 4, 8, 2), {"cross_attention": True, "kdim": 5}, "kdim is 5, expected a positive"),
+        ((12, 8, 8, 2), {}, "embed_dim is 12, which num_heads = 8 does not divide"),
+        ((12, 4, 8, 2), {"kdim": 6}, "kdim is 6, .* cross_attention=True"),
+        ((12, 4, 8, 2), {"exchange_heads": -1}, "exchange_heads is -1"),
+        ((12, 4, 8, 2), {"exchange_head_dim": 0}, "exchange_head_dim 0"),
+        ((12, 4, 8, 2), {"norm": "middle"}, "norm is 'middle', expected 'post' or 'pre'"),
+        ((12, 4, 8, 2), {"dropout": 1.0}, "dropout is 1.0, expected a probability"),
+        ((12, 4, 8, 2), {"residual_dropout": -0.1}, "residual_dropout is -0.1"),
+        ((12, 4, 8, 2), {"ffn_dropout": 1.5}, "ffn_dropout is 1.5"),
+    ],
+)
+def test_sizes_that_do_not_fit(sizes, options, message):
+    with pytest.raises(ValueError, match=message):
+        IndependentMechanismsLayer(*sizes, **options)
+
+
+@pytest.mark.parametrize(
+    "form, change, message",
+    [
+        ("decoder", {"memory": None}, r"memory is None, expected .*\(batch, keys, 12\)"),
+        ("no exchange", {"memory": torch.zeros(2, 5, 12)}, "memory was given, .*cross_attention"),
+        (
+            "no exchange",
+            {"memory_key_padding_mask": padding(5, 5, time=5)},
+            "memory_key_padding_mask was given",
+        ),
+        ("no exchange", {"cross_cache": hw.AttentionCache(static=True)}, "cross_cache was given"),
+        ("decoder", {"x": torch.zeros(2, 4, 10)}, r"x has shape \(2, 4, 10\).*time, 12\)"),
+        ("decoder", {"x": torch.zeros(4, 12)}, "unsqueeze"),
+        ("decoder", {"memory": torch.zeros(2, 5, 6)}, r"memory has shape \(2, 5, 6\), .* 12\)"),
+        ("decoder", {"memory": torch.zeros(3, 5, 12)}, "memory has batch size 3, .* x, 2"),
+        (
+            "decoder",
+            {"memory_key_padding_mask": padding(4, 4, time=4)},
+            r"memory_key_padding_mask has shape \(2, 4\)",
+        ),
+        ("decoder", {"key_padding_mask": padding(5, 5, time=5)}, "key_padding_mask has shape"),
+        ("decoder", {"query_padding_mask": padding(5, 5, time=5)}, "query_padding_mask has shape"),
+        ("decoder", {"attn_mask": torch.zeros(5, 4)}, "attn_mask has shape"),
+    ],
+)
+def test_inputs_that_do_not_fit(form, change, message):
+    layer = build(form, dtype=torch.float32)
+    given = dict(zip(("x", "memory"), inputs(layer, dtype=torch.float32), strict=False))
+    with pytest.raises(ValueError, match=message):
+        layer(**{**given, **change})

@@ -1,0 +1,118 @@
+"""A layer of independent mechanisms as plain loops, straight from algorithm 1 of the paper.
+
+Nothing here imports headwise: parameters come by the names that the library promises.
+"""
+
+import math
+
+import torch
+from reference import attention_bias, read, slices
+from torch import Tensor
+
+
+def grouped(h: Tensor, weight: Tensor) -> Tensor:
+    """GroupLinear(h, W, n_s) = [h_j W_j] of one position."""
+    return torch.cat([h_j @ w for h_j, w in zip(slices(h, len(weight)), weight, strict=True)])
+
+
+def norm(p: dict[str, Tensor], name: str, h: Tensor) -> Tensor:
+    """norm(h, n_s) of one position."""
+    weight, bias = p[f"{name}.weight"], p[f"{name}.bias"]
+    parts = []
+    for j, h_j in enumerate(slices(h, len(weight))):
+        mean = sum(h_j) / len(h_j)
+        variance = sum((x - mean) ** 2 for x in h_j) / len(h_j)
+        parts.append((h_j - mean) / torch.sqrt(variance + 1e-5) * weight[j] + bias[j])
+    return torch.cat(parts)
+
+
+def competition(p: dict[str, Tensor], h: Tensor) -> Tensor:
+    """Step 1 at one position: c, `(n_s,)`."""
+    exponentials = torch.exp(grouped(h, p["competition_weight"]))
+    return exponentials / exponentials.sum()
+
+
+def attention(p, name, queries, memory, heads, b, t, **masks) -> Tensor:
+    """Steps 2: Attention(Q, K, V, n_s H), then GroupLinear with W^O, at position t of row b."""
+    q = slices(grouped(queries[t], p[f"{name}.q_weight"]), heads)
+    ks = [slices(grouped(m, p[f"{name}.k_weight"]), heads) for m in memory]
+    vs = [slices(grouped(m, p[f"{name}.v_weight"]), heads) for m in memory]
+    out = []
+    for i in range(heads):
+        biases = [attention_bias(b, i, t, s, heads, **masks) for s in range(len(memory))]
+        out.append(
+            read(q[i], torch.stack([k[i] for k in ks]), torch.stack([v[i] for v in vs]), biases)
+        )
+    return grouped(torch.cat(out), p[f"{name}.out_weight"])
+
+
+def exchange(p: dict[str, Tensor], h: Tensor, heads: int) -> Tensor:
+    """Step 3 at one position: mechanisms attend to mechanisms."""
+    mechanisms = len(p["exchange.q_weight"])
+    split = [slices(grouped(h, p[f"exchange.{x}_weight"]), mechanisms * heads) for x in "qkv"]
+    q, k, v = split  # each mechanism's heads, the first mechanism's first
+    out = []
+    for i in range(mechanisms):
+        for head in range(heads):
+            width = len(q[0])
+            scores = [
+                torch.exp(q[i * heads + head] @ k[j * heads + head] / math.sqrt(width))
+                for j in range(mechanisms)
+            ]
+            out.append(
+                sum(scores[j] / sum(scores) * v[j * heads + head] for j in range(mechanisms))
+            )
+    return grouped(torch.cat(out), p["exchange.out_weight"])
+
+
+def feed_forward(p: dict[str, Tensor], h: Tensor) -> Tensor:
+    """Step 4 at one position."""
+    hidden = grouped(h, p["ffn_up_weight"])
+    return grouped(torch.clamp(hidden, min=0), p["ffn_down_weight"])
+
+
+def layer(
+    p: dict[str, Tensor],
+    x: Tensor,
+    memory: Tensor | None = None,
+    *,
+    heads: int,
+    exchange_heads: int,
+    pre_norm: bool,
+    memory_key_padding_mask: Tensor | None = None,
+    **masks,
+) -> tuple[Tensor, Tensor | None]:
+    """The output and c, of every row and position."""
+
+    def sublayer(name, rows, update):
+        """`update` maps the rows it is given, and a position, to what is added there."""
+        seen = [norm(p, name, h) for h in rows] if pre_norm else rows
+        added = [h + update(seen, t) for t, h in enumerate(rows)]
+        return added if pre_norm else [norm(p, name, h) for h in added]
+
+    outputs, competitions = [], []
+    for b in range(x.size(0)):
+        compete = []
+
+        def step_1_and_2(h, t, b=b, compete=compete):
+            read_here = attention(p, "self_attention", h, h, heads, b, t, **masks)
+            if "competition_weight" not in p:
+                return read_here
+            compete.append(competition(p, h[t]))
+            parts = slices(read_here, len(compete[t]))
+            return torch.cat([c * part for c, part in zip(compete[t], parts, strict=True)])
+
+        def of_memory(h, t, b=b):
+            mask = {"key_padding_mask": memory_key_padding_mask}
+            return attention(p, "cross_attention", h, memory[b], heads, b, t, **mask)
+
+        h = sublayer("norm1", list(x[b]), step_1_and_2)
+        if memory is not None:
+            h = sublayer("cross_norm", h, of_memory)
+        if exchange_heads:
+            h = sublayer("norm2", h, lambda h, t: exchange(p, h[t], exchange_heads))
+        h = sublayer("norm3", h, lambda h, t: feed_forward(p, h[t]))
+        outputs.append(torch.stack(h))
+        if compete:
+            competitions.append(torch.stack(compete))
+    return torch.stack(outputs), torch.stack(competitions) if competitions else None

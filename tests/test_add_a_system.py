@@ -1,0 +1,169 @@
+"""docs/add-a-system.md, done as it says: every block of code, and what it says comes out."""
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numerals
+import pytest
+from typer.testing import CliRunner
+
+import headwise
+from headwise.cli import app
+from headwise.testing import check_system
+
+DOCS = Path(headwise.__file__).parents[2] / "docs"
+PAGE = (DOCS / "add-a-system.md").read_text(encoding="utf-8")
+# A block under the name of a file, such as **scaled_heads.py**, is that file.
+FILES = dict(re.findall(r"\*\*(\S+)\*\*\n\n```\w+\n(.*?)```", PAGE, re.DOTALL))
+BLOCKS = [text for _, text in re.findall(r"^```(\w*)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)]
+
+
+def block(start):
+    """The one block that begins so."""
+    (found,) = [text for text in BLOCKS if text.lstrip().startswith(start)]
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _imports(monkeypatch):
+    """What a test imports, and where from, is forgotten after it."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "scaled_heads", raising=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with the page's files; a corpus beside them, and what might stand in the way."""
+    folder = tmp_path_factory.mktemp("newcomer")
+    for name, text in FILES.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    numerals.write_recipe(folder)
+    (folder / "datasets.py").write_text("raise RuntimeError('not the library')", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compared(folder):
+    """What `headwise compare` prints, on a small corpus and for a few steps."""
+    files = f"{{corpus: files, train: {{source: {folder}/train.en, target: {folder}/train.fr}}}}"
+    sizes = ["embed_dim=16", "num_heads=4", "ffn_dim=32", "encoder_layers=1", "decoder_layers=1"]
+    changes = [f"data={files}", "tokenizer.vocab_size=280", *(f"model.{size}" for size in sizes)]
+    changes += ["training.max_steps=4", "training.warmup_steps=1", "evaluation.beam_size=2"]
+    options = [part for change in changes for part in ("--set", change)]
+    done = run(folder, *block("headwise compare").split()[1:], *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def run(folder, *arguments, stdin=""):
+    """The command as its script runs it: the folder is not on Python's path (-I)."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
+    return subprocess.run(
+        [sys.executable, "-I", "-m", "headwise", *arguments],
+        cwd=folder,
+        input=stdin,
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+    )
+
+
+def test_the_page_names_its_files():
+    assert list(FILES) == ["scaled_heads.py", "test_scaled_heads.py", "my-recipe.yaml"]
+    assert len(FILES["my-recipe.yaml"].splitlines()) <= 10
+
+
+def test_trying_it_prints_what_the_page_says(folder, monkeypatch):
+    monkeypatch.syspath_prepend(folder)
+    (snippet,) = re.findall(r"```pycon\n(.*?)```", PAGE, re.DOTALL)
+    (session,) = [doctest.DocTestParser().get_doctest(snippet, {}, "page", None, 0)]
+    failed, attempted = doctest.DocTestRunner().run(session)
+    assert (failed, attempted) == (0, 10)
+
+
+def test_its_tests_pass(folder):
+    arguments = [*block("python -m pytest").split()[1:], "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [sys.executable, *arguments, "test_scaled_heads.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "3 passed" in done.stdout
+
+
+def test_the_mistakes_are_found_as_the_page_says():
+    source = FILES["scaled_heads.py"]
+    (scaled,) = re.findall(r"^        scaled = .*\n", source, re.MULTILINE)
+    mistakes = {
+        scaled: block("scaled = heads * torch.sigmoid"),
+        "nn.init.ones_(self.head_scale)": re.findall(r"`(self\.head_scale\.\S+)`", PAGE)[0],
+    }
+    messages = [text for text in BLOCKS if text.startswith("AssertionError: ")]
+    for (right, wrong), message in zip(mistakes.items(), messages, strict=True):
+        assert source.count(right) == 1
+        module = {"__name__": "mistaken"}
+        exec(source.replace(right, wrong), module)
+        with pytest.raises(AssertionError) as error:
+            check_system(module["ScaledHeads"])
+        assert message == f"AssertionError: {error.value}\n"
+
+
+def test_the_comparison_comes_out_as_the_page_shows(compared, folder):
+    shown = block("my-recipe.yaml: standard, scaled")
+    for line in shown.splitlines()[:2]:
+        assert line.split() in [printed.split() for printed in compared.splitlines()]
+    for system in ("standard", "scaled"):
+        assert re.search(rf"^ *{system} +[\d.]+[kM] ", compared, re.MULTILINE), compared
+    assert compared.splitlines()[-1] == shown.splitlines()[-1]
+    assert (folder / "runs" / "my-recipe" / "report.html").is_file()
+
+
+def test_the_model_loads_again(compared, folder, tmp_path, monkeypatch, capsys):
+    run_folder = folder / "runs" / "my-recipe" / "scaled-seed1"
+    assert '"scaled_heads:ScaledHeads"' in (run_folder / "model" / "config.json").read_text()
+    sentence, command = block("echo").strip().split(" | headwise ")
+    done = run(folder, *command.split(), stdin=f"{sentence}\n")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 1
+
+    monkeypatch.chdir(tmp_path)
+    elsewhere = CliRunner().invoke(app, ["translate", str(run_folder)], input="one\n")
+    assert elsewhere.exit_code == 2
+    assert "No module named 'scaled_heads'" in elsewhere.stderr
+
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    capsys.readouterr()
+    exec(block("import headwise as hw\nfrom headwise.models.sites"), {})
+    printed = capsys.readouterr().out.splitlines()
+    shown = block("encoder_self 0").splitlines()
+    assert (
+        [line.split()[:2] for line in printed]
+        == [  # the page's model has two layers
+            line.split()[:2] for line in shown if line.split()[1] == "0"
+        ]
+    )
+
+
+def test_what_cannot_be_found_is_the_error_that_the_page_shows(tmp_path, monkeypatch):
+    recipe = FILES["my-recipe.yaml"].replace("scaled_heads:", "scaled_haeds:")
+    (tmp_path / "my-recipe.yaml").write_text(recipe, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["compare", "my-recipe.yaml"])
+    expected = block("error: recipe my-recipe.yaml")
+    assert (done.exit_code, done.stdout, done.stderr) == (2, "", expected)
+
+
+def test_links_lead_somewhere():
+    links = [link.split("#")[0] for link in re.findall(r"\]\(([^)]+)\)", PAGE)]
+    assert links
+    for link in links:
+        assert link.startswith("http") or (DOCS / link).exists(), link

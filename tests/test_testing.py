@@ -1,0 +1,181 @@
+"""`check_system`: what headwise has passes it, and each mistake fails it with its own message."""
+
+import random
+
+import pytest
+import torch
+from torch import nn
+
+import headwise as hw
+from headwise.models.plan import SYSTEMS
+from headwise.testing import CHECKS, SITES, Subject, check_system
+
+FORMS = [(name, {}) for name in SYSTEMS] + [
+    ("mae", {"dropped_heads": 2}),
+    ("mae", {"gate": "uniform"}),
+    ("mae", {"gate_window": 2}),
+    ("moa", {"size": "3K3E4D"}),
+    ("moa", {"normalize_weights": False, "bias": True}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), FORMS, ids=str)
+def test_the_systems_of_headwise_pass(name, options):
+    check_system(SYSTEMS[name], **options)
+
+
+def test_the_callers_random_state_stays():
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    check_system(hw.MultiHeadAttention)
+    assert torch.equal(torch.rand(4), expected)
+
+
+class Mistaken(hw.MultiHeadAttention):
+    """Standard attention with one mistake, which subclasses make in `spoil`."""
+
+    def combine(self, heads, inputs, choice):
+        output, _ = super().combine(heads, inputs, choice)
+        spoiled = self.spoil(output, heads, inputs)
+        return spoiled if isinstance(spoiled, tuple) else (spoiled, None)
+
+
+def spoiled_by(spoil):
+    return type("Mistaken", (Mistaken,), {"spoil": staticmethod(spoil)})
+
+
+class InTraining(Mistaken):
+    def spoil(self, output, heads, inputs):
+        return output - output.mean((0, 1)) if self.training else output
+
+
+class Forgetful(Mistaken):
+    """Sums its inputs, and forgets them between the steps of a decoding."""
+
+    def spoil(self, output, heads, inputs):
+        return output + inputs.query.cumsum(1)
+
+
+class Unordered(Mistaken):
+    """Remembers the sum, but where beam search does not see it."""
+
+    def spoil(self, output, heads, inputs):
+        total = inputs.query.cumsum(1)
+        if inputs.cache is not None:
+            total = total + getattr(inputs.cache, "total", 0)
+            inputs.cache.total = total[:, -1:]
+        return output + total
+
+
+class WithScale(Mistaken):
+    def __init__(self, embed_dim, num_heads, **options):
+        super().__init__(embed_dim, num_heads, **options)
+        self.scale = nn.Parameter(torch.ones(embed_dim))
+
+    def spoil(self, output, heads, inputs):
+        return output * self.scale
+
+
+class Unused(WithScale):
+    def reset_parameters(self):
+        super().reset_parameters()
+        if hasattr(self, "scale"):
+            nn.init.ones_(self.scale)
+
+    def spoil(self, output, heads, inputs):
+        return output
+
+
+class Vanishing(Unused):
+    def spoil(self, output, heads, inputs):
+        return output + 0 * self.scale
+
+
+class Filled(WithScale):
+    def reset_parameters(self):
+        super().reset_parameters()
+        if hasattr(self, "scale"):
+            self.scale.data.fill_(1.0)
+
+
+class Secretive(Mistaken):
+    def __init__(self, embed_dim, num_heads, **options):
+        super().__init__(embed_dim, num_heads, **options)
+        self.secret = random.random()
+
+    def spoil(self, output, heads, inputs):
+        return output * self.secret
+
+
+def routing(weights, loss=None):
+    return spoiled_by(lambda output, *_: (output, hw.Routing(torch.tensor(weights), loss=loss)))
+
+
+ENCODER, DECODER, CROSS = SITES["attention"]
+MISTAKES = [
+    ("sizes", ENCODER, spoiled_by(lambda output, *_: output[:, :1]), "gives an output (3, 1, 16)"),
+    (
+        "sizes",
+        ENCODER,
+        spoiled_by(lambda output, *_: output / output.std(1, correction=0)[:, None]),
+        "finite",
+    ),
+    ("sizes", ENCODER, routing([0.5, -0.5]), "a negative number"),
+    ("sizes", ENCODER, routing([1.0], loss=torch.ones(3)), "routing.loss is no finite scalar"),
+    ("causality", DECODER, spoiled_by(lambda o, *_: o + o.mean(1, keepdim=True)), "a later token"),
+    ("causality", CROSS, spoiled_by(lambda o, *_: o + o.mean(1, keepdim=True)), "a later token"),
+    ("causality", DECODER, InTraining, "in training, a later token"),
+    ("padding", ENCODER, spoiled_by(lambda o, *_: o + o.mean(1, keepdim=True)), "on the right"),
+    ("padding", ENCODER, spoiled_by(lambda o, h, i: o + i.query.cumsum(1)), "on the left"),
+    ("padding", ENCODER, spoiled_by(lambda output, *_: output - output.mean(0)), "than alone"),
+    (
+        "padding",
+        ENCODER,
+        spoiled_by(
+            lambda output, h, inputs: (output, hw.Routing(h[0], loss=inputs.query.square().mean()))
+        ),
+        "changes routing.loss",
+    ),
+    ("decoding", DECODER, Forgetful, "step by step differs"),
+    ("decoding", CROSS, Forgetful, "step by step differs"),
+    ("decoding", DECODER, Unordered, "with beam search differs"),
+    ("learning", ENCODER, Unused, "scale gets no gradient"),
+    ("learning", ENCODER, Vanishing, "the gradient of scale is zero"),
+    (
+        "learning",
+        ENCODER,
+        spoiled_by(lambda output, heads, _: output + heads.square().sum((1, 3)).sqrt()[..., None]),
+        "is not finite where a sequence is nothing but padding",
+    ),
+    ("resetting", ENCODER, WithScale, "does not set scale"),
+    ("resetting", ENCODER, Filled, "sets scale by other means"),
+    ("copies", ENCODER, Secretive, "state_dict"),
+    (
+        "half_precision",
+        ENCODER,
+        spoiled_by(lambda output, *_: output * torch.ones(1)),
+        "gives torch.float32",
+    ),
+    ("half_precision", ENCODER, spoiled_by(lambda o, *_: o + (o * 0 + 3e38) * 2), "not finite"),
+]
+
+
+@pytest.mark.parametrize(("check", "site", "system", "message"), MISTAKES)
+def test_a_mistake_is_found(check, site, system, message):
+    place = hw.Place(site, 16, 4, 32, cross_attention=site == DECODER)
+    with pytest.raises(AssertionError) as error:
+        CHECKS[check](Subject(system, place, {}))
+    assert message in str(error.value)
+    assert str(error.value).startswith(f"{system.__name__} at {site}: ")
+    with pytest.raises(AssertionError):
+        check_system(system)
+
+
+def test_what_is_no_attention_output_is_named():
+    class Bare(hw.MultiHeadAttention):
+        def forward(self, *args, **kwargs):
+            return super().forward(*args, **kwargs).output
+
+    with pytest.raises(AssertionError, match="forward returns Tensor; expected AttentionOutput"):
+        check_system(Bare)
