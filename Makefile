@@ -17,7 +17,7 @@ $(VENV)/installed: pyproject.toml
 	$(BIN)/pip install --quiet --editable ".[dev]"
 	touch $@
 
-demo: install  ## train and compare three systems; prints where the report is
+demo: install  ## train and compare all six systems; prints where the report is
 	$(BIN)/headwise compare --output runs/demo
 
 test: install  ## the whole test suite, with coverage
@@ -28,8 +28,9 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: install  ## speed beside nn.MultiheadAttention
+bench: install  ## speed beside nn.MultiheadAttention, and of whole layers
 	$(BIN)/python benchmarks/attention.py
+	$(BIN)/python benchmarks/layers.py
 
 clean:
 	rm -rf $(VENV) runs build dist src/*.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache

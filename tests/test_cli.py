@@ -11,8 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from headwise import experiment
+from headwise.analysis.verdict import count
 from headwise.cli import app
-from headwise.recipe import shipped_recipes
+from headwise.recipe import load_recipe, shipped_recipes
+
+COMMANDS = ("compare", "cost", "train", "evaluate", "translate", "recipes")
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +54,11 @@ def refused(*arguments, stdin=None):
 
 def test_without_a_command_help_is_shown():
     done = headwise()
-    for command in ("compare", "train", "evaluate", "translate", "recipes"):
+    for command in COMMANDS:
         assert command in done.output
 
 
-@pytest.mark.parametrize("command", ["compare", "train", "evaluate", "translate", "recipes"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command):
     done = headwise(command, "--help")
     assert done.exit_code == 0
@@ -197,6 +200,52 @@ def test_compare_takes_all_systems_and_the_recipes_seed(world, tmp_path, monkeyp
     assert seen == {"systems": ["standard", "mae", "moa"], "seeds": [5], "folder": "runs/numerals"}
 
 
+# Cost
+
+
+def test_cost_has_a_row_for_each_system_of_each_recipe(world):
+    done = headwise("cost", world / "numerals.yaml", "interface-strings", "--systems", "mae,moa")
+    assert done.exit_code == 2  # the second has no system of that name
+    assert "there is no system 'mae' in recipe interface-strings" in done.stderr
+    done = headwise("cost", world / "numerals.yaml", "interface-strings", "--lengths", "7, 3")
+    assert done.exit_code == 0, done.output
+    rows = [line.split()[0] for line in done.stdout.splitlines() if re.match(r" \w\S* +\d", line)]
+    demo = load_recipe("interface-strings").system_names
+    assert rows == ["standard", "mae", "moa", *demo]
+    assert "7 source and 3" in done.stdout
+    assert not list(world.glob("runs"))
+
+
+def test_cost_of_a_recipe_without_systems_is_that_of_its_model(world):
+    done = headwise("cost", world / "numerals.yaml", "--set", "systems={}")
+    assert re.search(r"^ model +\d", done.stdout, re.M)
+
+
+def test_cost_counts_what_training_would_count(run):
+    result = json.loads((run / "result.json").read_text())
+    done = headwise("cost", run / "recipe.yaml", "--set", f"tokenizer.vocab_size={vocabulary(run)}")
+    row = next(line.split() for line in done.stdout.splitlines() if line.startswith(" model "))
+    assert row[6] == count(result["parameters"])
+    assert row[8] == count(result["macs"])
+
+
+def vocabulary(run):
+    return json.loads((run / "model" / "config.json").read_text())["vocab_size"]
+
+
+def test_cost_of_the_papers():
+    done = headwise("cost", "--papers")
+    assert done.exit_code == 0, done.output
+    assert "16K32E256D" in done.stdout
+    assert "figures agree" in done.stdout
+
+
+@pytest.mark.parametrize("lengths", ["10", "10,0", "a,b", "1,2,3", ""])
+def test_wrong_lengths(lengths):
+    said = refused("cost", "--lengths", lengths)
+    assert f"--lengths is {lengths!r}, expected source and target tokens: 10,10" in said
+
+
 # What is refused
 
 
@@ -332,6 +381,7 @@ def test_ctrl_c_outside_of_training(world, tmp_path, monkeypatch):
 STOPPED = """
 import os, signal, sys
 from headwise import experiment
+from headwise.analysis.verdict import count
 from headwise.cli import app
 
 join = experiment.collate

@@ -57,7 +57,7 @@ def test_readme_example_runs() -> None:
 def test_readme_names_files_that_exist() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     links = [part.split(")")[0] for part in readme.split("](")[1:]]
-    local = [link for link in links if not link.startswith("http")]
+    local = [link.partition("#")[0] for link in links if not link.startswith("http")]
     assert local
     for link in local:
         assert (ROOT / link).exists(), link

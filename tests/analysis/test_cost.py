@@ -22,6 +22,7 @@ from headwise.analysis.cost import (
 from headwise.experiment import model_config
 from headwise.heads.attention import MultiHeadAttention
 from headwise.heads.mae import MixtureOfAttentiveExperts
+from headwise.heads.system import System
 from headwise.heads.weighted import BranchedAttention
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.plan import SYSTEMS
@@ -291,6 +292,22 @@ def test_a_whole_layer_is_sorted_into_the_same_parts():
     assert tim.rest == 5 * 2 * D
     exchange = 2 * 4 * (D // 2) * 64
     assert by_part(PLANS["tim"]).routing == 2 * (D + exchange)
+
+
+class Gated(System):
+    """A system that asks another one which heads to take."""
+
+    routing_parameters = ("adviser.",)
+
+    def __init__(self):
+        super().__init__()
+        self.adviser = MultiHeadAttention(D, HEADS)
+        self.heads = MultiHeadAttention(D, HEADS)
+
+
+def test_of_systems_in_each_other_the_outer_one_says_what_is_routing():
+    one = 4 * (D * D + D)
+    assert parameters_by_part(torch.nn.ModuleList([Gated()])) == Parameters(0, one, one)
 
 
 def test_a_feed_forward_inside_attention_is_feed_forward():

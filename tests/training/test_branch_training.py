@@ -210,7 +210,7 @@ def test_their_course_is_recorded(tmp_path):
     run = toy.train(tmp_path, network, settings())
     found = courses(run.history)
     assert list(found) == list(range(STEPS + 1))
-    assert all(list(record) == PATHS for record in found.values())
+    assert all(set(record) == set(PATHS) for record in found.values())
     assert found[0] == start
     for record in found.values():
         assert_on_simplex(points(record))
