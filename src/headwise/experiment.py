@@ -189,9 +189,7 @@ def train_system(
     return result
 
 
-def _trajectories(
-    model: Seq2SeqLM, history: Sequence[Mapping[str, Any]]
-) -> list[BranchTrajectory]:
+def _trajectories(model: Seq2SeqLM, history: Sequence[Mapping[str, Any]]) -> list[BranchTrajectory]:
     """How κ and α of each weighted attention moved while training; empty without any."""
     records = [record for record in history if "branches" in record]
     return [

@@ -16,7 +16,12 @@ import headwise as hw
 from headwise.heads.system import Place
 from headwise.heads.tim import IndependentMechanismsLayer
 from headwise.models.config import Seq2SeqConfig
-from headwise.models.transformer import AuxiliaryLoss, DecoderLayer, EncoderLayer
+from headwise.models.transformer import (
+    AuxiliaryLoss,
+    DecoderInputs,
+    DecoderLayer,
+    EncoderLayer,
+)
 
 DIM, HEADS, FFN, KDIM = 12, 4, 16, 6
 BATCH, TIME, KEYS = 2, 4, 5
@@ -160,7 +165,7 @@ def test_one_mechanism_alone_is_an_ordinary_decoder_layer(norm):
 
     ours = DecoderLayer(standard_config(norm), {"system": "standard"}, {"system": "standard"})
     copy_to_headwise(layer, ours.double())
-    expected = ours(x, memory, pad, pad, memory_pad, None, None, AuxiliaryLoss())
+    expected = ours(x, DecoderInputs(memory, pad, pad, memory_pad, AuxiliaryLoss()), None, None)
     torch.testing.assert_close(out.output, expected, rtol=1e-12, atol=1e-12)
 
 

@@ -6,6 +6,7 @@ after each residual sum as published, or before each sub-layer.
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -69,6 +70,16 @@ class AuxiliaryLoss:
         return out.output
 
 
+class DecoderInputs(NamedTuple):
+    """What all layers of a decoder see in one forward pass, beside what the layer below gives."""
+
+    encoded: Tensor  # (batch, source time, embed_dim)
+    padding: Tensor | None  # (batch, cached + time), `True` at padding, as everywhere here
+    query_padding: Tensor | None  # (batch, time), the end of `padding`
+    encoder_padding: Tensor | None  # (batch, source time)
+    losses: AuxiliaryLoss
+
+
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward, unless the attention holds that too."""
 
@@ -107,21 +118,17 @@ class DecoderLayer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        encoded: Tensor,
-        key_padding: Tensor | None,
-        query_padding: Tensor | None,
-        encoder_padding: Tensor | None,
+        inputs: DecoderInputs,
         self_cache: AttentionCache | None,
         cross_cache: AttentionCache | None,
-        losses: AuxiliaryLoss,
     ) -> Tensor:
         x = self.self_attention_residual(
             x,
-            lambda y: losses.collect(
+            lambda y: inputs.losses.collect(
                 self.self_attention(
                     y,
-                    key_padding_mask=key_padding,
-                    query_padding_mask=query_padding,
+                    key_padding_mask=inputs.padding,
+                    query_padding_mask=inputs.query_padding,
                     is_causal=True,
                     cache=self_cache,
                 )
@@ -129,12 +136,12 @@ class DecoderLayer(nn.Module):
         )
         x = self.cross_attention_residual(
             x,
-            lambda y: losses.collect(
+            lambda y: inputs.losses.collect(
                 self.cross_attention(
                     y,
-                    encoded,
-                    key_padding_mask=encoder_padding,
-                    query_padding_mask=query_padding,
+                    inputs.encoded,
+                    key_padding_mask=inputs.encoder_padding,
+                    query_padding_mask=inputs.query_padding,
                     cache=cross_cache,
                 )
             ),
@@ -165,25 +172,21 @@ class WholeDecoderLayer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        encoded: Tensor,
-        key_padding: Tensor | None,
-        query_padding: Tensor | None,
-        encoder_padding: Tensor | None,
+        inputs: DecoderInputs,
         self_cache: AttentionCache | None,
         cross_cache: AttentionCache | None,
-        losses: AuxiliaryLoss,
     ) -> Tensor:
         out = self.system(
             x,
-            encoded,
-            key_padding_mask=key_padding,
-            query_padding_mask=query_padding,
-            memory_key_padding_mask=encoder_padding,
+            inputs.encoded,
+            key_padding_mask=inputs.padding,
+            query_padding_mask=inputs.query_padding,
+            memory_key_padding_mask=inputs.encoder_padding,
             is_causal=True,
             cache=self_cache,
             cross_cache=cross_cache,
         )
-        return losses.collect(out)
+        return inputs.losses.collect(out)
 
 
 class Encoder(nn.Module):
@@ -254,18 +257,15 @@ class Decoder(nn.Module):
         offset = 0 if cache is None else cache.get_seq_length()
         time = input_ids.size(1)
         query_padding = None if padding is None else padding[:, -time:]
+        inputs = DecoderInputs(encoded, padding, query_padding, encoder_padding, losses)
         x = embed(self.embedding, input_ids, offset)
         x = F.dropout(x, self.dropout, self.training)
         for index, layer in enumerate(self.layers):
             x = layer(
                 x,
-                encoded,
-                padding,
-                query_padding,
-                encoder_padding,
+                inputs,
                 None if cache is None else cache.self_attention[index],
                 None if cache is None else cache.cross_attention[index],
-                losses,
             )
         return self.final_norm(x)
 
