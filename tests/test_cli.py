@@ -192,7 +192,7 @@ def test_compare_takes_all_systems_and_the_recipes_seed(world, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     seen = {}
 
-    def spy(file, systems, seeds, folder, command, console):
+    def spy(file, systems, seeds, folder, command, console, match):
         seen.update(systems=systems, seeds=seeds, folder=str(folder))
 
     monkeypatch.setattr("headwise.comparison.compare_systems", spy)

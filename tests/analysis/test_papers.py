@@ -70,6 +70,16 @@ def test_no_figure_is_left_out(papers, paper, printed):
     assert set(printed) <= {figure.printed for figure in papers[paper].figures}
 
 
+def test_a_masked_language_model_has_positions_and_the_output_of_roberta(papers):
+    d, ffn, words, norm = 512, 2048, 50_265, 2 * 512
+    layer = 4 * (d * d + d) + 2 * d * ffn + ffn + d + 2 * norm
+    model = (words + 512) * d + norm + 8 * layer + (d * d + d) + norm + words
+    ours = {f.model: f.ours for f in papers["Zhang"].figures if f.what == "params"}
+    assert ours["masked, Transformer, 8 heads"] == model
+    module = (2 * 64 + 2) * 256 * d + 64 * d
+    assert ours["masked, 8K64E256D"] == model + 8 * (module - 4 * (d * d + d))
+
+
 # What the figures are counted from
 
 

@@ -25,6 +25,9 @@ class AgreementAttention(Attention):
     y = Σ_h Ω_h W_h→ / H is a fixed linear map of the input capsules: of the heads themselves,
     as in standard attention, where no pre-activation of the ReLU is negative.
 
+    The routing of large calls is compiled, at the first of them, in some tens of seconds; see
+    `headwise.ops.compiling` for when, and for the environment variable `HEADWISE_COMPILE`.
+
     The paper leaves open what f_h in Ω_h = f_h(Ô) sees, and whether W^O stays. One head's output,
     and no W^O, is what its counts of parameters say: H·embed_dim² more than standard attention.
 
@@ -78,7 +81,7 @@ class AgreementAttention(Attention):
         super().__init__(embed_dim, num_heads, head_dim, kdim, vdim, dropout)
         check_routing(embed_dim, num_capsules, iterations)
         self.method = routing
-        self.squash = squash and routing == "simple"
+        self.squash = squash
         self.num_capsules = embed_dim if num_capsules is None else num_capsules
         self.iterations = iterations
         self.dense_projections(bias)

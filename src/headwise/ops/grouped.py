@@ -35,9 +35,33 @@ def grouped_linear(x: Tensor, weight: Tensor) -> Tensor:
     """
     groups, in_dim, out_dim = weight.shape
     _check_width(x, groups, in_dim)
-    rows = x.reshape(-1, groups, in_dim).transpose(0, 1)  # (groups, rows, in)
-    y = torch.bmm(rows, weight)  # (groups, rows, out)
+    y = torch.bmm(_by_group(x, groups), weight)  # (groups, rows, out)
     return y.transpose(0, 1).reshape(*x.shape[:-1], groups * out_dim)
+
+
+def grouped_feed_forward(x: Tensor, up: Tensor, down: Tensor, dropout: float = 0.0) -> Tensor:
+    """A feed-forward map of each group: `y_j = ReLU(x_j U_j) D_j`.
+
+    Two of `grouped_linear`, but what is between them, the widest tensor of a layer, is not put
+    side by side first.
+
+    Args:
+        x: `(..., groups * in)`.
+        up: U, `(groups, in, hidden)`.
+        down: D, `(groups, hidden, out)`.
+        dropout: probability with which a hidden unit is dropped.
+
+    Returns:
+        `(..., groups * out)`.
+
+    Raises:
+        ValueError: the last dimension of `x` is not `groups * in`.
+    """
+    groups, in_dim, _ = up.shape
+    _check_width(x, groups, in_dim)
+    hidden = F.dropout(F.relu(torch.bmm(_by_group(x, groups), up)), dropout)
+    y = torch.bmm(hidden, down)  # (groups, rows, out)
+    return y.transpose(0, 1).reshape(*x.shape[:-1], groups * y.size(-1))
 
 
 def grouped_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
@@ -64,9 +88,7 @@ def grouped_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-
     return torch.cat([F.layer_norm(part, (width,), w, b, eps) for part, w, b in parts], -1)
 
 
-def attention_between_groups(
-    q: Tensor, k: Tensor, v: Tensor, groups: int, heads: int, dropout: float = 0.0
-) -> Tensor:
+def attention_between_groups(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> Tensor:
     """Attention whose positions are the groups, in each row by itself.
 
         o_i = Σ_j softmax_j(q_i k_jᵀ / √head_dim) v_j,  for groups i and j and each head
@@ -75,19 +97,15 @@ def attention_between_groups(
     PyTorch's attention kernel, for which each row is a sequence by itself.
 
     Args:
-        q, k, v: `(..., groups * heads * head_dim)`.
-        groups: number of groups.
-        heads: number of heads.
+        q, k, v: `(..., groups, heads, head_dim)`.
         dropout: probability with which an attention weight is dropped.
 
     Returns:
-        `(..., groups * heads * head_dim)`.
+        `(..., groups, heads, head_dim)`.
     """
-    split = (-1, groups, heads, q.size(-1) // (groups * heads))
-    q_, k_, v_ = (x.reshape(split) for x in (q, k, v))  # (rows, groups, heads, head_dim)
-    logits = torch.einsum("nihd,njhd->nhij", q_ / math.sqrt(split[-1]), k_)
-    weights = F.dropout(logits.softmax(-1), dropout)  # (rows, heads, groups, groups)
-    return torch.einsum("nhij,njhd->nihd", weights.to(v.dtype), v_).reshape(q.shape)
+    logits = torch.einsum("...ihd,...jhd->...hij", q / math.sqrt(q.size(-1)), k)
+    weights = F.dropout(logits.softmax(-1), dropout)  # (..., heads, groups, groups)
+    return torch.einsum("...hij,...jhd->...ihd", weights.to(v.dtype), v)
 
 
 def naive_grouped_linear(x: Tensor, weight: Tensor) -> Tensor:
@@ -112,22 +130,34 @@ def naive_grouped_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float
     return torch.stack(rows).unflatten(0, x.shape[:-1])
 
 
-def naive_attention_between_groups(
-    q: Tensor, k: Tensor, v: Tensor, groups: int, heads: int
-) -> Tensor:
-    """`attention_between_groups` as plain loops."""
+def naive_grouped_feed_forward(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """`grouped_feed_forward` as the equation reads, row by row and group by group."""
     rows = []
-    for q_row, k_row, v_row in zip(*(x.flatten(0, -2) for x in (q, k, v)), strict=True):
-        q_, k_, v_ = (x.unflatten(0, (groups, heads, -1)) for x in (q_row, k_row, v_row))
-        out = []
+    for row in x.flatten(0, -2):
+        groups = zip(row.unflatten(0, (up.size(0), -1)), up, down, strict=True)
+        rows.append(torch.cat([torch.clamp(h @ u, min=0) @ d for h, u, d in groups]))
+    return torch.stack(rows).unflatten(0, x.shape[:-1])
+
+
+def naive_attention_between_groups(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """`attention_between_groups` as plain loops."""
+    groups, heads, head_dim = q.shape[-3:]
+    rows = []
+    for q_, k_, v_ in zip(*(x.flatten(0, -4) for x in (q, k, v)), strict=True):
+        out = torch.zeros_like(q_)
         for i in range(groups):
             for h in range(heads):
-                scale = math.sqrt(q_.size(-1))
-                exponentials = [torch.exp(q_[i, h] @ k_[j, h] / scale) for j in range(groups)]
+                scores = [q_[i, h] @ k_[j, h] / math.sqrt(head_dim) for j in range(groups)]
+                exponentials = [torch.exp(score) for score in scores]
                 total = sum(exponentials)
-                out.append(sum(exponentials[j] / total * v_[j, h] for j in range(groups)))
-        rows.append(torch.cat(out))
-    return torch.stack(rows).unflatten(0, q.shape[:-1])
+                out[i, h] = sum(exponentials[j] / total * v_[j, h] for j in range(groups))
+        rows.append(out)
+    return torch.stack(rows).unflatten(0, q.shape[:-3])
+
+
+def _by_group(x: Tensor, groups: int) -> Tensor:
+    """`(..., groups * width)` to `(groups, rows, width)`, a view of what is contiguous."""
+    return x.reshape(-1, groups, x.size(-1) // groups).transpose(0, 1)
 
 
 def _check_width(x: Tensor, groups: int, width: int) -> None:
