@@ -220,6 +220,10 @@ class Attention(System):
         q = self._by_head(self.q_proj(inputs.query))
         return Projected(q, *self._keys_and_values(inputs))
 
+    def project_memory(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """Keys and values of this call's own inputs, by head; the cache is the caller's."""
+        return self._by_head(self.k_proj(inputs.key)), self._by_head(self.v_proj(inputs.value))
+
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
     ) -> Tensor:
@@ -253,8 +257,7 @@ class Attention(System):
         if cache is not None and cache.static and cache.is_filled:
             assert cache.keys is not None and cache.values is not None
             return cache.keys, cache.values
-        k = self._by_head(self.k_proj(inputs.key))
-        v = self._by_head(self.v_proj(inputs.value))
+        k, v = self.project_memory(inputs)
         return (k, v) if cache is None else cache.extend(k, v)
 
     def _by_head(self, x: Tensor) -> Tensor:

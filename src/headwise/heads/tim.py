@@ -381,14 +381,10 @@ class MechanismAttention(Attention):
         linear += keys * (self.k_weight.numel() + self.v_weight.numel())
         return Macs(linear, 2 * queries * keys * self.embed_dim)
 
-    def _keys_and_values(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        cache = inputs.cache
-        if cache is not None and cache.static and cache.is_filled:
-            assert cache.keys is not None and cache.values is not None
-            return cache.keys, cache.values
-        k = self._by_head(grouped_linear(inputs.key, self.k_weight))
-        v = self._by_head(grouped_linear(inputs.value, self.v_weight))
-        return (k, v) if cache is None else cache.extend(k, v)
+    def project_memory(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        k = grouped_linear(inputs.key, self.k_weight)
+        v = grouped_linear(inputs.value, self.v_weight)
+        return self._by_head(k), self._by_head(v)
 
 
 class MechanismExchange(nn.Module):

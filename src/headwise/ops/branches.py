@@ -25,6 +25,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from headwise.ops.precision import without_autocast
+
 # How many units of hidden layers are computed at once: 64 MB in float32.
 _HIDDEN_UNITS = 2**24
 
@@ -161,7 +163,7 @@ class _WeightedReLU(torch.autograd.Function):
         ctx.save_for_backward(rows, maps, bias, alpha)
         hidden = rows.new_empty(rows.size(0), maps.size(2))
         weights = alpha.to(rows.dtype).unsqueeze(0)  # (1, branches)
-        with torch.autocast(rows.device.type, enabled=False):
+        with without_autocast(rows):
             for some in _chunks(rows, maps):
                 each = torch.baddbmm(bias, rows[some].transpose(0, 1), maps).relu_()
                 # (branches, rows, ffn_dim), summed over the branches as a product with α
@@ -178,7 +180,7 @@ class _WeightedReLU(torch.autograd.Function):
         grad_maps = torch.zeros_like(maps, dtype=exact, memory_format=torch.contiguous_format)
         columns = torch.zeros(maps.size(0), maps.size(2), dtype=exact, device=maps.device)
         grad_alpha = torch.zeros_like(alpha, dtype=exact)
-        with torch.autocast(rows.device.type, enabled=False):
+        with without_autocast(rows):
             for some in _chunks(rows, maps):
                 x = rows[some].transpose(0, 1)  # (branches, rows, head_dim)
                 passed = torch.baddbmm(bias, x, maps)  # (branches, rows, ffn_dim)

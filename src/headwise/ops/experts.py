@@ -24,6 +24,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from headwise.ops.precision import as_autocast
+
 _BLOCK_ROWS = 1024
 
 
@@ -99,7 +101,7 @@ def expert_project(x: Tensor, weight: Tensor, assignment: ExpertAssignment) -> T
     tokens, top_k = assignment.indices.shape
     _check_shape("x", x, (tokens, weight.shape[1] if weight.dim() == 3 else None))
     _check_shape("weight", weight, (assignment.ends.numel(), x.shape[1], None))
-    x, weight = _autocast(x, weight)
+    x, weight = as_autocast(x, weight)
     rows = _gather(x, weight, assignment.order, assignment.token, assignment.ends)
     return rows.view(tokens, top_k, weight.shape[2])
 
@@ -133,7 +135,7 @@ def expert_combine(
     _check_shape("heads", heads, (tokens, top_k, weight.shape[1] if weight.dim() == 3 else None))
     _check_shape("weight", weight, (assignment.ends.numel(), heads.shape[2], None))
     _check_shape("scale", scale, (tokens, top_k))
-    heads, weight = _autocast(heads, weight)
+    heads, weight = as_autocast(heads, weight)
     # Scaling the heads costs head_dim per assignment, scaling their products would cost embed_dim.
     rows = (heads * scale.unsqueeze(-1)).to(heads.dtype).reshape(tokens * top_k, heads.shape[2])
     return _scatter(rows, weight, assignment.order, assignment.token, assignment.ends, tokens)
@@ -165,14 +167,6 @@ def _check_shape(name: str, value: Tensor, expected: tuple[int | None, ...]) -> 
     if not fits:
         wanted = ", ".join("any" if size is None else str(size) for size in expected)
         raise ValueError(f"{name} must have the shape ({wanted}), got {tuple(value.shape)}")
-
-
-def _autocast(*tensors: Tensor) -> list[Tensor]:
-    device = tensors[0].device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
-        return list(tensors)
-    dtype = torch.get_autocast_dtype(device)
-    return [t if t.dtype == torch.float64 else t.to(dtype) for t in tensors]
 
 
 # The three products. They are registered as operators so that torch.compile leaves them whole

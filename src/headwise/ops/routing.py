@@ -33,6 +33,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from headwise.ops.compiling import Compiled, is_worth_compiling
+from headwise.ops.precision import without_autocast
 
 # Of a capsule's variance: with one head, or heads that agree exactly, it would be 0.
 VARIANCE_FLOOR = 1e-6
@@ -392,7 +393,7 @@ class _Routing(torch.autograd.Function):
         output = tokens.new_empty(tokens.size(0), tokens.size(2))
         weights = tokens.new_empty(tokens.shape[:2], dtype=_wide(votes.dtype))
         wide = [beta.detach().to(weights.dtype) for beta in betas]
-        with torch.autocast(votes.device.type, enabled=False):
+        with without_autocast(votes):
             for rows, route, _ in _chunks(tokens, algorithm):
                 capsules, counts = route(_chunk(tokens[rows], num_capsules), *wide)
                 output[rows] = capsules.flatten(1)
@@ -412,7 +413,7 @@ class _Routing(torch.autograd.Function):
         grad_output = grads[0].reshape(tokens.size(0), tokens.size(2))
         wide = [beta.detach().to(_wide(votes.dtype)) for beta in betas]
         grad_betas = [torch.zeros_like(beta) for beta in wide]
-        with torch.autocast(votes.device.type, enabled=False):
+        with without_autocast(votes):
             for rows, _, gradients in _chunks(tokens, ctx.algorithm):
                 grad = _capsules(grad_output[rows].contiguous(), ctx.num_capsules)
                 chunk = _chunk(tokens[rows], ctx.num_capsules)

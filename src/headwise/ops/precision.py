@@ -1,0 +1,28 @@
+"""Autocast, for operators that PyTorch does not know."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+
+def as_autocast(*tensors: Tensor) -> list[Tensor]:
+    """The tensors in the dtype of autocast where it is on; float64 stays, as in `nn.Linear`."""
+    device = tensors[0].device.type
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return list(tensors)
+    dtype = torch.get_autocast_dtype(device)
+    return [x if x.dtype == torch.float64 else x.to(dtype) for x in tensors]
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager:
+    """Within it, operators compute in the dtype of their arguments.
+
+    >>> with torch.autocast("cpu", torch.bfloat16), without_autocast(torch.ones(1)):
+    ...     (torch.ones(1, 1) @ torch.ones(1, 1)).dtype
+    torch.float32
+    """
+    device = x.device.type
+    if not torch.amp.is_autocast_available(device):  # the meta device has none to turn off
+        return nullcontext()
+    return torch.autocast(device, enabled=False)
