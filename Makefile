@@ -18,7 +18,7 @@ $(VENV)/installed: pyproject.toml
 	touch $@
 
 demo: install  ## train and compare all six systems; prints where the report is
-	$(BIN)/headwise compare --output runs/demo
+	$(BIN)/headwise compare --output runs/demo --set training.max_steps=600
 
 test: install  ## the whole test suite, with coverage
 	$(BIN)/python -m pytest --numprocesses 2 --cov=headwise --cov-report=term-missing:skip-covered
