@@ -80,3 +80,31 @@ def test_widths_that_a_system_cannot_have_are_passed_over():
     before = ModelSettings(**{**SIZES, "embed_dim": 60})
     match = match_parameters(before, round(count(before) * 1.4), picky)
     assert match.model.embed_dim in (60, 72, 84)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "weighted",
+        {"agreement": "low"},
+        {"system": "tim", "layers": [1]},
+        # These divide widths by more than the heads.
+        {"system": "tim", "layers": [1], "num_mechanisms": 8, "num_heads": 8},
+        {"system": "weighted", "ffn": "split", "num_branches": 8},
+    ],
+)
+def test_every_plan_is_matched(plan):
+    target = count(ModelSettings(**SIZES)) * 11 // 10
+    match = match_parameters(ModelSettings(**SIZES, attention=plan), target, count)
+    assert abs(match.parameters / target - 1) <= TOLERANCE
+    assert match.parameters == count(match.model)
+
+
+def test_where_the_models_feed_forward_counts_for_nothing_the_width_alone_changes():
+    own = {"system": "weighted", "ffn_dim": 144}
+    before = ModelSettings(**SIZES, attention={"encoder_self": own, "decoder_cross": own})
+    wider = before.model_copy(update={"embed_dim": 72})
+    match = match_parameters(before, count(wider), count)
+    assert (match.model.embed_dim, match.model.ffn_dim) == (72, 128)
+    with pytest.raises(ValueError, match="no width near 64"):  # between two widths
+        match_parameters(before, (count(wider) + count(before)) // 2 + 2000, count)

@@ -7,7 +7,7 @@ from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.moa import MixtureOfAttentionHeads
 from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
 from headwise.heads.tim import IndependentMechanismsLayer
-from headwise.heads.weighted import BranchedAttention, weigh_branches
+from headwise.heads.weighted import BranchedAttention, branches_weighed
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.parameters import gate_parameters, other_parameters, output_parameters
 from headwise.models.seq2seq import Seq2SeqLM
@@ -30,8 +30,8 @@ __all__ = [
     "Seq2SeqConfig",
     "Seq2SeqLM",
     "System",
+    "branches_weighed",
     "gate_parameters",
     "other_parameters",
     "output_parameters",
-    "weigh_branches",
 ]

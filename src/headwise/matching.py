@@ -54,13 +54,16 @@ def match_parameters(
     start = count(model)
     if abs(start / target - 1) <= TOLERANCE / 5:
         return Match(model, start)
-    widths = _widths(model, target, start, count)
-    found = [match for width in widths if (match := _with_width(model, width, target, count))]
+    found = [
+        match
+        for width in _widths(model, target, start)
+        if (match := _with_width(model, width, target, count))
+    ]
     if not found:
         raise ValueError(
-            f"no width near {model.embed_dim} gives {target:,} parameters: the model has {start:,} "
-            f"at embed_dim {model.embed_dim} and ffn_dim {model.ffn_dim}; choose a size for it in "
-            f"the recipe, or compare without --match"
+            f"no width near {model.embed_dim} gives {target:,} parameters within "
+            f"{TOLERANCE:.1%}: the model has {start:,} at embed_dim {model.embed_dim} and ffn_dim "
+            f"{model.ffn_dim}; choose a size for it in the recipe, or compare without --match"
         )
     proportion = model.ffn_dim / model.embed_dim
     return min(
@@ -69,31 +72,41 @@ def match_parameters(
     )
 
 
-def _widths(
-    model: ModelSettings, target: int, start: int, count: Callable[[ModelSettings], int]
-) -> list[int]:
+def _widths(model: ModelSettings, target: int, start: int) -> list[int]:
     """Widths around the one at which everything in proportion would have the wanted size."""
     step = model.num_heads
     # Parameters grow with the first power of the width (embeddings) to the second (the rest).
     low = model.embed_dim * min(target / start, (target / start) ** 0.5)
     high = model.embed_dim * max(target / start, (target / start) ** 0.5)
-    first, last = int(low // step) - 1, int(high // step) + 2
+    # A few more on both sides: a system may want its width divisible by more than the heads.
+    first, last = int(low // step) - 4, int(high // step) + 5
     return [step * i for i in range(max(1, first), last + 1)]
 
 
 def _with_width(
     model: ModelSettings, width: int, target: int, count: Callable[[ModelSettings], int]
 ) -> Match | None:
-    """The feed-forward that brings a model of this width nearest to the wanted size."""
-    step = model.num_heads  # what systems divide it by, they divide heads by
+    """The feed-forward that brings a model of this width to the wanted size, if there is one."""
     try:
-        small, larger = (count(_sized(model, width, ffn_dim)) for ffn_dim in (step, 2 * step))
-        steps = 1 + round((target - small) / (larger - small))
-        sized = _sized(model, width, step * max(1, steps))
-        parameters = count(sized)
+        parameters, doubled = (
+            count(_sized(model, width, ffn_dim)) for ffn_dim in (model.ffn_dim, 2 * model.ffn_dim)
+        )
     except ValueError:
         return None  # a system cannot divide this width
-    return Match(sized, parameters) if abs(parameters / target - 1) <= TOLERANCE else None
+    wanted = model.ffn_dim
+    if doubled > parameters:  # equal where the plan gives every feed-forward a width of its own
+        wanted += round(model.ffn_dim * (target - parameters) / (doubled - parameters))
+    # What divides the feed-forward that there is, a system may want to divide this one too.
+    for step in (model.num_heads << power for power in range(4)):
+        ffn_dim = max(1, round(wanted / step)) * step if doubled > parameters else wanted
+        try:
+            sized = _sized(model, width, ffn_dim)
+            match = Match(sized, count(sized))
+        except ValueError:
+            continue
+        if abs(match.parameters / target - 1) <= TOLERANCE:
+            return match
+    return None
 
 
 def _sized(model: ModelSettings, embed_dim: int, ffn_dim: int) -> ModelSettings:

@@ -9,7 +9,7 @@ from systems import DIM, HEADS, SYSTEMS, padding, randomize
 
 import headwise as hw
 from headwise.heads.system import Place
-from headwise.heads.weighted import BranchedAttention, weigh_branches
+from headwise.heads.weighted import BranchedAttention, branches_weighed
 from headwise.ops.branches import naive_branched_feed_forward
 
 BATCH, TIME = 2, 5
@@ -255,11 +255,19 @@ def test_the_choice_is_in_copies_but_in_no_checkpoint():
 
 def test_each_layer_of_a_model_draws_its_own():
     layers = torch.nn.ModuleList(BranchedAttention(DIM, HEADS, 16) for _ in range(3)).eval()
-    weigh_branches(layers, "random", seed=4)
-    drawn = [weights for layer in layers for weights in layer.branch_weights()]
-    assert len({tuple(weights.tolist()) for weights in drawn}) == 6
-    weigh_branches(layers, "top-k", top_k=2)
-    assert all(int((layer.branch_weights()[1] > 0).sum()) == 2 for layer in layers)
+    learned = [layer.branch_weights()[1].tolist() for layer in layers]
+    layers[0].weigh_branches("uniform")
+    with branches_weighed(layers, "random", seed=4):
+        drawn = [weights for layer in layers for weights in layer.branch_weights()]
+        assert len({tuple(weights.tolist()) for weights in drawn}) == 6
+    with branches_weighed(layers, "top-k", top_k=2):
+        assert all(int((layer.branch_weights()[1] > 0).sum()) == 2 for layer in layers)
+    with branches_weighed(layers, "learned"):  # no wish: what was chosen stays
+        assert layers[0].branch_weights()[1].tolist() == [1 / HEADS] * HEADS
+    with pytest.raises(RuntimeError), branches_weighed(layers, "uniform"):
+        raise RuntimeError
+    layers[0].weigh_branches("learned")
+    assert [layer.branch_weights()[1].tolist() for layer in layers] == learned
 
 
 # Construction

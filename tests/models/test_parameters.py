@@ -1,10 +1,13 @@
 """Which parameters are whose, and how many a model of the papers' sizes has."""
 
+import re
+
 import pytest
 import torch
 from tiny import PLANS, WITH_GATES, model
 
 import headwise as hw
+from headwise.models.parameters import decayed_parameters
 from headwise.models.sites import attention_sites
 
 
@@ -53,6 +56,18 @@ def test_sites_name_every_attention(plan):
             ("decoder_cross", 0): hw.MixtureOfAttentiveExperts,
             ("decoder_cross", 1): hw.MixtureOfAttentiveExperts,
         }
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_weight_decay_spares_norms_biases_and_scalars(plan):
+    made = model(PLANS[plan])
+    decayed = {id(p) for p in decayed_parameters(made)}
+    names = dict(made.named_parameters())
+    spared = {name for name, p in names.items() if id(p) not in decayed}
+    of_norms = {name for name in names if re.search(r"norm\d?\.(weight|bias)$", name)}
+    biases = {name for name in names if name.endswith("bias")}
+    scalars = {n for n in names if n.rpartition(".")[2] in ("kappa", "alpha", "beta_a", "beta_u")}
+    assert spared == of_norms | biases | scalars
 
 
 def millions(**options):

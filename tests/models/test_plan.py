@@ -167,7 +167,6 @@ def test_layers_in_words():
     assert specs["encoder_self"] == [agreement] * 2 + [STANDARD] * 2
     assert specs["decoder_self"] == specs["decoder_cross"] == [STANDARD] * 4
     assert specs_of({"agreement": "low"}, 1, 1)["encoder_self"] == [agreement]
-    assert specs_of({"agreement": [1, 3]}, 4)["encoder_self"] == [STANDARD, agreement] * 2
     everywhere = specs_of({"system": "mae", "layers": "low"}, 3, 3)
     assert all(of_site == [{"system": "mae"}] * 2 + [STANDARD] for of_site in everywhere.values())
 
@@ -188,14 +187,26 @@ def test_layers_in_words():
             ["attention.decoder_cross names mae in layer 1", "different layers"],
         ),
         ("tim", ["tim keeps the first two layers and the last standard", "leaves no layer of 2"]),
-        ({"agreement": "lowest"}, ["attention.layers is 'lowest'", "all, low, middle"]),
-        ({"agreement": "low", "encoder_self": "mae"}, ["site 'agreement'", "encoder_self"]),
+        ({"agreement": "all"}, ["the system 'agreement' where sites stand", "{system: agreement"]),
+        ({"weighted": "low", "layers": [0]}, ["the system 'weighted' where sites stand"]),
+        ({"encoder_self": "mae", "tim": "all"}, ["the system 'tim' where sites stand"]),
+        ({"system": "mae", "layers": "low one"}, ["layers is 'low one'", "all, low, middle"]),
+        ({"system": "mae", "layers": []}, ["layers is []", "such as [0, 1]"]),
+        ({"system": "mae", "layers": "middle"}, ["layers: middle is all but", "no layer of 2"]),
+        ({"decoder_cross": "tim"}, ["names tim", "name it at decoder_self"]),
+        ({"system": "mae", "dropout": 0.1}, ["option of mae 'dropout'", "the model sets"]),
     ],
 )
 def test_what_cannot_stand_somewhere_is_an_error_that_says_where_it_can(plan, parts):
     with pytest.raises(ValueError) as error:
         specs_of(plan)
     assert all(part in str(error.value) for part in parts), str(error.value)
+
+
+def test_what_is_named_at_a_site_has_to_stand_there():
+    specs_of("tim", 6, 2)  # for a whole model it is enough that it stands somewhere
+    with pytest.raises(ValueError, match=r"attention\.decoder_self: tim keeps .* no layer of 2"):
+        specs_of({"encoder_self": "tim", "decoder_self": "tim"}, 6, 2)
 
 
 def test_what_stands_beside_a_whole_layer_may_stand_in_another():

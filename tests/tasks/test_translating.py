@@ -171,3 +171,35 @@ def test_separate_vocabularies_do_not_get_mixed_up():
         tokenizer.decode_target([[last, last]])[0]
     ]
     assert word
+
+
+def test_branches_are_weighed_as_told_and_only_while_translating(tokenizer):
+    torch.manual_seed(3)
+    sizes = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16}
+    config = Seq2SeqConfig(
+        vocab_size=tokenizer.source_vocab_size,
+        encoder_layers=1,
+        decoder_layers=1,
+        attention="weighted",
+        **sizes,
+    )
+    network = Seq2SeqLM(config).double()
+    layer = network.encoder.layers[0].self_attention
+    seen = []
+    layer.register_forward_hook(lambda module, args, out: seen.append(out.routing.weights.tolist()))
+    uniform = SHORT.model_copy(update={"branches": "uniform"})
+    top = SHORT.model_copy(update={"branches": "top-k", "branches_top_k": 1})
+    for settings in (SHORT, uniform, top):
+        translate(network, tokenizer, ["open the file"], settings)
+    learned = layer.alpha.tolist()
+    largest = [float(a == max(learned)) for a in learned]
+    assert seen == [learned, [0.25] * 4, largest]
+    assert layer.branch_weights()[1].tolist() == learned
+
+
+@pytest.mark.parametrize(
+    "options", [{"branches": "top-k"}, {"branches": "uniform", "branches_top_k": 2}]
+)
+def test_top_k_needs_a_number_and_nothing_else_takes_one(options):
+    with pytest.raises(ValueError, match="top-k needs a number"):
+        EvaluationSettings(**options)

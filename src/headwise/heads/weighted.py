@@ -1,5 +1,7 @@
 """The Weighted Transformer: branches of attention, each with the feed-forward behind it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -30,6 +32,12 @@ class BranchedAttention(Attention):
     κ and α start at random points of the simplex. An optimizer's step leaves it, so that they are
     to be projected back after each: `headwise.training.branches` does so, and headwise's trainer
     with it. The forward pass takes them as they are.
+
+    Where it stands, we read so: it is an encoder layer by itself; in a decoder layer it follows an
+    ordinary masked self-attention, in place of the attention over the encoder's output and of the
+    feed-forward. The paper says that it adds 192 weights to a model, which are those of 12 such
+    layers with 8 branches. (It says so of its model with 16 branches, and also that the mechanism
+    is masked in the decoder, as the self-attention is; but no feed-forward follows that.)
 
     Readings: equation 7 gives all branches the same feed-forward (`ffn="shared"`); it costs no
     more than one, see `headwise.ops.branches`. `ffn="split"` gives branch i the i-th part of the
@@ -206,17 +214,28 @@ class BranchedAttention(Attention):
         )
 
 
-def weigh_branches(
-    model: nn.Module, mode: BranchWeights, *, top_k: int | None = None, seed: int = 0
-) -> None:
-    """`BranchedAttention.weigh_branches` of all of a model, each with a draw of its own.
+@contextmanager
+def branches_weighed(
+    model: nn.Module, mode: BranchWeights, top_k: int | None = None, seed: int = 0
+) -> Iterator[None]:
+    """Within it, the branched attentions of a model evaluate with other κ and α.
+
+    As `BranchedAttention.weigh_branches`, which it undoes in the end; each layer has a draw of its
+    own. `"learned"` leaves everything as it is.
 
     >>> layers = nn.ModuleList(BranchedAttention(8, 2, 16) for _ in range(2)).eval()
-    >>> weigh_branches(layers, "random")
-    >>> first, second = (layer.branch_weights()[1] for layer in layers)
-    >>> torch.equal(first, second)
-    False
+    >>> with branches_weighed(layers, "random"):
+    ...     first, second = (layer.branch_weights()[1] for layer in layers)
+    >>> torch.equal(first, second), torch.equal(layers[0].branch_weights()[1], layers[0].alpha)
+    (False, True)
     """
     layers = [module for module in model.modules() if isinstance(module, BranchedAttention)]
+    layers = [] if mode == "learned" else layers
+    before = [(layer._mode, layer._top_k, layer._random) for layer in layers]
     for index, layer in enumerate(layers):
         layer.weigh_branches(mode, top_k=top_k, seed=seed * len(layers) + index)
+    try:
+        yield
+    finally:
+        for layer, state in zip(layers, before, strict=True):
+            layer._mode, layer._top_k, layer._random = state

@@ -8,6 +8,9 @@ from torch import nn
 
 from headwise.heads.attention import MultiHeadAttention
 from headwise.heads.mae import ExpertGate
+from headwise.heads.tim import MechanismNorm
+
+_NORMS = (nn.LayerNorm, nn.BatchNorm1d, MechanismNorm)
 
 
 def gate_parameters(model: nn.Module) -> list[nn.Parameter]:
@@ -32,3 +35,19 @@ def other_parameters(model: nn.Module) -> list[nn.Parameter]:
     """All parameters that are no gate's (θ of the MAE paper), each once though it may be tied."""
     gates = {id(parameter) for parameter in gate_parameters(model)}
     return [parameter for parameter in model.parameters() if id(parameter) not in gates]
+
+
+def decayed_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Those that weight decay acts on: matrices and embeddings, no norms, biases or scalars.
+
+    >>> layer = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3))
+    >>> [tuple(parameter.shape) for parameter in decayed_parameters(layer)]
+    [(3, 2)]
+    """
+    norms = [module for module in model.modules() if isinstance(module, _NORMS)]
+    spared = {id(parameter) for norm in norms for parameter in norm.parameters()}
+    return [
+        parameter
+        for name, parameter in model.named_parameters()
+        if parameter.dim() > 1 and not name.endswith("bias") and id(parameter) not in spared
+    ]

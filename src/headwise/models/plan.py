@@ -2,7 +2,7 @@
 
     attention: mae                                    # every site, every layer
     attention: {system: moa, size: 8K32E64D}          # likewise, with options
-    attention: {agreement: low}                       # in the encoder's first two layers
+    attention: {agreement: low}                       # its paper's choice, two encoder layers
 
     attention:
       encoder_self:  {system: moa, size: 8K32E64D, layers: [0, 1]}
@@ -12,7 +12,7 @@ Sites and layers that are not named are standard. A site may also hold a list of
 for different systems in different layers. `layers` is a list of layers, counted from 0, or one of
 `all`, `low` (the first two) and `middle` (all but the first two and the last).
 
-Two systems take the place of more than one attention, and stand only where that is whole:
+Two systems take the place of more than an attention, and stand only where that is whole:
 
 - `weighted` that of an attention and the feed-forward behind it. In an encoder layer that is its
   self-attention, in a decoder layer the attention over the encoder's output.
@@ -27,9 +27,9 @@ import importlib
 import inspect
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from headwise.heads.agreement import AgreementAttention
 from headwise.heads.attention import MultiHeadAttention
@@ -50,8 +50,8 @@ SYSTEMS: dict[str, type[System]] = {
 
 # What a plan's entry may not set, since the model sets it.
 _SET_BY_MODEL = {
-    *("self", "place", "options", "embed_dim", "kdim", "vdim", "norm", "causal_queries"),
-    *("dropout", "ffn_dropout", "attention_dropout", "cross_attention"),
+    *("embed_dim", "kdim", "vdim", "norm", "causal_queries", "cross_attention"),
+    *("dropout", "attention_dropout", "residual_dropout", "ffn_dropout"),
 }
 _LAYER_WORDS = ("all", "low", "middle")
 
@@ -75,9 +75,10 @@ def layer_specs(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[Spec]]:
     {'encoder_self': [{'system': 'standard'}, {'system': 'mae'}]}
     """
     entries = _by_site(plan, depths)
+    _check_sites(entries, depths)
     specs = {site: _fill(site, entries.get(site, []), depths[site]) for site in depths}
-    _check_structure(specs)
-    _check_placed(entries, specs)
+    _check_placed(entries, specs, anywhere=not _names_sites(plan))
+    _check_beside(specs)
     return specs
 
 
@@ -115,15 +116,21 @@ def system_class(name: Any) -> type[System]:
     return found
 
 
+def _names_sites(plan: Plan) -> bool:
+    return isinstance(plan, Mapping) and "system" not in plan
+
+
 def _by_site(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[Spec]]:
     """The checked entries of each site."""
-    if isinstance(plan, Mapping) and "system" not in plan:
-        if len(plan) == 1 and next(iter(plan)) in SYSTEMS:  # {agreement: low}
-            system, layers = next(iter(plan.items()))
-            entry = _entry("attention", {"system": system, "layers": layers})
-            first = next(iter(depths))
-            return {first: [entry]}
+    if plan == {"agreement": "low"}:
+        plan = {next(iter(depths)): {"system": "agreement", "layers": "low"}}
+    if isinstance(plan, Mapping) and _names_sites(plan):
         for site in plan:
+            if site in SYSTEMS:
+                raise ValueError(
+                    f"attention names the system {site!r} where sites stand; write {{system: "
+                    f"{site}, layers: ...}}, or name a site: {', '.join(depths)}"
+                )
             if site not in depths:
                 raise ValueError(_unknown("attention names the site", site, list(depths)))
         return {site: _entries(f"attention.{site}", entries) for site, entries in plan.items()}
@@ -158,27 +165,44 @@ def _entry(where: str, entry: Any) -> Spec:
         system = system_class(entry.get("system"))
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
-    parameters: dict[str, inspect.Parameter] = {}
-    for function in (system.__init__, system.from_plan):
-        parameters |= inspect.signature(function, eval_str=True).parameters
-    known = sorted({"layers", *parameters} - _SET_BY_MODEL)
+    options = _options(system)
+    known = sorted({"layers", *options} - _SET_BY_MODEL)
     for option, value in entry.items():
-        if option == "system":
-            continue
-        if option not in known:
-            what = f"{where} names the option of {entry['system']}"
-            raise ValueError(_unknown(what, option, known))
         if option == "layers":
             _check_layers(where, value)
-        else:
-            _check_type(f"{where}.{option}", value, parameters[option].annotation)
+        elif option in known:
+            _check_type(f"{where}.{option}", value, options[option])
+        elif option in _SET_BY_MODEL:
+            raise ValueError(
+                f"{where} names the option of {entry['system']} {option!r}, which the model sets "
+                f"for all of its systems; the others are {', '.join(known)}"
+            )
+        elif option != "system":
+            what = f"{where} names the option of {entry['system']}"
+            raise ValueError(_unknown(what, option, known))
     return entry
+
+
+def _options(system: type[System]) -> dict[str, Any]:
+    """What a system's constructor and `from_plan` take, with the types, where they say."""
+    options: dict[str, Any] = {}
+    for function in (system.__init__, system.from_plan):
+        try:
+            hints = get_type_hints(function)
+        except Exception:  # a name that only a type checker sees
+            hints = {}
+        for name, parameter in inspect.signature(function).parameters.items():
+            variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            if not variadic and name not in ("self", "place"):
+                options[name] = hints.get(name, Any)
+    return options
 
 
 def _check_layers(where: str, layers: Any) -> None:
     if isinstance(layers, str) and layers in _LAYER_WORDS:
         return
-    if not isinstance(layers, (list, tuple)) or not all(type(layer) is int for layer in layers):
+    is_list = isinstance(layers, (list, tuple)) and len(layers) > 0
+    if not is_list or not all(type(layer) is int for layer in layers):
         raise ValueError(
             f"{where}.layers is {layers!r}, expected a list of layers, such as [0, 1], or one of "
             f"{', '.join(_LAYER_WORDS)}"
@@ -186,10 +210,12 @@ def _check_layers(where: str, layers: Any) -> None:
 
 
 def _check_type(where: str, value: Any, annotation: Any) -> None:
-    if annotation is inspect.Parameter.empty:  # a system of the user's own need not have any
+    try:
+        adapter = TypeAdapter(annotation)
+    except PydanticSchemaGenerationError:  # a type that no YAML value has
         return
     try:
-        TypeAdapter(annotation).validate_python(value, strict=True)
+        adapter.validate_python(value, strict=True)
     except ValidationError as error:
         message = error.errors()[0]["msg"]
         raise ValueError(f"{where} is {value!r}: {message[0].lower()}{message[1:]}") from None
@@ -213,46 +239,63 @@ def _fill(site: str, entries: list[Spec], depth: int) -> list[Spec]:
     return [{"system": "standard"} if spec is None else spec for spec in specs]
 
 
-def _check_structure(specs: Mapping[str, list[Spec]]) -> None:
-    """Raise `ValueError` where a system takes the place of something that stands elsewhere."""
-    for site, of_site in specs.items():
-        for layer, spec in enumerate(of_site):
-            name, replaces = spec["system"], system_class(spec["system"]).replaces
-            if replaces == "feed-forward" and not _is_last(site, specs):
-                last = next(s for s in specs if _stack(s) == _stack(site) and _is_last(s, specs))
+def _check_sites(plan: Mapping[str, list[Spec]], sites: Mapping[str, Any]) -> None:
+    """Raise `ValueError` where a system's site lacks what it takes the place of."""
+    for site, entries in plan.items():
+        for entry in entries:
+            name, replaces = entry["system"], system_class(entry["system"]).replaces
+            if replaces == "feed-forward" and not _is_last(site, sites):
+                last = next(s for s in sites if _stack(s) == _stack(site) and _is_last(s, sites))
                 raise ValueError(
                     f"attention.{site} names {name}, which takes the place of an attention and of "
                     f"the feed-forward behind it; behind {site} stands {last}: name {name} there"
                 )
-            if replaces == "layer" and not _is_first(site, specs):
-                first = next(s for s in specs if _stack(s) == _stack(site))
+            if replaces == "layer" and not _is_first(site, sites):
+                first = next(s for s in sites if _stack(s) == _stack(site))
                 raise ValueError(
                     f"attention.{site} names {name}, which takes the place of a whole layer: name "
                     f"it at {first}"
                 )
-            if replaces == "layer":
-                for other in specs:
-                    beside = specs[other][layer]["system"] if _stack(other) == _stack(site) else ""
-                    if other != site and beside not in ("", "standard"):
-                        raise ValueError(
-                            f"attention.{other} names {beside} in layer {layer}, where {name} "
-                            f"takes the place of the whole layer: choose one of them, or different "
-                            f"layers"
-                        )
 
 
-def _check_placed(plan: Mapping[str, list[Spec]], specs: Mapping[str, list[Spec]]) -> None:
-    """Raise `ValueError` if a system that is named stands nowhere since its stacks are short."""
-    placed = {spec["system"] for of_site in specs.values() for spec in of_site}
+def _check_placed(
+    plan: Mapping[str, list[Spec]], specs: Mapping[str, list[Spec]], *, anywhere: bool
+) -> None:
+    """Raise `ValueError` where a system is named and stands nowhere, for want of layers.
+
+    One that is named for a whole model has to stand `anywhere`, and not at all sites.
+    """
     for site, entries in plan.items():
+        searched = specs.values() if anywhere else [specs[site]]
+        placed = {spec["system"] for of_site in searched for spec in of_site}
         for entry in entries:
-            name = entry["system"]
-            if name not in placed and not isinstance(entry.get("layers"), (list, tuple)):
-                raise ValueError(
-                    f"attention: {name} keeps the first two layers and the last standard unless "
-                    f"told otherwise, which leaves no layer of {len(specs[site])}; name its "
-                    f"layers, as in {{system: {name}, layers: [0]}}, or make the stack deeper"
-                )
+            name, where = entry["system"], "attention" if anywhere else f"attention.{site}"
+            if name in placed:
+                continue
+            why = f"{name} keeps the first two layers and the last standard unless told otherwise"
+            if "layers" in entry:
+                why = f"layers: {entry['layers']} is all but the first two layers and the last"
+            raise ValueError(
+                f"{where}: {why}, which leaves no layer of {len(specs[site])}; name layers, as in "
+                f"{{system: {name}, layers: [0]}}, or make the stack deeper"
+            )
+
+
+def _check_beside(specs: Mapping[str, list[Spec]]) -> None:
+    """Raise `ValueError` where something is named in a layer that another takes the place of."""
+    for site, of_site in specs.items():
+        others = [s for s in specs if s != site and _stack(s) == _stack(site)]
+        for layer, spec in enumerate(of_site):
+            if system_class(spec["system"]).replaces != "layer":
+                continue
+            for other in others:
+                beside = specs[other][layer]["system"]
+                if beside != "standard":
+                    raise ValueError(
+                        f"attention.{other} names {beside} in layer {layer}, where "
+                        f"{spec['system']} takes the place of the whole layer: choose one of "
+                        f"them, or different layers"
+                    )
 
 
 def _stack(site: str) -> str:

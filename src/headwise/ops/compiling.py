@@ -6,11 +6,13 @@ only large calls are compiled; which ones depends on nothing but their size, so 
 repeated or resumed computes in the same way. Where there is no compiler, or it fails, the function
 runs as it is.
 
-The environment variable `HEADWISE_COMPILE` decides otherwise: 0 compiles nothing, 1 everything.
+The environment variable `HEADWISE_COMPILE` decides otherwise: 0 compiles nothing, 1 calls of any
+size that fill a chunk.
 """
 
 import functools
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +34,7 @@ def is_worth_compiling(x: Tensor) -> bool:
     if wish not in ("", "0", "1"):
         raise ValueError(
             f"the environment variable HEADWISE_COMPILE is {wish!r}, expected 0 (compile nothing), "
-            f"1 (everything), or that it is not set"
+            f"1 (calls of any size), or that it is not set"
         )
     wanted = wish == "1" or (wish == "" and x.numel() >= _LARGE)
     return wanted and _has_compiler(x.device.type)
@@ -41,7 +43,7 @@ def is_worth_compiling(x: Tensor) -> bool:
 class Compiled:
     """A function that is compiled at its first call, for each shape of its arguments.
 
-    Where compiling fails it runs as it is from then on.
+    Where compiling fails it runs as it is from then on, with a warning.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -54,8 +56,15 @@ class Compiled:
         if self._fast is not self.function:
             try:
                 return self._fast(*args)
-            except Exception:  # of the compiler; one of the function itself comes again below
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # of the compiler; one of the function comes again below
                 self._fast = self.function
+                reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
+                warnings.warn(
+                    f"routing runs without torch.compile, which is slower: {reason[0]}",
+                    stacklevel=2,
+                )
         return self.function(*args)
 
 

@@ -41,7 +41,7 @@ VARIANCE_FLOOR = 1e-6
 _ENTROPY = (1 + math.log(2 * math.pi)) / 2
 # Elements of the votes of a chunk: 4 MiB in float32. A GPU wants larger ones.
 _CHUNK = 2**20
-_GPU_CHUNK = 2**23
+_GPU_CHUNK = 2**22
 # A chunk's tensors are not to take more memory than the votes of all tokens do.
 _CHUNKS = 16
 _SMALL_CHUNK = 2**17
@@ -429,10 +429,13 @@ def _chunks(tokens: Tensor, algorithm: Any) -> Iterator[tuple[slice, Any, Any]]:
     """Slices of tokens `(tokens, heads, embed_dim)`, with what routes them, and their gradients."""
     count, elements = tokens.size(0), tokens.numel()
     largest = _GPU_CHUNK if tokens.is_cuda else _CHUNK
-    compiles = is_worth_compiling(tokens)
-    # Compiled chunks are all of one size, whatever the number of tokens. The rest are not compiled.
-    wanted = largest if compiles else min(max(elements // _CHUNKS, _SMALL_CHUNK), largest)
-    size = max(1, min(wanted // max(1, tokens.size(1) * tokens.size(2)), count))
+    per_token = max(1, tokens.size(1) * tokens.size(2))
+    whole = max(1, largest // per_token)
+    # Compiled chunks are all of one size, whatever the number of tokens; the rest, and calls that
+    # fill no chunk, are not compiled.
+    compiles = is_worth_compiling(tokens) and count >= whole
+    small = min(max(elements // _CHUNKS, _SMALL_CHUNK), largest) // per_token
+    size = whole if compiles else max(1, small)
     plain, fast = (algorithm.route, algorithm.gradients), _compiled_methods(algorithm)
     for start in range(0, count, size):
         is_whole = start + size <= count

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from headwise.heads.weighted import weigh_branches
+from headwise.heads.weighted import branches_weighed
 from headwise.models.seq2seq import Seq2SeqLM
 from headwise.tasks.metrics import EvaluationSettings
 from headwise.tasks.tokenization import TranslationTokenizer
@@ -36,21 +36,19 @@ def translate(
         advance: called with the number of texts that have just been translated.
     """
     model.eval()
-    weigh_branches(
-        model, settings.branches, top_k=settings.branches_top_k, seed=settings.branches_seed
-    )
     translations = [""] * len(texts)
     filled = [index for index, text in enumerate(texts) if text.strip()]
     if advance is not None:
         advance(len(texts) - len(filled))
     sources = tokenizer.encode_source([texts[index] for index in filled])
     lengths = [len(ids) for ids in sources]
+    branches = (settings.branches, settings.branches_top_k, settings.branches_seed)
     budget = max(batch_tokens // settings.beam_size, *lengths, 1)
     for batch in TokenBudgetSampler(lengths, budget, shuffle=False) if lengths else ():
         items: list[TranslationItem] = [{"input_ids": sources[i], "labels": []} for i in batch]
         inputs = collate(items, tokenizer.pad_token_id)
         limits = [settings.max_length(lengths[i]) for i in batch]
-        with torch.no_grad():
+        with torch.no_grad(), branches_weighed(model, *branches):
             outputs = model.generate(
                 inputs["input_ids"].to(model.device),
                 attention_mask=inputs["attention_mask"].to(model.device),

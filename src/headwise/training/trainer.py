@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, TrainingArguments
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import rotate_checkpoints
 
-from headwise.models.parameters import gate_parameters
+from headwise.models.parameters import decayed_parameters, gate_parameters
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
 from headwise.training.block_coordinate_descent import (
     expert_step,
@@ -133,16 +133,13 @@ class Trainer(transformers.Trainer):
         if self.optimizer is None:
             branches = [p for p in branch_parameters(self.model) if p.requires_grad]
             apart = {id(parameter) for parameter in [*gate_parameters(self.model), *branches]}
-            decayed = set(self.get_decay_parameter_names(self.model))
-            named = [
-                (name, parameter)
-                for name, parameter in self.model.named_parameters()
-                if parameter.requires_grad and id(parameter) not in apart
-            ]
+            decayed = {id(parameter) for parameter in decayed_parameters(self.model)}
+            learning = [p for p in self.model.parameters() if p.requires_grad]
+            others = [p for p in learning if id(p) not in apart]
             decay = self.settings.weight_decay
             groups: list[dict[str, Any]] = [
-                {"params": [p for n, p in named if n in decayed], "weight_decay": decay},
-                {"params": [p for n, p in named if n not in decayed], "weight_decay": 0.0},
+                {"params": [p for p in others if id(p) in decayed], "weight_decay": decay},
+                {"params": [p for p in others if id(p) not in decayed], "weight_decay": 0.0},
             ]
             if branches:
                 config = self.model.config
