@@ -39,6 +39,7 @@ from headwise.tasks.tokenization import TranslationTokenizer
 from headwise.tasks.translating import translate
 from headwise.tasks.translation import TranslationDataset, TranslationItem, collate
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
+from headwise.training.branches import branched_attentions
 from headwise.training.run import MODEL, run_training
 from headwise.training.validation import validation_loss
 
@@ -226,6 +227,13 @@ def evaluate_system(
     label: str,
 ) -> tuple[list[str], TranslationScore]:
     """Translate the pairs' sources, with a bar, and score them against their targets."""
+    if settings.branches != "learned" and not branched_attentions(model):
+        console.print(
+            f"evaluation.branches is {settings.branches}, which changes nothing: {label} has no "
+            f"weighted branches",
+            style="yellow",
+            highlight=False,
+        )
     with Progress(
         TextColumn("[bold]{task.description:<12}"),
         BarColumn(bar_width=24),
