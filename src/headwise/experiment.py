@@ -122,16 +122,13 @@ def build_model(recipe: Recipe, tokenizer: TranslationTokenizer) -> Seq2SeqLM:
 
 def model_config(model: ModelSettings, tokenizer: TranslationTokenizer) -> Seq2SeqConfig:
     """A recipe's model with the vocabularies that were learned for it."""
-    settings = model.model_dump()
-    shared = settings.pop("share_embeddings") or ("all" if tokenizer.is_joint else "target")
-    return Seq2SeqConfig(
-        vocab_size=tokenizer.source_vocab_size,
-        target_vocab_size=tokenizer.target_vocab_size,
-        share_embeddings=shared,
+    return model.config(
+        tokenizer.source_vocab_size,
+        tokenizer.target_vocab_size,
+        joint=tokenizer.is_joint,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
-        **settings,
     )
 
 

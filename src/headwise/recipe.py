@@ -70,6 +70,20 @@ class ModelSettings(BaseModel):
         Seq2SeqConfig(**self.model_dump(exclude={"share_embeddings"}))
         return self
 
+    def config(
+        self, vocab_size: int, target_vocab_size: int, *, joint: bool, **tokens: Any
+    ) -> Seq2SeqConfig:
+        """The model with vocabularies of these sizes; `tokens` are the ids of special ones."""
+        settings = self.model_dump()
+        shared = settings.pop("share_embeddings") or ("all" if joint else "target")
+        return Seq2SeqConfig(
+            vocab_size=vocab_size,
+            target_vocab_size=target_vocab_size,
+            share_embeddings=shared,
+            **tokens,
+            **settings,
+        )
+
 
 class SystemSettings(BaseModel):
     """One system of a comparison: what it changes in the recipe."""

@@ -58,11 +58,12 @@ def model_cost(config: Seq2SeqConfig, source_length: int, target_length: int) ->
     """
     with torch.device("meta"):
         model = Seq2SeqLM(config)
+    parameters = parameters_by_part(model)
     try:
-        linear = forward_macs(model, source_length, target_length).linear
+        macs = forward_macs(model, source_length, target_length)
     except NotImplementedError:
-        linear = None
-    return Cost(parameters_by_part(model), linear, count_macs(model, source_length, target_length))
+        return Cost(parameters, None, measure_macs(model, source_length, target_length))
+    return Cost(parameters, macs.linear, sum(macs))
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -158,13 +159,11 @@ def recipe_config(recipe: "Recipe") -> Seq2SeqConfig:
     A small corpus gives fewer subwords than the recipe asks for, and the model is smaller by as
     many embeddings.
     """
-    tokenizer, settings = recipe.tokenizer, recipe.model.model_dump()
-    shared = settings.pop("share_embeddings") or ("all" if tokenizer.joint else "target")
-    return Seq2SeqConfig(
-        vocab_size=tokenizer.source_vocab_size or tokenizer.vocab_size,
-        target_vocab_size=tokenizer.target_vocab_size or tokenizer.vocab_size,
-        share_embeddings=shared,
-        **settings,
+    tokenizer = recipe.tokenizer
+    return recipe.model.config(
+        tokenizer.source_vocab_size or tokenizer.vocab_size,
+        tokenizer.target_vocab_size or tokenizer.vocab_size,
+        joint=tokenizer.joint,
     )
 
 
