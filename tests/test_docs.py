@@ -5,26 +5,27 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from headwise.recipe import ModelSettings, Recipe, SystemSettings
 from headwise.tasks.corpora import FilesCorpus, HubCorpus, InterfaceStringsCorpus
-from headwise.tasks.metrics import EvaluationSettings
+from headwise.tasks.metrics import TranslationEvaluation
+from headwise.tasks.settings import SystemSettings
 from headwise.tasks.tokenization import TokenizerSettings
+from headwise.tasks.translation import TranslationModel, TranslationRecipe
 from headwise.training.settings import BranchSettings, GateSettings, TrainingSettings
 
 ROOT = Path(__file__).parent.parent
 
 
 SETTINGS = [
-    ("", Recipe),
+    ("", TranslationRecipe),
     ("data.", InterfaceStringsCorpus),
     ("data.", FilesCorpus),
     ("data.", HubCorpus),
     ("tokenizer.", TokenizerSettings),
-    ("model.", ModelSettings),
+    ("model.", TranslationModel),
     ("training.", TrainingSettings),
     ("training.gates.", GateSettings),
     ("training.branches.", BranchSettings),
-    ("evaluation.", EvaluationSettings),
+    ("evaluation.", TranslationEvaluation),
     ("systems.NAME.", SystemSettings),
 ]
 

@@ -17,11 +17,12 @@ from headwise.experiment import (
     build_model,
     claim_folder,
     open_run,
-    prepare_data,
+    prepare_task,
     train_system,
     with_seed,
 )
 from headwise.recipe import load_recipe
+from headwise.tasks.tokenization import TranslationTokenizer
 from headwise.training.run import Interrupted
 
 QUIET = Console(quiet=True)
@@ -49,7 +50,7 @@ def run(world, file):
 
 def train(recipe, folder, name="mae"):
     claim_folder(folder, recipe)
-    train_system(recipe, name, folder, prepare_data(recipe, folder, QUIET), QUIET)
+    train_system(recipe, name, folder, prepare_task(recipe, folder, QUIET), QUIET)
     return folder
 
 
@@ -67,7 +68,7 @@ def contents(folder):
 def test_a_run_leaves_all_that_it_says_and_nothing_half_written(run, file):
     assert contents(run) == {
         *("recipe.yaml", "corpus.sha256", "tokenizer", "checkpoint-3", "checkpoint-6"),
-        *("model", "translations.txt", "result.json"),
+        *("model", "outputs.txt", "outcome.json", "result.json"),
     }
     assert not [path for path in run.rglob("*") if "partial" in path.name]
     result = RunResult.model_validate_json((run / "result.json").read_text())
@@ -88,13 +89,13 @@ def test_a_result_cut_short_is_named_with_the_way_out(run, file, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(run, folder)
     (folder / "result.json").write_text((run / "result.json").read_text()[:100])
-    with pytest.raises(FolderError, match=r"result\.json cannot be read .* delete it"):
+    with pytest.raises(FolderError, match=r"result\.json cannot be read .* delete result"):
         train(file.system("mae"), folder)
 
 
 def test_translations_are_one_a_line(run, file):
-    corpus = prepare_data(file.system("mae"), run, QUIET).corpus
-    lines = (run / "translations.txt").read_text(encoding="utf-8").split("\n")
+    corpus = prepare_task(file.system("mae"), run, QUIET).corpus
+    lines = (run / "outputs.txt").read_text(encoding="utf-8").split("\n")
     assert len(lines) == len(corpus.test) + 1
     assert lines[-1] == ""
 
@@ -107,16 +108,16 @@ def test_a_finished_run_is_not_trained_again(run, file, monkeypatch):
 
 
 def test_vocabularies_are_learned_once(run, file, monkeypatch):
-    monkeypatch.setattr(experiment.TranslationTokenizer, "train", None)
-    data = prepare_data(file.system("mae"), run, QUIET)
+    monkeypatch.setattr(TranslationTokenizer, "train", None)
+    data = prepare_task(file.system("mae"), run, QUIET)
     assert data.tokenizer.source_vocab_size <= 280
 
 
 def test_the_seed_draws_the_weights(file, run):
-    data = prepare_data(file.system("mae"), run, QUIET)
+    data = prepare_task(file.system("mae"), run, QUIET)
     recipe = file.system("standard")
     first, again, other = (
-        build_model(with_seed(recipe, seed), data.tokenizer).state_dict() for seed in (1, 1, 2)
+        build_model(with_seed(recipe, seed), data).state_dict() for seed in (1, 1, 2)
     )
     name = "encoder.layers.0.feed_forward.ffn_up.weight"
     assert torch.equal(first[name], again[name])
@@ -128,8 +129,8 @@ def test_embeddings_are_shared_as_far_as_the_vocabularies_are(world, tmp_path, j
     recipe = load_recipe(
         str(world / "numerals.yaml"), [f"tokenizer.joint={str(joint).lower()}"]
     ).system("standard")
-    data = prepare_data(recipe, tmp_path, QUIET)
-    model = build_model(recipe, data.tokenizer)
+    data = prepare_task(recipe, tmp_path, QUIET)
+    model = build_model(recipe, data)
     assert model.config.share_embeddings == ("all" if joint else "target")
     assert model.lm_head.weight is model.decoder.embedding.weight
     assert (model.encoder.embedding.weight is model.lm_head.weight) == joint
@@ -137,8 +138,9 @@ def test_embeddings_are_shared_as_far_as_the_vocabularies_are(world, tmp_path, j
 
 
 def test_what_was_trained_can_be_opened(run, file):
-    recipe, model, tokenizer = open_run(run)
+    recipe, model = open_run(run)
     assert recipe == file.system("mae")
+    tokenizer = TranslationTokenizer.load(run / "tokenizer")
     assert tokenizer.target_vocab_size == model.config.target_vocab_size
     kept = load_file(run / "model" / "model.safetensors")
     state = model.state_dict()
@@ -300,11 +302,11 @@ def test_samples_and_facts_are_of_the_test_part(compared):
     assert 0 < len(found.samples) <= 12
     translations = dict(numerals.pairs(120))
     for sample in found.samples:
-        assert translations[sample.source] == sample.reference
-        assert list(sample.translations) == SYSTEMS
-    assert found.corpus["corpus"] == "text files train.en, train.fr"
-    assert found.corpus["vocabulary"].endswith("subwords, joint")
-    assert {"train", "validation", "test"} <= found.corpus.keys()
+        assert translations[sample.given["Source"]] == sample.given["Reference"]
+        assert list(sample.made) == SYSTEMS
+    assert found.facts["corpus"] == "text files train.en, train.fr"
+    assert found.facts["vocabulary"].endswith("subwords, joint")
+    assert {"train", "validation", "test"} <= found.facts.keys()
 
 
 def test_finished_systems_are_not_trained_again(compared, file, monkeypatch):
@@ -344,7 +346,7 @@ def test_a_comparison_goes_on_where_it_was_stopped(compared, file, tmp_path, mon
     for system, expected in zip(again.systems, found.systems, strict=False):
         (run,), first = system.runs, expected.runs[0]
         assert run.validation_loss == first.validation_loss
-        assert run.score == first.score
+        assert run.scores == first.scores
 
 
 def test_a_comparison_of_other_data_is_refused(compared, world):

@@ -5,12 +5,12 @@ import torch
 
 import headwise as hw
 from headwise.matching import TOLERANCE, match_parameters
-from headwise.recipe import ModelSettings
+from headwise.tasks.translation import TranslationModel
 
 SIZES = {"embed_dim": 64, "num_heads": 4, "ffn_dim": 128, "encoder_layers": 2, "decoder_layers": 2}
 
 
-def count(model: ModelSettings) -> int:
+def count(model: TranslationModel) -> int:
     settings = model.model_dump(exclude={"share_embeddings"})
     with torch.device("meta"):
         made = hw.Seq2SeqLM(hw.Seq2SeqConfig(vocab_size=500, **settings))
@@ -26,8 +26,8 @@ def count(model: ModelSettings) -> int:
     ],
 )
 def test_every_system_gets_the_baselines_size(plan, grows):
-    target = count(ModelSettings(**SIZES))
-    before = ModelSettings(**SIZES, attention=plan)
+    target = count(TranslationModel(**SIZES))
+    before = TranslationModel(**SIZES, attention=plan)
     match = match_parameters(before, target, count)
     assert match.parameters == count(match.model)
     assert abs(match.parameters / target - 1) <= TOLERANCE
@@ -38,23 +38,23 @@ def test_every_system_gets_the_baselines_size(plan, grows):
 
 
 def test_the_feed_forward_stays_in_proportion():
-    target = count(ModelSettings(**SIZES))
-    wide = ModelSettings(**SIZES, attention={"system": "moa", "size": "4K8E16D"})
+    target = count(TranslationModel(**SIZES))
+    wide = TranslationModel(**SIZES, attention={"system": "moa", "size": "4K8E16D"})
     matched = match_parameters(wide, target, count).model
     assert matched.embed_dim < 64  # the attention alone would leave no room for it
     assert matched.ffn_dim / matched.embed_dim == pytest.approx(2.0, rel=0.15)
 
 
 def test_a_system_of_the_right_size_is_left_alone():
-    before = ModelSettings(**SIZES, attention={"system": "mae", "gate": "uniform"})
-    match = match_parameters(before, count(ModelSettings(**SIZES)), count)
+    before = TranslationModel(**SIZES, attention={"system": "mae", "gate": "uniform"})
+    match = match_parameters(before, count(TranslationModel(**SIZES)), count)
     assert match.model == before
     assert match.explain(before, match.parameters).startswith("nothing changed: ")
 
 
 def test_what_was_chosen_is_said_in_words():
-    target = count(ModelSettings(**SIZES))
-    before = ModelSettings(**SIZES, attention={"system": "moa", "size": "4K8E16D"})
+    target = count(TranslationModel(**SIZES))
+    before = TranslationModel(**SIZES, attention={"system": "moa", "size": "4K8E16D"})
     match = match_parameters(before, target, count)
     said = match.explain(before, target)
     off = match.parameters / target - 1
@@ -65,19 +65,19 @@ def test_what_was_chosen_is_said_in_words():
 
 
 def test_a_size_out_of_reach_is_an_error():
-    target = count(ModelSettings(**SIZES))
+    target = count(TranslationModel(**SIZES))
     with pytest.raises(ValueError, match="no width near 64 gives 100 parameters") as error:
-        match_parameters(ModelSettings(**SIZES), 100, count)
+        match_parameters(TranslationModel(**SIZES), 100, count)
     assert f"{target:,}" in str(error.value)
 
 
 def test_widths_that_a_system_cannot_have_are_passed_over():
-    def picky(model: ModelSettings) -> int:
+    def picky(model: TranslationModel) -> int:
         if model.embed_dim % 12:
             raise ValueError("embed_dim")
         return count(model)
 
-    before = ModelSettings(**{**SIZES, "embed_dim": 60})
+    before = TranslationModel(**{**SIZES, "embed_dim": 60})
     match = match_parameters(before, round(count(before) * 1.4), picky)
     assert match.model.embed_dim in (60, 72, 84)
 
@@ -94,15 +94,15 @@ def test_widths_that_a_system_cannot_have_are_passed_over():
     ],
 )
 def test_every_plan_is_matched(plan):
-    target = count(ModelSettings(**SIZES)) * 11 // 10
-    match = match_parameters(ModelSettings(**SIZES, attention=plan), target, count)
+    target = count(TranslationModel(**SIZES)) * 11 // 10
+    match = match_parameters(TranslationModel(**SIZES, attention=plan), target, count)
     assert abs(match.parameters / target - 1) <= TOLERANCE
     assert match.parameters == count(match.model)
 
 
 def test_where_the_models_feed_forward_counts_for_nothing_the_width_alone_changes():
     own = {"system": "weighted", "ffn_dim": 144}
-    before = ModelSettings(**SIZES, attention={"encoder_self": own, "decoder_cross": own})
+    before = TranslationModel(**SIZES, attention={"encoder_self": own, "decoder_cross": own})
     wider = before.model_copy(update={"embed_dim": 72})
     match = match_parameters(before, count(wider), count)
     assert (match.model.embed_dim, match.model.ffn_dim) == (72, 128)

@@ -12,7 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from headwise.analysis.results import Score
+    from headwise.models.base import HeadwiseModel
+    from headwise.tasks.settings import Recipe
+    from headwise.tasks.task import Task
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -77,6 +79,9 @@ def compare(
     seeds: Annotated[
         str | None, typer.Option(help="Seeds by commas, each a run of every system: 1,2,3.")
     ] = None,
+    datasets: Annotated[
+        str | None, typer.Option(help="Which of the recipe's data sets, by commas.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Folder for runs and report.", show_default="runs/RECIPE")
     ] = None,
@@ -95,7 +100,7 @@ def compare(
     """
     with _clear_errors("The same command goes on from here."):
         from headwise.analysis.report import write_report
-        from headwise.analysis.table import comparison_table
+        from headwise.analysis.table import results_table
         from headwise.comparison import compare_systems
         from headwise.experiment import is_main_process
         from headwise.files import write_text
@@ -103,25 +108,30 @@ def compare(
 
         _quiet()
         file = load_recipe(recipe, changes or [])
-        names = _split(systems) if systems else file.system_names
+        names = _names("--systems", systems) or file.system_names
         if not names:
             raise RecipeError(f"recipe {recipe} names no systems, expected at least one")
         if match not in (None, "parameters"):
             raise ValueError(f"--match is {match!r}, expected parameters")
-        if len(set(names)) < len(names):
-            raise ValueError(f"--systems is {systems!r}, expected different systems by commas")
-        numbers = _seeds(seeds) if seeds else [file.recipe.training.seed]
+        numbers = _seeds(seeds) if seeds else file.recipe.seeds or [file.recipe.training.seed]
         folder = output or Path("runs") / Path(recipe).stem
         console = Console(quiet=not is_main_process())
-        comparison = compare_systems(
-            file, names, numbers, folder, _command_line(), console, match=match is not None
+        found = compare_systems(
+            file,
+            names,
+            numbers,
+            folder,
+            _command_line(),
+            console,
+            datasets=_names("--datasets", datasets) or file.dataset_names,
+            match=match is not None,
         )
-        if comparison is None:
+        if found is None:
             return
-        write_text(folder / "comparison.json", comparison.model_dump_json(indent=1))
+        write_text(folder / "comparison.json", found.model_dump_json(indent=1))
         report = folder / "report.html"
-        write_report(comparison, report)
-        console.print(comparison_table(comparison))
+        write_report(found, report)
+        console.print(results_table(found))
         console.print(f"report: {report}", soft_wrap=True, highlight=False, markup=False)
 
 
@@ -139,8 +149,13 @@ def cost(
         str | None, typer.Option(help="Which of the recipes' systems, by commas.")
     ] = None,
     lengths: Annotated[
-        str, typer.Option(help="Source and target tokens to count multiply-accumulates for.")
-    ] = "10,10",
+        str | None,
+        typer.Option(
+            help="Tokens (frames, pixels) to count multiply-accumulates for; of translation source "
+            "and target, by a comma.",
+            show_default="the task's",
+        ),
+    ] = None,
     papers: Annotated[
         bool, typer.Option("--papers", help="The figures that the papers print, beside ours.")
     ] = False,
@@ -148,10 +163,10 @@ def cost(
 ) -> None:
     """Count the parameters and multiply-accumulates of a recipe's systems; nothing is trained."""
     with _clear_errors():
-        from headwise.analysis.cost import cost_table, recipe_config
+        from headwise.analysis.cost import cost_table
         from headwise.recipe import load_recipe
+        from headwise.tasks.catalogue import task_class
 
-        source_length, target_length = _lengths(lengths)
         console = Console()
         if papers:
             from headwise.analysis.papers import published_figures
@@ -164,10 +179,12 @@ def cost(
         for recipe in recipes or ([] if papers else ["interface-strings"]):
             file = load_recipe(recipe, changes or [])
             file.check_comparable()
-            names = _split(systems) if systems else file.system_names
-            configs = {name: recipe_config(file.system(name)) for name in names}
-            configs = configs or {"model": recipe_config(file.recipe)}
-            console.print(cost_table(Path(recipe).stem, configs, source_length, target_length))
+            names = _names("--systems", systems) or file.system_names
+            task = task_class(file.recipe.task)
+            configs = {name: task.nominal_config(file.system(name)) for name in names}
+            configs = configs or {"model": task.nominal_config(file.recipe)}
+            counted = _lengths(lengths, task.macs_lengths)
+            console.print(cost_table(Path(recipe).stem, configs, counted))
 
 
 @app.command()
@@ -177,6 +194,10 @@ def train(
         str | None,
         typer.Option(help="One of the recipe's systems; without it, the recipe as it stands."),
     ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(help="One of the recipe's data sets; without it, its data as they stand."),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Folder of the run.", show_default="runs/RECIPE-SYSTEM")
     ] = None,
@@ -184,22 +205,21 @@ def train(
 ) -> None:
     """Train one system and evaluate it; goes on where it was stopped."""
     with _clear_errors("The same command goes on from here."):
-        from headwise.experiment import claim_folder, is_main_process, prepare_data, train_system
+        from headwise.experiment import claim_folder, is_main_process, prepare_task, train_system
         from headwise.recipe import load_recipe
 
         _quiet()
         file = load_recipe(recipe, changes or [])
-        chosen = file.system(system) if system else file.recipe.model_copy(update={"systems": {}})
+        chosen = file.system(system, dataset)
         name = system or "model"
-        folder = output or Path("runs") / f"{Path(recipe).stem}-{name}"
+        parts = [Path(recipe).stem, *([dataset] if dataset else []), name]
+        folder = output or Path("runs") / "-".join(parts)
         console = Console(quiet=not is_main_process())
         claim_folder(folder, chosen)
-        data = prepare_data(chosen, folder, console)
-        result = train_system(chosen, name, folder, data, console)
-        console.print(
-            f"validation loss {result.validation_loss:.3f}  {_score_line(result.score)}",
-            highlight=False,
-        )
+        task = prepare_task(chosen, folder, console)
+        result = train_system(chosen, name, folder, task, console)
+        scores = "  ".join(str(score) for score in result.scores)
+        console.print(f"validation loss {result.validation_loss:.3f}  {scores}", highlight=False)
         console.print(f"model: {folder / 'model'}", soft_wrap=True, highlight=False, markup=False)
 
 
@@ -211,30 +231,25 @@ def evaluate(
     ] = "test",
     changes: Changes = None,
 ) -> None:
-    """Translate a part of the run's corpus and score it: BLEU and chrF with 95% intervals."""
+    """Score a finished run on a part of its data, with 95% intervals."""
     with _clear_errors():
-        from headwise.experiment import evaluate_system, open_run
-        from headwise.tasks.corpora import PARTS, load_corpus
+        from headwise.experiment import evaluate as evaluate_run
+        from headwise.experiment import open_run
+        from headwise.tasks.catalogue import task_class
+        from headwise.tasks.task import PARTS
 
         _quiet()
         if part not in PARTS:
             raise ValueError(f"--part is {part!r}, expected one of {', '.join(PARTS)}")
-        recipe, model, tokenizer = open_run(run, changes or [])
-        corpus = load_corpus(recipe.data)
-        console = Console()
-        _, scored = evaluate_system(
-            model, tokenizer, getattr(corpus, part), recipe.evaluation, corpus, console, run.name
-        )
-        low, high = scored.bleu_interval
-        console.print(
-            f"{part}: {scored.num_sentences} sentences\n"
-            f"BLEU {scored.bleu:.2f} [{low:.2f}, {high:.2f}]  {scored.bleu_signature}\n"
-            f"chrF {scored.chrf:.2f} [{scored.chrf_interval[0]:.2f}, "
-            f"{scored.chrf_interval[1]:.2f}]  {scored.chrf_signature}",
-            highlight=False,
-            soft_wrap=True,
-            markup=False,
-        )
+        recipe, model = open_run(run, changes or [])
+        task = task_class(recipe.task).prepare(recipe, run)
+        items, console = getattr(task, part), Console()
+        outcome = evaluate_run(model, task, items, recipe.evaluation, console, run.name)
+        console.print(f"{part}: {len(items):,} {task.item_name}", highlight=False)
+        for score in outcome.scores:
+            console.print(
+                f"{score}  {score.note}".rstrip(), highlight=False, soft_wrap=True, markup=False
+            )
 
 
 @app.command()
@@ -247,17 +262,22 @@ def translate(
 ) -> None:
     """Translate lines of text to standard output."""
     with _clear_errors():
-        from headwise.experiment import open_run
+        from headwise.experiment import weighed
         from headwise.tasks.sources import decoded_lines, read_lines
+        from headwise.tasks.tokenization import TranslationTokenizer
         from headwise.tasks.translating import translate as translate_texts
+        from headwise.tasks.translation import TOKENIZER, Translation
 
         _quiet()
-        recipe, model, tokenizer = open_run(run, changes or [])
+        recipe, model = _open(run, Translation, changes)
+        tokenizer = TranslationTokenizer.load(run / TOKENIZER)
         if source is not None:
             lines = read_lines(source)
         else:
             lines = list(decoded_lines(sys.stdin.buffer, "standard input"))
-        for line in translate_texts(model, tokenizer, lines, recipe.evaluation):
+        with weighed(model, recipe.evaluation, Console(stderr=True), run.name):
+            translations = translate_texts(model, tokenizer, lines, recipe.evaluation)
+        for line in translations:
             typer.echo(line)
 
 
@@ -293,8 +313,28 @@ def _quiet() -> None:
     disable_progress_bars()
 
 
+def _open(
+    run: Path, task: "type[Task]", changes: list[str] | None
+) -> "tuple[Recipe, HeadwiseModel]":
+    """The recipe and model of a run of a certain task."""
+    from headwise.experiment import FolderError, open_run
+
+    recipe, model = open_run(run, changes or [])
+    if not isinstance(recipe, task.recipe_class):
+        wanted = task.recipe_class.model_fields["task"].default
+        raise FolderError(f"{run} is a run of {recipe.task}, expected one of {wanted}")
+    return recipe, model
+
+
 def _split(names: str) -> list[str]:
     return [name.strip() for name in names.split(",") if name.strip()]
+
+
+def _names(option: str, text: str | None) -> list[str]:
+    names = _split(text or "")
+    if len(set(names)) < len(names):
+        raise ValueError(f"{option} is {text!r}, expected different names by commas")
+    return names
 
 
 def _seeds(text: str) -> list[int]:
@@ -307,19 +347,19 @@ def _seeds(text: str) -> list[int]:
     return seeds
 
 
-def _lengths(text: str) -> tuple[int, int]:
+def _lengths(text: str | None, default: dict[str, int]) -> dict[str, int]:
+    """A length for each stack of a task's model."""
+    if text is None:
+        return default
     try:
-        source, target = (int(length) for length in _split(text))
+        numbers = [int(number) for number in _split(text)]
     except ValueError:
-        source = target = 0
-    if min(source, target) < 1:
-        raise ValueError(f"--lengths is {text!r}, expected source and target tokens: 10,10")
-    return source, target
-
-
-def _score_line(score: "Score") -> str:
-    interval = f"[{score.bleu_low:.2f}, {score.bleu_high:.2f}]"
-    return f"BLEU {score.bleu:.2f} {interval}  chrF {score.chrf:.2f}"
+        numbers = []
+    if len(numbers) != len(default) or min(numbers) < 1:
+        expected = ",".join(str(length) for length in default.values())
+        what = " and ".join(default)
+        raise ValueError(f"--lengths is {text!r}, expected tokens of the {what}: {expected}")
+    return dict(zip(default, numbers, strict=True))
 
 
 def _command_line() -> str:

@@ -1,34 +1,54 @@
-"""Several systems of a recipe under one budget, side by side."""
+"""Several systems of a recipe under one budget, side by side; on one data set or on several."""
 
 import os
 import platform
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from rich.console import Console
 
 from headwise.analysis.cost import count_parameters
-from headwise.analysis.results import Comparison, PairedTest, RunResult, Sample, SystemSummary
+from headwise.analysis.results import (
+    Benchmark,
+    Comparison,
+    PairedTest,
+    RunResult,
+    SystemSummary,
+    compare_pictures,
+    compare_samples,
+)
 from headwise.analysis.speed import relative_step_times
 from headwise.experiment import (
-    TRANSLATIONS,
-    Data,
+    batches,
     claim_folder,
     is_main_process,
-    model_config,
-    prepare_data,
+    prepare_task,
+    read_outcome,
     train_system,
     with_seed,
 )
 from headwise.matching import match_parameters
-from headwise.models.seq2seq import Seq2SeqLM
-from headwise.recipe import ModelSettings, Recipe, RecipeFile, to_yaml
-from headwise.tasks.corpora import Corpus, Pair
-from headwise.tasks.metrics import EvaluationSettings, compare_to_baseline
+from headwise.recipe import RecipeFile, to_yaml
+from headwise.tasks.outcome import Outcome
+from headwise.tasks.settings import ModelSettings, Recipe
+from headwise.tasks.task import Task
 from headwise.training.run import MODEL
+
+_SAMPLES = 12
+
+
+class _Trained(NamedTuple):
+    """All runs of a comparison on one data set."""
+
+    folder: Path
+    task: Task
+    recipes: dict[str, Recipe]  # by system
+    matched: dict[str, str]
+    runs: dict[str, list[RunResult]]  # by system, a run for each seed
 
 
 def compare_systems(
@@ -39,23 +59,62 @@ def compare_systems(
     command: str,
     console: Console,
     *,
+    datasets: Sequence[str] = (),
     match: bool = False,
-) -> Comparison | None:
+) -> Comparison | Benchmark | None:
     """Train every system with every seed under one budget and put the figures side by side.
 
     What `folder` already holds is not trained again; the first system is the baseline, and with
     `match` the others are made as large as it is. With several processes only the main one gets a
     comparison, the others None.
+
+    Args:
+        file: the recipe.
+        systems, seeds: what to train.
+        folder: of the runs; of several data sets each has a folder in it.
+        command: that reproduces this.
+        console: for bars and notes.
+        datasets: names of the recipe's data sets; without any, its `data` as they stand.
+        match: give all systems as many parameters as the first has.
     """
     file.check_comparable()
-    recipes = {name: file.system(name) for name in systems}
+    places = {name: folder / name for name in datasets} if datasets else {None: folder}
+    trained = {
+        dataset: _train(file, systems, seeds, place, console, dataset, match)
+        for dataset, place in places.items()
+    }
+    if dist.is_initialized():
+        dist.destroy_process_group()  # from here on the main process works alone
+    if not is_main_process():
+        return None
+    comparisons = {
+        dataset: _summary(file, of_dataset, dataset, command)
+        for dataset, of_dataset in trained.items()
+    }
+    if not datasets:
+        return comparisons[None]
+    title = f"{file.name}: {', '.join(systems)}"
+    return Benchmark(title=title, comparisons={str(name): c for name, c in comparisons.items()})
+
+
+def _train(
+    file: RecipeFile,
+    systems: Sequence[str],
+    seeds: Sequence[int],
+    folder: Path,
+    console: Console,
+    dataset: str | None,
+    match: bool,
+) -> _Trained:
+    recipes = {name: file.system(name, dataset) for name in systems}
     # Other systems and seeds may join later, but on the same data and vocabularies.
-    shared = file.recipe.model_copy(update={"systems": {}})
-    claim_folder(folder, shared, stamp_name="comparison.yaml")
-    data = prepare_data(next(iter(recipes.values())), folder, console)
+    claim_folder(folder, file.system(None, dataset), stamp_name="comparison.yaml")
+    if dataset is not None:
+        console.print(dataset, style="bold", highlight=False, markup=False)
+    task = prepare_task(next(iter(recipes.values())), folder, console)
     matched: dict[str, str] = {}
     if match:
-        recipes, matched = _match_parameters(recipes, data)
+        recipes, matched = _match_parameters(recipes, task)
         for name, choice in matched.items():
             console.print(f"{name}: {choice}", style="dim", highlight=False, markup=False)
     runs: dict[str, list[RunResult]] = {name: [] for name in systems}
@@ -63,22 +122,27 @@ def compare_systems(
         for name, recipe in recipes.items():
             recipe = with_seed(recipe, seed)
             runs[name].append(
-                train_system(recipe, name, folder / f"{name}-seed{seed}", data, console)
+                train_system(recipe, name, folder / f"{name}-seed{seed}", task, console)
             )
-    if dist.is_initialized():
-        dist.destroy_process_group()  # from here on the main process works alone
-    if not is_main_process():
-        return None
-    first = {name: folder / f"{name}-seed{seeds[0]}" for name in systems}
-    translations = {
-        name: (run / TRANSLATIONS).read_text(encoding="utf-8").split("\n")[:-1]
-        for name, run in first.items()
+    return _Trained(folder, task, recipes, matched, runs)
+
+
+def _summary(file: RecipeFile, trained: _Trained, dataset: str | None, command: str) -> Comparison:
+    task, recipes, runs = trained.task, trained.recipes, trained.runs
+    baseline, *others = recipes
+    first = {name: trained.folder / f"{name}-seed{of[0].seed}" for name, of in runs.items()}
+    outcomes = {name: read_outcome(run) for name, run in first.items()}
+    times = _step_times(recipes, first, task)
+    tests = {
+        name: _paired_test(task, recipes[baseline], baseline, outcomes, name) for name in others
     }
-    times = _step_times(recipes, first, data)
-    tests = _paired_tests(translations, data.corpus, next(iter(recipes.values())).evaluation)
     return Comparison(
-        title=f"{file.name}: {', '.join(systems)}",
-        baseline=systems[0],
+        title=f"{file.name}{f', {dataset}' if dataset else ''}: {', '.join(recipes)}",
+        task=recipes[baseline].task,
+        loss_name=task.loss_name,
+        item_name=task.item_name,
+        centre=task.centre,
+        baseline=baseline,
         systems=[
             SystemSummary(
                 name=name,
@@ -86,12 +150,13 @@ def compare_systems(
                 runs=runs[name],
                 relative_step_time=times[name],
                 paired_test=tests.get(name),
-                matched=matched.get(name, ""),
+                matched=trained.matched.get(name, ""),
             )
-            for name in systems
+            for name in recipes
         ],
-        samples=_samples(data.corpus.test, translations),
-        corpus=_corpus_facts(data),
+        samples=compare_samples({name: of.samples for name, of in outcomes.items()})[:_SAMPLES],
+        pictures=compare_pictures({name: of.pictures for name, of in outcomes.items()}),
+        facts=task.notes,
         recipe=to_yaml(file.recipe),
         command=command,
         versions=_versions(),
@@ -99,14 +164,21 @@ def compare_systems(
     )
 
 
+def _paired_test(
+    task: Task, recipe: Recipe, baseline: str, outcomes: Mapping[str, Outcome], name: str
+) -> PairedTest:
+    difference, p_value = task.paired_test(outcomes[baseline], outcomes[name], recipe.evaluation)
+    return PairedTest(baseline=baseline, difference=difference, p_value=p_value)
+
+
 def _match_parameters(
-    recipes: Mapping[str, Recipe], data: Data
+    recipes: Mapping[str, Recipe], task: Task
 ) -> tuple[dict[str, Recipe], dict[str, str]]:
     """The recipes, widened or narrowed to the first one's size, and what was chosen for each."""
 
     def count(model: ModelSettings) -> int:
         with torch.device("meta"):
-            return count_parameters(Seq2SeqLM(model_config(model, data.tokenizer)))
+            return count_parameters(task.model_class(task.model_config(model)))
 
     baseline, *others = recipes
     target = count(recipes[baseline].model)
@@ -122,66 +194,19 @@ def _match_parameters(
 
 
 def _step_times(
-    recipes: Mapping[str, Recipe], runs: Mapping[str, Path], data: Data
+    recipes: Mapping[str, Recipe], runs: Mapping[str, Path], task: Task
 ) -> dict[str, float]:
-    loader = data.batches(data.train, next(iter(recipes.values())), seed=0)
+    loader = batches(task, task.train, next(iter(recipes.values())).training, seed=0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    batches = [
+    some = [
         {name: tensor.to(device) for name, tensor in batch.items()}
         for batch, _ in zip(loader, range(3), strict=False)
     ]
-    models = {name: Seq2SeqLM.from_pretrained(run / MODEL).to(device) for name, run in runs.items()}
-    gates = {name: recipe.training.gates for name, recipe in recipes.items()}
-    return relative_step_times(models, gates, batches)
-
-
-def _paired_tests(
-    translations: Mapping[str, list[str]], corpus: Corpus, settings: EvaluationSettings
-) -> dict[str, PairedTest]:
-    baseline, *others = translations
-    found = compare_to_baseline(
-        translations[baseline],
-        {name: translations[name] for name in others},
-        [pair.target for pair in corpus.test],
-        settings,
-        language=corpus.target_language,
-    )
-    return {
-        name: PairedTest(
-            baseline=baseline, bleu_difference=test.bleu_delta, p_value=test.bleu_p_value
-        )
-        for name, test in found.items()
+    models = {
+        name: task.model_class.from_pretrained(run / MODEL).to(device) for name, run in runs.items()
     }
-
-
-def _samples(pairs: Sequence[Pair], translations: Mapping[str, list[str]]) -> list[Sample]:
-    """Twelve sentences spread over the test part, of some length, identical outputs last."""
-    candidates = [i for i, pair in enumerate(pairs) if len(pair.source.split()) >= 4]
-    step = max(1, len(candidates) // 24)
-    spread = candidates[::step][:24]
-    spread.sort(key=lambda i: len({texts[i] for texts in translations.values()}) == 1)
-    return [
-        Sample(
-            source=pairs[i].source,
-            reference=pairs[i].target,
-            translations={name: texts[i] for name, texts in translations.items()},
-        )
-        for i in spread[:12]
-    ]
-
-
-def _corpus_facts(data: Data) -> dict[str, str]:
-    tokenizer = data.tokenizer
-    vocabulary = f"{tokenizer.source_vocab_size:,} subwords, joint"
-    if not tokenizer.is_joint:
-        vocabulary = (
-            f"{tokenizer.source_vocab_size:,} source and {tokenizer.target_vocab_size:,} target "
-            f"subwords"
-        )
-    origin, *parts = data.corpus.notes.summary()
-    facts = {"corpus": origin}
-    facts |= dict(part.split(": ", 1) for part in parts)
-    return {**facts, "vocabulary": vocabulary}
+    gates = {name: recipe.training.gates for name, recipe in recipes.items()}
+    return relative_step_times(models, gates, some)
 
 
 def _versions() -> dict[str, str]:

@@ -1,25 +1,27 @@
-"""One system of a recipe, trained and evaluated.
+"""One system of a recipe, trained and evaluated, whatever the task.
 
 A run lives in a folder of its own:
 
     recipe.yaml         what it is a run of; nothing else is ever trained in the folder
     corpus.sha256       and on what data (of a comparison: in the folder above)
-    tokenizer/          the vocabularies
+    tokenizer/, ...     what encodes the data
     checkpoint-N/       what it resumes from
     model/              the final model, a Hugging Face folder
-    translations.txt    of the test part, one a line
+    outputs.txt         what it wrote for the test part, one a line, where it writes
+    pictures/           and what it drew
+    outcome.json        all that its evaluation gave
     result.json         figures; once it is there the run is finished
 """
 
-import hashlib
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from safetensors import SafetensorError
@@ -27,113 +29,78 @@ from transformers import set_seed
 
 from headwise.analysis.cost import count_macs, count_parameters
 from headwise.analysis.recording import record_attention
-from headwise.analysis.results import BranchTrajectory, RunResult, Score
-from headwise.files import write_text
-from headwise.models.config import Seq2SeqConfig
-from headwise.models.seq2seq import Seq2SeqLM
+from headwise.analysis.results import BranchTrajectory, RunResult
+from headwise.files import write_bytes, write_text
+from headwise.heads.weighted import branches_weighed
+from headwise.models.base import HeadwiseModel
 from headwise.models.sites import attention_sites
-from headwise.recipe import ModelSettings, Recipe, differences, load_recipe, to_yaml, with_defaults
-from headwise.tasks.corpora import PARTS, Corpus, Pair, load_corpus
-from headwise.tasks.metrics import EvaluationSettings, TranslationScore, score
-from headwise.tasks.tokenization import TranslationTokenizer
-from headwise.tasks.translating import translate
-from headwise.tasks.translation import TranslationDataset, TranslationItem, collate
+from headwise.recipe import differences, load_recipe, to_yaml, with_defaults
+from headwise.tasks.catalogue import task_class
+from headwise.tasks.outcome import Outcome
+from headwise.tasks.settings import EvaluationSettings, Recipe
+from headwise.tasks.task import Items, Task
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
 from headwise.training.branches import branched_attentions
 from headwise.training.run import MODEL, run_training
+from headwise.training.settings import TrainingSettings
 from headwise.training.validation import validation_loss
 
-RECIPE, CORPUS, TOKENIZER, TRANSLATIONS, RESULT = (
+RECIPE, CORPUS, OUTPUTS, PICTURES, OUTCOME, RESULT = (
     "recipe.yaml",
     "corpus.sha256",
-    "tokenizer",
-    "translations.txt",
+    "outputs.txt",
+    "pictures",
+    "outcome.json",
     "result.json",
 )
-MACS_LENGTHS = (10, 10)  # those of the MoA paper's tables
+_Record = TypeVar("_Record", bound=BaseModel)
 
 
 class FolderError(ValueError):
     """An output folder that holds something else; the message says what."""
 
 
-@dataclass
-class Data:
-    """A corpus with its vocabularies and encoded parts."""
+def prepare_task(recipe: Recipe, folder: Path, console: Console) -> Task:
+    """Read a recipe's data and learn what encodes them, or load what `folder` has.
 
-    corpus: Corpus
-    tokenizer: TranslationTokenizer
-    train: TranslationDataset
-    validation: TranslationDataset
-    test: TranslationDataset
-
-    def collate(self, items: Sequence[TranslationItem]) -> dict[str, torch.Tensor]:
-        """Joins items into a batch."""
-        return collate(items, self.tokenizer.pad_token_id)
-
-    def batches(
-        self, part: TranslationDataset, recipe: Recipe, seed: int | None = None
-    ) -> BatchLoader:
-        """The batches of one part; in a fixed order without a seed."""
-        sampler = TokenBudgetSampler(
-            part.lengths, recipe.training.batch_tokens, seed=seed or 0, shuffle=seed is not None
-        )
-        return BatchLoader(part, sampler, self.collate)
-
-
-def prepare_data(recipe: Recipe, folder: Path, console: Console) -> Data:
-    """Read the corpus; learn the vocabularies, or load those that `folder` has."""
-    corpus = load_corpus(recipe.data)
-    for line in corpus.notes.summary():
-        console.print(line, style="dim", highlight=False, markup=False)
-    _check_same_corpus(corpus, folder)
-    if (folder / TOKENIZER).is_dir():
-        tokenizer = TranslationTokenizer.load(folder / TOKENIZER)
-    else:
-        tokenizer = TranslationTokenizer.train(corpus.train, recipe.tokenizer)
-        if is_main_process():
-            tokenizer.save(folder / TOKENIZER)
-    parts = (corpus.train, corpus.validation, corpus.test)
-    return Data(corpus, tokenizer, *(TranslationDataset(part, tokenizer) for part in parts))
-
-
-def _check_same_corpus(corpus: Corpus, folder: Path) -> None:
-    """Raise `FolderError` if the runs in `folder` were started on other data."""
-    digest = hashlib.sha256()
-    for part in PARTS:
-        for pair in getattr(corpus, part):
-            digest.update("\0".join((part, *pair, "")).encode("utf-8", "surrogatepass"))
+    Raises:
+        FolderError: the runs in `folder` were started on other data.
+    """
+    task = task_class(recipe.task).prepare(recipe, folder)
+    for label, words in task.notes.items():
+        console.print(f"{label}: {words}", style="dim", highlight=False, markup=False)
     stamp = folder / CORPUS
-    if not stamp.is_file():
-        if is_main_process():
-            write_text(stamp, digest.hexdigest() + "\n")
-    elif stamp.read_text(encoding="utf-8").strip() != digest.hexdigest():
-        raise FolderError(
-            f"{folder} holds runs on other data: the corpus has changed since they were started; "
-            f"use another output folder"
-        )
+    digest = task.digest()
+    if stamp.is_file():
+        if stamp.read_text(encoding="utf-8").strip() != digest:
+            raise FolderError(
+                f"{folder} holds runs on other data: the corpus has changed since they were "
+                f"started; use another output folder"
+            )
+    elif is_main_process():
+        task.save(folder)
+        write_text(stamp, digest + "\n")
+    return task
 
 
-def build_model(recipe: Recipe, tokenizer: TranslationTokenizer) -> Seq2SeqLM:
+def batches(
+    task: Task, part: Items, settings: TrainingSettings, seed: int | None = None
+) -> BatchLoader:
+    """The batches of one part; in a fixed order without a seed."""
+    sampler = TokenBudgetSampler(
+        part.lengths, settings.batch_tokens, seed=seed or 0, shuffle=seed is not None
+    )
+    return BatchLoader(part, sampler, task.collate)
+
+
+def build_model(recipe: Recipe, task: Task) -> HeadwiseModel:
     """The model of a recipe, its weights drawn by the recipe's seed."""
     set_seed(recipe.training.seed)
-    return Seq2SeqLM(model_config(recipe.model, tokenizer))
-
-
-def model_config(model: ModelSettings, tokenizer: TranslationTokenizer) -> Seq2SeqConfig:
-    """A recipe's model with the vocabularies that were learned for it."""
-    return model.config(
-        tokenizer.source_vocab_size,
-        tokenizer.target_vocab_size,
-        joint=tokenizer.is_joint,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
+    return task.build_model(recipe.model)
 
 
 def train_system(
-    recipe: Recipe, name: str, folder: Path, data: Data, console: Console
+    recipe: Recipe, name: str, folder: Path, task: Task, console: Console
 ) -> RunResult:
     """Train and evaluate one system in `folder`, from wherever an earlier start got to.
 
@@ -143,51 +110,117 @@ def train_system(
     """
     claim_folder(folder, recipe)
     if (folder / RESULT).is_file():
-        return _read_result(folder / RESULT)
-    if not (folder / TOKENIZER).is_dir() and is_main_process():
-        data.tokenizer.save(folder / TOKENIZER)
-    for part in (data.validation, data.test):
-        data.batches(part, recipe)  # a sequence above batch_tokens is found before training
+        return _read(RunResult, folder / RESULT)
+    if is_main_process():
+        task.save(folder)
+    for part in (task.validation, task.test):
+        batches(task, part, recipe.training)  # too long for batch_tokens: found before training
     run = run_training(
-        build_model(recipe, data.tokenizer),
-        data.train,
-        data.validation,
-        data.collate,
+        build_model(recipe, task),
+        task.train,
+        task.validation,
+        task.collate,
         recipe.training,
         folder,
+        measure=task.measure,
         label=name,
         console=console,
     )
     model = run.model
-    assert isinstance(model, Seq2SeqLM)
-    translations, scored = evaluate_system(
-        model, data.tokenizer, data.corpus.test, recipe.evaluation, data.corpus, console, name
-    )
+    assert isinstance(model, HeadwiseModel)
+    outcome = evaluate(model, task, task.test, recipe.evaluation, console, name)
     result = RunResult(
         system=name,
         seed=recipe.training.seed,
         parameters=count_parameters(model),
-        macs=count_macs(model, *MACS_LENGTHS),
-        macs_lengths=MACS_LENGTHS,
+        macs=count_macs(model, task.macs_lengths),
+        macs_lengths=task.macs_lengths,
         steps=run.steps,
         seconds=run.history[-1]["seconds"],
-        validation_loss=validation_loss(model, data.batches(data.validation, recipe)),
-        history=[
-            {key: record[key] for key in ("step", "loss", "eval_loss", "seconds") if key in record}
-            for record in run.history
-            if "loss" in record or "eval_loss" in record
-        ],
-        score=_score_record(scored),
-        attention=record_attention(model, data.batches(data.test, recipe)),
+        validation_loss=validation_loss(model, batches(task, task.validation, recipe.training)),
+        history=_curves(run.history),
+        scores=outcome.scores,
+        attention=record_attention(model, batches(task, task.test, recipe.training)),
         branches=_trajectories(model, run.history),
     )
     if is_main_process():
-        write_text(folder / TRANSLATIONS, "\n".join(translations) + "\n")
+        _write_outcome(outcome, folder)
         write_text(folder / RESULT, result.model_dump_json(indent=1))
     return result
 
 
-def _trajectories(model: Seq2SeqLM, history: Sequence[Mapping[str, Any]]) -> list[BranchTrajectory]:
+def evaluate(
+    model: HeadwiseModel,
+    task: Task,
+    part: Items,
+    settings: EvaluationSettings,
+    console: Console,
+    label: str,
+) -> Outcome:
+    """What a model does on a part of the data, with a bar."""
+    with (
+        weighed(model, settings, console, label),
+        torch.no_grad(),
+        torch.random.fork_rng(),
+        Progress(
+            TextColumn("[bold]{task.description:<12}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn(f"{task.item_name} evaluated"),
+            console=console,
+            transient=True,
+        ) as progress,
+    ):
+        bar = progress.add_task(label, total=len(part))
+        model.eval()
+        return task.evaluate(model, part, settings, lambda count: progress.advance(bar, count))
+
+
+@contextmanager
+def weighed(
+    model: HeadwiseModel, settings: EvaluationSettings, console: Console, label: str
+) -> Iterator[None]:
+    """The model with its branches weighed as an evaluation asks for."""
+    if settings.branches != "learned" and not branched_attentions(model):
+        console.print(
+            f"evaluation.branches is {settings.branches}, which changes nothing: {label} has no "
+            f"weighted branches",
+            style="yellow",
+            highlight=False,
+        )
+    with branches_weighed(
+        model, settings.branches, settings.branches_top_k, settings.branches_seed
+    ):
+        yield
+
+
+def read_outcome(folder: Path) -> Outcome:
+    """What the evaluation of a finished run gave."""
+    return _read(Outcome, folder / OUTCOME)
+
+
+def _write_outcome(outcome: Outcome, folder: Path) -> None:
+    if outcome.outputs:
+        write_text(folder / OUTPUTS, "\n".join(outcome.outputs) + "\n")
+    for number, picture in enumerate(outcome.pictures, 1):
+        name = re.sub(r"[^a-z0-9]+", "-", picture.title.lower()).strip("-")
+        write_bytes(folder / PICTURES / f"{number:02}-{name}.png", picture.bytes)
+    write_text(folder / OUTCOME, outcome.model_dump_json(indent=1))
+
+
+def _curves(history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """Losses and what was measured, by step."""
+    kept = ("step", "loss", "eval_loss", "seconds")
+    return [
+        {key: record[key] for key in kept if key in record} | record.get("measured", {})
+        for record in history
+        if "loss" in record or "eval_loss" in record
+    ]
+
+
+def _trajectories(
+    model: HeadwiseModel, history: Sequence[Mapping[str, Any]]
+) -> list[BranchTrajectory]:
     """How κ and α of each weighted attention moved while training; empty without any."""
     records = [record for record in history if "branches" in record]
     return [
@@ -203,59 +236,19 @@ def _trajectories(model: Seq2SeqLM, history: Sequence[Mapping[str, Any]]) -> lis
     ]
 
 
-def _read_result(path: Path) -> RunResult:
+def _read(kind: type[_Record], path: Path) -> _Record:
     try:
-        return RunResult.model_validate_json(path.read_text(encoding="utf-8"))
-    except ValidationError as error:
-        problem = error.errors()[0]["msg"]
+        return kind.model_validate_json(path.read_text(encoding="utf-8"))
+    except (ValidationError, OSError) as error:
+        problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise FolderError(
-            f"{path} cannot be read ({problem}): delete it, and the same command evaluates the "
-            f"run again from its checkpoints"
+            f"{path} cannot be read ({problem}): delete {RESULT} in {path.parent}, and the same "
+            f"command evaluates the run again from its checkpoints"
         ) from error
 
 
-def evaluate_system(
-    model: Seq2SeqLM,
-    tokenizer: TranslationTokenizer,
-    pairs: Sequence[Pair],
-    settings: EvaluationSettings,
-    corpus: Corpus,
-    console: Console,
-    label: str,
-) -> tuple[list[str], TranslationScore]:
-    """Translate the pairs' sources, with a bar, and score them against their targets."""
-    if settings.branches != "learned" and not branched_attentions(model):
-        console.print(
-            f"evaluation.branches is {settings.branches}, which changes nothing: {label} has no "
-            f"weighted branches",
-            style="yellow",
-            highlight=False,
-        )
-    with Progress(
-        TextColumn("[bold]{task.description:<12}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("sentences translated"),
-        console=console,
-        transient=True,
-    ) as progress:
-        task = progress.add_task(label, total=len(pairs))
-        translations = translate(
-            model,
-            tokenizer,
-            [pair.source for pair in pairs],
-            settings,
-            advance=lambda count: progress.advance(task, count),
-        )
-    references = [pair.target for pair in pairs]
-    scored = score(translations, references, settings, language=corpus.target_language)
-    return translations, scored
-
-
-def open_run(
-    folder: Path, changes: Sequence[str] = ()
-) -> tuple[Recipe, Seq2SeqLM, TranslationTokenizer]:
-    """The recipe, the final model and the vocabularies of a run.
+def open_run(folder: Path, changes: Sequence[str] = ()) -> tuple[Recipe, HeadwiseModel]:
+    """The recipe and the final model of a run.
 
     Args:
         folder: of the run.
@@ -267,22 +260,29 @@ def open_run(
     inside = sorted(path.parent.name for path in folder.glob(f"*/{MODEL}"))
     if inside and not (folder / MODEL).exists():
         raise FolderError(f"{folder} holds several runs, name one of them: {', '.join(inside)}")
-    for name, what in ((RECIPE, "a run of headwise"), (MODEL, "finished"), (TOKENIZER, "whole")):
-        if not (folder / name).exists():
-            raise FolderError(
-                f"{folder} is not {what}: it has no {name}; name the folder of a run that "
-                f"`headwise train` or `headwise compare` has finished"
-            )
+    _check_holds(folder, "a run of headwise", RECIPE)
     recipe = load_recipe(str(folder / RECIPE), changes).recipe
+    task = task_class(recipe.task)
+    _check_holds(folder, "finished", MODEL)
+    _check_holds(folder, "whole", *task.saved)
     try:
-        model = Seq2SeqLM.from_pretrained(folder / MODEL)
+        model = task.model_class.from_pretrained(folder / MODEL)
     except (SafetensorError, OSError, ValueError) as error:
         raise FolderError(
             f"{folder / MODEL} cannot be read ({error}): delete {RESULT} from {folder}, if it is "
             f"there, and start the run again, which writes the model anew from its checkpoints"
         ) from error
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    return recipe, model, TranslationTokenizer.load(folder / TOKENIZER)
+    return recipe, model.eval()
+
+
+def _check_holds(folder: Path, what: str, *names: str) -> None:
+    for name in names:
+        if not (folder / name).exists():
+            raise FolderError(
+                f"{folder} is not {what}: it has no {name}; name the folder of a run that "
+                f"`headwise train` or `headwise compare` has finished"
+            )
 
 
 def with_seed(recipe: Recipe, seed: int) -> Recipe:
@@ -323,17 +323,6 @@ def claim_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None
         )
     folder.mkdir(parents=True, exist_ok=True)
     write_text(stamp, text)
-
-
-def _score_record(scored: TranslationScore) -> Score:
-    return Score(
-        bleu=scored.bleu,
-        bleu_low=scored.bleu_interval[0],
-        bleu_high=scored.bleu_interval[1],
-        chrf=scored.chrf,
-        bleu_signature=scored.bleu_signature,
-        chrf_signature=scored.chrf_signature,
-    )
 
 
 def is_main_process() -> bool:

@@ -7,7 +7,7 @@ fifth, until it has the parameters of the standard one.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from headwise.recipe import ModelSettings
+from headwise.tasks.settings import ModelSettings
 
 TOLERANCE = 0.005  # of the number of parameters
 
@@ -110,7 +110,7 @@ def _with_width(
 
 
 def _sized(model: ModelSettings, embed_dim: int, ffn_dim: int) -> ModelSettings:
-    return ModelSettings.model_validate(
+    return type(model).model_validate(
         {**model.model_dump(), "embed_dim": embed_dim, "ffn_dim": ffn_dim}
     )
 

@@ -15,23 +15,14 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal, get_args, get_origin
 
 import yaml
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, ValidationError
 
-from headwise.models.config import Seq2SeqConfig
-from headwise.tasks.corpora import CorpusSettings, InterfaceStringsCorpus
-from headwise.tasks.metrics import EvaluationSettings
+from headwise.tasks.catalogue import task_class
+from headwise.tasks.settings import Recipe
 from headwise.tasks.sources import CorpusError, read_lines
-from headwise.tasks.tokenization import TokenizerSettings
-from headwise.training.settings import TrainingSettings
 
 Change = tuple[tuple[str, ...], Any]  # a path of keys, and the value to put there
 
@@ -40,97 +31,10 @@ class RecipeError(ValueError):
     """A recipe that cannot be used; the message names the key and how to mend it."""
 
 
-class ModelSettings(BaseModel):
-    """Sizes of the encoder-decoder model; defaults are those of the base Transformer."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    embed_dim: int = Field(512, ge=1, description="width of the model")
-    num_heads: int = Field(8, ge=1, description="heads of each attention")
-    ffn_dim: int = Field(2048, ge=1, description="width of the feed-forward's hidden layer")
-    encoder_layers: int = Field(6, ge=1, description="layers of the encoder")
-    decoder_layers: int = Field(6, ge=1, description="layers of the decoder")
-    attention: str | dict[str, Any] = Field(
-        "standard", description="a system's name, or per site (and layer) a system with options"
-    )
-    norm: Literal["post", "pre"] = Field(
-        "post", description="layer norm behind each residual sum, or before each sub-layer"
-    )
-    dropout: float = Field(0.1, ge=0, lt=1, description="of embeddings and sub-layers")
-    attention_dropout: float = Field(0.0, ge=0, lt=1, description="of attention weights")
-    ffn_dropout: float = Field(0.0, ge=0, lt=1, description="inside the feed-forward")
-    label_smoothing: float = Field(0.1, ge=0, lt=1, description="of the training loss")
-    share_embeddings: Literal["all", "target", "none"] | None = Field(
-        None, description="default: all with a joint vocabulary, else target and output"
-    )
-
-    @model_validator(mode="after")
-    def _check_sizes(self) -> "ModelSettings":
-        # Sizes and systems that do not fit are found before any data is read.
-        Seq2SeqConfig(**self.model_dump(exclude={"share_embeddings"}))
-        return self
-
-    def config(
-        self, vocab_size: int, target_vocab_size: int, *, joint: bool, **tokens: Any
-    ) -> Seq2SeqConfig:
-        """The model with vocabularies of these sizes; `tokens` are the ids of special ones."""
-        settings = self.model_dump()
-        shared = settings.pop("share_embeddings") or ("all" if joint else "target")
-        return Seq2SeqConfig(
-            vocab_size=vocab_size,
-            target_vocab_size=target_vocab_size,
-            share_embeddings=shared,
-            **tokens,
-            **settings,
-        )
-
-
-class SystemSettings(BaseModel):
-    """One system of a comparison: what it changes in the recipe."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    description: str = Field("", description="one line for lists and the report")
-    model: dict[str, Any] = Field(default_factory=dict, description="changes to model")
-    training: dict[str, Any] = Field(default_factory=dict, description="changes to training")
-
-
-class Recipe(BaseModel):
-    """One experiment."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    description: str = Field("", description="one line for the list of recipes")
-    task: Literal["translation"] = Field("translation", description="what is learned")
-    data: CorpusSettings = Field(
-        default_factory=lambda: InterfaceStringsCorpus(), description="the corpus"
-    )
-    tokenizer: TokenizerSettings = Field(
-        default_factory=lambda: TokenizerSettings(), description="the vocabularies"
-    )
-    model: ModelSettings = Field(
-        default_factory=lambda: ModelSettings(), description="sizes and attention"
-    )
-    training: TrainingSettings = Field(description="steps, rates, checkpoints")
-    evaluation: EvaluationSettings = Field(
-        default_factory=lambda: EvaluationSettings(), description="search and scores"
-    )
-    # A name becomes part of a folder's name, and is chosen by commas.
-    systems: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.+-]*$")], SystemSettings] = Field(
-        default_factory=dict, description="name to changes; the first is the baseline"
-    )
-
-    @model_validator(mode="after")
-    def _check_vocabularies(self) -> "Recipe":
-        if self.model.share_embeddings == "all" and not self.tokenizer.joint:
-            raise ValueError(
-                "model.share_embeddings is 'all', which needs tokenizer.joint: true; use 'target'"
-            )
-        return self
-
-
 class RecipeFile:
     """A recipe as it was written, with the command line's changes, and what it means.
+
+    Everything that it names is checked at once: each system on each data set.
 
     Args:
         name: how it was asked for.
@@ -146,7 +50,11 @@ class RecipeFile:
         self._raw = _assign(raw, changes)
         self._changes = changes
         self.recipe = _validate(name, self._raw)
-        self._systems = {system: self._with_changes_of(system) for system in self.recipe.systems}
+        self._chosen = {
+            (system, dataset): self._with_changes_of(system, dataset)
+            for system in [None, *self.recipe.systems]
+            for dataset in [None, *self.recipe.datasets]
+        }
 
     def check_comparable(self) -> None:
         """Raise `RecipeError` if a `--set` has made all systems one."""
@@ -167,23 +75,41 @@ class RecipeFile:
         """The systems that the recipe names; the first is the baseline."""
         return list(self.recipe.systems)
 
-    def system(self, name: str) -> Recipe:
-        """The recipe with the changes of one of its systems, and without the list of them.
+    @property
+    def dataset_names(self) -> list[str]:
+        """The data sets that the recipe names; none if there is but the one of `data`."""
+        return list(self.recipe.datasets)
+
+    def system(self, name: str | None, dataset: str | None = None) -> Recipe:
+        """The recipe with the changes of one of its systems, and without the lists of them.
+
+        Args:
+            name: of a system; None for the recipe as it stands.
+            dataset: of a data set; None for the recipe's `data` as they stand.
 
         Raises:
-            RecipeError: there is no such system.
+            RecipeError: there is no such system or data set.
         """
-        if name not in self._systems:
-            raise RecipeError(_unknown("system", name, self.system_names, f"recipe {self.name}"))
-        return self._systems[name]
+        where = f"recipe {self.name}"
+        if name is not None and name not in self.system_names:
+            raise RecipeError(_unknown("system", name, self.system_names, where))
+        if dataset is not None and dataset not in self.dataset_names:
+            raise RecipeError(_unknown("data set", dataset, self.dataset_names, where))
+        return self._chosen[name, dataset]
 
-    def _with_changes_of(self, name: str) -> Recipe:
-        base = {key: value for key, value in self._raw.items() if key != "systems"}
-        chosen = self._raw["systems"][name] or {}
-        for part in ("model", "training"):
-            base[part] = _merge(base.get(part) or {}, chosen.get(part) or {})
-        changes = [change for change in self._changes if change[0][0] != "systems"]
-        return _validate(f"{self.name}, system {name}", _assign(base, changes))
+    def _with_changes_of(self, system: str | None, dataset: str | None) -> Recipe:
+        lists = ("systems", "datasets", "seeds")
+        base = {key: value for key, value in self._raw.items() if key not in lists}
+        chosen = self._raw["systems"][system] or {} if system else {}
+        parts = {part: chosen.get(part) for part in ("model", "training")}
+        parts["data"] = self._raw["datasets"][dataset] if dataset else None
+        for part, changes in parts.items():
+            if changes:
+                base[part] = _merge(base.get(part) or {}, changes)
+        changes = [change for change in self._changes if change[0][0] not in lists]
+        where = f", system {system}" if system else ""
+        where += f", data set {dataset}" if dataset else ""
+        return _validate(self.name + where, _assign(base, changes))
 
 
 def load_recipe(name: str, changes: Sequence[str] = ()) -> RecipeFile:
@@ -221,8 +147,8 @@ def load_recipe(name: str, changes: Sequence[str] = ()) -> RecipeFile:
     if not isinstance(raw, dict):
         raise RecipeError(f"recipe {name} holds no keys, expected at least training")
     parsed = [_parse_change(change) for change in changes]
-    # Which kind of corpus it is goes first: its other keys depend on it.
-    parsed.sort(key=lambda change: change[0] != ("data", "corpus"))
+    # Which task and which kind of corpus it is goes first: other keys depend on them.
+    parsed.sort(key=lambda change: change[0] not in (("task",), ("data", "corpus")))
     return RecipeFile(name, raw, parsed)
 
 
@@ -262,8 +188,9 @@ def with_defaults(text: str) -> str:
     A run that was started before a key came into being had what is its default.
     """
     try:
-        return to_yaml(Recipe.model_validate(yaml.safe_load(text)))
-    except ValidationError:
+        raw = yaml.safe_load(text)
+        return to_yaml(_recipe_class(raw).model_validate(raw))
+    except ValueError:
         return text
 
 
@@ -323,56 +250,81 @@ def _parse_change(change: str) -> Change:
         raise RecipeError(f"--set {change!r}: {value!r} is no YAML value") from error
 
 
+def _recipe_class(raw: Mapping[str, Any]) -> type[Recipe]:
+    return task_class(raw.get("task", "translation")).recipe_class
+
+
 def _validate(name: str, raw: Mapping[str, Any]) -> Recipe:
     try:
-        return Recipe.model_validate(raw)
+        kind = _recipe_class(raw)
+    except ValueError as error:
+        raise RecipeError(f"recipe {name}:\n  task: {error}") from error
+    try:
+        return kind.model_validate(raw)
     except ValidationError as error:
-        problems = "\n".join(f"  {_explain(problem)}" for problem in error.errors())
+        problems = "\n".join(f"  {_explain(kind, problem)}" for problem in error.errors())
         raise RecipeError(f"recipe {name}:\n{problems}") from error
 
 
-def _explain(problem: Any) -> str:
+def _explain(kind: type[Recipe], problem: Any) -> str:
     """One problem that pydantic found, with the key, what came and what was expected."""
-    # A member of a union shows up in the path by its tag, which is no key of the recipe.
-    tags = {"interface-strings", "files", "hub", "str", "dict[str,any]"}
-    keys = [str(key) for key in problem["loc"] if str(key) not in tags]
+    keys, known = _walk(kind, problem["loc"])
     where = ".".join(keys)
     if problem["type"] == "extra_forbidden":
-        known = _known_keys(problem["loc"])
         return _unknown("key", where, known, compare=keys[-1])
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "missing":
         return f"{where} is missing"
     if problem["type"].startswith("union_tag"):
-        return f"{where}.corpus: expected one of interface-strings, files, hub"
+        field = problem["ctx"]["discriminator"].strip("'")
+        expected = problem["ctx"].get("expected_tags", "").replace("'", "")
+        return f"{where}.{field}: expected " + (f"one of {expected}" if expected else "a kind")
     if problem["type"] == "value_error":
         return f"{where}: {message}" if where else message
     return f"{where} is {problem['input']!r}: {message[0].lower()}{message[1:]}"
 
 
-def _known_keys(location: Sequence[int | str]) -> list[str]:
-    """The keys that there are beside an unknown one."""
-    model: Any = Recipe
-    for key in location[:-1]:
-        members = [m for m in _models(model) if _tag(m) == key]
-        if members:
-            model = members[0]
+def _walk(kind: type[Recipe], location: Sequence[int | str]) -> tuple[list[str], list[str]]:
+    """The keys on the way to a problem, and those that there are beside the last of them.
+
+    A member of a union shows up on the way by its tag or its type, which is no key of the recipe.
+    """
+    keys: list[str] = []
+    beside: list[str] = []
+    annotation: Any = kind
+    for step in location:
+        members = _models(annotation)
+        tagged = [member for member in members if step in _tags(member)]
+        if tagged and len(members) > 1:
+            annotation = tagged[0]
             continue
-        fields = [m.model_fields[key] for m in _models(model) if key in m.model_fields]
+        if not members and keys and str(step) in ("str", "dict[str,any]", "list[int]"):
+            continue
+        keys.append(str(step))
+        beside = sorted({name for member in members for name in member.model_fields})
+        fields = [m.model_fields[str(step)] for m in members if str(step) in m.model_fields]
         if fields:
-            model = fields[0].annotation
-    return sorted({name for member in _models(model) for name in member.model_fields})
+            annotation = fields[0].annotation
+        elif get_origin(annotation) is dict:  # systems: a name, and behind it what it names
+            annotation = get_args(annotation)[1]
+    return keys, beside
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
+    if get_origin(annotation) is dict:
+        return []
     return [model for part in get_args(annotation) for model in _models(part)]
 
 
-def _tag(model: type[BaseModel]) -> Any:
-    field = model.model_fields.get("corpus")
-    return None if field is None else field.default
+def _tags(model: type[BaseModel]) -> list[Any]:
+    """What tells this member of a union from the others: its field of a single value."""
+    return [
+        get_args(field.annotation)[0]
+        for field in model.model_fields.values()
+        if get_origin(field.annotation) is Literal and len(get_args(field.annotation)) == 1
+    ]
 
 
 def _unknown(

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from headwise.tasks.metrics import (
     Comparison,
-    EvaluationSettings,
+    TranslationEvaluation,
     compare_to_baseline,
     score,
     split_compounds,
@@ -32,21 +32,21 @@ def damaged(share, seed=0):
 
 
 def settings(bleu="sacrebleu"):
-    return EvaluationSettings(bleu=bleu)
+    return TranslationEvaluation(bleu=bleu)
 
 
 # --- settings ---------------------------------------------------------------------------------
 
 
 def test_the_length_limit_grows_with_the_source():
-    assert EvaluationSettings().max_length(0) == 50
-    assert EvaluationSettings(max_length_ratio=1.2, max_length_extra=10).max_length(33) == 49
+    assert TranslationEvaluation().max_length(0) == 50
+    assert TranslationEvaluation(max_length_ratio=1.2, max_length_extra=10).max_length(33) == 49
 
 
 @pytest.mark.parametrize("wrong", [{"beam_size": 0}, {"bleu": "moses"}, {"beams": 4}])
 def test_wrong_settings_are_errors_that_name_the_key(wrong):
     with pytest.raises(ValidationError, match=next(iter(wrong))):
-        EvaluationSettings(**wrong)
+        TranslationEvaluation(**wrong)
 
 
 # --- scores -----------------------------------------------------------------------------------
@@ -249,12 +249,12 @@ def test_scores_are_finite_for_a_single_sentence():
 def test_chrf_of_a_system_that_matches_next_to_nothing():
     # Some resamples hold the one sentence with a match, others none.
     hypotheses = ["zzzz"] * 19 + ["a cat"]
-    scored = score(hypotheses, ["the dog runs"] * 19 + ["a cat"], EvaluationSettings())
+    scored = score(hypotheses, ["the dog runs"] * 19 + ["a cat"], TranslationEvaluation())
     assert 0 < scored.chrf < 5
     compared = compare_to_baseline(
         hypotheses,
         {"other": ["zzzz"] * 20},
         ["the dog runs"] * 19 + ["a cat"],
-        EvaluationSettings(),
+        TranslationEvaluation(),
     )
     assert compared["other"].chrf_delta == pytest.approx(-scored.chrf)

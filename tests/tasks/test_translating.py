@@ -2,19 +2,18 @@
 
 import pytest
 import torch
+from rich.console import Console
 
+from headwise.experiment import weighed
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.seq2seq import Seq2SeqLM
 from headwise.tasks import translating
+from headwise.tasks.corpora import Pair
+from headwise.tasks.metrics import TranslationEvaluation
+from headwise.tasks.tokenization import TokenizerSettings, TranslationTokenizer
 from headwise.tasks.translating import translate
-from headwise.tasks.translation import (
-    EvaluationSettings,
-    Pair,
-    TokenizerSettings,
-    TranslationTokenizer,
-)
 
-SHORT = EvaluationSettings(beam_size=2, max_length_extra=4)
+SHORT = TranslationEvaluation(beam_size=2, max_length_extra=4)
 TEXTS = ["open the file", "", "it", "close the window and open the file", "  \t", "it", "the"]
 
 
@@ -96,7 +95,7 @@ def test_a_text_above_the_budget_is_translated_alone(model, tokenizer, generated
 
 
 def test_settings_reach_the_search(model, tokenizer, generated):
-    settings = EvaluationSettings(
+    settings = TranslationEvaluation(
         beam_size=3, length_penalty=0.6, max_length_ratio=2, max_length_extra=1
     )
     translate(model, tokenizer, ["it"], settings)
@@ -115,7 +114,7 @@ def test_a_translation_has_no_more_subwords_than_allowed(model, tokenizer, monke
         "decode_target",
         lambda self, rows: lengths.extend(map(len, rows)) or decode(self, rows),
     )
-    settings = EvaluationSettings(beam_size=1, max_length_ratio=0, max_length_extra=3)
+    settings = TranslationEvaluation(beam_size=1, max_length_ratio=0, max_length_extra=3)
     translate(model, tokenizer, ["open the file"], settings)
     assert lengths == [1 + 3]
 
@@ -166,14 +165,14 @@ def test_separate_vocabularies_do_not_get_mixed_up():
         network.decoder.layers[0].feed_forward_residual.norm.bias.fill_(1.0)
         network.lm_head.weight[last] = 1.0
     word = tokenizer.decode_target([[last]])[0]
-    settings = EvaluationSettings(beam_size=1, max_length_ratio=0, max_length_extra=2)
+    settings = TranslationEvaluation(beam_size=1, max_length_ratio=0, max_length_extra=2)
     assert translate(network, tokenizer, ["aa"], settings) == [
         tokenizer.decode_target([[last, last]])[0]
     ]
     assert word
 
 
-def test_branches_are_weighed_as_told_and_only_while_translating(tokenizer):
+def test_branches_are_weighed_as_told_and_only_while_asked(tokenizer):
     torch.manual_seed(3)
     sizes = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16}
     config = Seq2SeqConfig(
@@ -190,7 +189,8 @@ def test_branches_are_weighed_as_told_and_only_while_translating(tokenizer):
     uniform = SHORT.model_copy(update={"branches": "uniform"})
     top = SHORT.model_copy(update={"branches": "top-k", "branches_top_k": 1})
     for settings in (SHORT, uniform, top):
-        translate(network, tokenizer, ["open the file"], settings)
+        with weighed(network, settings, Console(quiet=True), "weighted"):
+            translate(network, tokenizer, ["open the file"], settings)
     learned = layer.alpha.tolist()
     largest = [float(a == max(learned)) for a in learned]
     assert seen == [learned, [0.25] * 4, largest]
@@ -202,4 +202,4 @@ def test_branches_are_weighed_as_told_and_only_while_translating(tokenizer):
 )
 def test_top_k_needs_a_number_and_nothing_else_takes_one(options):
     with pytest.raises(ValueError, match="top-k needs a number"):
-        EvaluationSettings(**options)
+        TranslationEvaluation(**options)

@@ -1,11 +1,14 @@
 """What a comparison found: the record that runs leave behind and the report is made of."""
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from pydantic import BaseModel, Field, model_validator
 from typing_extensions import Self
 
-# A run that diverged has NaN among its numbers; the default would write them as null, which
-# cannot be read back.
-_CONFIG = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
+from headwise.tasks.outcome import RECORD, Picture, Sample, Score
+
+Centre = Literal["mean", "median"]
 
 
 class AttentionRecord(BaseModel):
@@ -15,7 +18,7 @@ class AttentionRecord(BaseModel):
     heads (agreement), mechanisms (competition, TIM) or branches (Weighted Transformer).
     """
 
-    model_config = _CONFIG
+    model_config = RECORD
 
     site: str = Field(description="encoder_self, decoder_self or decoder_cross")
     layer: int = Field(description="counted from 0")
@@ -41,7 +44,7 @@ class AttentionRecord(BaseModel):
 class BranchTrajectory(BaseModel):
     """The weights of one module's branches over training (Weighted Transformer)."""
 
-    model_config = _CONFIG
+    model_config = RECORD
 
     site: str = Field(description="encoder_self or decoder_cross")
     layer: int = Field(description="counted from 0")
@@ -57,36 +60,26 @@ class BranchTrajectory(BaseModel):
         return self
 
 
-class Score(BaseModel):
-    """Translation quality on the test part."""
-
-    model_config = _CONFIG
-
-    bleu: float
-    bleu_low: float = Field(description="lower end of the 95% bootstrap interval")
-    bleu_high: float
-    chrf: float
-    bleu_signature: str
-    chrf_signature: str
-
-
 class RunResult(BaseModel):
     """One system trained with one seed."""
 
-    model_config = _CONFIG
+    model_config = RECORD
 
     system: str
     seed: int
     parameters: int
     macs: int = Field(description="multiply-accumulates of one forward pass, see macs_lengths")
-    macs_lengths: tuple[int, int] = Field(description="source and target tokens of that pass")
+    macs_lengths: dict[str, int] = Field(
+        description="encoder, decoder: positions in that pass; one of them where there is but one"
+    )
     steps: int
     seconds: float = Field(description="wall-clock time of training, interruptions apart")
-    validation_loss: float = Field(description="nats per token, of the final model")
+    validation_loss: float = Field(description="of the final model, in the task's unit")
     history: list[dict[str, float]] = Field(
-        description="records with step and one of loss (training) and eval_loss (validation)"
+        description="records with step and loss (training), or eval_loss (validation) and the "
+        "figures that a task measures there, each under its name"
     )
-    score: Score
+    scores: list[Score] = Field(min_length=1, description="systems are ranked by the first")
     attention: list[AttentionRecord] = Field(description="empty for standard attention")
     branches: list[BranchTrajectory] = Field(
         default=[], description="empty unless the system has branches whose weights are learned"
@@ -94,19 +87,19 @@ class RunResult(BaseModel):
 
 
 class PairedTest(BaseModel):
-    """A system against the baseline, on the same test sentences (paired bootstrap)."""
+    """A system against the baseline, on the same test items (paired bootstrap)."""
 
-    model_config = _CONFIG
+    model_config = RECORD
 
     baseline: str
-    bleu_difference: float
+    difference: float = Field(description="of the first score; the system's less the baseline's")
     p_value: float
 
 
 class SystemSummary(BaseModel):
     """A system over its seeds."""
 
-    model_config = _CONFIG
+    model_config = RECORD
 
     name: str
     description: str = Field(description="one line from the recipe, may be empty")
@@ -120,27 +113,84 @@ class SystemSummary(BaseModel):
     paired_test: PairedTest | None = Field(description="of the first seed; None for the baseline")
 
 
-class Sample(BaseModel):
-    """One test sentence and what each system makes of it (first seed)."""
+class ComparedSample(BaseModel):
+    """Something of the test part and what each system makes of it (first seed)."""
 
-    model_config = _CONFIG
+    model_config = RECORD
 
-    source: str
-    reference: str
-    translations: dict[str, str]
+    given: dict[str, str] = Field(
+        description="label to text; what a system sees comes first, what is expected behind it"
+    )
+    made: dict[str, str] = Field(description="system to text")
+
+
+class ComparedPicture(BaseModel):
+    """The same picture of several systems (first seed)."""
+
+    model_config = RECORD
+
+    title: str
+    caption: str = ""
+    pngs: dict[str, str] = Field(description="system to base64; not all systems need have one")
 
 
 class Comparison(BaseModel):
     """Everything the report shows."""
 
-    model_config = _CONFIG
+    model_config = RECORD
 
     title: str
+    task: str = Field(description="what was learned: translation")
+    loss_name: str = Field(description="the unit of the losses: nats per token")
+    item_name: str = Field(description="what the paired bootstrap draws: sentences")
+    centre: Centre = Field("mean", description="of figures over seeds")
     baseline: str = Field(description="the system others are compared with")
     systems: list[SystemSummary] = Field(min_length=1)
-    samples: list[Sample]
-    corpus: dict[str, str] = Field(description="facts about the data, label to value")
+    samples: list[ComparedSample] = []
+    pictures: list[ComparedPicture] = []
+    facts: dict[str, str] = Field(default={}, description="about the data, label to value")
     recipe: str = Field(description="the resolved recipe, as YAML")
     command: str = Field(description="what reproduces the comparison")
     versions: dict[str, str]
     machine: str = Field(description="class of machine, e.g. CPU, 2 cores")
+
+
+class Benchmark(BaseModel):
+    """Comparisons of the same systems on several data sets."""
+
+    model_config = RECORD
+
+    title: str
+    comparisons: dict[str, Comparison] = Field(min_length=1, description="by data set")
+
+
+def compare_samples(samples: Mapping[str, Sequence[Sample]]) -> list[ComparedSample]:
+    """The systems' samples of the same items side by side, first those that differ.
+
+    Args:
+        samples: system to its samples; an item is told by what is given.
+    """
+    found: dict[tuple[tuple[str, str], ...], ComparedSample] = {}
+    for system, of_system in samples.items():
+        for sample in of_system:
+            key = tuple(sample.given.items())
+            compared = found.setdefault(key, ComparedSample(given=sample.given, made={}))
+            compared.made[system] = sample.made
+    return sorted(found.values(), key=lambda sample: len(set(sample.made.values())) == 1)
+
+
+def compare_pictures(pictures: Mapping[str, Sequence[Picture]]) -> list[ComparedPicture]:
+    """The systems' pictures of the same title side by side.
+
+    Args:
+        pictures: system to its pictures; of captions that differ the first is kept.
+    """
+    found: dict[str, ComparedPicture] = {}
+    for system, of_system in pictures.items():
+        for picture in of_system:
+            compared = found.setdefault(
+                picture.title,
+                ComparedPicture(title=picture.title, caption=picture.caption, pngs={}),
+            )
+            compared.pngs[system] = picture.png
+    return list(found.values())

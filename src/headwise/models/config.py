@@ -9,16 +9,16 @@ from headwise.heads.system import Place
 from headwise.models.plan import Spec, build_system, layer_specs
 
 
-class Seq2SeqConfig(PreTrainedConfig):
-    """An encoder-decoder transformer, by default the base model of *Attention Is All You Need*.
+class TransformerConfig(PreTrainedConfig):
+    """What the configurations of all models have in common.
+
+    A subclass sets what its `depths` are made of, and whatever else is its own, before it calls
+    `super().__init__`, which builds every system of the plan once to see that it fits.
 
     Args:
-        vocab_size: number of source tokens; of all tokens where the vocabulary is joint.
-        target_vocab_size: number of target tokens; `vocab_size` if None.
         embed_dim: width of the model (d).
         num_heads: heads of each attention (h).
         ffn_dim: width of the feed-forward's hidden layer.
-        encoder_layers, decoder_layers: depth.
         attention: plan of attention: a system's name, or per site and layer; see
             `headwise.models.plan`.
         norm: layer norm after each residual sum (`post`, as published) or before each
@@ -26,19 +26,99 @@ class Seq2SeqConfig(PreTrainedConfig):
         dropout: dropout of embeddings and of each sub-layer's output.
         attention_dropout: dropout of attention weights.
         ffn_dropout: dropout inside the feed-forward.
+        kwargs: what every configuration of transformers takes, such as `pad_token_id`.
+
+    Raises:
+        ValueError: sizes or plans that do not fit together.
+    """
+
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
+
+    def __init__(
+        self,
+        embed_dim: int = 512,
+        num_heads: int = 8,
+        ffn_dim: int = 2048,
+        attention: str | dict[str, Any] = "standard",
+        norm: str = "post",
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+        ffn_dropout: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        if num_heads < 1:
+            raise ValueError(f"num_heads is {num_heads}, expected a positive number")
+        if embed_dim % num_heads:
+            raise ValueError(
+                f"embed_dim is {embed_dim}, which num_heads = {num_heads} does not divide"
+            )
+        if norm not in ("post", "pre"):
+            raise ValueError(f"norm is {norm!r}, expected 'post' or 'pre'")
+        self.embed_dim = embed_dim
+        self.num_heads = num_heads
+        self.ffn_dim = ffn_dim
+        self.attention = attention
+        self.norm = norm
+        self.dropout = dropout
+        self.attention_dropout = attention_dropout
+        self.ffn_dropout = ffn_dropout
+        self._check_systems()
+        super().__init__(**kwargs)
+
+    def depths(self) -> dict[str, int]:
+        """The sites of the model and how many layers each has, those of one layer in their order:
+        `{"encoder_self": 6, "decoder_self": 6, "decoder_cross": 6}`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no depths()")
+
+    def systems(self) -> dict[str, list[Spec]]:
+        """What the plan puts at each site, layer by layer."""
+        return layer_specs(self.attention, self.depths())
+
+    def place(self, site: str) -> Place:
+        """What a system at `site` has to know of the model."""
+        return Place(
+            site,
+            embed_dim=self.embed_dim,
+            num_heads=self.num_heads,
+            ffn_dim=self.ffn_dim,
+            norm=self.norm,
+            dropout=self.dropout,
+            attention_dropout=self.attention_dropout,
+            ffn_dropout=self.ffn_dropout,
+            cross_attention=site == "decoder_self" and "decoder_cross" in self.depths(),
+        )
+
+    def _check_systems(self) -> None:
+        """Build every system that the plan names once, without memory, to find what cannot be."""
+        with torch.device("meta"):
+            for site, specs in self.systems().items():
+                for index, spec in enumerate(specs):
+                    if spec not in specs[:index]:
+                        build_system(spec, self.place(site))
+
+
+class Seq2SeqConfig(TransformerConfig):
+    """An encoder-decoder transformer, by default the base model of *Attention Is All You Need*.
+
+    Args:
+        vocab_size: number of source tokens; of all tokens where the vocabulary is joint.
+        target_vocab_size: number of target tokens; `vocab_size` if None.
+        encoder_layers, decoder_layers: depth.
         share_embeddings: `all` (source, target and output, which needs a joint vocabulary),
             `target` (target and output) or `none`.
         label_smoothing: probability that the training loss spreads over the vocabulary.
         max_target_length: longest sequence that generation gives unless told otherwise.
         pad_token_id, bos_token_id, eos_token_id: special tokens; decoding starts with
             `decoder_start_token_id`, by default `bos_token_id`.
+        embed_dim, num_heads, ffn_dim, attention, norm, dropout, attention_dropout, ffn_dropout:
+            see `TransformerConfig`.
 
     Raises:
         ValueError: sizes or plans that do not fit together.
     """
 
     model_type = "headwise-seq2seq"
-    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
     attribute_map = {  # noqa: RUF012
         "hidden_size": "embed_dim",
         "num_attention_heads": "num_heads",
@@ -68,14 +148,6 @@ class Seq2SeqConfig(PreTrainedConfig):
         decoder_start_token_id: int | None = None,
         **kwargs: Any,
     ) -> None:
-        if num_heads < 1:
-            raise ValueError(f"num_heads is {num_heads}, expected a positive number")
-        if embed_dim % num_heads:
-            raise ValueError(
-                f"embed_dim is {embed_dim}, which num_heads = {num_heads} does not divide"
-            )
-        if norm not in ("post", "pre"):
-            raise ValueError(f"norm is {norm!r}, expected 'post' or 'pre'")
         if share_embeddings not in ("all", "target", "none"):
             raise ValueError(
                 f"share_embeddings is {share_embeddings!r}, expected 'all', 'target' or 'none'"
@@ -89,24 +161,23 @@ class Seq2SeqConfig(PreTrainedConfig):
             )
         self.vocab_size = vocab_size
         self.target_vocab_size = target_vocab_size
-        self.embed_dim = embed_dim
-        self.num_heads = num_heads
-        self.ffn_dim = ffn_dim
         self.encoder_layers = encoder_layers
         self.decoder_layers = decoder_layers
-        self.attention = attention
-        self.norm = norm
-        self.dropout = dropout
-        self.attention_dropout = attention_dropout
-        self.ffn_dropout = ffn_dropout
         self.share_embeddings = share_embeddings
         self.label_smoothing = label_smoothing
         self.max_target_length = max_target_length
-        self._check_systems()
         start = bos_token_id if decoder_start_token_id is None else decoder_start_token_id
         kwargs.pop("tie_word_embeddings", None)
         kwargs.pop("is_encoder_decoder", None)
         super().__init__(
+            embed_dim=embed_dim,
+            num_heads=num_heads,
+            ffn_dim=ffn_dim,
+            attention=attention,
+            norm=norm,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            ffn_dropout=ffn_dropout,
             pad_token_id=pad_token_id,
             bos_token_id=bos_token_id,
             eos_token_id=eos_token_id,
@@ -116,33 +187,9 @@ class Seq2SeqConfig(PreTrainedConfig):
             **kwargs,
         )
 
-    def systems(self) -> dict[str, list[Spec]]:
-        """What the plan puts at each site, layer by layer."""
-        depths = {
+    def depths(self) -> dict[str, int]:
+        return {
             "encoder_self": self.encoder_layers,
             "decoder_self": self.decoder_layers,
             "decoder_cross": self.decoder_layers,
         }
-        return layer_specs(self.attention, depths)
-
-    def place(self, site: str) -> Place:
-        """What a system at `site` has to know of the model."""
-        return Place(
-            site,
-            embed_dim=self.embed_dim,
-            num_heads=self.num_heads,
-            ffn_dim=self.ffn_dim,
-            norm=self.norm,
-            dropout=self.dropout,
-            attention_dropout=self.attention_dropout,
-            ffn_dropout=self.ffn_dropout,
-            cross_attention=site == "decoder_self",
-        )
-
-    def _check_systems(self) -> None:
-        """Build every system that the plan names once, without memory, to find what cannot be."""
-        with torch.device("meta"):
-            for site, specs in self.systems().items():
-                for index, spec in enumerate(specs):
-                    if spec not in specs[:index]:
-                        build_system(spec, self.place(site))

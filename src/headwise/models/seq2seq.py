@@ -1,28 +1,32 @@
 """The encoder-decoder model, as a Hugging Face model."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel
-from transformers.generation import GenerationMixin
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig
 from transformers.modeling_outputs import BaseModelOutput
-from transformers.utils import ModelOutput
 
-from headwise.heads.system import System
+from headwise.models.base import (
+    DecodingGenerationMixin,
+    HeadwiseModel,
+    HeadwiseOutput,
+    sum_losses,
+    total_cross_entropy,
+)
 from headwise.models.cache import DecodingCache
 from headwise.models.config import Seq2SeqConfig
-from headwise.models.transformer import AuxiliaryLoss, Decoder, Encoder
+from headwise.models.transformer import AuxiliaryLoss, Decoder, Encoder, token_embedding
 
 
 @dataclass
-class Seq2SeqOutput(ModelOutput):
+class Seq2SeqOutput(HeadwiseOutput):
     """What `Seq2SeqLM` returns.
 
     Attributes:
-        loss: the training loss: label-smoothed cross entropy per target token plus
+        loss: the training loss: cross entropy per target token, label-smoothed in training, plus
             `auxiliary_loss`; only if labels were given.
         logits: `(batch, target time, target vocabulary)`.
         token_loss: the cross-entropy part of `loss`.
@@ -31,15 +35,11 @@ class Seq2SeqOutput(ModelOutput):
         encoder_last_hidden_state: `(batch, source time, embed_dim)`.
     """
 
-    loss: Tensor | None = None
-    logits: Tensor | None = None
-    token_loss: Tensor | None = None
-    auxiliary_loss: Tensor | None = None
     past_key_values: DecodingCache | None = None
     encoder_last_hidden_state: Tensor | None = None
 
 
-class Seq2SeqLM(PreTrainedModel, GenerationMixin):
+class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
     """An encoder-decoder transformer whose attention follows a plan.
 
     Vaswani et al. 2017, *Attention Is All You Need*, https://arxiv.org/abs/1706.03762. It has
@@ -57,14 +57,13 @@ class Seq2SeqLM(PreTrainedModel, GenerationMixin):
         >>> translated = model.eval().generate(source, num_beams=2, max_new_tokens=5)
     """
 
+    config: Seq2SeqConfig
     config_class = Seq2SeqConfig
-    base_model_prefix = ""
-    main_input_name = "input_ids"
 
     def __init__(self, config: Seq2SeqConfig) -> None:
         super().__init__(config)
-        self.encoder = Encoder(config)
-        self.decoder = Decoder(config)
+        self.encoder = Encoder(config, token_embedding(config, config.vocab_size))
+        self.decoder = Decoder(config, token_embedding(config, config.target_vocab_size))
         self.lm_head = nn.Linear(config.embed_dim, config.target_vocab_size, bias=False)
         if config.share_embeddings == "all":
             self._tied_weights_keys = {
@@ -111,13 +110,7 @@ class Seq2SeqLM(PreTrainedModel, GenerationMixin):
             use_cache: return `past_key_values`, new if none was given.
             num_items_in_batch: divide the token loss by this in place of the number of labels.
         """
-        for name, value in unused.items():
-            # transformers passes flags of what it does not want; what somebody wants is an error.
-            if value is not None and value is not False:
-                raise TypeError(
-                    f"{name} is not an argument of Seq2SeqLM; attention weights and routing come "
-                    f"from the attention modules themselves, see headwise.models.sites"
-                )
+        self._refuse(unused)
         losses = AuxiliaryLoss()
         encoder_padding = None if attention_mask is None else attention_mask == 0
         if encoder_outputs is None:
@@ -136,36 +129,31 @@ class Seq2SeqLM(PreTrainedModel, GenerationMixin):
         if padding is None and labels is not None:
             padding = _trailing_padding(labels)
         if past_key_values is None and use_cache:
-            past_key_values = self._new_cache()
+            past_key_values = self.new_cache()
         hidden = self.decoder(
-            decoder_input_ids, encoded, padding, encoder_padding, past_key_values, losses
+            decoder_input_ids, padding, losses, past_key_values, encoded, encoder_padding
         )
         logits = self.lm_head(hidden)
-
-        loss = token_loss = None
+        total = None
         if labels is not None:
-            token_loss = self._token_loss(logits, labels, num_items_in_batch)
-            loss = token_loss if losses.total is None else token_loss + losses.total
+            smoothing = self.config.label_smoothing if self.training else 0.0
+            total = total_cross_entropy(logits, labels, smoothing)
         output = Seq2SeqOutput(
-            loss=loss,
             logits=logits,
-            token_loss=token_loss,
-            auxiliary_loss=losses.total,
             past_key_values=past_key_values,
             encoder_last_hidden_state=encoded,
+            **sum_losses(total, labels, num_items_in_batch, losses),
         )
         return output if return_dict is not False else output.to_tuple()
 
-    def _token_loss(self, logits: Tensor, labels: Tensor, num_items: Tensor | int | None) -> Tensor:
-        total = F.cross_entropy(
-            logits.flatten(0, 1).float() if logits.dtype != torch.float64 else logits.flatten(0, 1),
-            labels.flatten(),
-            ignore_index=-100,
-            label_smoothing=self.config.label_smoothing,
-            reduction="sum",
-        )
-        count = (labels != -100).sum().clamp(min=1) if num_items is None else num_items
-        return total / count
+    def head_macs(self, lengths: Mapping[str, int]) -> int:
+        return lengths["decoder"] * self.lm_head.weight.numel()
+
+    def example_inputs(self, lengths: Mapping[str, int]) -> dict[str, Tensor]:
+        return {
+            "input_ids": torch.ones(1, lengths["encoder"], dtype=torch.long),
+            "decoder_input_ids": torch.ones(1, lengths["decoder"], dtype=torch.long),
+        }
 
     def get_encoder(self, modality: str | None = None) -> nn.Module:
         return self.encoder
@@ -200,42 +188,6 @@ class Seq2SeqLM(PreTrainedModel, GenerationMixin):
         """Labels one place to the right, as the decoder sees them."""
         return shift_right(labels, self.config.decoder_start_token_id, self.config.pad_token_id)
 
-    def _new_cache(self) -> DecodingCache:
-        return DecodingCache(self.config.decoder_layers, cross_attention=True)
-
-    def _prepare_cache_for_generation(  # type: ignore[no-untyped-def]
-        self, generation_config, model_kwargs, *args, **kwargs
-    ) -> None:
-        """Called by `generate()`, which would make a cache of keys and values only."""
-        if generation_config.cache_implementation not in (None, "dynamic"):
-            raise ValueError(
-                f"cache_implementation is {generation_config.cache_implementation!r}, expected "
-                f"none: the systems of headwise keep more than keys and values in their cache"
-            )
-        if model_kwargs.get("past_key_values") is None and generation_config.use_cache is not False:
-            model_kwargs["past_key_values"] = self._new_cache()
-
-    def _initialize_weights(self, module: nn.Module, *_: Any) -> None:
-        # In code that is not its own, transformers passes over modules without parameters of
-        # their own, such as standard attention; ours spares what is loaded all by itself.
-        super()._initialize_weights(module)
-
-    def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
-            if module.padding_idx is not None and not _is_loaded(module.weight):
-                with torch.no_grad():
-                    module.weight[module.padding_idx].zero_()
-        elif isinstance(module, System):
-            module.reset_parameters()
-        elif isinstance(module, nn.Linear):
-            nn.init.xavier_uniform_(module.weight)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.LayerNorm):
-            nn.init.ones_(module.weight)
-            nn.init.zeros_(module.bias)
-
 
 def shift_right(labels: Tensor, start: int, padding: int) -> Tensor:
     """`(batch, time)` labels as decoder input: behind a start token, the last one dropped.
@@ -251,10 +203,6 @@ def shift_right(labels: Tensor, start: int, padding: int) -> Tensor:
 def _trailing_padding(labels: Tensor) -> Tensor:
     """`True` behind the last label of each row; a -100 before it is not predicted, but seen."""
     return (labels != -100).flip(1).cumsum(1).flip(1) == 0
-
-
-def _is_loaded(weight: Tensor) -> bool:
-    return getattr(weight, "_is_hf_initialized", False)
 
 
 AutoConfig.register(Seq2SeqConfig.model_type, Seq2SeqConfig)

@@ -16,7 +16,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from headwise.heads.cache import AttentionCache
 from headwise.heads.system import AttentionOutput, Macs, System
 from headwise.models.cache import DecodingCache
-from headwise.models.config import Seq2SeqConfig
+from headwise.models.config import TransformerConfig
 from headwise.models.plan import Spec, build_system, system_class
 
 
@@ -73,7 +73,7 @@ class AuxiliaryLoss:
 class DecoderInputs(NamedTuple):
     """What all layers of a decoder see in one forward pass, beside what the layer below gives."""
 
-    encoded: Tensor  # (batch, source time, embed_dim)
+    encoded: Tensor | None  # (batch, source time, embed_dim), where there is an encoder
     padding: Tensor | None  # (batch, cached + time), `True` at padding, as everywhere here
     query_padding: Tensor | None  # (batch, time), the end of `padding`
     encoder_padding: Tensor | None  # (batch, source time)
@@ -83,7 +83,7 @@ class DecoderInputs(NamedTuple):
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward, unless the attention holds that too."""
 
-    def __init__(self, config: Seq2SeqConfig, self_attention: Spec) -> None:
+    def __init__(self, config: TransformerConfig, self_attention: Spec) -> None:
         super().__init__()
         self.self_attention = _system(config, self_attention, "encoder_self")
         self.self_attention_residual = _residual(config)
@@ -102,16 +102,22 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention, attention over the encoder's output, then feed-forward."""
+    """Causal self-attention, attention over the encoder's output if there is an encoder, then
+    feed-forward, unless the last of these attentions holds that too.
+    """
 
-    def __init__(self, config: Seq2SeqConfig, self_attention: Spec, cross_attention: Spec) -> None:
+    def __init__(
+        self, config: TransformerConfig, self_attention: Spec, cross_attention: Spec | None = None
+    ) -> None:
         super().__init__()
-        self.self_attention = _system(config, self_attention, "decoder_self")
+        self.self_attention = last = _system(config, self_attention, "decoder_self")
         self.self_attention_residual = _residual(config)
-        self.cross_attention = _system(config, cross_attention, "decoder_cross")
-        self.cross_attention_residual = _residual(config)
+        self.cross_attention: System | None = None
+        if cross_attention is not None:
+            self.cross_attention = last = _system(config, cross_attention, "decoder_cross")
+            self.cross_attention_residual = _residual(config)
         self.feed_forward: FeedForward | None = None
-        if self.cross_attention.replaces == "attention":
+        if last.replaces == "attention":
             self.feed_forward = _feed_forward(config)
             self.feed_forward_residual = _residual(config)
 
@@ -134,18 +140,20 @@ class DecoderLayer(nn.Module):
                 )
             ),
         )
-        x = self.cross_attention_residual(
-            x,
-            lambda y: inputs.losses.collect(
-                self.cross_attention(
-                    y,
-                    inputs.encoded,
-                    key_padding_mask=inputs.encoder_padding,
-                    query_padding_mask=inputs.query_padding,
-                    cache=cross_cache,
-                )
-            ),
-        )
+        cross_attention = self.cross_attention
+        if cross_attention is not None:
+            x = self.cross_attention_residual(
+                x,
+                lambda y: inputs.losses.collect(
+                    cross_attention(
+                        y,
+                        inputs.encoded,
+                        key_padding_mask=inputs.encoder_padding,
+                        query_padding_mask=inputs.query_padding,
+                        cache=cross_cache,
+                    )
+                ),
+            )
         if self.feed_forward is None:
             return x
         return self.feed_forward_residual(x, self.feed_forward)
@@ -154,7 +162,7 @@ class DecoderLayer(nn.Module):
 class WholeEncoderLayer(nn.Module):
     """A system that takes the place of an encoder layer, its residual sums and norms included."""
 
-    def __init__(self, config: Seq2SeqConfig, system: Spec) -> None:
+    def __init__(self, config: TransformerConfig, system: Spec) -> None:
         super().__init__()
         self.system = _system(config, system, "encoder_self")
 
@@ -165,7 +173,7 @@ class WholeEncoderLayer(nn.Module):
 class WholeDecoderLayer(nn.Module):
     """A system that takes the place of a decoder layer."""
 
-    def __init__(self, config: Seq2SeqConfig, system: Spec) -> None:
+    def __init__(self, config: TransformerConfig, system: Spec) -> None:
         super().__init__()
         self.system = _system(config, system, "decoder_self")
 
@@ -189,14 +197,18 @@ class WholeDecoderLayer(nn.Module):
         return inputs.losses.collect(out)
 
 
-class Encoder(nn.Module):
-    """Embeddings, positions and encoder layers."""
+class EncoderStack(nn.Module):
+    """Encoder layers over whatever stands for the input.
 
-    main_input_name = "input_ids"  # generate() asks
+    Args:
+        config: of a model with the site `encoder_self`.
+        embedding: what makes the layers' input, in a subclass.
+    """
 
-    def __init__(self, config: Seq2SeqConfig) -> None:
+    def __init__(self, config: TransformerConfig, embedding: nn.Module | None = None) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(config.vocab_size, config.embed_dim, config.pad_token_id)
+        if embedding is not None:
+            self.embedding = embedding
         self.layers = nn.ModuleList(
             (WholeEncoderLayer if _is_whole(spec) else EncoderLayer)(config, spec)
             for spec in config.systems()["encoder_self"]
@@ -204,13 +216,34 @@ class Encoder(nn.Module):
         self.final_norm = _final_norm(config)
         self.dropout = config.dropout
 
-    def encode(self, input_ids: Tensor, padding: Tensor | None, losses: AuxiliaryLoss) -> Tensor:
-        """Token ids `(batch, time)` to `(batch, time, embed_dim)`; `True` is padding."""
-        x = embed(self.embedding, input_ids)
+    def run(self, x: Tensor, padding: Tensor | None, losses: AuxiliaryLoss) -> Tensor:
+        """Dropout, all layers and the norm behind them.
+
+        Args:
+            x: the input, positions included, `(batch, time, embed_dim)`.
+            padding: `(batch, time)`, `True` at padding.
+            losses: collects what the attentions ask to add.
+
+        Returns:
+            `(batch, time, embed_dim)`.
+        """
         x = F.dropout(x, self.dropout, self.training)
         for layer in self.layers:
             x = layer(x, padding, losses)
         return self.final_norm(x)
+
+
+class Encoder(EncoderStack):
+    """Embeddings, positions and encoder layers."""
+
+    main_input_name = "input_ids"  # generate() asks
+
+    def __init__(self, config: TransformerConfig, embedding: nn.Module) -> None:
+        super().__init__(config, embedding)
+
+    def encode(self, input_ids: Tensor, padding: Tensor | None, losses: AuxiliaryLoss) -> Tensor:
+        """Token ids `(batch, time)` to `(batch, time, embed_dim)`; `True` is padding."""
+        return self.run(embed(self.embedding, input_ids, padding), padding, losses)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: object
@@ -221,60 +254,112 @@ class Encoder(nn.Module):
         return BaseModelOutput(last_hidden_state=hidden)
 
 
-class Decoder(nn.Module):
-    """Embeddings, positions and decoder layers."""
+class DecoderStack(nn.Module):
+    """Causal layers over whatever stands for the input, with or without an encoder before them.
 
-    def __init__(self, config: Seq2SeqConfig) -> None:
+    Args:
+        config: of a model with the site `decoder_self`; its layers attend over an encoder's output
+            where there is the site `decoder_cross` too.
+        embedding: what makes the layers' input, in a subclass.
+    """
+
+    def __init__(self, config: TransformerConfig, embedding: nn.Module | None = None) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(
-            config.target_vocab_size, config.embed_dim, config.pad_token_id
-        )
+        if embedding is not None:
+            self.embedding = embedding
         specs = config.systems()
+        no_cross: list[Spec | None] = [None] * len(specs["decoder_self"])
         self.layers = nn.ModuleList(
             WholeDecoderLayer(config, self_spec)
             if _is_whole(self_spec)
             else DecoderLayer(config, self_spec, cross_spec)
             for self_spec, cross_spec in zip(
-                specs["decoder_self"], specs["decoder_cross"], strict=True
+                specs["decoder_self"], specs.get("decoder_cross", no_cross), strict=True
             )
         )
         self.final_norm = _final_norm(config)
         self.dropout = config.dropout
 
-    def forward(
+    def run(
         self,
-        input_ids: Tensor,
-        encoded: Tensor,
+        x: Tensor,
         padding: Tensor | None,
-        encoder_padding: Tensor | None,
-        cache: DecodingCache | None,
         losses: AuxiliaryLoss,
+        cache: DecodingCache | None = None,
+        encoded: Tensor | None = None,
+        encoder_padding: Tensor | None = None,
     ) -> Tensor:
-        """Target ids `(batch, time)` to `(batch, time, embed_dim)`.
+        """Dropout, all layers and the norm behind them.
 
-        `padding` covers cached positions and this call's, `(batch, cached + time)`.
+        Args:
+            x: the input, positions included, `(batch, time, embed_dim)`.
+            padding: of cached positions and this call's, `(batch, cached + time)`, `True` at
+                padding.
+            losses: collects what the attentions ask to add.
+            cache: what earlier calls of a decoding remember; this call adds to it.
+            encoded: what the encoder gave, `(batch, source time, embed_dim)`.
+            encoder_padding: `(batch, source time)`.
+
+        Returns:
+            `(batch, time, embed_dim)`.
         """
-        offset = 0 if cache is None else cache.get_seq_length()
-        time = input_ids.size(1)
-        query_padding = None if padding is None else padding[:, -time:]
+        query_padding = None if padding is None else padding[:, -x.size(1) :]
         inputs = DecoderInputs(encoded, padding, query_padding, encoder_padding, losses)
-        x = embed(self.embedding, input_ids, offset)
         x = F.dropout(x, self.dropout, self.training)
         for index, layer in enumerate(self.layers):
-            x = layer(
-                x,
-                inputs,
-                None if cache is None else cache.self_attention[index],
-                None if cache is None else cache.cross_attention[index],
-            )
+            self_cache = cross_cache = None
+            if cache is not None:
+                self_cache = cache.self_attention[index]
+                cross_cache = cache.cross_attention[index] if cache.cross_attention else None
+            x = layer(x, inputs, self_cache, cross_cache)
         return self.final_norm(x)
 
 
-def embed(embedding: nn.Embedding, input_ids: Tensor, offset: int = 0) -> Tensor:
-    """Embeddings times √d plus sinusoidal positions; the first token stands at `offset`."""
-    x = embedding(input_ids) * math.sqrt(embedding.embedding_dim)
-    positions = torch.arange(offset, offset + input_ids.size(1), device=x.device)
-    return x + sinusoids(positions, embedding.embedding_dim).to(x.dtype)
+class Decoder(DecoderStack):
+    """Embeddings, positions and decoder layers."""
+
+    def __init__(self, config: TransformerConfig, embedding: nn.Module) -> None:
+        super().__init__(config, embedding)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        padding: Tensor | None,
+        losses: AuxiliaryLoss,
+        cache: DecodingCache | None = None,
+        encoded: Tensor | None = None,
+        encoder_padding: Tensor | None = None,
+    ) -> Tensor:
+        """Token ids `(batch, time)` to `(batch, time, embed_dim)`; see `run`."""
+        offset = 0 if cache is None else cache.get_seq_length()
+        x = embed(self.embedding, input_ids, padding, offset)
+        return self.run(x, padding, losses, cache, encoded, encoder_padding)
+
+
+def token_embedding(config: TransformerConfig, vocab_size: int) -> nn.Embedding:
+    """An embedding of tokens as wide as the model."""
+    return nn.Embedding(vocab_size, config.embed_dim, config.pad_token_id)
+
+
+def embed(
+    embedding: nn.Module, input_ids: Tensor, padding: Tensor | None = None, offset: int = 0
+) -> Tensor:
+    """Embeddings times √d plus sinusoidal positions.
+
+    Args:
+        embedding: token ids `(batch, time)` to `(batch, time, embed_dim)`.
+        input_ids: tokens.
+        padding: `(batch, offset + time)`, `True` at padding. A token's position is the number of
+            tokens before it, so that it does not matter on which side the padding stands.
+        offset: how many positions earlier calls have seen.
+    """
+    time = input_ids.size(1)
+    if padding is None:
+        positions = torch.arange(offset, offset + time, device=input_ids.device)  # (time,)
+    else:
+        positions = (~padding).cumsum(1)[:, -time:] - 1  # (batch, time); -1 before all tokens
+    x = embedding(input_ids)  # (batch, time, embed_dim)
+    return x * math.sqrt(x.size(-1)) + sinusoids(positions, x.size(-1)).to(x.dtype)
 
 
 def sinusoids(positions: Tensor, embed_dim: int) -> Tensor:
@@ -290,7 +375,7 @@ def sinusoids(positions: Tensor, embed_dim: int) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :embed_dim]
 
 
-def _system(config: Seq2SeqConfig, spec: Spec, site: str) -> System:
+def _system(config: TransformerConfig, spec: Spec, site: str) -> System:
     return build_system(spec, config.place(site))
 
 
@@ -298,14 +383,14 @@ def _is_whole(spec: Spec) -> bool:
     return system_class(spec["system"]).replaces == "layer"
 
 
-def _feed_forward(config: Seq2SeqConfig) -> FeedForward:
+def _feed_forward(config: TransformerConfig) -> FeedForward:
     return FeedForward(config.embed_dim, config.ffn_dim, config.ffn_dropout)
 
 
-def _residual(config: Seq2SeqConfig) -> Residual:
+def _residual(config: TransformerConfig) -> Residual:
     return Residual(config.embed_dim, config.norm, config.dropout)
 
 
-def _final_norm(config: Seq2SeqConfig) -> nn.Module:
+def _final_norm(config: TransformerConfig) -> nn.Module:
     # With pre-norm nothing has normalised the last residual sum yet.
     return nn.LayerNorm(config.embed_dim) if config.norm == "pre" else nn.Identity()

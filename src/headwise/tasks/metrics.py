@@ -30,13 +30,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.metrics.bleu import BLEUScore
 from sacrebleu.metrics.chrf import CHRFScore
 from sacrebleu.significance import PairedTest
 
-from headwise.heads.weighted import BranchWeights
+from headwise.tasks.settings import EvaluationSettings
 
 # Languages without spaces between words; all others take 13a.
 _TOKENIZERS = {"zh": "zh", "ja": "char"}
@@ -44,10 +44,8 @@ _TOKENIZERS = {"zh": "zh", "ja": "char"}
 BleuKind = Literal["sacrebleu", "tokenized", "compound-split", "pretokenized"]
 
 
-class EvaluationSettings(BaseModel):
+class TranslationEvaluation(EvaluationSettings):
     """How translations are searched for and scored."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     beam_size: int = Field(5, ge=1, description="hypotheses kept by beam search; 1 is greedy")
     length_penalty: float = Field(
@@ -71,29 +69,10 @@ class EvaluationSettings(BaseModel):
         "multi-bleu.perl on a corpus that is tokenised already",
     )
 
-    branches: BranchWeights = Field(
-        "learned",
-        description="κ and α of weighted branches: learned; uniform, random and top-k are the "
-        "ablations of the Weighted Transformer",
-    )
-    branches_top_k: int | None = Field(
-        None, ge=1, description="for branches: top-k, how many of largest α count"
-    )
-    branches_seed: int = Field(0, ge=0, description="for branches: random, of the draw")
-
-    @model_validator(mode="after")
-    def _check_branches(self) -> EvaluationSettings:
-        if (self.branches == "top-k") != (self.branches_top_k is not None):
-            raise ValueError(
-                f"branches is {self.branches!r} and branches_top_k {self.branches_top_k}: "
-                f"top-k needs a number, and nothing else takes one"
-            )
-        return self
-
     def max_length(self, source_length: int) -> int:
         """The most subwords a translation may have, for a source of ``source_length`` subwords.
 
-        >>> EvaluationSettings(max_length_ratio=1.5, max_length_extra=10).max_length(20)
+        >>> TranslationEvaluation(max_length_ratio=1.5, max_length_extra=10).max_length(20)
         40
         """
         return int(self.max_length_ratio * source_length) + self.max_length_extra
@@ -133,7 +112,7 @@ class Comparison:
 def score(
     hypotheses: Sequence[str],
     references: Sequence[str],
-    settings: EvaluationSettings,
+    settings: TranslationEvaluation,
     *,
     language: str | None = None,
     num_bootstrap: int = 1000,
@@ -156,7 +135,7 @@ def score(
 
     Example:
         >>> result = score(["The cat sat on the mat ."], ["The cat sat on the mat."],
-        ...                EvaluationSettings())
+        ...                TranslationEvaluation())
         >>> round(result.bleu, 1), result.bleu_signature.partition("|version")[0]
         (100.0, 'nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp')
     """
@@ -181,7 +160,7 @@ def compare_to_baseline(
     baseline: Sequence[str],
     systems: Mapping[str, Sequence[str]],
     references: Sequence[str],
-    settings: EvaluationSettings,
+    settings: TranslationEvaluation,
     *,
     language: str | None = None,
     num_bootstrap: int = 1000,

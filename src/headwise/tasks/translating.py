@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from headwise.heads.weighted import branches_weighed
 from headwise.models.seq2seq import Seq2SeqLM
-from headwise.tasks.metrics import EvaluationSettings
+from headwise.tasks.metrics import TranslationEvaluation
+from headwise.tasks.pairs import TranslationItem, collate
 from headwise.tasks.tokenization import TranslationTokenizer
-from headwise.tasks.translation import TranslationItem, collate
 from headwise.training.batching import TokenBudgetSampler
 
 
@@ -19,7 +18,7 @@ def translate(
     model: Seq2SeqLM,
     tokenizer: TranslationTokenizer,
     texts: Sequence[str],
-    settings: EvaluationSettings,
+    settings: TranslationEvaluation,
     *,
     batch_tokens: int = 4096,
     advance: Callable[[int], None] | None = None,
@@ -30,8 +29,7 @@ def translate(
         model: put into evaluation.
         tokenizer: of both languages.
         texts: one sentence each; an empty one stays empty.
-        settings: beam size, length penalty, how long a translation may get, and which weights
-            the branches of weighted attention have.
+        settings: beam size, length penalty, and how long a translation may get.
         batch_tokens: source tokens translated at once, times the beam size.
         advance: called with the number of texts that have just been translated.
     """
@@ -42,13 +40,12 @@ def translate(
         advance(len(texts) - len(filled))
     sources = tokenizer.encode_source([texts[index] for index in filled])
     lengths = [len(ids) for ids in sources]
-    branches = (settings.branches, settings.branches_top_k, settings.branches_seed)
     budget = max(batch_tokens // settings.beam_size, *lengths, 1)
     for batch in TokenBudgetSampler(lengths, budget, shuffle=False) if lengths else ():
         items: list[TranslationItem] = [{"input_ids": sources[i], "labels": []} for i in batch]
         inputs = collate(items, tokenizer.pad_token_id)
         limits = [settings.max_length(lengths[i]) for i in batch]
-        with torch.no_grad(), branches_weighed(model, *branches):
+        with torch.no_grad():
             outputs = model.generate(
                 inputs["input_ids"].to(model.device),
                 attention_mask=inputs["attention_mask"].to(model.device),

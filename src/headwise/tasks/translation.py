@@ -1,169 +1,195 @@
-"""Translation: from a corpus to batches, and from translations to scores.
+"""Translation: sentence pairs, an encoder-decoder model, BLEU and chrF of beam search.
 
-The pieces, each in a file of its own and all importable from here:
-
-- :mod:`headwise.tasks.corpora`: settings and loading of parallel corpora;
-- :mod:`headwise.tasks.tokenization`: BPE vocabularies;
-- :mod:`headwise.tasks.metrics`: BLEU, chrF and significance.
-
-Example:
-    >>> from headwise.tasks.translation import *
-    >>> pairs = [Pair("open the file", "ouvrir le fichier"), Pair("open it", "ouvrir ceci")]
-    >>> tokenizer = TranslationTokenizer.train(pairs, TokenizerSettings(vocab_size=270))
-    >>> dataset = TranslationDataset(pairs, tokenizer)
-    >>> batch = collate([dataset[0], dataset[1]], tokenizer.pad_token_id)
-    >>> sorted(batch), len(batch["labels"])
-    (['attention_mask', 'input_ids', 'labels'], 2)
+Its pieces are in files of their own: corpora (`tasks.corpora`), vocabularies
+(`tasks.tokenization`), batches (`tasks.pairs`), search (`tasks.translating`) and scores
+(`tasks.metrics`).
 """
 
-from __future__ import annotations
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, cast
 
-from array import array
-from collections.abc import Callable, Sequence
-from itertools import accumulate
-from typing import TypedDict
+import numpy as np
+from pydantic import Field, model_validator
+from torch import Tensor
+from typing_extensions import Self
 
-import torch
-from torch.utils.data import Dataset
-
-from headwise.tasks.corpora import (
-    Corpus,
-    CorpusNotes,
-    CorpusSettings,
-    FilesCorpus,
-    HubCorpus,
-    InterfaceStringsCorpus,
-    Pair,
-    PartCounts,
-    TextFiles,
-    load_corpus,
-)
-from headwise.tasks.metrics import (
-    Comparison,
-    EvaluationSettings,
-    TranslationScore,
-    compare_to_baseline,
-    score,
-)
-from headwise.tasks.sources import CorpusError
+from headwise.models.base import HeadwiseModel
+from headwise.models.config import Seq2SeqConfig
+from headwise.models.seq2seq import Seq2SeqLM
+from headwise.tasks.corpora import Corpus, CorpusSettings, InterfaceStringsCorpus, load_corpus
+from headwise.tasks.metrics import TranslationEvaluation, compare_to_baseline, score
+from headwise.tasks.outcome import Outcome, Sample, Score
+from headwise.tasks.pairs import TranslationDataset, TranslationItem, collate
+from headwise.tasks.settings import ModelSettings, Recipe
+from headwise.tasks.task import PARTS, Advance, Items, Task
 from headwise.tasks.tokenization import TokenizerSettings, TranslationTokenizer
+from headwise.tasks.translating import translate
 
-__all__ = [
-    "Comparison",
-    "Corpus",
-    "CorpusError",
-    "CorpusNotes",
-    "CorpusSettings",
-    "EvaluationSettings",
-    "FilesCorpus",
-    "HubCorpus",
-    "InterfaceStringsCorpus",
-    "Pair",
-    "PartCounts",
-    "TextFiles",
-    "TokenizerSettings",
-    "TranslationDataset",
-    "TranslationItem",
-    "TranslationScore",
-    "TranslationTokenizer",
-    "collate",
-    "compare_to_baseline",
-    "load_corpus",
-    "score",
-]
-
-IGNORED_LABEL = -100  # what PyTorch's cross entropy leaves out
+TOKENIZER = "tokenizer"
+_SAMPLES = 24
 
 
-class TranslationItem(TypedDict):
-    """One encoded pair; both lists end with ``<eos>``."""
+class TranslationModel(ModelSettings):
+    """Sizes of the encoder-decoder model."""
 
-    input_ids: list[int]
-    labels: list[int]
+    encoder_layers: int = Field(6, ge=1, description="layers of the encoder")
+    decoder_layers: int = Field(6, ge=1, description="layers of the decoder")
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="of the training loss")
+    share_embeddings: Literal["all", "target", "none"] | None = Field(
+        None, description="default: all with a joint vocabulary, else target and output"
+    )
+
+    def config(self, *, joint: bool = True, **encoding: Any) -> Seq2SeqConfig:
+        """The configuration; `joint` says whether there is one vocabulary for both languages."""
+        settings = self.model_dump()
+        shared = settings.pop("share_embeddings") or ("all" if joint else "target")
+        return Seq2SeqConfig(share_embeddings=shared, **settings, **encoding)
 
 
-class TranslationDataset(Dataset[TranslationItem]):
-    """Encoded sentence pairs.
+class TranslationRecipe(Recipe):
+    """What to translate, with what, and how to score it."""
+
+    task: Literal["translation"] = Field("translation", description="what is learned")
+    data: CorpusSettings = Field(
+        default_factory=lambda: InterfaceStringsCorpus(), description="the corpus"
+    )
+    tokenizer: TokenizerSettings = Field(
+        default_factory=lambda: TokenizerSettings(), description="the vocabularies"
+    )
+    model: TranslationModel = Field(
+        default_factory=lambda: TranslationModel(), description="sizes and attention"
+    )
+    evaluation: TranslationEvaluation = Field(
+        default_factory=lambda: TranslationEvaluation(), description="search and scores"
+    )
+
+    @model_validator(mode="after")
+    def _check_vocabularies(self) -> Self:
+        if self.model.share_embeddings == "all" and not self.tokenizer.joint:
+            raise ValueError(
+                "model.share_embeddings is 'all', which needs tokenizer.joint: true; use 'target'"
+            )
+        return self
+
+
+class Translation(Task):
+    """A parallel corpus, encoded.
 
     Args:
-        pairs: sentence pairs, at least one.
-        tokenizer: encodes both sides.
-
-    Attributes:
-        lengths: for each pair its number of source and of target ids, ``<eos>`` included; what a
-            sampler needs to put pairs of similar length together.
-
-    Raises:
-        ValueError: there are no pairs.
+        corpus: sentence pairs in three parts.
+        tokenizer: of both languages.
     """
 
-    def __init__(self, pairs: Sequence[Pair], tokenizer: TranslationTokenizer) -> None:
-        if not pairs:
-            raise ValueError("pairs is empty: there is nothing to train or evaluate on")
-        self._source = _Ragged(tokenizer.encode_source, [pair.source for pair in pairs])
-        self._target = _Ragged(tokenizer.encode_target, [pair.target for pair in pairs])
-        self.lengths: list[tuple[int, int]] = list(
-            zip(self._source.lengths, self._target.lengths, strict=True)
+    recipe_class = TranslationRecipe
+    model_class = Seq2SeqLM
+    # Those of the MoA paper's tables.
+    macs_lengths = {"encoder": 10, "decoder": 10}  # noqa: RUF012
+
+    def __init__(self, corpus: Corpus, tokenizer: TranslationTokenizer) -> None:
+        self.corpus = corpus
+        self.tokenizer = tokenizer
+        self.train, self.validation, self.test = (
+            TranslationDataset(getattr(corpus, part), tokenizer) for part in PARTS
+        )
+        origin, *parts = corpus.notes.summary()
+        vocabulary = f"{tokenizer.source_vocab_size:,} subwords, joint"
+        if not tokenizer.is_joint:
+            vocabulary = (
+                f"{tokenizer.source_vocab_size:,} source and {tokenizer.target_vocab_size:,} "
+                f"target subwords"
+            )
+        facts = dict(cast(tuple[str, str], tuple(part.split(": ", 1))) for part in parts)
+        self.notes = {"corpus": origin, **facts, "vocabulary": vocabulary}
+
+    @classmethod
+    def prepare(cls, recipe: TranslationRecipe, folder: Path | None = None) -> Self:
+        corpus = load_corpus(recipe.data)
+        if folder is not None and (folder / TOKENIZER).is_dir():
+            return cls(corpus, TranslationTokenizer.load(folder / TOKENIZER))
+        return cls(corpus, TranslationTokenizer.train(corpus.train, recipe.tokenizer))
+
+    def save(self, folder: Path) -> None:
+        self.tokenizer.save(folder / TOKENIZER)
+
+    def digest(self) -> str:
+        digest = hashlib.sha256()
+        for part in PARTS:
+            for pair in getattr(self.corpus, part):
+                digest.update("\0".join((part, *pair, "")).encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
+
+    @classmethod
+    def nominal_config(cls, recipe: TranslationRecipe) -> Seq2SeqConfig:
+        """With vocabularies as large as they may be; a small corpus gives fewer subwords."""
+        tokenizer = recipe.tokenizer
+        return recipe.model.config(
+            vocab_size=tokenizer.source_vocab_size or tokenizer.vocab_size,
+            target_vocab_size=tokenizer.target_vocab_size or tokenizer.vocab_size,
+            joint=tokenizer.joint,
         )
 
-    def __len__(self) -> int:
-        return len(self.lengths)
+    def model_config(self, settings: TranslationModel) -> Seq2SeqConfig:
+        tokenizer = self.tokenizer
+        return settings.config(
+            vocab_size=tokenizer.source_vocab_size,
+            target_vocab_size=tokenizer.target_vocab_size,
+            joint=tokenizer.is_joint,
+            pad_token_id=tokenizer.pad_token_id,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+        )
 
-    def __getitem__(self, index: int) -> TranslationItem:
-        return {"input_ids": self._source[index], "labels": self._target[index]}
+    def collate(self, items: list[TranslationItem]) -> dict[str, Tensor]:
+        return collate(items, self.tokenizer.pad_token_id)
+
+    def evaluate(
+        self,
+        model: HeadwiseModel,
+        part: Items,
+        evaluation: TranslationEvaluation,
+        advance: Advance,
+    ) -> Outcome:
+        """BLEU and chrF of the part's translations."""
+        assert isinstance(model, Seq2SeqLM) and isinstance(part, TranslationDataset)
+        sources = [pair.source for pair in part.pairs]
+        references = [pair.target for pair in part.pairs]
+        translations = translate(model, self.tokenizer, sources, evaluation, advance=advance)
+        language = self.corpus.target_language
+        scored = score(translations, references, evaluation, language=language)
+        scores = [
+            Score(name=name, value=value, low=low, high=high, note=signature)
+            for name, value, (low, high), signature in (
+                ("BLEU", scored.bleu, scored.bleu_interval, scored.bleu_signature),
+                ("chrF", scored.chrf, scored.chrf_interval, scored.chrf_signature),
+            )
+        ]
+        samples = [
+            Sample(given={"Source": sources[i], "Reference": references[i]}, made=translations[i])
+            for i in _spread(sources)
+        ]
+        return Outcome(scores=scores, outputs=translations, samples=samples)
+
+    def statistic(self, items: np.ndarray) -> float:
+        raise NotImplementedError("BLEU is no function of figures per sentence")
+
+    def paired_test(
+        self, baseline: Outcome, other: Outcome, evaluation: TranslationEvaluation
+    ) -> tuple[float, float]:
+        """By sacrebleu's paired bootstrap over the sentences of the test part."""
+        found = compare_to_baseline(
+            baseline.outputs,
+            {"other": other.outputs},
+            [pair.target for pair in self.corpus.test],
+            evaluation,
+            language=self.corpus.target_language,
+        )["other"]
+        return found.bleu_delta, found.bleu_p_value
 
 
-class _Ragged:
-    """Lists of ids of any length in one tensor.
-
-    As Python lists, one side of WMT14 (130 million subwords) would take 5 GB, and every worker of
-    a data loader would end up with a copy; a tensor takes a tenth of that and is shared.
-    """
-
-    def __init__(self, encode: Callable[[list[str]], list[list[int]]], texts: list[str]) -> None:
-        ids = array("i")
-        self.lengths: list[int] = []
-        for start in range(0, len(texts), 10_000):  # in pieces, so the lists never all exist
-            for row in encode(texts[start : start + 10_000]):
-                ids.extend(row)
-                self.lengths.append(len(row))
-        # From the array's own memory: torch.tensor would first make a list of Python numbers.
-        self.ids = torch.frombuffer(ids, dtype=torch.int32) if ids else torch.empty(0).int()
-        self.ends = torch.tensor(list(accumulate(self.lengths)))
-
-    def __getitem__(self, index: int) -> list[int]:
-        if not -len(self.ends) <= index < len(self.ends):
-            raise IndexError(f"index {index} is out of range for {len(self.ends)} pairs")
-        index %= len(self.ends)
-        start = self.ends[index - 1] if index else 0
-        return self.ids[start : self.ends[index]].tolist()
-
-
-def collate(items: Sequence[TranslationItem], pad_token_id: int) -> dict[str, torch.Tensor]:
-    """A batch of pairs, padded on the right to its longest source and longest target.
-
-    Args:
-        items: encoded pairs, at least one.
-        pad_token_id: fills up the source.
-
-    Returns:
-        ``input_ids`` and ``attention_mask`` ``(batch, source_time)``, the mask 1 for text and 0
-        for padding, and ``labels`` ``(batch, target_time)`` with -100 for padding; all int64.
-
-    Example:
-        >>> items = [{"input_ids": [7, 2], "labels": [5, 2]}, {"input_ids": [2], "labels": [2]}]
-        >>> collate(items, pad_token_id=0)["labels"]
-        tensor([[   5,    2],
-                [   2, -100]])
-    """
-    source = [item["input_ids"] for item in items]
-    return {
-        "input_ids": _pad(source, pad_token_id),
-        "attention_mask": _pad([[1] * len(row) for row in source], 0),
-        "labels": _pad([item["labels"] for item in items], IGNORED_LABEL),
-    }
-
-
-def _pad(rows: Sequence[Sequence[int]], value: int) -> torch.Tensor:
-    longest = max(map(len, rows))
-    return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows])
+def _spread(sources: Sequence[str]) -> list[int]:
+    """Which sentences to show: of some length, spread over the part."""
+    candidates = [i for i, source in enumerate(sources) if len(source.split()) >= 4]
+    step = max(1, len(candidates) // _SAMPLES)
+    return candidates[::step][:_SAMPLES]

@@ -1,10 +1,26 @@
 """Batches of sequences of similar length under a budget of tokens."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol, cast
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
+
+
+class Items(Protocol):
+    """The items of one part of the data, encoded, as a data set.
+
+    A data set whose items are drawn (masks, noise) may have `set_epoch(epoch)`: what it gives for
+    an index depends on index and epoch alone, so that a run can be resumed.
+    """
+
+    @property
+    def lengths(self) -> Sequence[int | tuple[int, ...]]:
+        """Of each item, or of each of its sides, in tokens, frames or the like."""
+        ...
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> Any: ...
 
 
 class TokenBudgetSampler(Sampler[list[int]]):
@@ -103,18 +119,20 @@ class BatchLoader(DataLoader):
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: Items,
         sampler: TokenBudgetSampler,
         collate: Callable[[list[Any]], dict[str, torch.Tensor]],
     ) -> None:
         # A generator of its own: starting an epoch must not draw from the one that dropout uses.
         super().__init__(
-            dataset,
+            cast(Dataset, dataset),
             batch_sampler=sampler,
             collate_fn=collate,
             generator=torch.Generator().manual_seed(0),
         )
 
     def set_epoch(self, epoch: int) -> None:
-        """Which epoch's order comes next."""
+        """Which epoch's order comes next, and which of its draws, if items are drawn."""
         self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
+        if hasattr(self.dataset, "set_epoch"):
+            self.dataset.set_epoch(epoch)

@@ -4,12 +4,13 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from safetensors.torch import save_file
-from torch.utils.data import Dataset
 from transformers import PreTrainedModel
 
+from headwise.training.batching import Items
 from headwise.training.checkpoints import (
     STATE,
     WEIGHTS,
@@ -18,7 +19,7 @@ from headwise.training.checkpoints import (
     checkpoints,
 )
 from headwise.training.settings import TrainingSettings
-from headwise.training.trainer import Collate, Trainer
+from headwise.training.trainer import Collate, Measure, Trainer
 
 MODEL = "model"
 
@@ -38,18 +39,19 @@ class Run:
     """
 
     model: PreTrainedModel
-    history: list[dict[str, float]]
+    history: list[dict[str, Any]]
     steps: int
 
 
 def run_training(
     model: PreTrainedModel,
-    train: Dataset,
-    validation: Dataset,
+    train: Items,
+    validation: Items,
     collate: Collate,
     settings: TrainingSettings,
     folder: Path,
     *,
+    measure: Measure | None = None,
     label: str = "training",
     console: Console | None = None,
 ) -> Run:
@@ -60,7 +62,15 @@ def run_training(
         CheckpointError: the last checkpoint cannot be read.
     """
     trainer = Trainer(
-        model, train, validation, collate, settings, folder, label=label, console=console
+        model,
+        train,
+        validation,
+        collate,
+        settings,
+        folder,
+        measure=measure,
+        label=label,
+        console=console,
     )
     found = checkpoints(folder)
     if found:

@@ -1,23 +1,22 @@
 """Training: transformers' Trainer with batches by token budget and MAE's two kinds of step."""
 
-import math
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import transformers
 from rich.console import Console
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, TrainingArguments
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import rotate_checkpoints
 
 from headwise.models.parameters import decayed_parameters, gate_parameters
-from headwise.training.batching import BatchLoader, TokenBudgetSampler
+from headwise.training.batching import BatchLoader, Items, TokenBudgetSampler
 from headwise.training.block_coordinate_descent import (
     expert_step,
     gate_step,
@@ -45,6 +44,7 @@ from headwise.training.validation import validation_loss
 
 Batch = dict[str, Tensor]
 Collate = Callable[[list[Any]], Batch]
+Measure = Callable[[Any], dict[str, float]]
 
 
 class Trainer(transformers.Trainer):
@@ -55,7 +55,7 @@ class Trainer(transformers.Trainer):
     losses as if it had not been; checkpoints appear under their name only when they are whole.
     The Weighted Transformer's κ and α learn as `settings.branches` says; records of them by module,
     `{"step": ..., "branches": {path: {"kappa": [...], "alpha": [...]}}}`, are among those of the
-    losses.
+    losses; what `measure` finds is in those of validations, as `{"measured": {name: figure}}`.
     With several processes (`torchrun`, `accelerate launch`) each takes its share of every batch,
     and losses are those of one process.
 
@@ -66,6 +66,7 @@ class Trainer(transformers.Trainer):
         collate: joins items into a batch with `labels`, -100 where nothing is predicted.
         settings: how to train.
         folder: where checkpoints go.
+        measure: figures to follow beside the loss, taken of the model at each validation.
         label: what the progress bar calls the run.
         console: where the bar is drawn.
     """
@@ -77,16 +78,18 @@ class Trainer(transformers.Trainer):
     def __init__(
         self,
         model: PreTrainedModel,
-        train: Dataset,
-        validation: Dataset,
+        train: Items,
+        validation: Items,
         collate: Collate,
         settings: TrainingSettings,
         folder: Path,
         *,
+        measure: Measure | None = None,
         label: str = "training",
         console: Console | None = None,
     ) -> None:
         self.settings = settings
+        self.measure = measure
         self.progress = ProgressBar(label, console or Console(stderr=True))
         self.stop = StopOnInterrupt()
         self._takes_turns = has_experts(model) and settings.gates.method != "joint"
@@ -96,8 +99,8 @@ class Trainer(transformers.Trainer):
         super().__init__(
             model=model,
             args=_arguments(settings, folder, self._takes_turns),
-            train_dataset=train,
-            eval_dataset=validation,
+            train_dataset=cast(Any, train),
+            eval_dataset=cast(Any, validation),
             data_collator=collate,
             callbacks=[EvaluateAtEnd(), self.progress, self.stop],
         )
@@ -110,7 +113,7 @@ class Trainer(transformers.Trainer):
 
     def get_train_dataloader(self) -> DataLoader:
         sampler = self._sampler(self.train_dataset, shuffle=True)
-        return BatchLoader(self.train_dataset, sampler, self.data_collator)
+        return BatchLoader(cast(Items, self.train_dataset), sampler, self.data_collator)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
@@ -265,17 +268,18 @@ class Trainer(transformers.Trainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Mean negative log-likelihood per label, without smoothing and auxiliary losses."""
+        """Mean loss per label, without smoothing and auxiliary losses."""
         loss = validation_loss(
             self.model,
             self.get_eval_dataloader(eval_dataset),
             self.compute_loss_context_manager(),
         )
-        metrics = {
-            f"{metric_key_prefix}_loss": loss,
-            f"{metric_key_prefix}_perplexity": math.exp(min(loss, 700.0)),
-        }
-        self.log(metrics)
+        metrics = {f"{metric_key_prefix}_loss": loss}
+        measured = {}
+        if self.measure is not None and self.args.should_save:
+            with torch.no_grad(), torch.random.fork_rng():
+                measured = self.measure(self.model.eval())
+        self.log({**metrics, "measured": measured} if measured else dict(metrics))
         self.control = self.callback_handler.on_evaluate(
             self.args, self.state, self.control, metrics
         )

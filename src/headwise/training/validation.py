@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -16,10 +15,10 @@ def validation_loss(
     batches: Iterable[dict[str, Tensor]],
     precision: AbstractContextManager | None = None,
 ) -> float:
-    """Mean negative log-likelihood per label, in nats; no smoothing, no auxiliary losses.
+    """Mean loss per label, such as nats per token; no smoothing, no auxiliary losses.
 
     Args:
-        model: put into evaluation.
+        model: put into evaluation, where its `token_loss` is without smoothing.
         batches: keyword arguments of its forward, with `labels`; this process's share of them.
         precision: an autocast context for the forward pass.
     """
@@ -28,10 +27,8 @@ def validation_loss(
     with torch.no_grad(), precision or nullcontext():
         for batch in batches:
             batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
-            logits, labels = model(**batch).logits, batch["labels"]
-            nll = F.cross_entropy(
-                logits.flatten(0, 1).float(), labels.flatten(), ignore_index=-100, reduction="sum"
-            )
-            total += torch.stack([nll.double(), (labels != -100).sum().double()])
-    nll, count = sum_over_replicas(total).tolist()
-    return nll / max(1.0, count)
+            # Divided by 1, the mean over the batch's labels is their sum.
+            loss = model(**batch, num_items_in_batch=1).token_loss
+            total += torch.stack([loss.double(), (batch["labels"] != -100).sum().double()])
+    loss, count = sum_over_replicas(total).tolist()
+    return loss / max(1.0, count)

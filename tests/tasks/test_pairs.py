@@ -6,14 +6,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from headwise.tasks import translation
-from headwise.tasks.translation import (
-    Pair,
-    TokenizerSettings,
-    TranslationDataset,
-    TranslationTokenizer,
-    collate,
-)
+from headwise.tasks.corpora import Pair
+from headwise.tasks.pairs import TranslationDataset, collate
+from headwise.tasks.tokenization import TokenizerSettings, TranslationTokenizer
 
 PAIRS = [
     Pair("open the file", "ouvrir"),
@@ -47,7 +42,7 @@ def test_items_are_the_encoded_pairs(dataset, tokenizer):
 
 @pytest.mark.parametrize("index", [3, -4])
 def test_an_index_out_of_range(dataset, index):
-    with pytest.raises(IndexError, match=f"index {index} is out of range for 3 pairs"):
+    with pytest.raises(IndexError, match=f"index {index} is out of range for 3 texts"):
         dataset[index]
 
 
@@ -90,7 +85,3 @@ def test_a_batch_is_padded_to_its_longest(dataset, tokenizer):
 def test_batches_of_a_data_loader(dataset):
     loader = DataLoader(dataset, batch_size=2, collate_fn=lambda items: collate(items, 0))
     assert [len(batch["labels"]) for batch in loader] == [2, 1]
-
-
-def test_everything_the_task_offers_can_be_imported_from_it():
-    assert all(hasattr(translation, name) for name in translation.__all__)

@@ -1,0 +1,187 @@
+"""What all models have in common: their start, their losses, what stands outside their layers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypedDict
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.generation import GenerationMixin
+from transformers.utils import ModelOutput
+
+from headwise.heads.system import System
+from headwise.models.cache import DecodingCache
+from headwise.models.config import TransformerConfig
+from headwise.models.transformer import AuxiliaryLoss
+
+
+@dataclass
+class HeadwiseOutput(ModelOutput):
+    """What every model returns; some return more.
+
+    Attributes:
+        loss: the training loss, `token_loss` plus `auxiliary_loss`; only if labels were given.
+        logits: what the model predicts.
+        token_loss: the part of `loss` that the task asks for: the sum over all labels that are
+            not -100, divided by `num_items_in_batch`, or by their number.
+        auxiliary_loss: what the attentions ask to add (MoA's balance and z losses), or None.
+    """
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    token_loss: Tensor | None = None
+    auxiliary_loss: Tensor | None = None
+
+
+class Losses(TypedDict):
+    """The losses among the fields of `HeadwiseOutput`."""
+
+    loss: Tensor | None
+    token_loss: Tensor | None
+    auxiliary_loss: Tensor | None
+
+
+class HeadwiseModel(PreTrainedModel):
+    """A transformer whose attention follows the plan of its configuration.
+
+    Its forward takes a batch as keyword arguments, with `labels` that are -100 where nothing is to
+    be predicted, and returns a `HeadwiseOutput`. Its layers stand in stacks named `encoder` and
+    `decoder`, where `headwise.models.sites` finds their systems. A model is complete with
+    `post_init()` at the end of its constructor.
+    """
+
+    config: TransformerConfig
+    config_class: ClassVar[type[TransformerConfig]]
+    base_model_prefix = ""
+    main_input_name = "input_ids"
+
+    def head_macs(self, lengths: Mapping[str, int]) -> int:
+        """Multiply-accumulates of what stands outside the layers, for one sequence.
+
+        Args:
+            lengths: how long it is in each stack: `{"encoder": 10, "decoder": 10}`.
+        """
+        raise NotImplementedError
+
+    def example_inputs(self, lengths: Mapping[str, int]) -> dict[str, Tensor]:
+        """Arguments of a forward pass over one sequence, to measure what it costs."""
+        (length,) = lengths.values()
+        return {"input_ids": torch.ones(1, length, dtype=torch.long)}
+
+    def _initialize_weights(self, module: nn.Module, *_: Any) -> None:
+        # In code that is not its own, transformers passes over modules without parameters of
+        # their own, such as standard attention; ours spares what is loaded all by itself.
+        super()._initialize_weights(module)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
+            if module.padding_idx is not None and not _is_loaded(module.weight):
+                with torch.no_grad():
+                    module.weight[module.padding_idx].zero_()
+        elif isinstance(module, System):
+            module.reset_parameters()
+        elif isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.LayerNorm):
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)
+
+    def _refuse(self, arguments: Mapping[str, Any]) -> None:
+        """Raise `TypeError` for arguments that the model does not know and somebody wants."""
+        for name, value in arguments.items():
+            # transformers passes flags of what it does not want; what somebody wants is an error.
+            if value is not None and value is not False:
+                raise TypeError(
+                    f"{name} is not an argument of {type(self).__name__}; attention weights and "
+                    f"routing come from the attention modules themselves, see "
+                    f"headwise.models.sites"
+                )
+
+
+class DecodingGenerationMixin(GenerationMixin):
+    """`generate()` for models with a decoder, through a cache that all systems can use."""
+
+    config: TransformerConfig
+
+    def new_cache(self) -> DecodingCache:
+        """What the decoder remembers, at the start."""
+        depths = self.config.depths()
+        return DecodingCache(
+            depths["decoder_self"], cross_attention=depths.get("decoder_cross", 0) > 0
+        )
+
+    def _prepare_cache_for_generation(  # type: ignore[no-untyped-def]
+        self, generation_config, model_kwargs, *args, **kwargs
+    ) -> None:
+        """Called by `generate()`, which would make a cache of keys and values only."""
+        if generation_config.cache_implementation not in (None, "dynamic"):
+            raise ValueError(
+                f"cache_implementation is {generation_config.cache_implementation!r}, expected "
+                f"none: the systems of headwise keep more than keys and values in their cache"
+            )
+        if model_kwargs.get("past_key_values") is None and generation_config.use_cache is not False:
+            model_kwargs["past_key_values"] = self.new_cache()
+
+
+def model_class(config: TransformerConfig) -> type[HeadwiseModel]:
+    """The class of the model that has this configuration.
+
+    Raises:
+        ValueError: there is none, or the module that defines it is not imported.
+    """
+    for each in HeadwiseModel.__subclasses__():
+        if getattr(each, "config_class", None) is type(config):
+            return each
+    raise ValueError(
+        f"config is a {type(config).__name__}, expected the config_class of a subclass of "
+        f"HeadwiseModel; import the module that defines it"
+    )
+
+
+def sum_losses(
+    total: Tensor | None,
+    labels: Tensor | None,
+    num_items: Tensor | int | None,
+    auxiliary: AuxiliaryLoss,
+) -> Losses:
+    """The losses of a `HeadwiseOutput`; without labels the auxiliary one alone.
+
+    Args:
+        total: the task's loss, summed over all labels that are not -100.
+        labels: what there was to be predicted.
+        num_items: divide by this, in place of the number of labels that are not -100.
+        auxiliary: what the attentions ask to add.
+    """
+    if total is None or labels is None:
+        return {"loss": None, "token_loss": None, "auxiliary_loss": auxiliary.total}
+    count = (labels != -100).sum().clamp(min=1) if num_items is None else num_items
+    token_loss = total / count
+    loss = token_loss if auxiliary.total is None else token_loss + auxiliary.total
+    return {"loss": loss, "token_loss": token_loss, "auxiliary_loss": auxiliary.total}
+
+
+def total_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Cross entropy summed over all labels that are not -100, in float32 at least.
+
+    Args:
+        logits: `(..., classes)`.
+        labels: `(...)`.
+        label_smoothing: probability that is spread over all classes.
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(
+        logits.flatten(0, -2),
+        labels.flatten(),
+        ignore_index=-100,
+        label_smoothing=label_smoothing,
+        reduction="sum",
+    )
+
+
+def _is_loaded(weight: Tensor) -> bool:
+    return getattr(weight, "_is_hf_initialized", False)
