@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 import headwise as hw
-from headwise.models.transformer import AuxiliaryLoss, Encoder
+from headwise.models.transformer import AuxiliaryLoss, EncoderStack
 
 LAYERS: dict[str, dict[str, Any]] = {
     "standard": {"system": "standard"},
@@ -99,7 +99,7 @@ def encoder_layer(system: dict[str, Any], options: argparse.Namespace) -> nn.Mod
         attention={"encoder_self": {**system, "layers": [0]}},
         dropout=0.0,
     )
-    return Encoder(config).layers[0]
+    return EncoderStack(config).layers[0]
 
 
 def forward_backward(layer: nn.Module, x: Tensor, environment: dict[str, str]) -> None:

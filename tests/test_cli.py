@@ -14,6 +14,8 @@ from headwise import experiment
 from headwise.analysis.verdict import count
 from headwise.cli import app
 from headwise.recipe import load_recipe, shipped_recipes
+from headwise.tasks import translation
+from headwise.tasks.corpora import load_corpus
 
 COMMANDS = ("compare", "cost", "train", "evaluate", "translate", "recipes")
 
@@ -88,8 +90,8 @@ def test_train_prints_what_it_read_did_and_left(world):
     done = headwise("train", world / "numerals.yaml", "--system", "moa", "--output", folder)
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
-    assert lines[0] == "text files train.en, train.fr"
-    assert lines[1].startswith("train: ")
+    assert lines[0] == "Data: text files train.en, train.fr"
+    assert lines[1].startswith("Train: ")
     assert re.search(
         r"^moa: step 3/6 loss \d\.\d+ valid \d\.\d+ [\d,]+ tokens/s$", done.stdout, re.M
     )
@@ -116,12 +118,12 @@ def test_the_default_folder_names_recipe_and_system(world, tmp_path, monkeypatch
 def test_evaluate_gives_the_scores_of_the_run(run):
     done = headwise("evaluate", run)
     assert done.exit_code == 0
-    score = json.loads((run / "result.json").read_text())["score"]
+    bleu, chrf = json.loads((run / "result.json").read_text())["scores"]
     assert re.search(r"^test: \d+ sentences$", done.stdout, re.M)
-    interval = f"[{score['bleu_low']:.2f}, {score['bleu_high']:.2f}]"
-    assert f"BLEU {score['bleu']:.2f} {interval}  {score['bleu_signature']}" in done.stdout
-    assert f"chrF {score['chrf']:.2f} [" in done.stdout
-    assert score["chrf_signature"] in done.stdout
+    interval = f"[{bleu['low']:.2f}, {bleu['high']:.2f}]"
+    assert f"BLEU {bleu['value']:.2f} {interval}  {bleu['note']}" in done.stdout
+    assert f"chrF {chrf['value']:.2f} [" in done.stdout
+    assert chrf["note"] in done.stdout
 
 
 def test_evaluate_takes_another_part_and_other_settings(run):
@@ -148,10 +150,10 @@ def test_translate_gives_a_line_for_each_line(run, tmp_path):
 
 def test_translate_gives_what_the_run_kept(run, world):
     pairs = dict(numerals.pairs(120))
-    corpus = experiment.load_corpus(experiment.open_run(run)[0].data)
+    corpus = load_corpus(experiment.open_run(run)[0].data)
     assert {pair.source for pair in corpus.test} < set(pairs)
     done = headwise("translate", run, stdin="\n".join(pair.source for pair in corpus.test))
-    assert done.stdout == (run / "translations.txt").read_text(encoding="utf-8")
+    assert done.stdout == (run / "outputs.txt").read_text(encoding="utf-8")
 
 
 def test_translate_of_nothing_is_nothing(run):
@@ -192,7 +194,7 @@ def test_compare_takes_all_systems_and_the_recipes_seed(world, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     seen = {}
 
-    def spy(file, systems, seeds, folder, command, console, match):
+    def spy(file, systems, seeds, folder, command, console, *, datasets, match):
         seen.update(systems=systems, seeds=seeds, folder=str(folder))
 
     monkeypatch.setattr("headwise.comparison.compare_systems", spy)
@@ -243,7 +245,7 @@ def test_cost_of_the_papers():
 @pytest.mark.parametrize("lengths", ["10", "10,0", "a,b", "1,2,3", ""])
 def test_wrong_lengths(lengths):
     said = refused("cost", "--lengths", lengths)
-    assert f"--lengths is {lengths!r}, expected source and target tokens: 10,10" in said
+    assert f"--lengths is {lengths!r}, expected tokens of the encoder and decoder: 10,10" in said
 
 
 # What is refused
@@ -372,7 +374,7 @@ def test_ctrl_c_outside_of_training(world, tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(experiment, "load_corpus", interrupted)
+    monkeypatch.setattr(translation, "load_corpus", interrupted)
     done = headwise("train", world / "numerals.yaml", "--output", tmp_path / "run")
     assert done.exit_code == 130
     assert "stopped. The same command goes on from here." in done.stderr
@@ -380,18 +382,18 @@ def test_ctrl_c_outside_of_training(world, tmp_path, monkeypatch):
 
 STOPPED = """
 import os, signal, sys
-from headwise import experiment
 from headwise.analysis.verdict import count
 from headwise.cli import app
+from headwise.tasks import translation
 
-join = experiment.collate
+join = translation.collate
 def interrupted_in_the_second_step(items, padding):
     interrupted_in_the_second_step.calls += 1
     if interrupted_in_the_second_step.calls == 2:
         os.kill(os.getpid(), signal.SIGINT)
     return join(items, padding)
 interrupted_in_the_second_step.calls = 0
-experiment.collate = interrupted_in_the_second_step
+translation.collate = interrupted_in_the_second_step
 sys.argv = ["headwise", *sys.argv[1:]]
 app()
 """

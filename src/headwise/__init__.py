@@ -8,9 +8,13 @@ from headwise.heads.moa import MixtureOfAttentionHeads
 from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
 from headwise.heads.tim import IndependentMechanismsLayer
 from headwise.heads.weighted import BranchedAttention, branches_weighed
+from headwise.models.causal_lm import CausalLM, CausalLMConfig
+from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
 from headwise.models.config import Seq2SeqConfig
+from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
 from headwise.models.parameters import gate_parameters, other_parameters, output_parameters
 from headwise.models.seq2seq import Seq2SeqLM
+from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
 
 __version__ = "0.1.0"
 
@@ -20,8 +24,12 @@ __all__ = [
     "AttentionCache",
     "AttentionOutput",
     "BranchedAttention",
+    "CausalLM",
+    "CausalLMConfig",
     "IndependentMechanismsLayer",
     "Macs",
+    "MaskedLM",
+    "MaskedLMConfig",
     "MixtureOfAttentionHeads",
     "MixtureOfAttentiveExperts",
     "MultiHeadAttention",
@@ -29,6 +37,10 @@ __all__ = [
     "Routing",
     "Seq2SeqConfig",
     "Seq2SeqLM",
+    "SequenceClassifier",
+    "SequenceClassifierConfig",
+    "SpeechEnhancer",
+    "SpeechEnhancerConfig",
     "System",
     "branches_weighed",
     "gate_parameters",

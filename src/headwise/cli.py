@@ -2,10 +2,10 @@
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -281,6 +281,71 @@ def translate(
             typer.echo(line)
 
 
+@app.command()
+def generate(
+    run: RunFolder,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option(help="Text to go on from; may be given several times. Of language models."),
+    ] = None,
+    number: Annotated[
+        int | None, typer.Option(min=1, help="How many texts for each prompt, or images.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="PNG to write; of image models.", show_default="RUN.png")
+    ] = None,
+    changes: Changes = None,
+) -> None:
+    """Write text behind a prompt, or draw images, with a finished run.
+
+    How they are drawn says evaluation.generation of a language model's recipe, and evaluation
+    of an image model's: --set evaluation.generation.temperature=0.7.
+    """
+    with _clear_errors():
+        from headwise.experiment import FolderError, open_run
+
+        _quiet()
+        recipe, model = open_run(run, changes or [])
+        if recipe.task == "language-modelling":
+            _refuse("--output", output, recipe.task)
+            _write_texts(run, recipe, model, prompt or [""], number or 1)
+        elif recipe.task == "images":
+            _refuse("--prompt", prompt, recipe.task)
+            _draw_images(run, recipe, model, output or Path(f"{run.name}.png"), number or 16)
+        else:
+            raise FolderError(
+                f"{run} is a run of {recipe.task}, expected one of language-modelling or images"
+            )
+
+
+@app.command()
+def enhance(
+    run: RunFolder,
+    source: Annotated[Path, typer.Argument(metavar="IN", help="Sound file: WAV, FLAC, ...")],
+    target: Annotated[
+        Path, typer.Argument(metavar="OUT", help="Sound file to write, of the same length.")
+    ],
+    changes: Changes = None,
+) -> None:
+    """Take the noise out of a recording of speech, however long, with a finished run."""
+    with _clear_errors():
+        from headwise.experiment import weighed
+        from headwise.tasks.audio import audio_info
+        from headwise.tasks.enhancing import enhance_file
+        from headwise.tasks.speech import SpeechEnhancement
+
+        _quiet()
+        recipe, model = _open(run, SpeechEnhancement, changes)
+        console = Console(stderr=True)
+        samples = audio_info(source).samples
+        with (
+            weighed(model, recipe.evaluation, console, run.name),
+            _bar(samples, console) as advance,
+        ):
+            enhance_file(model, recipe.evaluation, source, target, advance)
+        Console().print(f"written: {target}", soft_wrap=True, highlight=False, markup=False)
+
+
 @contextmanager
 def _clear_errors(when_stopped: str = "") -> Iterator[None]:
     """Mistakes of the user as one message in place of a traceback."""
@@ -326,6 +391,57 @@ def _open(
     return recipe, model
 
 
+def _refuse(option: str, value: object, task: str) -> None:
+    if value is not None:
+        raise ValueError(f"{option} is not for a run of {task}; leave it out")
+
+
+def _write_texts(run: Path, recipe: Any, model: Any, prompts: Sequence[str], number: int) -> None:
+    from headwise.experiment import weighed
+    from headwise.tasks.generating import generate_text
+    from headwise.tasks.language_modelling import TOKENIZER
+    from headwise.tasks.tokenization import TextTokenizer
+
+    tokenizer = TextTokenizer.load(run / TOKENIZER)
+    settings = recipe.evaluation.generation
+    with weighed(model, recipe.evaluation, Console(stderr=True), run.name):
+        for i in range(number):
+            drawn = settings.model_copy(update={"seed": settings.seed + i})
+            texts = generate_text(model, tokenizer, prompts, drawn)
+            for prompt, text in zip(prompts, texts, strict=True):
+                typer.echo((prompt + text).removesuffix("\n"))
+
+
+def _draw_images(run: Path, recipe: Any, model: Any, output: Path, number: int) -> None:
+    from headwise.experiment import weighed
+    from headwise.files import write_bytes
+    from headwise.tasks.drawing import draw_samples
+    from headwise.tasks.palette import Raster
+
+    settings = recipe.evaluation
+    with weighed(model, settings, Console(stderr=True), run.name):
+        png = draw_samples(
+            model,
+            Raster.load(run),
+            number,
+            seed=settings.seed,
+            temperature=settings.temperature,
+            top_k=settings.top_k,
+        )
+    write_bytes(output, png)
+    Console().print(f"written: {output}", soft_wrap=True, highlight=False, markup=False)
+
+
+@contextmanager
+def _bar(total: int, console: Console) -> Iterator[Callable[[int], None]]:
+    """A bar of something that takes a while, and the time left."""
+    from rich.progress import Progress
+
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda count: progress.advance(task, count)
+
+
 def _split(names: str) -> list[str]:
     return [name.strip() for name in names.split(",") if name.strip()]
 
@@ -333,7 +449,7 @@ def _split(names: str) -> list[str]:
 def _names(option: str, text: str | None) -> list[str]:
     names = _split(text or "")
     if len(set(names)) < len(names):
-        raise ValueError(f"{option} is {text!r}, expected different names by commas")
+        raise ValueError(f"{option} is {text!r}, expected different {option[2:]} by commas")
     return names
 
 

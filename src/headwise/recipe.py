@@ -105,7 +105,10 @@ class RecipeFile:
         parts["data"] = self._raw["datasets"][dataset] if dataset else None
         for part, changes in parts.items():
             if changes:
-                base[part] = _merge(base.get(part) or {}, changes)
+                before = base.get(part) or {}
+                # The keys of one kind of corpus are not those of another.
+                other = "corpus" in changes and changes["corpus"] != before.get("corpus")
+                base[part] = _merge({} if other else before, changes)
         changes = [change for change in self._changes if change[0][0] not in lists]
         where = f", system {system}" if system else ""
         where += f", data set {dataset}" if dataset else ""

@@ -1,19 +1,24 @@
 """Made-up comparisons for the tests of the report."""
 
+import base64
 import math
 import random
+import struct
+import zlib
 from dataclasses import dataclass
 
 from headwise.analysis.results import (
     AttentionRecord,
+    Benchmark,
     BranchTrajectory,
+    ComparedPicture,
+    ComparedSample,
     Comparison,
     PairedTest,
     RunResult,
-    Sample,
-    Score,
     SystemSummary,
 )
+from headwise.tasks.outcome import Score
 
 SITES = ("encoder_self", "decoder_self", "decoder_cross")
 LONG = "The quick brown fox jumps over the lazy dog, and then it does so once again. " * 12
@@ -53,17 +58,23 @@ def comparison(
     made = [_system(name, number, seeds, layers) for number, name in enumerate(systems)]
     return Comparison(
         title="English → French interface strings",
+        task="translation",
+        loss_name="nats per token",
+        item_name="sentences",
         baseline="standard",
         systems=made,
         samples=[
-            Sample(source=source, reference=reference, translations=_translate(reference, systems))
+            ComparedSample(
+                given={"Source": source, "Reference": reference},
+                made=_translate(reference, systems),
+            )
             for source, reference in [
                 ("Close tab & save <b>all</b>", "Fermer l'onglet et tout enregistrer"),
                 (HOSTILE, "Ceci n'est pas un « script » & c'est tout"),
                 (LONG, LONG.replace("quick", "vif")),
             ]
         ],
-        corpus={"pairs": "2,541 training, 300 validation, 300 test", "vocabulary": "2,000 joint"},
+        facts={"pairs": "2,541 training, 300 validation, 300 test", "vocabulary": "2,000 joint"},
         recipe="training:\n  max_steps: 600\n  learning_rate: 0.001\nname: <recipe>\n",
         command="headwise compare interface-strings --systems standard,mae-7,moa --seeds 0",
         versions={"headwise": "0.1.0", "torch": "2.8.0"},
@@ -75,7 +86,7 @@ def _system(name: str, number: int, seeds: int, layers: int) -> SystemSummary:
     made = FIGURES.get(name, FIGURES["standard"])
     test = PairedTest(
         baseline="standard",
-        bleu_difference=made.bleu - FIGURES["standard"].bleu,
+        difference=made.bleu - FIGURES["standard"].bleu,
         p_value=made.p_value,
     )
     return SystemSummary(
@@ -97,19 +108,25 @@ def _run(name: str, number: int, seed: int, layers: int) -> RunResult:
         seed=seed,
         parameters=1_534_208 + 20_000 * number,
         macs=41_200_000 + 400_000 * number,
-        macs_lengths=(24, 24),
+        macs_lengths={"encoder": 24, "decoder": 24},
         steps=600,
         seconds=190.0 + 30 * number,
         validation_loss=loss,
         history=_history(loss, noise),
-        score=Score(
-            bleu=bleu,
-            bleu_low=bleu - 1.9,
-            bleu_high=bleu + 2.1,
-            chrf=bleu + 22,
-            bleu_signature="nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp",
-            chrf_signature="nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no",
-        ),
+        scores=[
+            Score(
+                name="BLEU",
+                value=bleu,
+                low=bleu - 1.9,
+                high=bleu + 2.1,
+                note="nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp",
+            ),
+            Score(
+                name="chrF",
+                value=bleu + 22,
+                note="nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no",
+            ),
+        ],
         attention=[
             _record(site, layer, made, noise)
             for site in made.sites
@@ -180,3 +197,129 @@ def _translate(reference: str, systems: tuple[str, ...]) -> dict[str, str]:
         name: reference if number == 1 else reference.replace("et", "ou") + " <i>?</i>"
         for number, name in enumerate(systems)
     }
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How the scores of another task look; the first is better where BLEU is."""
+
+    task: str
+    loss_name: str
+    item_name: str
+    scores: tuple[Score, ...]
+    spread: float  # of the first score, for a point of BLEU
+    stack: str
+
+
+KINDS = {
+    "language-modelling": Kind(
+        "language-modelling",
+        "nats per token",
+        "blocks",
+        (
+            Score(name="word perplexity", value=88.0, low=0, high=0, higher_is_better=False),
+            Score(name="bits per byte", value=1.934, higher_is_better=False, digits=3),
+        ),
+        -2.0,
+        "decoder",
+    ),
+    "images": Kind(
+        "images",
+        "nats per pixel",
+        "images",
+        (Score(name="Bits per dimension", value=3.2, low=0, high=0, digits=3,
+               higher_is_better=False, note="of quantised pixels"),),
+        -0.02,
+        "decoder",
+    ),
+    "classification": Kind(
+        "classification",
+        "nats per example",
+        "examples",
+        (Score(name="Accuracy", value=76.0, low=0, high=0),),
+        1.0,
+        "encoder",
+    ),
+    "speech": Kind(
+        "speech-enhancement",
+        "squared error",
+        "utterances",
+        (
+            Score(name="PESQ", value=2.41, low=0, high=0, digits=2),
+            Score(name="PESQ noisy", value=1.97, digits=2),
+            Score(name="SI-SDR", value=12.3),
+            Score(name="SI-SDR noisy", value=8.1),
+        ),
+        0.05,
+        "encoder",
+    ),
+}  # fmt: skip
+
+
+def of_task(kind: str, systems: tuple[str, ...] = ALL, seeds: int = 1) -> Comparison:
+    """The same systems on another task."""
+    made, look = comparison(systems, seeds=seeds), KINDS[kind]
+    made.task, made.loss_name, made.item_name = look.task, look.loss_name, look.item_name
+    made.title, made.samples = kind, []
+    for system in made.systems:
+        if system.paired_test is not None:
+            system.paired_test.difference *= look.spread
+        for run in system.runs:
+            lead = (run.scores[0].value - FIGURES["standard"].bleu) * look.spread
+            first, *further = look.scores
+            run.scores = [_moved(first, lead, abs(look.spread)), *further]
+            run.macs_lengths = {look.stack: 784}
+            run.attention = [r for r in run.attention if r.site == "encoder_self"]
+            for record in [*run.attention, *run.branches]:
+                record.site = f"{look.stack}_self"
+            run.branches = run.branches[: len(run.attention)]
+    return made
+
+
+def _moved(score: Score, lead: float, room: float) -> Score:
+    value = score.value + lead
+    ends = {} if score.low is None else {"low": value - room, "high": value + room}
+    return score.model_copy(update={"value": value, **ends})
+
+
+def benchmark(
+    systems: tuple[str, ...] = ("standard", "mae-7", "moa"), seeds: int = 3, data_sets: int = 3
+) -> Benchmark:
+    """Classification of several data sets."""
+    names = ("SeLen", "WC", "BShift", "TopConst", "Tense", "SubjNum", "ObjNum", "SOMO", "TreeD")
+    found = {}
+    for number, name in enumerate((*names, "CoordInv")[:data_sets]):
+        made = of_task("classification", systems, seeds)
+        made.title = f"probing, {name}"
+        for system in made.systems:
+            for run in system.runs:
+                run.scores[0].value += number
+            if system.paired_test is not None:
+                system.paired_test.difference -= 0.6 * number
+        found[name] = made
+    return Benchmark(title="probing", comparisons=found)
+
+
+def png(width: int = 40, height: int = 20, shade: int = 128) -> str:
+    """A plain grey PNG, as base64."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        check = zlib.crc32(kind + data)
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", check)
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    rows = b"".join(
+        b"\0" + bytes((shade + 3 * row + 2 * column) % 256 for column in range(width))
+        for row in range(height)
+    )
+    parts = (chunk(b"IHDR", head), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b""))
+    return base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(parts)).decode("ascii")
+
+
+def picture(title: str, systems: tuple[str, ...], width: int = 300) -> ComparedPicture:
+    """Another picture for each system."""
+    return ComparedPicture(
+        title=title,
+        caption="Left the image, right who wins each pixel.",
+        pngs={name: png(width, width // 2, 20 * n) for n, name in enumerate(systems)},
+    )

@@ -7,9 +7,15 @@ import pytest
 from rich.console import Console
 
 from headwise.analysis.cost import count_parameters, model_cost
-from headwise.analysis.papers import encoder, encoder_decoder, published_figures
+from headwise.analysis.papers import (
+    encoder,
+    encoder_decoder,
+    language_model,
+    published_figures,
+)
 from headwise.analysis.published import Figure, Paper, Printed, papers_summary, papers_tables
 from headwise.models.config import Seq2SeqConfig
+from headwise.models.masked_lm import MaskedLMConfig
 from headwise.models.seq2seq import Seq2SeqLM
 
 
@@ -31,6 +37,7 @@ DIFFERENT = {
     ("Peng", "WikiText-103, gates of 16 layers", "params"),
     ("Lamb", "TIM-All-Layers, 12 of 12", "params"),
     ("Lamb", "saving of a TIM layer, d=768", "share"),
+    ("Lamb", "speech enhancement, TIM, d=512", "params"),
     ("Zhang", "En–Fr Transformer base (Vaswani et al.)", "params"),
     *(("Zhang", f"masked, {e}", "MACs") for e in ("8K8E128D", "8K8E256D", "8K16E256D")),
     *(("Zhang", f"masked, {e}", "MACs") for e in ("8K32E256D", "8K64E256D")),
@@ -59,7 +66,7 @@ def test_the_tables_of_moa_are_met_without_help_from_rounding(papers):
         ("Ahmed", ["36M", "50M", "65M", "80M", "213M", "+192"]),
         ("Li", ["88.0M", "+12.6M", "+25.2M", "+37.8M", "100.6M", "94.3M", "92.2M", "90.1M"]),
         ("Li", ["264M", "297M", "92M", "112M", "337M"]),
-        ("Peng", ["61M", "63M", "39M", "41M", "2M", "7M", "3–5%", "2.08", "247M"]),
+        ("Peng", ["61M", "63M", "39M", "41M", "2M", "7M", "3–5%", "2.08", "247M", "249M"]),
         ("Lamb", ["110M", "130M", "30–40%", "6M"]),
         ("Zhang", ["604M", "628M", "841M", "524M", "631M", "654M", "1220M", "2090M", "2550M"]),
         ("Zhang", ["87M", "125M", "83M", "123M", "200M", "65M", "210M", "151M", "256M", "204M"]),
@@ -80,13 +87,33 @@ def test_a_masked_language_model_has_positions_and_the_output_of_roberta(papers)
     assert ours["masked, 8K64E256D"] == model + 8 * (module - 4 * (d * d + d))
 
 
+@pytest.mark.parametrize(
+    ("plan", "moa"), [("standard", "Transformer, 8 heads"), ({"size": "8K32E256D"}, "8K32E256D")]
+)
+def test_ours_is_that_but_for_learned_positions_and_their_norm(papers, plan, moa):
+    attention = plan if plan == "standard" else {"system": "moa", **plan}
+    config = MaskedLMConfig(vocab_size=50_265, layers=8, attention=attention)
+    cost = model_cost(config, {"encoder": 128})
+    figures = {f.what: f.ours for f in papers["Zhang"].figures if f.model == f"masked, {moa}"}
+    assert figures["params"] == cost.parameters.total + 512 * 512 + 2 * 512
+    assert figures["MACs"] == (cost.linear_macs if plan == "standard" else cost.macs)
+
+
+def test_a_language_model_with_adaptive_embeddings():
+    d, ffn, norm = 1024, 4096, 2 * 1024
+    layer = 4 * (d * d + d) + 2 * d * ffn + ffn + d + 2 * norm
+    words = 20_000 * d + 40_000 * d // 4 + 207_735 * d // 16
+    maps = d * d + d * d // 4 + d * d // 16
+    assert language_model("standard") == 16 * layer + norm + words + maps + 2 * d
+
+
 # What the figures are counted from
 
 
 @pytest.mark.parametrize("plan", ["standard", "mae", "weighted", {"system": "moa"}, "tim"])
 def test_a_stack_with_words_is_the_model(plan):
     config = Seq2SeqConfig(vocab_size=1000, attention=plan)
-    cost = model_cost(config, 9, 9)
+    cost = model_cost(config, {"encoder": 9, "decoder": 9})
     stack = encoder_decoder(plan)
     assert stack.parameters(1000) == cost.parameters.total
     assert stack.macs(9, 1000).linear == cost.linear_macs

@@ -7,9 +7,13 @@ import torch
 
 from headwise.analysis.recording import record_attention
 from headwise.heads.system import AttentionOutput, Routing, System
+from headwise.models.causal_lm import CausalLM, CausalLMConfig
+from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
 from headwise.models.config import Seq2SeqConfig
+from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
 from headwise.models.seq2seq import Seq2SeqLM
 from headwise.models.sites import attention_sites
+from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
 
 MOA = {"system": "moa", "size": "2K5E4D"}
 AGREEMENT = {"system": "agreement"}
@@ -174,6 +178,84 @@ def test_mechanisms_of_whole_layers_without_padding(site):
     assert (record.kind, record.experts, len(winners)) == ("competition", 2, 14)
     assert record.load == pytest.approx([winners.count(m) / 14 for m in range(2)])
     assert record.entropy == pytest.approx(entropy(competition), rel=1e-5)
+
+
+def _tokens(sequences):
+    joined = batch(*sequences)
+    return {"input_ids": joined["input_ids"], "attention_mask": joined["attention_mask"]}
+
+
+def _blocks(sequences):
+    """Labels are the tokens themselves, the first of them not predicted."""
+    joined = batch(*sequences)
+    joined["labels"][:, 0] = -100
+    return joined
+
+
+def _labelled(sequences):
+    return _tokens(sequences) | {"labels": torch.tensor([s[0] % 2 for s in sequences])}
+
+
+def _frames(sequences):
+    """A spectrum for each token."""
+    joined = _tokens(sequences)
+    spectra = torch.rand(20, 129, generator=torch.Generator().manual_seed(0))
+    clean = spectra.log()[joined["input_ids"]]
+    padding = joined["attention_mask"] == 0
+    return {
+        "inputs": spectra[joined["input_ids"]],
+        "attention_mask": joined["attention_mask"],
+        "labels": clean.masked_fill(padding.unsqueeze(-1), -100),
+    }
+
+
+SIZES = {"embed_dim": 8, "num_heads": 4, "ffn_dim": 8, "layers": 1}
+OTHERS = {
+    "causal-lm": (lambda **plan: CausalLM(CausalLMConfig(20, **SIZES, **plan)), _blocks),
+    "adaptive": (
+        lambda **plan: CausalLM(CausalLMConfig(20, adaptive_cutoffs=[8], **SIZES, **plan)),
+        _blocks,
+    ),
+    "masked-lm": (
+        lambda **plan: MaskedLM(MaskedLMConfig(20, **SIZES, **plan)),
+        lambda sequences: batch(*sequences),
+    ),
+    "classifier": (
+        lambda **plan: SequenceClassifier(SequenceClassifierConfig(20, **SIZES, **plan)),
+        _labelled,
+    ),
+    "speech": (
+        lambda **plan: SpeechEnhancer(
+            SpeechEnhancerConfig(8000, front_channels=[8], **SIZES, **plan)
+        ),
+        _frames,
+    ),
+}
+SYSTEMS = {
+    "mae": "mae",
+    "moa": MOA,
+    "agreement": AGREEMENT,
+    "tim": {"system": "tim", "num_mechanisms": 2, "layers": [0]},
+}
+
+
+@pytest.mark.parametrize("system", list(SYSTEMS))
+@pytest.mark.parametrize("kind", list(OTHERS))
+def test_models_of_other_tasks_with_and_without_padding(kind, system):
+    """Together with padding they are recorded as each alone."""
+    make, collate = OTHERS[kind]
+    torch.manual_seed(0)
+    network = make(attention=SYSTEMS[system])
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.7)
+    (together,) = record_attention(network, [collate(SEQUENCES[:2]), collate(SEQUENCES[2:])])
+    (alone,) = record_attention(network, [collate([sequence]) for sequence in SEQUENCES])
+    assert together.site == (
+        "encoder_self" if kind in ("masked-lm", "classifier") else "decoder_self"
+    )
+    assert together.load == pytest.approx(alone.load)
+    assert together.entropy == pytest.approx(alone.entropy, rel=1e-4)
+    assert together.entropy_percentiles == pytest.approx(alone.entropy_percentiles, rel=1e-4)
 
 
 def decide(network, *routings):

@@ -1,18 +1,24 @@
 """The report: complete, safe to open, and whole or absent."""
 
-import json
 import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from synthetic import ALL, HOSTILE, LONG, comparison
+from synthetic import ALL, HOSTILE, KINDS, LONG, comparison, of_task, picture, png
 
 from headwise.analysis import report
 from headwise.analysis.report import render_report, write_report
-from headwise.analysis.results import BranchTrajectory, Comparison
-from headwise.analysis.verdict import verdict
+from headwise.analysis.results import (
+    BranchTrajectory,
+    ComparedPicture,
+    Comparison,
+    compare_pictures,
+    compare_samples,
+)
+from headwise.analysis.verdict import heading, verdict
+from headwise.tasks.outcome import Picture, Sample
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
@@ -69,7 +75,8 @@ def three() -> Page:
 def _diverge(made: Comparison, system: int, run: int, step: int) -> None:
     broken = made.systems[system].runs[run]
     broken.validation_loss = math.nan
-    broken.score.bleu = broken.score.bleu_low = broken.score.bleu_high = 0.0
+    for score in broken.scores:
+        score.value = score.low = score.high = 0.0
     for record in broken.history:
         for key in {"loss", "eval_loss"} & set(record):
             if record["step"] > step:
@@ -111,8 +118,8 @@ def test_ids_are_unique_and_references_lead_somewhere(three: Page) -> None:
 
 def test_nothing_is_fetched_or_run(three: Page) -> None:
     for tag, attributes in three.tags:
-        assert tag not in ("script", "link", "img", "iframe", "object", "image")
-        assert "src" not in attributes
+        assert tag not in ("script", "link", "iframe", "object", "image")
+        assert (attributes.get("src") or "data:image/png;base64,").startswith("data:image/png;")
         assert not any(name.startswith("on") for name in attributes)
         assert all((attributes[k] or "").startswith("#") for k in attributes if "href" in k)
     policy = next(m for m in three.all("meta") if "http-equiv" in m)
@@ -131,7 +138,7 @@ def test_hostile_names_are_text_everywhere() -> None:
     made = comparison()
     name = '"><b>$x_1$&'
     made.systems[1].name = made.title = name
-    made.samples[0].translations[name] = "x"
+    made.samples[0].made[name] = "x"
     page = Page(render_report(made))
     assert "b" not in page.texts
     assert page.texts["h1"] == page.texts["title"][:1] == [name]
@@ -176,13 +183,13 @@ def test_a_single_system_has_no_comparison() -> None:
 
 def test_without_curves_samples_and_facts() -> None:
     made = comparison(("standard", "moa"))
-    made.samples, made.corpus = [], {}
+    made.samples, made.facts = [], {}
     for system in made.systems:
         system.runs[0].history = []
     page = Page(render_report(made))
     assert "No losses were recorded." in page.texts["p"]
-    assert "Sample translations" not in page.texts["h2"]
-    assert "Corpus" not in page.texts["h3"]
+    assert "Samples" not in page.texts["h2"]
+    assert "Data" not in page.texts["h3"]
 
 
 def test_histories_of_validation_alone_and_of_a_single_record() -> None:
@@ -312,24 +319,149 @@ def test_what_was_matched_is_under_the_name() -> None:
     assert any("chosen by --match parameters" in text for text in page.texts["li"])
 
 
-def test_a_comparison_written_before_there_were_branches_loads() -> None:
-    made = comparison()
-    old = made.model_dump(mode="json")
-    for system in old["systems"]:
-        del system["matched"]
-        for run in system["runs"]:
-            del run["branches"]
-            for record in run["attention"]:
-                del record["entropy_percentiles"]
-    read = Comparison.model_validate_json(json.dumps(old))
-    assert read.systems[1].runs[0].branches == []
-    page = Page(render_report(read))
-    assert page.row("Encoder self-attention", "0")[2] == "8"
-
-
 def test_branches_and_percentiles_survive_their_file() -> None:
     made = comparison(ALL)
     assert Comparison.model_validate_json(made.model_dump_json()) == made
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_other_tasks_in_their_own_words(kind: str) -> None:
+    made = of_task(kind, ("standard", "tim"))
+    page = Page(render_report(made))
+    text = "".join(page.texts["body"])
+    scores = made.systems[0].runs[0].scores
+    assert f"{heading(scores[0].name)} with its 95% interval" in page.texts["figcaption"]
+    assert f"Loss, {made.loss_name}" in page.texts["text"]
+    is_text = kind == "language-modelling"
+    assert ("erplexity" in text) == is_text
+    assert not any(word in text for word in ("BLEU", "chrF", "translat", "sentence"))
+    # A single stack needs no name.
+    assert "Layers: share of each mechanism" in page.texts["figcaption"]
+    assert "Encoder" not in text
+    assert "Decoder" not in text
+    assert len(page.row("standard", "0", "600")) == 5 + is_text + len(scores)
+
+
+def test_sites_of_a_single_stack() -> None:
+    page = Page(render_report(of_task("images", ("standard", "mae-7", "weighted"))))
+    assert "Self-attention: share of each expert" in page.texts["figcaption"]
+    assert page.texts["h4"] == ["Self-attention"]
+    assert not any(word in "".join(page.texts["body"]) for word in ("Decoder", "Encoder"))
+
+
+def test_figures_measured_during_training() -> None:
+    made = comparison(("standard", "moa"), seeds=2)
+    assert "Measured during training" not in Page(render_report(made)).texts["h3"]
+    for system in made.systems:
+        for run in system.runs:
+            for record in run.history:
+                if "eval_loss" in record:
+                    record["specialisation"] = record["step"] / 1000
+                    record["half_share"] = math.nan
+    page = Page(render_report(made))
+    assert "Measured during training" in page.texts["h3"]
+    labels = [svg.get("aria-label") or "" for svg in page.all("svg")]
+    assert (
+        "Specialisation of each system over the steps of training. Last: standard 0.6; moa 0.6."
+        in labels
+    )
+    assert not any("Half share" in label for label in labels)  # never a number
+
+
+def test_samples_say_where_a_system_found_what_was_expected() -> None:
+    made = comparison(("standard", "moa"))
+    made.samples = made.samples[:1]
+    made.samples[0].given = {"Sentence": "fine", "Label": "good"}
+    made.samples[0].made = {"standard": "fine", "moa": "good"}
+    page = Page(render_report(made))
+    assert page.texts["dt"][:4] == ["Sentence", "Label", "standard", "moa"]
+    assert page.texts["dd"][2:4] == ["fine", "good ✓ as the label"]
+
+
+def test_pictures_of_systems_side_by_side() -> None:
+    names = ("standard", "moa")
+    made = comparison(names)
+    same = ComparedPicture(title="Given", pngs=dict.fromkeys(names, png()))
+    made.pictures = [picture("Map <1>", names), same]
+    page = Page(render_report(made))
+    assert "Pictures" in page.texts["h2"]
+    images = page.all("img")
+    assert [image["alt"] for image in images] == [
+        "Map <1>: standard",
+        "Map <1>: moa",
+        "Given: all systems",
+    ]
+    sources = [*made.pictures[0].pngs.values(), png()]
+    assert [image["src"] for image in images] == [f"data:image/png;base64,{s}" for s in sources]
+    assert all(image["loading"] == "lazy" for image in images)
+    # Of 40 pixels: enlarged, but not blurred.
+    assert [(i["width"], i["height"], i.get("class")) for i in images[1:]] == [
+        ("300", "150", None),
+        ("200", "100", "pixels"),
+    ]
+    policy = next(m for m in page.all("meta") if "http-equiv" in m)
+    assert "img-src data:" in (policy["content"] or "")
+
+
+def test_a_picture_of_one_system_and_one_that_is_no_png() -> None:
+    made = comparison(("standard", "moa"))
+    made.pictures = [ComparedPicture(title="Odd", pngs={"moa": '"><b>not base64'})]
+    page = Page(render_report(made))
+    (image,) = page.all("img")
+    assert image["alt"] == "Odd: moa"
+    assert "width" not in image
+    assert "b" not in page.texts
+
+
+def test_of_many_pictures_most_are_folded_away() -> None:
+    made = comparison(("standard",))
+    made.pictures = [picture(f"Number {n}", ("standard",)) for n in range(20)]
+    page = Page(render_report(made))
+    assert len(page.all("img")) == 20
+    assert "14 more" in page.texts["summary"]
+    made.pictures = made.pictures[:6]
+    assert "more" not in " ".join(Page(render_report(made)).texts["summary"])
+
+
+def test_names_of_scores_are_text() -> None:
+    made = comparison(("standard", "moa"))
+    for system in made.systems:
+        for score in system.runs[0].scores:
+            score.name, score.note = f"<b>{score.name}</b>", "<i>note</i>"
+    page = Page(render_report(made))
+    assert not {"b", "i"} & set(page.texts)
+    assert "<b>BLEU</b> <i>note</i>\n<b>chrF</b> <i>note</i>" in page.texts["pre"]
+
+
+def test_scores_without_intervals_or_notes() -> None:
+    made = comparison(("standard", "moa"))
+    for system in made.systems:
+        system.paired_test = None
+        for score in system.runs[0].scores:
+            score.low, score.high, score.note = None, None, ""
+    page = Page(render_report(made))
+    assert "BLEU" in page.texts["figcaption"]
+    assert "Scores" not in page.texts["h3"]
+    assert "interval" not in "".join(page.texts["main"])
+
+
+def test_samples_and_pictures_are_put_side_by_side() -> None:
+    def sample(text: str, made: str) -> Sample:
+        return Sample(given={"Source": text}, made=made)
+
+    samples = compare_samples(
+        {"a": [sample("1", "x"), sample("2", "y")], "b": [sample("1", "x"), sample("2", "z")]}
+    )
+    assert [(s.given["Source"], s.made) for s in samples] == [
+        ("2", {"a": "y", "b": "z"}),
+        ("1", {"a": "x", "b": "x"}),
+    ]
+    one, two = (Picture(title=title, caption="c", png=png()) for title in ("one", "two"))
+    pictures = compare_pictures({"a": [one], "b": [two, one]})
+    assert [(p.title, p.caption, list(p.pngs)) for p in pictures] == [
+        ("one", "c", ["a", "b"]),
+        ("two", "c", ["b"]),
+    ]
 
 
 def test_a_trajectory_has_a_row_for_each_step() -> None:

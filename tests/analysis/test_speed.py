@@ -8,6 +8,7 @@ from headwise.analysis.speed import relative_step_times
 from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.seq2seq import Seq2SeqLM
+from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
 from headwise.training.settings import GateSettings
 
 UNIFORM = {"encoder_self": {"system": "mae", "gate": "uniform"}}
@@ -130,6 +131,31 @@ def test_real_times_are_positive():
     assert list(times) == list(models)
     assert times["standard"] == 1.0
     assert all(ratio > 0 for ratio in times.values())
+
+
+def test_models_of_other_tasks():
+    def enhancer(attention):
+        config = SpeechEnhancerConfig(
+            8000,
+            front_channels=[8],
+            layers=1,
+            embed_dim=8,
+            num_heads=4,
+            ffn_dim=8,
+            attention=attention,
+        )
+        return SpeechEnhancer(config)
+
+    batch = {
+        "inputs": torch.rand(2, 5, 129),
+        "attention_mask": torch.ones(2, 5, dtype=torch.long),
+        "labels": torch.rand(2, 5, 129),
+    }
+    models = {"standard": enhancer("standard"), "mae": enhancer("mae")}
+    gates = dict.fromkeys(models, GateSettings())
+    times = relative_step_times(models, gates, [batch], repetitions=1)
+    assert times["standard"] == 1.0
+    assert times["mae"] > 0
 
 
 @pytest.mark.parametrize("plan", ["standard", "mae"])

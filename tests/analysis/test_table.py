@@ -5,16 +5,26 @@ import math
 
 import pytest
 from rich.console import Console
-from synthetic import ALL, comparison
+from synthetic import ALL, comparison, of_task
 
+from headwise.analysis.cells import Cell, Row
 from headwise.analysis.results import Comparison
 from headwise.analysis.table import (
-    HEADERS,
     comparison_table,
     perplexity,
+    table_columns,
     table_notes,
     table_rows,
 )
+from headwise.analysis.verdict import heading
+
+
+def _headers(made: Comparison) -> list[str]:
+    return [column.header for column in table_columns(made)]
+
+
+def _cell(made: Comparison, row: Row, header: str) -> Cell:
+    return row.cells[_headers(made).index(header)]
 
 
 def _printed(made: Comparison, width: int = 100) -> str:
@@ -43,7 +53,7 @@ def test_everything_but_perplexity_fits_into_a_terminal(
     assert "…" not in text
     assert all(name in text for name in names if len(name) < 20)
     for row in table_rows(made):
-        for header, cell in zip(HEADERS, row.cells, strict=True):
+        for header, cell in zip(_headers(made), row.cells, strict=True):
             if header != "Perplexity":
                 assert cell.figure in text
                 assert all(detail in text for detail in cell.details)
@@ -59,7 +69,10 @@ def test_a_narrow_terminal_shows_less_but_nothing_cut_off(width: int) -> None:
     header, *lines = text.split("System")[1].splitlines()
     for row in table_rows(made):
         assert row.name in text
-        for title, cell in (("BLEU", row.bleu), ("Difference", row.difference)):
+        for title, cell in (
+            ("BLEU", _cell(made, row, "BLEU")),
+            ("Difference", _cell(made, row, "BLEU against baseline")),
+        ):
             assert title in header
             assert all(part in text for part in (cell.figure, *cell.details))
     shown = [name in header for name in ("Loss", "Time", "Params", "MACs", "chrF")]
@@ -96,13 +109,99 @@ def test_significance_is_a_sign() -> None:
 def test_a_time_that_was_not_measured() -> None:
     made = comparison(("standard", "moa"))
     made.systems[1].relative_step_time = None
-    assert [row.step_time.figure for row in table_rows(made)] == ["1.00×", "–"]
+    assert [_cell(made, r, "Time per step").figure for r in table_rows(made)] == ["1.00×", "–"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "headers"),
+    [
+        (
+            "language-modelling",
+            [
+                "Validation perplexity",
+                "Word perplexity",
+                "Word perplexity against baseline",
+                "Bits per byte",
+            ],
+        ),
+        ("images", ["Bits per dimension", "Bits per dimension against baseline"]),
+        ("classification", ["Accuracy", "Accuracy against baseline"]),
+        ("speech", ["PESQ", "PESQ against baseline", "PESQ noisy", "SI-SDR", "SI-SDR noisy"]),
+    ],
+)
+def test_columns_of_other_tasks(kind: str, headers: list[str]) -> None:
+    made = of_task(kind)
+    cost = ["Parameters", "MACs", "Time per step", "Validation loss"]
+    assert _headers(made) == cost + headers
+    assert f"Loss: {made.loss_name}, on the validation part" in table_notes(made)[0]
+    assert f"over the test {made.item_name}" in " ".join(table_notes(made))
+    assert "over a sequence of 784." in table_notes(made)[0]
+    first = heading(made.systems[0].runs[0].scores[0].name)
+    for width in (120, 80, 60, 44):
+        text = _printed(made, width)
+        assert "…" not in text
+        assert max(map(len, text.splitlines())) <= width
+        for row in table_rows(made):
+            for header in (first, f"{first} against baseline"):
+                assert all(line in text for line in _cell(made, row, header).lines)
+
+
+def test_scores_that_are_better_when_they_are_low() -> None:
+    made = of_task("language-modelling")
+    assert (
+        "Word perplexity and bits per byte: on the test part, lower is better."
+        in (table_notes(made)[0])
+    )
+    text = " ".join(_printed(made).split())
+    assert "Word perplexity with its 95% interval, lower is better. Lower is better: bits" in text
+    row = next(row for row in table_rows(made) if row.name == "mae-7")
+    assert _cell(made, row, "Word perplexity") == Cell("86.2", ("[84.2, 88.2]",))
+    better = _cell(made, row, "Word perplexity against baseline")
+    assert better == Cell("−1.8 *", ("p = 0.012",), significant=True)
+
+
+def test_medians_where_the_task_reports_them() -> None:
+    made = of_task("classification", ("standard", "moa"), seeds=3)
+    for run, value in zip(made.systems[1].runs, (70.0, 71.0, 90.0), strict=True):
+        run.scores[0].value = value
+    assert _cell(made, table_rows(made)[1], "Accuracy").lines[:2] == ("77.0", "± 11.3")
+    made.centre = "median"
+    assert _cell(made, table_rows(made)[1], "Accuracy").lines[:2] == ("71.0", "± 11.3")
+    assert any(note.startswith("Figures with ± are the median and") for note in table_notes(made))
+    assert "Median ± over seeds" in _printed(made)
+
+
+def test_a_score_without_interval_and_one_that_a_run_lacks() -> None:
+    made = of_task("speech", ("standard", "moa"))
+    for system in made.systems:
+        system.runs[0].scores[0].low = None
+        system.paired_test = None
+    del made.systems[1].runs[0].scores[2:]
+    made.systems[0].runs[0].scores[1].value = math.nan
+    row, other = table_rows(made)
+    assert _cell(made, row, "PESQ") == Cell("2.41")
+    assert _cell(made, row, "PESQ noisy") == _cell(made, other, "SI-SDR") == Cell("–")
+    assert "interval" not in " ".join(table_notes(made)) + _printed(made)
+    assert "bootstrap" not in " ".join(table_notes(made)) + _printed(made)
+
+
+def test_a_test_without_a_number_is_none() -> None:
+    made = comparison(("standard", "moa"))
+    made.systems[1].paired_test.p_value = math.nan
+    assert _cell(made, table_rows(made)[1], "BLEU against baseline") == Cell("–")
+
+
+@pytest.mark.parametrize(("loss", "text"), [(0.0123, "0.0123"), (12.3, "12.300"), (0.0, "0.000")])
+def test_small_losses_keep_three_digits(loss: float, text: str) -> None:
+    made = of_task("speech", ("standard",))
+    made.systems[0].runs[0].validation_loss = loss
+    assert _cell(made, table_rows(made)[0], "Validation loss").figure == text
 
 
 def test_perplexity_of_any_loss() -> None:
     made = comparison(("standard",))
     assert perplexity(1000.0) == math.inf
     made.systems[0].runs[0].validation_loss = 1000.0
-    assert table_rows(made)[0].perplexity.figure == "–"
+    assert _cell(made, table_rows(made)[0], "Perplexity").figure == "–"
     made.systems[0].runs[0].validation_loss = 30.0
-    assert table_rows(made)[0].perplexity.figure == "1.1e+13"
+    assert _cell(made, table_rows(made)[0], "Perplexity").figure == "1.1e+13"

@@ -3,7 +3,8 @@
 import math
 import re
 
-from synthetic import ALL, comparison
+import pytest
+from synthetic import ALL, comparison, of_task
 
 from headwise.analysis.results import Comparison, SystemSummary
 from headwise.analysis.verdict import verdict
@@ -14,10 +15,11 @@ def _with_bleu(**bleu: float) -> Comparison:
     made = comparison(tuple(name.replace("_", "-") for name in bleu))
     for system, value in zip(made.systems, bleu.values(), strict=True):
         for run in system.runs:
-            run.score.bleu, run.score.bleu_low, run.score.bleu_high = value, value - 1, value + 1
+            score = run.scores[0]
+            score.value, score.low, score.high = value, value - 1, value + 1
             run.validation_loss = math.nan if math.isnan(value) else 2.0
         if system.paired_test is not None:
-            system.paired_test.bleu_difference = value - bleu["standard"]
+            system.paired_test.difference = value - bleu["standard"]
     return made
 
 
@@ -91,7 +93,7 @@ def test_seeds_may_contradict_the_test_of_the_first() -> None:
     made = comparison(("standard", "mae-7"), seeds=3)
     assert "mean of 3 seeds): 0.9 above the baseline" in verdict(made)
     assert "by the paired bootstrap (+0.9 in the first seed, p = 0.012)" in verdict(made)
-    made.systems[1].paired_test.bleu_difference = -0.4
+    made.systems[1].paired_test.difference = -0.4
     assert "the first seed alone says significantly the opposite (−0.4 in" in verdict(made)
 
 
@@ -109,3 +111,51 @@ def test_one_system_and_no_baseline() -> None:
         "moa reaches 26.9 BLEU (95% interval 25.0 to 29.0) with 1.53M parameters."
     )
     assert "there is no baseline" in verdict(comparison(("moa", "mae-7")))
+
+
+@pytest.mark.parametrize(
+    ("kind", "start"),
+    [
+        ("language-modelling", "86.2 word perplexity (95% interval 84.2 to 88.2): 1.8 below"),
+        ("images", "3.182 bits per dimension (95% interval 3.162 to 3.202): 0.018 below"),
+        ("classification", "76.9 accuracy (95% interval 75.9 to 77.9): 0.9 above"),
+        ("speech", "2.46 PESQ (95% interval 2.41 to 2.50): 0.04 above"),
+    ],
+)
+def test_other_scores_whichever_way_they_are_better(kind: str, start: str) -> None:
+    said = verdict(of_task(kind))
+    assert said.startswith(f"mae-7 is best, {start} the baseline standard, a significant")
+    assert said.endswith(
+        "Of the others, tim is significantly better than the baseline; weighted is significantly "
+        "worse than it; agreement and moa show no significant difference from it."
+    )
+
+
+def test_a_baseline_of_lowest_perplexity() -> None:
+    made = of_task("language-modelling", ("standard", "weighted"))
+    assert verdict(made).startswith(
+        "No system beats the baseline standard, 88.0 word perplexity (95% interval 86.0 to 90.0): "
+        "the closest, weighted, is 1.6 above, a significant difference"
+    )
+    made.systems[1].runs[0].scores[0].value = 87.97
+    assert "less than 0.1 below the baseline" in verdict(made)
+    made.systems[1].runs[0].scores[0].value = 88.0
+    assert "the closest, weighted, is level with it" in verdict(made)
+
+
+def test_the_median_of_seeds() -> None:
+    made = of_task("classification", ("standard", "moa"), seeds=3)
+    made.centre = "median"
+    made.systems[1].runs[2].scores[0].value = 99.0
+    assert "moa is best, 76.8 accuracy (median of 3 seeds): 0.5 above" in verdict(made)
+
+
+def test_a_score_without_interval_and_without_a_value() -> None:
+    made = of_task("speech", ("standard", "moa"))
+    for system in made.systems:
+        system.runs[0].scores[0].low = system.runs[0].scores[0].high = None
+    assert verdict(made).startswith("moa is best, 2.44 PESQ: 0.02 above the baseline")
+    made.systems[0].runs[0].scores[0].value = math.nan
+    assert verdict(made) == "Only moa gave a result, 2.44 PESQ: the other systems gave none."
+    made.systems[1].runs[0].scores[0].value = math.nan
+    assert verdict(made) == "No system has a PESQ."

@@ -95,6 +95,29 @@ def test_embeddings_are_scaled_and_start_at_the_offset():
     torch.testing.assert_close(x[0], expected)
 
 
+def test_a_token_stands_behind_the_tokens_before_it_whatever_the_padding():
+    embedding = nn.Embedding(9, 6)
+    ids = torch.tensor([[0, 0, 3, 4], [3, 4, 0, 0], [3, 0, 4, 0]])
+    x = embed(embedding, ids, ids == 0)
+    expected = embed(embedding, torch.tensor([[3, 4]]))[0]
+    for row, places in enumerate([[2, 3], [0, 1], [0, 2]]):
+        torch.testing.assert_close(x[row, places], expected)
+    seen = torch.tensor([[True, False, False, False, True]])
+    x = embed(embedding, torch.tensor([[4, 0]]), seen, offset=3)
+    torch.testing.assert_close(x[0, 0], embed(embedding, torch.tensor([[4]]), offset=2)[0, 0])
+
+
+def test_padding_may_stand_before_a_source():
+    made = hw.Seq2SeqLM(config()).eval()
+    source, target = tokens(1, 4), tokens(1, 3)
+    behind, before = (nn.functional.pad(source, pad) for pad in ((0, 2), (2, 0)))
+    alone = made(input_ids=source, decoder_input_ids=target).logits
+    for padded_source in (behind, before):
+        mask = (padded_source != 0).long()
+        out = made(input_ids=padded_source, attention_mask=mask, decoder_input_ids=target)
+        torch.testing.assert_close(out.logits, alone, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["dropout", "attention_dropout", "ffn_dropout"])
 def test_each_dropout_is_of_training_only(kind):
     made = hw.Seq2SeqLM(config(**{kind: 0.5})).eval()

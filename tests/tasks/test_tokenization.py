@@ -14,6 +14,9 @@ from headwise.tasks.corpora import Pair
 from headwise.tasks.tokenization import (
     MIN_VOCAB_SIZE,
     SPECIAL_TOKENS,
+    TEXT_SPECIAL_TOKENS,
+    TextTokenizer,
+    TextTokenizerSettings,
     TokenizerSettings,
     TranslationTokenizer,
 )
@@ -212,3 +215,94 @@ def test_a_tokenizer_cut_short_is_an_error_that_names_the_folder(joint, tmp_path
     file.write_text(file.read_text()[:1000])
     with pytest.raises(ValueError, match=r"tokenizer: the tokenizer cannot be read"):
         TranslationTokenizer.load(tmp_path / "tokenizer")
+
+
+# --- one language -----------------------------------------------------------------------------
+
+LINES = ["open the file", "close the file", "open the window", "", "close it"]
+TEXT = TextTokenizer.train(LINES, TextTokenizerSettings(vocab_size=285))
+WORDS = TextTokenizer.train(LINES, TextTokenizerSettings(type="word", min_frequency=1))
+
+
+@pytest.mark.parametrize("tokenizer", [TEXT, WORDS])
+def test_one_language_has_a_mask_as_well(tokenizer):
+    ids = tokenizer.tokenizer.convert_tokens_to_ids(list(TEXT_SPECIAL_TOKENS))
+    assert ids == [0, 1, 2, 3, 4]
+    named = (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id)
+    assert (*named, tokenizer.unk_token_id, tokenizer.mask_token_id) == (0, 1, 2, 3, 4)
+
+
+@given(st.text(alphabet=st.characters(exclude_characters="\n", exclude_categories=["Cs"])))
+def test_any_line_comes_back_as_it_was(text):
+    assert TEXT.decode(TEXT.encode([text])) == TEXT.decode(TEXT.encode([text], eos=False)) == [text]
+
+
+def test_lines_end_with_eos_or_not():
+    for tokenizer in (TEXT, WORDS):
+        rows = tokenizer.encode(["open the", ""])
+        assert rows[1] == [2] and rows[0][-1] == 2
+        assert tokenizer.encode(["open the", ""], eos=False) == [rows[0][:-1], []]
+        assert tokenizer.encode([]) == []
+
+
+def test_the_end_of_a_line_is_a_line_end():
+    for tokenizer in (TEXT, WORDS):
+        [first, blank, last] = tokenizer.encode(["open the file", "", "close it"])
+        assert tokenizer.decode([[1, *first, *blank, *last, 0, -100]]) == [
+            "open the file\n\nclose it"
+        ]
+        assert tokenizer.decode([[*first, *last[:-1]], []]) == ["open the file\nclose it", ""]
+
+
+def test_words_are_numbered_by_frequency_and_unknown_ones_are_unk():
+    [row] = WORDS.encode(["the window <unk> opens it"])
+    assert row == [5, row[1], 3, 3, row[4], 2]  # "the" is the most frequent
+    assert WORDS.decode([row]) == ["the window <unk> <unk> it"]
+    assert WORDS.vocab_size == 5 + 6 and WORDS.has_words and not TEXT.has_words
+
+
+def test_special_tokens_in_a_text_of_words_are_unknown_words():
+    assert WORDS.encode(["the <eos> <pad> <bos> <mask> the"]) == [[5, 3, 3, 3, 3, 5, 2]]
+
+
+def test_rare_words_are_left_out():
+    settings = TextTokenizerSettings(type="word", min_frequency=2)
+    assert WORDS.tokenizer.get_vocab().keys() >= {"window", "it"}
+    vocabulary = TextTokenizer.train(LINES, settings).tokenizer.get_vocab()
+    assert set(vocabulary) == {*TEXT_SPECIAL_TOKENS, "the", "open", "close", "file"}
+
+
+@pytest.mark.parametrize("tokenizer", [TEXT, WORDS])
+def test_one_language_is_saved_and_loaded(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "tokenizer")
+    loaded = TextTokenizer.load(tmp_path / "tokenizer")
+    lines = ["open the fenêtre", "<eos> <mask>", ""]
+    assert loaded.encode(lines) == tokenizer.encode(lines)
+    assert loaded.decode(loaded.encode(lines)) == tokenizer.decode(tokenizer.encode(lines))
+    assert (loaded.vocab_size, loaded.has_words) == (tokenizer.vocab_size, tokenizer.has_words)
+    assert [file.name for file in tmp_path.iterdir()] == ["tokenizer"]
+
+
+def test_a_tokenizer_of_translation_is_not_one_of_text(joint, tmp_path):
+    joint.save(tmp_path / "tokenizer")
+    with pytest.raises(ValueError, match=r"tokenizer: the tokenizer there has no <mask>"):
+        TextTokenizer.load(tmp_path / "tokenizer")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"vocab_size": 260}, "vocab_size must be at least 261, but is 260: the 256 bytes"),
+        ({"type": "word", "vocab_size": 5}, "vocab_size must be at least 6, but is 5: a word"),
+        ({"type": "character"}, "'bpe' or 'word'"),
+        ({"min_frequency": 0}, "min_frequency"),
+    ],
+)
+def test_wrong_settings_of_one_language(settings, message):
+    with pytest.raises(ValidationError, match=message):
+        TextTokenizerSettings(**settings)
+
+
+def test_blank_lines_are_no_text_to_learn_from():
+    with pytest.raises(ValueError, match="lines is empty"):
+        TextTokenizer.train(["", ""], TextTokenizerSettings())

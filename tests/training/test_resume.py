@@ -13,7 +13,7 @@ import toy
 
 from headwise.training.checkpoints import checkpoints
 from headwise.training.run import Interrupted
-from headwise.training.settings import GateSettings
+from headwise.training.settings import GateSettings, PlateauSettings
 
 # 40 reversals are 5 batches: 5 steps an epoch, 3 where two batches make a step.
 STEPS = 12
@@ -62,6 +62,27 @@ def test_an_interrupted_run_goes_on_with_the_same_losses(tmp_path, plan, accumul
             toy.train(tmp_path / "stopped", model(plan), how, Stops(calls))
         assert checkpoints(tmp_path / "stopped")[-1].name == f"checkpoint-{step}"
     run = toy.train(tmp_path / "stopped", model(plan), how)
+    assert_same(run, reference)
+
+
+def test_a_run_on_a_plateau_goes_on_with_the_rate_that_it_had(tmp_path):
+    # So fast that it gets worse: after nearly each validation the rate falls.
+    plateau = PlateauSettings(patience=1, factor=0.1)
+    how = toy.settings(
+        max_steps=STEPS,
+        evaluate_every=2,
+        learning_rate=0.3,
+        warmup_steps=0,
+        schedule="plateau",
+        plateau=plateau,
+        final_model="last",
+    )
+    reference = toy.train(tmp_path / "whole", model("standard"), how)
+    rates = [record["learning_rate"] for record in reference.history if "learning_rate" in record]
+    assert rates[0] == 0.3 and rates[-1] < 0.1 * rates[0]
+    with pytest.raises(Interrupted, match="stopped at step 9"):
+        toy.train(tmp_path / "stopped", model("standard"), how, Stops(15))
+    run = toy.train(tmp_path / "stopped", model("standard"), how)
     assert_same(run, reference)
 
 

@@ -5,16 +5,16 @@ from itertools import pairwise
 import pytest
 import torch
 
-from headwise.training.schedule import learning_rate_factor, learning_rate_scheduler
+from headwise.training.schedule import Plateau, learning_rate_factor, learning_rate_scheduler
 
 
-@pytest.mark.parametrize("schedule", ["inverse-sqrt", "linear", "constant"])
+@pytest.mark.parametrize("schedule", ["inverse-sqrt", "linear", "cosine", "constant"])
 def test_grows_in_a_straight_line_to_one_at_the_end_of_the_warmup(schedule):
     factors = [learning_rate_factor(step, schedule, 4, 100) for step in range(4)]
     assert factors == [0.25, 0.5, 0.75, 1.0]
 
 
-@pytest.mark.parametrize("schedule", ["inverse-sqrt", "linear", "constant"])
+@pytest.mark.parametrize("schedule", ["inverse-sqrt", "linear", "cosine", "constant"])
 @pytest.mark.parametrize("warmup", [0, 1])
 def test_without_warmup_starts_at_the_peak(schedule, warmup):
     assert learning_rate_factor(0, schedule, warmup, 100) == pytest.approx(1.0, abs=0.02)
@@ -47,6 +47,19 @@ def test_linear_never_falls_below_zero():
     assert learning_rate_factor(50, "linear", 2, 10) == 0.0
 
 
+def test_cosine_falls_slowly_then_fast_then_slowly_to_nearly_zero():
+    factors = [learning_rate_factor(step, "cosine", 3, 103) for step in range(2, 104)]
+    falls = [a - b for a, b in pairwise(factors)]
+    assert factors[0] == 1.0 and factors[-1] == 0.0
+    assert 0.0 < factors[-2] < 0.001  # the last step
+    assert min(falls) > 0 and falls[50] == pytest.approx(max(falls), rel=0.01)
+    # As far above the middle on one side as below it on the other.
+    assert [a + b for a, b in zip(factors, reversed(factors), strict=True)] == pytest.approx(
+        [1.0] * len(factors)
+    )
+    assert learning_rate_factor(500, "cosine", 3, 103) == 0.0
+
+
 def test_constant_stays():
     assert {learning_rate_factor(step, "constant", 5, 10) for step in range(5, 500)} == {1.0}
 
@@ -61,3 +74,39 @@ def test_scheduler_multiplies_the_peak():
         scheduler.step()
     assert rates[:2] == pytest.approx([0.15, 0.3])
     assert rates[7] == pytest.approx(0.15)
+
+
+def test_plateau_waits_for_its_patience_and_forgets_after_a_better_loss():
+    plateau = Plateau(warmup=0, factor=0.5, patience=3)
+    scales = []
+    for loss in (5.0, 6.0, 6.0, 4.0, 4.0, 4.0, 4.0, 4.5, 3.9, 4.0, 4.0, float("nan")):
+        plateau.validated(loss)
+        scales.append(plateau(100))
+    # An equal loss is no better one, and NaN is none either.
+    assert scales == [1.0] * 6 + [0.5] * 5 + [0.25]
+
+
+def test_plateau_scales_the_warmup_too():
+    plateau = Plateau(warmup=4, factor=0.1, patience=1)
+    plateau.validated(1.0)
+    plateau.validated(1.0)
+    assert [plateau(step) for step in range(5)] == pytest.approx([0.025, 0.05, 0.075, 0.1, 0.1])
+
+
+def test_plateau_goes_on_from_the_state_of_its_scheduler():
+    def scheduler():
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        plateau = Plateau(warmup=0, factor=0.5, patience=2)
+        made = learning_rate_scheduler(optimizer, "plateau", 0, 100, plateau=plateau)
+        return optimizer, plateau, made
+
+    optimizer, plateau, before = scheduler()
+    for loss in (1.0, 2.0, 2.0, 2.0):
+        plateau.validated(loss)
+    state = before.state_dict()
+    optimizer, plateau, after = scheduler()
+    after.load_state_dict(state)
+    plateau.validated(2.0)  # the second since the rate fell
+    optimizer.step()
+    after.step()
+    assert optimizer.param_groups[0]["lr"] == 0.25

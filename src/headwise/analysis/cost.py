@@ -2,10 +2,13 @@
 
 Nothing here reads a weight, so models that are only counted are built on the meta device, where
 they take no memory.
+
+Lengths are those of one input in each stack of a model: `{"encoder": 10, "decoder": 10}` is a pair
+of sequences for a model of translation, `{"decoder": 128}` a text for a language model.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from rich import box
@@ -13,18 +16,14 @@ from rich.table import Table
 from rich.text import Text
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import PreTrainedModel
 
 from headwise.analysis.published import NONE
 from headwise.analysis.verdict import count
 from headwise.heads.system import Macs, System
-from headwise.models.config import Seq2SeqConfig
-from headwise.models.seq2seq import Seq2SeqLM
+from headwise.models.base import HeadwiseModel, model_class
+from headwise.models.config import TransformerConfig
 from headwise.models.sites import attention_sites
 from headwise.models.transformer import FeedForward
-
-if TYPE_CHECKING:
-    from headwise.recipe import Recipe
 
 
 class Parameters(NamedTuple):
@@ -34,7 +33,7 @@ class Parameters(NamedTuple):
     attention: int = 0  # projections of queries, keys and values, and what combines the heads
     routing: int = 0  # what decides how heads are combined: gates, routers, competition
     feed_forward: int = 0
-    rest: int = 0  # norms
+    rest: int = 0  # norms, and what stands outside the layers and is no embedding
 
     @property
     def total(self) -> int:
@@ -49,20 +48,21 @@ class Cost(NamedTuple):
     macs: int  # those and the products of attention
 
 
-def model_cost(config: Seq2SeqConfig, source_length: int, target_length: int) -> Cost:
+def model_cost(config: TransformerConfig, lengths: Mapping[str, int]) -> Cost:
     """The cost of a model that has this configuration; it is built on the meta device.
 
-    >>> cost = model_cost(Seq2SeqConfig(), 10, 10)
+    >>> from headwise.models.config import Seq2SeqConfig
+    >>> cost = model_cost(Seq2SeqConfig(), {"encoder": 10, "decoder": 10})
     >>> cost.parameters.total, cost.linear_macs
     (60522496, 604241920)
     """
     with torch.device("meta"):
-        model = Seq2SeqLM(config)
+        model = model_class(config)(config)
     parameters = parameters_by_part(model)
     try:
-        macs = forward_macs(model, source_length, target_length)
+        macs = forward_macs(model, lengths)
     except NotImplementedError:
-        return Cost(parameters, None, measure_macs(model, source_length, target_length))
+        return Cost(parameters, None, measure_macs(model, lengths))
     return Cost(parameters, macs.linear, sum(macs))
 
 
@@ -71,15 +71,15 @@ def count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def count_macs(model: PreTrainedModel, source_length: int, target_length: int) -> int:
-    """Multiply-accumulates of one forward pass over one pair of sequences, attention included.
+def count_macs(model: HeadwiseModel, lengths: Mapping[str, int]) -> int:
+    """Multiply-accumulates of one forward pass over one input, attention included.
 
-    They are those of the systems' formulas. A system without one is measured.
+    They are those of the formulas of the systems and of the model. What has none is measured.
     """
     try:
-        return sum(forward_macs(model, source_length, target_length))
+        return sum(forward_macs(model, lengths))
     except NotImplementedError:
-        return measure_macs(model, source_length, target_length)
+        return measure_macs(model, lengths)
 
 
 def parameters_by_part(model: nn.Module) -> Parameters:
@@ -110,34 +110,44 @@ def _part(name: str, systems: Mapping[str, System]) -> str:
     return "embeddings" if {"embedding", "lm_head"} & set(words) else "rest"
 
 
-def forward_macs(model: nn.Module, source_length: int, target_length: int) -> Macs:
+def forward_macs(model: nn.Module, lengths: Mapping[str, int]) -> Macs:
     """Multiply-accumulates of one forward pass, from the formulas of the modules.
 
     Element-wise work (softmax, norms, ReLU, biases, the iterations of routing) is no product of
     matrices and is not counted.
 
     Args:
-        model: an encoder, a decoder and the output's `lm_head`, or what there is of them.
-        source_length, target_length: tokens of the one pair of sequences.
+        model: a headwise model, or its stacks by themselves, without what stands outside them.
+        lengths: of the one input, in each stack.
+
+    Raises:
+        NotImplementedError: a system, or what stands outside the layers, has no formula.
+        ValueError: lengths of other stacks than the model has.
     """
-    lengths = {"encoder": source_length, "decoder": target_length}
+    places = attention_sites(model)
+    stacks = list(dict.fromkeys(place.site.partition("_")[0] for place in places))
+    if set(stacks) != set(lengths):
+        raise ValueError(
+            f"lengths is {dict(lengths)}, expected a length for each stack of the model: "
+            f"{', '.join(stacks)}"
+        )
     total = Macs(0, 0)
-    for place in attention_sites(model):
+    for place in places:
         stack, _, kind = place.site.partition("_")
         # A whole decoder layer is asked for the length of what its cross-attention reads.
         reads_source = kind == "cross" or place.module.replaces == "layer"
-        keys = source_length if reads_source else lengths[stack]
+        keys = lengths.get("encoder", lengths[stack]) if reads_source else lengths[stack]
         causal = place.site == "decoder_self"
         total += place.module.macs(lengths[stack], keys, is_causal=causal)
     for path, module in model.named_modules():
         if isinstance(module, FeedForward):
             total += module.macs(lengths[path.partition(".")[0]])
-        elif path == "lm_head" and isinstance(module, nn.Linear):
-            total += Macs(target_length * module.weight.numel(), 0)
+    if isinstance(model, HeadwiseModel):
+        total += Macs(model.head_macs(lengths), 0)
     return total
 
 
-def measure_macs(model: PreTrainedModel, source_length: int, target_length: int) -> int:
+def measure_macs(model: HeadwiseModel, lengths: Mapping[str, int]) -> int:
     """Multiply-accumulates of one forward pass as PyTorch's flop counter finds them.
 
     It counts the products of matrices that an implementation does. The formulas count those of a
@@ -146,49 +156,27 @@ def measure_macs(model: PreTrainedModel, source_length: int, target_length: int)
     with torch.device("meta"):
         # Built from the configuration, since a deep copy would first double the memory.
         copy = type(model)(model.config).eval()
-        source = torch.ones(1, source_length, dtype=torch.long)
-        target = torch.ones(1, target_length, dtype=torch.long)
+        inputs = copy.example_inputs(lengths)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        copy(input_ids=source, decoder_input_ids=target)
+        copy(**inputs)
     return counter.get_total_flops() // 2
 
 
-def recipe_config(recipe: "Recipe") -> Seq2SeqConfig:
-    """The configuration of a recipe's model if the tokenizers come out as large as they may.
-
-    A small corpus gives fewer subwords than the recipe asks for, and the model is smaller by as
-    many embeddings.
-    """
-    tokenizer = recipe.tokenizer
-    return recipe.model.config(
-        tokenizer.source_vocab_size or tokenizer.vocab_size,
-        tokenizer.target_vocab_size or tokenizer.vocab_size,
-        joint=tokenizer.joint,
-    )
-
-
 def cost_table(
-    title: str, configs: Mapping[str, Seq2SeqConfig], source_length: int, target_length: int
+    title: str, configs: Mapping[str, TransformerConfig], lengths: Mapping[str, int]
 ) -> Table:
     """A row for each system, for a terminal of 80 columns.
 
     Args:
         title: over the table.
         configs: name to configuration; all have the same vocabulary.
-        source_length, target_length: tokens that MACs are counted for.
+        lengths: of the input that MACs are counted for, in each stack.
     """
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     table.title = Text(title, style="bold")
-    first = next(iter(configs.values()))
-    joint = first.share_embeddings == "all"
-    words = (
-        f"{first.vocab_size:,} subwords"
-        if joint
-        else f"{first.vocab_size:,} source and {first.target_vocab_size:,} target subwords"
-    )
     table.caption = Text(
-        f"With {words}; a small corpus gives fewer. MACs: {source_length} source and "
-        f"{target_length} target tokens; linear: products with weights alone."
+        f"{_vocabulary(next(iter(configs.values())))}MACs: {_input(lengths)}; linear: products "
+        f"with weights alone."
     )
     table.caption_justify = "left"
     table.add_column("System", min_width=9, max_width=20, overflow="fold")
@@ -197,15 +185,32 @@ def cost_table(
         "Atten-\ntion",
         "Routing",
         "Feed-\nforward",
-        "Norms",
+        "Rest",
         "Para-\nmeters",
         "MACs\nlinear",
         "MACs\nall",
     ):
         table.add_column(header, justify="right", no_wrap=True)
     for name, config in configs.items():
-        cost = model_cost(config, source_length, target_length)
+        cost = model_cost(config, lengths)
         parts = (*cost.parameters, cost.parameters.total, cost.linear_macs, cost.macs)
         figures = (NONE if figure is None else count(figure) for figure in parts)
         table.add_row(Text(name, style="bold"), *figures)
     return table
+
+
+def _vocabulary(config: TransformerConfig) -> str:
+    words = getattr(config, "vocab_size", None)
+    others = getattr(config, "target_vocab_size", words)
+    if words is None:
+        return ""
+    if getattr(config, "share_embeddings", None) == "target" or others != words:
+        return f"With vocabularies of {words:,} and {others:,}; little data gives fewer. "
+    return f"With a vocabulary of {words:,}; little data gives fewer. "
+
+
+def _input(lengths: Mapping[str, int]) -> str:
+    if len(lengths) == 2:
+        return f"{lengths['encoder']} source and {lengths['decoder']} target tokens"
+    (length,) = lengths.values()
+    return f"a sequence of {length}"

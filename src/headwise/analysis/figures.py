@@ -30,13 +30,16 @@ from headwise.analysis.svg import (
     panels,
     to_svg,
 )
-from headwise.analysis.verdict import diverged, sound_runs
+from headwise.analysis.verdict import diverged, finite_interval, first_score, heading, sound_runs
+from headwise.tasks.outcome import Score
 
 SITES = {
     "encoder_self": "Encoder self-attention",
     "decoder_self": "Decoder self-attention",
     "decoder_cross": "Decoder cross-attention",
 }
+# Records of a validation that are no figures measured by a task.
+_NOT_MEASURED = ("step", "epoch", "loss", "eval_loss", "seconds")
 # What a system's decision is about, by kind.
 NOUNS = {
     "gates": "expert",
@@ -89,21 +92,22 @@ def swatch(look: Look, identity: str) -> str:
 # Scores
 
 
-def bleu_intervals(comparison: Comparison, identity: str) -> str:
-    """A dot per system and seed, and the 95% interval of the first seed."""
-    systems = [s for s in comparison.systems if any(map(_has_bleu, s.runs))]
+def score_intervals(comparison: Comparison, identity: str) -> str:
+    """The first score: a dot per system and seed, and the 95% interval of the first seed."""
+    score = first_score(comparison)
+    systems = [s for s in comparison.systems if any(map(_has_score, s.runs))]
     with drawing(identity):
         figure, axes = panel(46 + 26 * len(systems))
         for row, system in enumerate(systems):
             look = looks(comparison)[system.name]
             first = system.runs[0]
-            if _has_bleu(first):
-                ends = [first.score.bleu_low, first.score.bleu_high]
+            ends = finite_interval(first.scores[0]) if _has_score(first) else None
+            if ends is not None:
                 axes.plot(ends, [row, row], color=look.colour, linewidth=2, marker="|")
-            for run in filter(_has_bleu, system.runs):
+            for run in filter(_has_score, system.runs):
                 is_first = run is first
                 axes.plot(
-                    run.score.bleu,
+                    run.scores[0].value,
                     row,
                     marker=look.marker,
                     markersize=8 if is_first else 5,
@@ -114,18 +118,23 @@ def bleu_intervals(comparison: Comparison, identity: str) -> str:
         axes.tick_params(axis="y", length=0, labelcolor=TEXT)
         axes.set_ylim(len(systems) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
-        axes.set_xlabel("BLEU")
+        axes.set_xlabel(heading(score.name))
         said = "; ".join(
-            f"{s.name} {s.runs[0].score.bleu:.1f}, {s.runs[0].score.bleu_low:.1f} to "
-            f"{s.runs[0].score.bleu_high:.1f}"
-            for s in systems
-            if _has_bleu(s.runs[0])
+            _said(s.name, s.runs[0].scores[0]) for s in systems if _has_score(s.runs[0])
         )
-        return to_svg(figure, identity, f"BLEU of each system with its 95% interval: {said}.")
+        label = f"{heading(score.name)} of each system with its 95% interval: {said}."
+        return to_svg(figure, identity, label)
 
 
-def _has_bleu(run: RunResult) -> bool:
-    return math.isfinite(run.score.bleu) and not diverged(run)
+def _said(name: str, score: Score) -> str:
+    text = f"{name} {score.value:.{score.digits}f}"
+    if (ends := finite_interval(score)) is None:
+        return text
+    return f"{text}, {ends[0]:.{score.digits}f} to {ends[1]:.{score.digits}f}"
+
+
+def _has_score(run: RunResult) -> bool:
+    return math.isfinite(run.scores[0].value) and not diverged(run)
 
 
 def _shortened(name: str) -> str:
@@ -164,11 +173,11 @@ def learning_curves(comparison: Comparison, identity: str) -> str | None:
     with drawing(identity):
         figure, axes = panel(290)
         lowest = _draw_training(axes, comparison)
-        lowest = min(lowest, _draw_validation(axes, comparison))
+        lowest = min(lowest, _draw_curves(axes, comparison, "eval_loss"))
         room = 0.05 * (ceiling - lowest) or 0.1
         axes.set_ylim(lowest - room, ceiling + room)
         axes.set_xlim(left=0)
-        _name_axes(axes, "Step", "Loss, nats per token")
+        _name_axes(axes, "Step", f"Loss, {comparison.loss_name}")
         label = "Training and validation loss of each system over the steps of training."
         return to_svg(figure, identity, f"{label} {_last_losses(comparison)}")
 
@@ -190,13 +199,38 @@ def close_up(comparison: Comparison, identity: str) -> str | None:
         return None
     with drawing(identity):
         figure, axes = panel(290)
-        _draw_validation(axes, comparison)
+        _draw_curves(axes, comparison, "eval_loss")
         room = 0.06 * (max(values) - min(values)) or 0.1
         axes.set_ylim(min(values) - room, max(values) + room)
         axes.set_xlim(start - 0.02 * end, end * 1.02)
         _name_axes(axes, "Step", "Validation loss")
         label = "Validation loss of each system in the second half of training."
         return to_svg(figure, identity, f"{label} {_last_losses(comparison)}")
+
+
+def measures(comparison: Comparison) -> list[str]:
+    """The figures that the task has measured at validations, by name."""
+    names = dict.fromkeys(key for r in _runs(comparison) for record in r.history for key in record)
+    return [
+        name
+        for name in names
+        if name not in _NOT_MEASURED and any(curve(run, name) for run in _runs(comparison))
+    ]
+
+
+def measured_curves(comparison: Comparison, name: str, identity: str) -> str:
+    """A measured figure of all systems over the steps of training."""
+    with drawing(identity):
+        figure, axes = panel(290)
+        _draw_curves(axes, comparison, name)
+        axes.set_xlim(left=0)
+        _name_axes(axes, "Step", heading(name))
+        ends = []
+        for system in comparison.systems:
+            if values := curve(system.runs[0], name):
+                ends.append(f"{system.name} {values[max(values)]:.3g}")
+        label = f"{heading(name)} of each system over the steps of training."
+        return to_svg(figure, identity, f"{label} Last: {'; '.join(ends)}.")
 
 
 def _draw_training(axes: Axes, comparison: Comparison) -> float:
@@ -210,12 +244,13 @@ def _draw_training(axes: Axes, comparison: Comparison) -> float:
     return lowest
 
 
-def _draw_validation(axes: Axes, comparison: Comparison) -> float:
+def _draw_curves(axes: Axes, comparison: Comparison, key: str) -> float:
+    """What is recorded at validations. Returns the lowest value drawn."""
     lowest = math.inf
     for system in comparison.systems:
         look = looks(comparison)[system.name]
         line: dict[str, Any] = {"color": look.colour, "linestyle": look.dashes}
-        mean = _mean_of_sound(system, "eval_loss")
+        mean = _mean_of_sound(system, key)
         axes.plot(
             list(mean),
             list(mean.values()),
@@ -226,7 +261,7 @@ def _draw_validation(axes: Axes, comparison: Comparison) -> float:
         )
         lowest = min([lowest, *mean.values()])
         for run in system.runs if len(system.runs) > 1 else []:
-            each = curve(run, "eval_loss")
+            each = curve(run, key)
             axes.plot(list(each), list(each.values()), linewidth=0.9, alpha=0.7, **line)
             lowest = min([lowest, *each.values()])
     return lowest
@@ -293,17 +328,36 @@ def plural(kind: str) -> str:
     return "branches" if kind == "branches" else f"{noun(kind)}s"
 
 
-def site_name(record: AttentionRecord) -> str:
-    """Where it stands, for titles; mechanisms are those of a whole layer."""
-    if record.kind == "competition":
-        return f"{record.site.partition('_')[0].capitalize()} layers"
-    return SITES.get(record.site, record.site)
+def site_name(site: str, kind: str, *, alone: bool = False) -> str:
+    """Where it stands, for titles; mechanisms are those of a whole layer.
+
+    Args:
+        site: encoder_self, decoder_self or decoder_cross.
+        kind: of the decision.
+        alone: the model has a single stack, which needs no name.
+
+    >>> site_name("decoder_self", "gates"), site_name("decoder_self", "gates", alone=True)
+    ('Decoder self-attention', 'Self-attention')
+    """
+    if kind == "competition":
+        return "Layers" if alone else f"{site.partition('_')[0].capitalize()} layers"
+    if alone and site.endswith("_self"):
+        return "Self-attention"
+    return SITES.get(site, site)
 
 
-def entropy_by_layer(records: list[AttentionRecord], look: Look, identity: str) -> str:
+def entropy_by_layer(
+    records: list[AttentionRecord], look: Look, identity: str, *, alone: bool = False
+) -> str:
     """Entropy over layers, a line per site, and the entropy of equal weights for reference.
 
     Of a competition also the lowest percentile, as in figure 3 of the TIM paper.
+
+    Args:
+        records: of one kind of decision.
+        look: of the system.
+        identity: unique in the page.
+        alone: the model has a single stack.
     """
     bounds = sorted({round(uniform_entropy(record), 6) for record in records})
     sites = list(dict.fromkeys(record.site for record in records))
@@ -333,7 +387,7 @@ def entropy_by_layer(records: list[AttentionRecord], look: Look, identity: str) 
                 "markersize": 7,
             }
             axes.plot([layer for layer, _ in points], [value for _, value in points], **style)
-            name = _short_site(next(r for r in records if r.site == site))
+            name = _short_site(next(r for r in records if r.site == site), alone)
             handles.append(Line2D([], [], label=name, **style))
             lowest = [
                 (r.layer, min(r.entropy_percentiles.values()))
@@ -349,11 +403,12 @@ def entropy_by_layer(records: list[AttentionRecord], look: Look, identity: str) 
         axes.set_ylim(0, 1.18 * max([*finite, *bounds, 0.1]))
         axes.set_xlabel("Layer")
         axes.set_ylabel("Entropy, nats")
-        figure.legend(
-            handles=handles, loc="outside upper left", ncols=3, fontsize=11, handlelength=2.4,
-            columnspacing=1.2, borderpad=0,
-        )  # fmt: skip
-        said = "; ".join(f"{_short_site(r)} {r.layer}: {r.entropy:.2f}" for r in records)
+        if not alone:
+            figure.legend(
+                handles=handles, loc="outside upper left", ncols=3, fontsize=11, handlelength=2.4,
+                columnspacing=1.2, borderpad=0,
+            )  # fmt: skip
+        said = "; ".join(f"{_short_site(r, alone)} {r.layer}: {r.entropy:.2f}" for r in records)
         limit = ", ".join(f"{bound:.2f}" for bound in bounds)
         return to_svg(
             figure, identity, f"Entropy per site and layer, {said}; {limit} would be uniform."
@@ -365,13 +420,16 @@ def load_scale(records: list[AttentionRecord]) -> float:
     return max([2.0, *(max(r.load) * r.experts for r in records if r.load)])
 
 
-def expert_load(records: list[AttentionRecord], scale: float, identity: str) -> str:
+def expert_load(
+    records: list[AttentionRecord], scale: float, identity: str, *, alone: bool = False
+) -> str:
     """Layers × experts of one site; the stronger a cell's colour, the larger its share.
 
     Args:
         records: of one site, with equally many experts.
         scale: `load_scale` of all sites of the system, so that their colours can be compared.
         identity: unique in the page.
+        alone: the model has a single stack.
     """
     records = sorted(records, key=lambda record: record.layer)
     experts = records[0].experts
@@ -403,7 +461,8 @@ def expert_load(records: list[AttentionRecord], scale: float, identity: str) -> 
         axes.set_xlabel(noun(kind).capitalize())
         axes.set_ylabel("Layer")
         said = "; ".join(f"layer {r.layer} {_extremes(r)}" for r in records)
-        what = f"{site_name(records[0])}, share of each of {experts} {plural(kind)}"
+        place = site_name(records[0].site, kind, alone=alone)
+        what = f"{place}, share of each of {experts} {plural(kind)}"
         return to_svg(figure, identity, f"{what}: {said}.")
 
 
@@ -411,8 +470,9 @@ def _extremes(record: AttentionRecord) -> str:
     return f"from {100 * min(record.load):.1f}% to {100 * max(record.load):.1f}%"
 
 
-def _short_site(record: AttentionRecord) -> str:
-    return site_name(record).removesuffix("-attention").removesuffix(" layers").lower()
+def _short_site(record: AttentionRecord, alone: bool) -> str:
+    name = site_name(record.site, record.kind, alone=alone)
+    return name.removesuffix("-attention").removesuffix(" layers").lower()
 
 
 # Weights of branches over training
@@ -442,7 +502,9 @@ def branch_ceiling(trajectories: list[BranchTrajectory]) -> float:
     return max([w for w in weights if math.isfinite(w)], default=1.0)
 
 
-def branch_weights(trajectory: BranchTrajectory, ceiling: float, look: Look, identity: str) -> str:
+def branch_weights(
+    trajectory: BranchTrajectory, ceiling: float, look: Look, identity: str, *, alone: bool = False
+) -> str:
     """κ and α of a layer over training, a line per branch; figure 3 of Weighted Transformer.
 
     The branches that end with the largest and the smallest weight are named.
@@ -464,7 +526,7 @@ def branch_weights(trajectory: BranchTrajectory, ceiling: float, look: Look, ide
                 f"{symbol} ends between {last[bottom]:.3f} (branch {bottom}) and {last[top]:.3f} "
                 f"(branch {top})"
             )
-        site = SITES.get(trajectory.site, trajectory.site)
+        site = site_name(trajectory.site, "branches", alone=alone)
         return to_svg(figure, identity, f"{site}, layer {trajectory.layer}: {'; '.join(said)}.")
 
 

@@ -1,25 +1,59 @@
 """A comparison as one HTML file that needs nothing beside it: no network, no scripts."""
 
+import base64
+import binascii
 import math
+import struct
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from headwise.analysis import figures
+from headwise.analysis.benchmark import (
+    benchmark_columns,
+    benchmark_notes,
+    benchmark_rows,
+    benchmark_verdict,
+)
+from headwise.analysis.cells import NONE, all_scores
 from headwise.analysis.results import (
     AttentionRecord,
+    Benchmark,
     BranchTrajectory,
+    ComparedPicture,
+    ComparedSample,
     Comparison,
     RunResult,
     SystemSummary,
 )
-from headwise.analysis.table import HEADERS, perplexity, table_notes, table_rows
-from headwise.analysis.verdict import count, diverged, sound_runs, verdict
+from headwise.analysis.table import (
+    LOSS_WITH_PERPLEXITY,
+    perplexity,
+    table_columns,
+    table_notes,
+    table_rows,
+)
+from headwise.analysis.verdict import (
+    count,
+    diverged,
+    finite_interval,
+    first_score,
+    heading,
+    sound_runs,
+    verdict,
+)
 from headwise.files import write_text
 
 TEMPLATE = "report.html.jinja"
+BENCHMARK_TEMPLATE = "benchmark.html.jinja"
+REPORT = "report.html"  # of each data set, in a folder of its name
+# More are there, but folded away.
+SHOWN_PICTURES = 6
+# A picture less wide is drawn by the pixel; enlarged, its pixels stay sharp.
+_SMALL = 200
 
 
 @dataclass(frozen=True)
@@ -28,6 +62,7 @@ class Decisions:
 
     title: str
     kind: str
+    alone: bool  # the model has a single stack
     noun: str
     plural: str
     records: list[AttentionRecord]
@@ -39,13 +74,67 @@ class Decisions:
     smoothing: int  # how many records of these a point is the mean of
 
 
-def write_report(comparison: Comparison, path: Path) -> None:
-    """Write the report to `path`; the file is there whole or, on an error, as it was before."""
-    write_text(path, render_report(comparison))
+@dataclass(frozen=True)
+class View:
+    """A picture as it is shown, once for all systems that have the same.
+
+    Attributes:
+        systems: their names.
+        png: base64.
+        size: width and height in the page's pixels; None if the PNG does not tell.
+        is_small: enlarged.
+    """
+
+    systems: str
+    png: str
+    size: tuple[int, int] | None
+    is_small: bool
 
 
-def render_report(comparison: Comparison) -> str:
-    """The report as HTML. Everything that comes from the data is escaped."""
+@dataclass(frozen=True)
+class Views:
+    """A picture of all systems side by side."""
+
+    title: str
+    caption: str
+    views: list[View]
+
+
+def write_report(results: Comparison | Benchmark, path: Path) -> None:
+    """Write the report to `path`; the file is there whole or, on an error, as it was before.
+
+    Of several data sets each has a report of its own, `DATASET/report.html` beside `path`, where a
+    page with the table of all leads to them.
+    """
+    if isinstance(results, Comparison):
+        write_text(path, render_report(results))
+        return
+    for name, comparison in results.comparisons.items():
+        write_report(comparison, path.parent / name / REPORT)
+    write_text(path, render_benchmark(results))
+
+
+def render_benchmark(benchmark: Benchmark) -> str:
+    """The page as HTML. Everything that comes from the data is escaped."""
+    return (
+        _environment()
+        .get_template(BENCHMARK_TEMPLATE)
+        .render(
+            title=benchmark.title,
+            verdict=benchmark_verdict(benchmark),
+            columns=benchmark_columns(benchmark),
+            rows=benchmark_rows(benchmark),
+            notes=benchmark_notes(benchmark),
+            reports=[
+                (name, f"{quote(name, safe='')}/{REPORT}", verdict(comparison))
+                for name, comparison in benchmark.comparisons.items()
+            ],
+            commands=list(dict.fromkeys(c.command for c in benchmark.comparisons.values())),
+        )
+    )
+
+
+def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -54,40 +143,68 @@ def render_report(comparison: Comparison) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(count=count, duration=duration)
+    return environment
+
+
+def render_report(comparison: Comparison) -> str:
+    """The report as HTML. Everything that comes from the data is escaped."""
     looks = figures.looks(comparison)
     learning = [
         ("From the first step", figures.learning_curves(comparison, "curves")),
         ("Validation loss, second half", figures.close_up(comparison, "close-up")),
     ]
-    return environment.get_template(TEMPLATE).render(
-        comparison=comparison,
-        verdict=verdict(comparison),
-        headers=HEADERS,
-        rows=table_rows(comparison),
-        notes=table_notes(comparison),
-        several_seeds=any(len(system.runs) > 1 for system in comparison.systems),
-        legend=[
-            (_in_legend(system), Markup(figures.swatch(looks[system.name], f"swatch-{number}")))
-            for number, system in enumerate(comparison.systems)
-        ],
-        intervals=_intervals(comparison),
-        learning=[(title, Markup(svg)) for title, svg in learning if svg is not None],
-        decisions=[
-            decision
-            for number, system in enumerate(comparison.systems)
-            if not diverged(system.runs[0])
-            for decision in _decisions(system, looks[system.name], f"heads-{number}")
-        ],
-        decisions_lost=[
-            s.name for s in comparison.systems if s.runs[0].attention and diverged(s.runs[0])
-        ],
-        heat_opacity=figures.HEAT_OPACITY,
-        site_name=figures.site_name,
-        uniform_entropy=figures.uniform_entropy,
-        diverged=diverged,
-        perplexity=perplexity,
-        signatures=_signatures(comparison),
-        runs=[run for system in comparison.systems for run in system.runs],
+    measured = [
+        (heading(name), figures.measured_curves(comparison, name, f"measured-{n}"))
+        for n, name in enumerate(figures.measures(comparison))
+    ]
+    runs = [run for system in comparison.systems for run in system.runs]
+    return (
+        _environment()
+        .get_template(TEMPLATE)
+        .render(
+            title=comparison.title,
+            comparison=comparison,
+            verdict=verdict(comparison),
+            columns=table_columns(comparison),
+            rows=table_rows(comparison),
+            notes=table_notes(comparison),
+            several_seeds=any(len(system.runs) > 1 for system in comparison.systems),
+            legend=[
+                (_in_legend(system), Markup(figures.swatch(looks[system.name], f"swatch-{number}")))
+                for number, system in enumerate(comparison.systems)
+            ],
+            intervals=_intervals(comparison),
+            first_score=heading(first_score(comparison).name),
+            has_intervals=any(
+                finite_interval(system.runs[0].scores[0])
+                for system in comparison.systems
+                if not diverged(system.runs[0])
+            ),
+            learning=[(title, Markup(svg)) for title, svg in learning if svg is not None],
+            measured=[(title, Markup(svg)) for title, svg in measured],
+            decisions=[
+                decision
+                for number, system in enumerate(comparison.systems)
+                if not diverged(system.runs[0])
+                for decision in _decisions(system, looks[system.name], f"heads-{number}")
+            ],
+            decisions_lost=[
+                s.name for s in comparison.systems if s.runs[0].attention and diverged(s.runs[0])
+            ],
+            heat_opacity=figures.HEAT_OPACITY,
+            site_name=figures.site_name,
+            uniform_entropy=figures.uniform_entropy,
+            diverged=diverged,
+            perplexity=perplexity,
+            has_perplexity=comparison.loss_name == LOSS_WITH_PERPLEXITY,
+            expected=_expected,
+            pictures=[_views(comparison, picture) for picture in comparison.pictures],
+            shown_pictures=SHOWN_PICTURES,
+            scores={heading(score.name): score.name for score in all_scores(comparison)},
+            score_notes=_score_notes(runs),
+            exactly=_exactly,
+            runs=runs,
+        )
     )
 
 
@@ -98,11 +215,12 @@ def _in_legend(system: SystemSummary) -> str:
 def _intervals(comparison: Comparison) -> Markup | None:
     if sum(bool(sound_runs(system)) for system in comparison.systems) < 2:
         return None
-    return Markup(figures.bleu_intervals(comparison, "intervals"))
+    return Markup(figures.score_intervals(comparison, "intervals"))
 
 
 def _decisions(system: SystemSummary, look: figures.Look, identity: str) -> list[Decisions]:
     """Of the first seed: which expert bears which number is chance, so seeds have no mean."""
+    alone = len(system.runs[0].macs_lengths) == 1
     kinds = list(dict.fromkeys(record.kind for record in system.runs[0].attention))
     found = []
     for number, kind in enumerate(kinds):
@@ -115,14 +233,17 @@ def _decisions(system: SystemSummary, look: figures.Look, identity: str) -> list
             Decisions(
                 title=title,
                 kind=kind,
+                alone=alone,
                 noun=figures.noun(kind),
                 plural=figures.plural(kind),
                 records=records,
                 percentiles=_percentiles(records),
-                entropy=Markup(figures.entropy_by_layer(records, look, f"{prefix}-entropy")),
+                entropy=Markup(
+                    figures.entropy_by_layer(records, look, f"{prefix}-entropy", alone=alone)
+                ),
                 scale=scale,
-                loads=_loads(records, scale, prefix),
-                branches=_branches(trajectories, look, prefix),
+                loads=_loads(records, scale, prefix, alone),
+                branches=_branches(trajectories, look, prefix, alone),
                 smoothing=max(
                     (2 * figures.smoothing_radius(t) + 1 for t in trajectories), default=1
                 ),
@@ -137,39 +258,87 @@ def _percentiles(records: list[AttentionRecord]) -> list[int]:
     return sorted({percent for record in records for percent in record.entropy_percentiles})
 
 
-def _loads(records: list[AttentionRecord], scale: float, prefix: str) -> list[tuple[str, Markup]]:
+def _loads(
+    records: list[AttentionRecord], scale: float, prefix: str, alone: bool
+) -> list[tuple[str, Markup]]:
     groups: dict[tuple[str, int], list[AttentionRecord]] = {}
     for record in records:
         groups.setdefault((record.site, record.experts), []).append(record)
     sizes = {experts for _, experts in groups}
     loads = []
     for number, ((_, experts), group) in enumerate(groups.items()):
-        title = figures.site_name(group[0])
+        title = figures.site_name(group[0].site, group[0].kind, alone=alone)
         title += f", {experts} {figures.plural(group[0].kind)}" if len(sizes) > 1 else ""
-        svg = figures.expert_load(group, scale, f"{prefix}-load-{number}")
+        svg = figures.expert_load(group, scale, f"{prefix}-load-{number}", alone=alone)
         loads.append((title, Markup(svg)))
     return loads
 
 
 def _branches(
-    trajectories: list[BranchTrajectory], look: figures.Look, prefix: str
+    trajectories: list[BranchTrajectory], look: figures.Look, prefix: str, alone: bool
 ) -> dict[str, list[tuple[str, Markup]]]:
     shown = [trajectory for trajectory in trajectories if len(trajectory.steps) > 1]
     ceiling = figures.branch_ceiling(shown)
     by_site: dict[str, list[tuple[str, Markup]]] = {}
     for number, trajectory in enumerate(shown):
-        site = figures.SITES.get(trajectory.site, trajectory.site)
-        svg = figures.branch_weights(trajectory, ceiling, look, f"{prefix}-branches-{number}")
+        site = figures.site_name(trajectory.site, "branches", alone=alone)
+        identity = f"{prefix}-branches-{number}"
+        svg = figures.branch_weights(trajectory, ceiling, look, identity, alone=alone)
         by_site.setdefault(site, []).append((f"Layer {trajectory.layer}", Markup(svg)))
     return by_site
 
 
-def _signatures(comparison: Comparison) -> list[str]:
+def _expected(sample: ComparedSample) -> list[str]:
+    """The labels of what a system is to find: all but the first, which is what it sees."""
+    return list(sample.given)[1:]
+
+
+def _views(comparison: Comparison, picture: ComparedPicture) -> Views:
+    by_png: dict[str, list[str]] = {}
+    for name, png in picture.pngs.items():
+        by_png.setdefault(png, []).append(name)
+    everybody = 1 < len(comparison.systems) == len(picture.pngs)
+    views = []
+    for png, names in by_png.items():
+        systems = "all systems" if everybody and len(by_png) == 1 else ", ".join(names)
+        size = _png_size(png)
+        is_small = size is not None and size[0] < _SMALL
+        if size is not None and is_small:
+            factor = math.ceil(_SMALL / size[0])
+            size = (factor * size[0], factor * size[1])
+        views.append(View(systems, png, size, is_small))
+    return Views(picture.title, picture.caption, views)
+
+
+def _png_size(png: str) -> tuple[int, int] | None:
+    """Width and height from a PNG's head, so that the page does not jump while it loads."""
+    try:
+        head = base64.b64decode(png[:32])
+    except (ValueError, binascii.Error):
+        return None
+    if len(head) < 24 or head[12:16] != b"IHDR":
+        return None
+    width, height = struct.unpack(">II", head[16:24])
+    return (width, height) if width and height else None
+
+
+def _score_notes(runs: list[RunResult]) -> list[str]:
     """Each once, in the order they come."""
-    runs: list[RunResult] = [run for system in comparison.systems for run in system.runs]
-    bleu = [f"BLEU {run.score.bleu_signature}" for run in runs]
-    chrf = [f"chrF {run.score.chrf_signature}" for run in runs]
-    return list(dict.fromkeys(bleu + chrf))
+    scores = [score for run in runs for score in run.scores]
+    # All of the first score, then all of the next.
+    names = list(dict.fromkeys(score.name for score in scores))
+    scores.sort(key=lambda score: names.index(score.name))
+    return list(
+        dict.fromkeys(f"{heading(score.name)} {score.note}" for score in scores if score.note)
+    )
+
+
+def _exactly(run: RunResult, name: str) -> str:
+    """A score with one more digit than is told elsewhere."""
+    found = [score for score in run.scores if score.name == name]
+    if not found or not math.isfinite(found[0].value):
+        return NONE
+    return f"{found[0].value:.{found[0].digits + 1}f}"
 
 
 def duration(seconds: float) -> str:

@@ -1,142 +1,175 @@
 """The comparison as a table: the same figures for the report and for the terminal."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from functools import partial
 
-from rich import box
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
-from rich.table import Table
 from rich.text import Text
 
-from headwise.analysis.results import Comparison, RunResult, SystemSummary
+from headwise.analysis.benchmark import benchmark_table
+from headwise.analysis.cells import (
+    NARROWEST_NAME,
+    NONE,
+    Cell,
+    Row,
+    add_column,
+    add_row,
+    all_scores,
+    bootstrap_notes,
+    column_width,
+    directions,
+    find_score,
+    new_table,
+    over_seeds,
+    score_cell,
+    seeds_lost,
+)
+from headwise.analysis.results import Benchmark, Comparison, SystemSummary
 from headwise.analysis.verdict import (
     SIGNIFICANT,
     count,
     diverged,
+    finite_interval,
+    first_score,
+    heading,
+    in_words,
+    listed,
     p_value,
     signed,
     sound_runs,
     valid_test,
 )
 
-NONE = "–"
+LOSS_WITH_PERPLEXITY = "nats per token"
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A figure, and in smaller type what belongs to it: a deviation, an interval, a p-value."""
+class Column:
+    """What a column shows.
 
-    figure: str
-    details: tuple[str, ...] = ()
+    Attributes:
+        header: in the report.
+        short: in a terminal; empty if it is shown in the report alone.
+        worth: the narrower a terminal, the more must a column be worth to be shown.
+        cell: the figure of a system.
+        detail: below the header.
+    """
 
-
-@dataclass(frozen=True)
-class Row:
-    """One system."""
-
-    name: str
-    description: str
-    matched: str  # how its size was matched, or empty
-    is_baseline: bool
-    note: str  # what went wrong, or empty
-    significant: bool
-    parameters: Cell
-    macs: Cell
-    step_time: Cell
-    loss: Cell
-    perplexity: Cell
-    bleu: Cell
-    difference: Cell
-    chrf: Cell
-
-    @property
-    def cells(self) -> tuple[Cell, ...]:
-        """The figures, in the order of `HEADERS`."""
-        return (
-            self.parameters,
-            self.macs,
-            self.step_time,
-            self.loss,
-            self.perplexity,
-            self.bleu,
-            self.difference,
-            self.chrf,
-        )
+    header: str
+    short: str
+    worth: float
+    cell: Callable[[SystemSummary], Cell]
+    detail: str = ""
 
 
-HEADERS = (
-    "Parameters",
-    "MACs",
-    "Time per step",
-    "Validation loss",
-    "Perplexity",
-    "BLEU",
-    "BLEU against baseline",
-    "chrF",
-)
-# A terminal of 80 columns holds these; perplexity is but another way to write the loss.
-_SHORT_HEADERS = {
-    "Parameters": "Params",
-    "MACs": "MACs",
-    "Time per step": "Time",
-    "Validation loss": "Loss",
-    "BLEU": "BLEU",
-    "BLEU against baseline": "Difference",
-    "chrF": "chrF",
-}
-# What a narrower terminal does without, in this order.
-_GIVEN_UP_FIRST = ("chrF", "MACs", "Parameters", "Time per step", "Validation loss")
-_NARROWEST_NAME = 9
-_PADDING = (0, 1, 0, 0)
-_GAP = 2  # the padding and the table's own line between columns
+def table_columns(comparison: Comparison) -> list[Column]:
+    """Size and cost, the loss, the scores; behind the first score its difference to the baseline.
+
+    The loss of tokens is also written as a perplexity.
+    """
+    first, *further = all_scores(comparison)
+    digits, name = _loss_digits(comparison), heading(first.name)
+    columns = [
+        Column("Parameters", "Params", 3, lambda s: Cell(count(s.runs[0].parameters))),
+        Column("MACs", "MACs", 2, lambda s: Cell(count(s.runs[0].macs))),
+        Column("Time per step", "Time", 4, lambda s: Cell(_step_time(s))),
+        Column("Validation loss", "Loss", 5, lambda s: _loss(comparison, s, digits)),
+    ]
+    if comparison.loss_name == LOSS_WITH_PERPLEXITY:
+        # Of held-out text it may also be a score.
+        is_score = any("perplexity" in score.name.lower() for score in (first, *further))
+        header = "Validation perplexity" if is_score else "Perplexity"
+        columns.append(Column(header, "", 0, lambda s: _perplexity(comparison, s)))
+    columns += [
+        Column(name, name, math.inf, lambda s: score_cell(comparison, s, first)),
+        Column(
+            f"{name} against baseline",
+            "Difference",
+            math.inf,
+            lambda s: difference_cell(comparison, s),
+        ),
+    ]
+    for number, score in enumerate(further):
+        cell = partial(score_cell, comparison, score=score)
+        name = heading(score.name)
+        columns.append(Column(name, name, 1 - number / len(further), cell))
+    return columns
 
 
 def table_rows(comparison: Comparison) -> list[Row]:
-    """The figures of every system as text."""
-    return [_row(comparison, system) for system in comparison.systems]
+    """The figures of every system as text, in the order of `table_columns`."""
+    columns = table_columns(comparison)
+    return [
+        Row(
+            name=system.name,
+            description=system.description,
+            matched=system.matched,
+            is_baseline=system.name == comparison.baseline,
+            note=seeds_lost(system),
+            cells=tuple(column.cell(system) for column in columns),
+        )
+        for system in comparison.systems
+    ]
 
 
 def table_notes(comparison: Comparison) -> list[str]:
     """What a reader must know to read the table rightly, a sentence or two each."""
-    first = comparison.systems[0].runs[0]
-    source, target = first.macs_lengths
+    scores = all_scores(comparison)
+    loss = f"Loss: {comparison.loss_name}, on the validation part"
+    if comparison.loss_name == LOSS_WITH_PERPLEXITY:
+        loss += "; perplexity is its exponential"
+    better = directions(scores, "on the test part, ")
     notes = [
-        f"MACs: multiply-accumulates of one forward pass over {source} source and {target} target "
-        "tokens. Time per step: forward and backward, baseline = 1.00×. Loss: nats per token, on "
-        "the validation part; perplexity is its exponential. BLEU and chrF: on the test part, "
-        "higher is better; in brackets the 95% interval."
+        f"MACs: multiply-accumulates of one forward pass over {_macs_lengths(comparison)}. Time "
+        f"per step: forward and backward, baseline = 1.00×. {loss}. {better}"
     ]
     several = any(len(system.runs) > 1 for system in comparison.systems)
+    intervals = _has_intervals(comparison, [score.name for score in scores])
     tests = [t for system in comparison.systems if (t := valid_test(comparison, system))]
+    if intervals:
+        notes[0] += " In brackets: the 95% interval."
     if several:
-        notes.append(
-            "Figures with ± are the mean and standard deviation over seeds. The interval and the "
-            "test against the baseline are those of the first seed."
-        )
+        note = f"Figures with ± are the {comparison.centre} and standard deviation over seeds."
+        both = [*["interval"] * intervals, *["test against the baseline"] * bool(tests)]
+        if both:
+            verb = "are those" if len(both) > 1 else "is that"
+            note += f" The {' and the '.join(both)} {verb} of the first seed."
+        notes.append(note)
     if any(system.matched for system in comparison.systems):
         notes.append(
             "The sizes under a system's name were chosen by --match parameters: they give it "
             "about as many parameters as the baseline has."
         )
-    if tests:
+    notes += bootstrap_notes(len(tests), comparison.item_name)
+    if not several and (intervals or tests):
+        what = "The interval says" if intervals else "p says"
         notes.append(
-            f"* marks a significant difference, p < {SIGNIFICANT} in a paired bootstrap over the "
-            "test sentences. p is the probability of a difference this large if both systems were "
-            "equally good."
-        )
-    if len(tests) > 1:
-        notes.append(f"The p-values are not corrected for making {len(tests)} comparisons.")
-    if not several:
-        notes.append(
-            "The interval says what another choice of test sentences could change"
-            f"{', and so does p' if tests else ''}. What another random start of training could "
-            "change, only several seeds tell."
+            f"{what} what another choice of test {comparison.item_name} could change"
+            f"{', and so does p' if intervals and tests else ''}. What another random start of "
+            "training could change, only several seeds tell."
         )
     if any(diverged(run) for system in comparison.systems for run in system.runs):
         notes.append("Runs that diverged are left out of these numbers.")
     return notes
+
+
+def difference_cell(comparison: Comparison, system: SystemSummary) -> Cell:
+    """The first score's difference to the baseline, as the paired test found it."""
+    if system.name == comparison.baseline:
+        return Cell("baseline")
+    test = valid_test(comparison, system)
+    if test is None:
+        return Cell(NONE)
+    significant = test.p_value < SIGNIFICANT
+    text = signed(test.difference, first_score(comparison).digits)
+    return Cell(text + " *" * significant, (p_value(test.p_value),), significant)
+
+
+def results_table(results: Comparison | Benchmark) -> ConsoleRenderable:
+    """The table for a terminal, of one data set or of several."""
+    return benchmark_table(results) if isinstance(results, Benchmark) else comparison_table(results)
 
 
 def comparison_table(comparison: Comparison) -> ConsoleRenderable:
@@ -150,109 +183,82 @@ class _FittingTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         rows = table_rows(self.comparison)
-        headers = list(_SHORT_HEADERS)
-        for header in _GIVEN_UP_FIRST:
-            if _width(rows, headers) <= options.max_width:
+        columns = table_columns(self.comparison)
+        shown = [number for number, column in enumerate(columns) if column.short]
+        lost = []
+        for number in sorted(shown, key=lambda number: columns[number].worth):
+            width = NARROWEST_NAME + sum(
+                column_width(columns[n].short, [row.cells[n] for row in rows]) for n in shown
+            )
+            if width <= options.max_width or math.isinf(columns[number].worth):
                 break
-            headers.remove(header)
-        yield self._table(rows, headers)
-
-    def _table(self, rows: list[Row], headers: list[str]) -> Table:
-        table = Table(box=box.SIMPLE_HEAD, padding=_PADDING, pad_edge=False, show_edge=False)
-        table.title = Text(self.comparison.title, style="bold")
-        table.caption = Text(_caption(self.comparison, headers))
-        table.caption_justify = "left"
-        table.add_column("System", min_width=_NARROWEST_NAME, max_width=20, overflow="fold")
-        for header in headers:
-            table.add_column(_SHORT_HEADERS[header], justify="right", no_wrap=True)
+            shown.remove(number)
+            lost.append(number)
+        table = new_table(self.comparison.title)
+        table.caption = Text(self._caption([columns[number].short for number in sorted(lost)]))
+        for number in shown:
+            add_column(table, columns[number].short)
         for row in rows:
-            name = Text(row.name, style="bold")
-            if row.note:
-                name.append(f"\n{row.note}", style="not bold")
-            table.add_row(name, *(Text("\n".join(_lines(row, header))) for header in headers))
-        return table
+            add_row(table, row.name, row.note, [row.cells[number] for number in shown])
+        yield table
+
+    def _caption(self, lost: list[str]) -> str:
+        comparison = self.comparison
+        first, *further = all_scores(comparison)
+        traits = ["with its 95% interval"] * _has_intervals(comparison, [first.name])
+        traits += ["lower is better"] * (not first.higher_is_better)
+        parts = [f"{heading(first.name)} {', '.join(traits)}."] if traits else []
+        if lower := [in_words(score.name) for score in further if not score.higher_is_better]:
+            parts.append(f"Lower is better: {listed(lower)}.")
+        if any(valid_test(comparison, system) for system in comparison.systems):
+            parts.append(f"* p < {SIGNIFICANT}, paired bootstrap.")
+        if any(len(system.runs) > 1 for system in comparison.systems):
+            centre = "Median ± over seeds" if comparison.centre == "median" else "± over seeds"
+            parts.append(f"{centre}; interval and test: first seed.")
+        if any(system.matched for system in comparison.systems):
+            parts.append("Sizes matched in parameters.")
+        if lost:
+            parts.append(f"Too narrow for {listed(lost)}.")
+        return " ".join(parts)
 
 
-def _lines(row: Row, header: str) -> tuple[str, ...]:
-    cell = row.cells[HEADERS.index(header)]
-    return (cell.figure, *cell.details)
+def _macs_lengths(comparison: Comparison) -> str:
+    lengths = comparison.systems[0].runs[0].macs_lengths
+    if len(lengths) == 1:
+        return f"a sequence of {next(iter(lengths.values())):,}"
+    return " and ".join(f"{length:,} positions in the {s}" for s, length in lengths.items())
 
 
-def _width(rows: list[Row], headers: list[str]) -> int:
-    """Columns of text that the table takes at least."""
-    total = _NARROWEST_NAME
-    for header in headers:
-        lines = [_SHORT_HEADERS[header], *(line for row in rows for line in _lines(row, header))]
-        total += _GAP + max(map(len, lines))
-    return total
+def _has_intervals(comparison: Comparison, names: Sequence[str]) -> bool:
+    """Whether any system's cell shows an interval of one of these scores."""
+    first_runs = [s.runs[0] for s in comparison.systems if not diverged(s.runs[0])]
+    found = [score for run in first_runs for name in names if (score := find_score(run, name))]
+    return any(map(finite_interval, found))
 
 
-def _caption(comparison: Comparison, headers: list[str]) -> str:
-    parts = ["BLEU with its 95% interval."]
-    if any(valid_test(comparison, system) for system in comparison.systems):
-        parts.append(f"* p < {SIGNIFICANT}, paired bootstrap.")
-    if any(len(system.runs) > 1 for system in comparison.systems):
-        parts.append("± over seeds; interval and test: first seed.")
-    if any(system.matched for system in comparison.systems):
-        parts.append("Sizes matched in parameters.")
-    if lost := [short for header, short in _SHORT_HEADERS.items() if header not in headers]:
-        parts.append(f"Too narrow for {', '.join(lost)}.")
-    return " ".join(parts)
-
-
-def _row(comparison: Comparison, system: SystemSummary) -> Row:
-    is_baseline = system.name == comparison.baseline
-    test = valid_test(comparison, system)
-    significant = test is not None and test.p_value < SIGNIFICANT
-    difference = Cell(NONE)
-    if is_baseline:
-        difference = Cell("baseline")
-    elif test is not None:
-        mark = " *" if significant else ""
-        difference = Cell(signed(test.bleu_difference) + mark, (p_value(test.p_value),))
-    first = system.runs[0]
-    interval: tuple[str, ...] = ()
-    if not diverged(first) and math.isfinite(first.score.bleu_low + first.score.bleu_high):
-        interval = (f"[{first.score.bleu_low:.1f}, {first.score.bleu_high:.1f}]",)
-    bleu = _mean(system, lambda run: run.score.bleu, 1)
-    loss = _mean(system, lambda run: run.validation_loss, 3)
-    return Row(
-        name=system.name,
-        description=system.description,
-        matched=system.matched,
-        is_baseline=is_baseline,
-        note=_note(system),
-        significant=significant,
-        parameters=Cell(count(first.parameters)),
-        macs=Cell(count(first.macs)),
-        step_time=Cell(_step_time(system)),
-        loss=loss if sound_runs(system) else Cell("diverged"),
-        perplexity=_mean(system, lambda run: perplexity(run.validation_loss), 2),
-        bleu=Cell(bleu.figure, bleu.details + interval),
-        difference=difference,
-        chrf=_mean(system, lambda run: run.score.chrf, 1),
+def _loss(comparison: Comparison, system: SystemSummary, digits: int) -> Cell:
+    if not sound_runs(system):
+        return Cell("diverged")
+    return over_seeds(
+        comparison.centre, [run.validation_loss for run in sound_runs(system)], digits
     )
+
+
+def _loss_digits(comparison: Comparison) -> int:
+    """Three, or as many as show three digits of a small loss."""
+    losses = [abs(run.validation_loss) for s in comparison.systems for run in sound_runs(s)]
+    least = min(filter(None, losses), default=1.0)
+    return min(8, max(3, 2 - math.floor(math.log10(least))))
+
+
+def _perplexity(comparison: Comparison, system: SystemSummary) -> Cell:
+    values = [perplexity(run.validation_loss) for run in sound_runs(system)]
+    return over_seeds(comparison.centre, values, 2)
 
 
 def _step_time(system: SystemSummary) -> str:
     ratio = system.relative_step_time
     return NONE if ratio is None or not math.isfinite(ratio) else f"{ratio:.2f}×"
-
-
-def _note(system: SystemSummary) -> str:
-    lost = len(system.runs) - len(sound_runs(system))
-    if not lost or len(system.runs) == 1:
-        return ""
-    return f"{lost} of {len(system.runs)} seeds diverged"
-
-
-def _mean(system: SystemSummary, figure: Callable[[RunResult], float], digits: int) -> Cell:
-    """Mean and standard deviation over the seeds that did not diverge."""
-    values = [value for run in sound_runs(system) if math.isfinite(value := figure(run))]
-    if not values:
-        return Cell(NONE)
-    text = f"{fmean(values):.{digits}f}" if fmean(values) < 1e5 else f"{fmean(values):.1e}"
-    return Cell(text, (f"± {stdev(values):.{digits}f}",) if len(values) > 1 else ())
 
 
 def perplexity(loss: float) -> float:

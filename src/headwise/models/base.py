@@ -183,5 +183,16 @@ def total_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float =
     )
 
 
+def total_squared_error(predicted: Tensor, labels: Tensor) -> Tensor:
+    """Squared error summed over all labels that are not -100, in float32 at least.
+
+    >>> total_squared_error(torch.tensor([1.0, 5.0]), torch.tensor([3.0, -100.0]))
+    tensor(4.)
+    """
+    dtype = torch.promote_types(predicted.dtype, torch.float32)
+    errors = predicted.to(dtype) - labels.to(dtype)
+    return errors.masked_fill(labels == -100, 0.0).square().sum()
+
+
 def _is_loaded(weight: Tensor) -> bool:
     return getattr(weight, "_is_hf_initialized", False)

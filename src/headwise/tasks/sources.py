@@ -1,7 +1,8 @@
-"""Where sentence pairs come from: message catalogues, text files, Hugging Face datasets.
+"""Where text comes from: message catalogues, Python's documentation, files, Hugging Face datasets.
 
-Each reader yields raw ``(source, target)`` strings, in the order of the data, and knows nothing
-of parts, filters or settings; :mod:`headwise.tasks.corpora` cleans and divides what comes out.
+Each reader yields raw strings, or pairs of them, in the order of the data, and knows nothing of
+parts, filters or settings; :mod:`headwise.tasks.corpora` (pairs) and :mod:`headwise.tasks.texts`
+clean and divide what comes out.
 Whatever cannot be read is a :class:`CorpusError` that names the file, line or field.
 """
 
@@ -9,6 +10,9 @@ from __future__ import annotations
 
 import gettext
 import gzip
+import hashlib
+import re
+import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata, resources
@@ -91,6 +95,94 @@ def _entries(translations: gettext.GNUTranslations) -> Iterator[Row]:
                 continue
         if key:  # the header has the empty key
             yield key.rpartition("\x04")[2], translation
+
+
+# --- Python's documentation -------------------------------------------------------------------
+
+
+def read_pydoc_topics() -> tuple[list[list[str]], str]:
+    """The English of ``pydoc_data.topics``, which comes with Python: what ``help("with")`` prints.
+
+    A topic is a page of Python's reference manual as plain text. Of its blocks between blank
+    lines the prose is kept and divided into sentences. Left out are headings, signatures,
+    grammars, code, tables and labels ("Note:"): whatever does not begin with a capital or a
+    quotation mark, does not end as a sentence does, has fewer than five words, is indented
+    unevenly, or shows ``::=`` or ``>>>``. Topics overlap (one on compound statements has all of the
+    one on ``with``), so a paragraph that stood in an earlier topic is left out as well.
+
+    The text differs with the version of Python. Topics come in the order of a hash of their
+    names, so that a stretch of them is not all about words with the same letter.
+
+    Returns:
+        The topics as lists of sentences, and a sentence on where they come from.
+    """
+    from pydoc_data.topics import topics
+
+    def place(name: str) -> bytes:
+        return hashlib.sha256(name.encode()).digest()
+
+    blocks = repeated = 0
+    seen: set[str] = set()
+    documents: list[list[str]] = []
+    for name in sorted(topics, key=place):
+        sentences: list[str] = []
+        for block in re.split(r"\n\s*\n", topics[name].strip()):
+            blocks += 1
+            paragraph = _prose(block)
+            if paragraph in seen:
+                repeated += 1
+            elif paragraph:
+                seen.add(paragraph)
+                sentences += split_sentences(paragraph)
+        if sentences:
+            documents.append(sentences)
+    version = ".".join(map(str, sys.version_info[:3]))
+    other = blocks - repeated - len(seen)
+    origin = (
+        f"pydoc_data.topics of Python {version}: {len(seen):,} paragraphs of prose in "
+        f"{len(documents)} topics; {other:,} blocks of headings, code, grammars and tables and "
+        f"{repeated:,} repeated paragraphs are left out"
+    )
+    return documents, origin
+
+
+_BULLET = re.compile(r"\s*(?:[*+-]|\d+\.|\[\d+\])\s+")
+
+
+def _prose(block: str) -> str:
+    """A block as one line if it is prose; else empty."""
+    first, *others = (
+        _BULLET.sub("", block, count=1).split("\n") if _BULLET.match(block) else (block.split("\n"))
+    )
+    indents = {_indent(line) for line in others}
+    if len(indents) > 1:
+        return ""
+    if not _BULLET.match(block) and any(indent > _indent(first) for indent in indents):
+        first = ""  # a term, and below it what it means
+    text = " ".join(" ".join([first, *others]).split())
+    if len(text.split()) < 5 or text[-1] not in ".:!?)":
+        return ""
+    if not (text[0].isupper() or text[0] in '"“‘('):
+        return ""
+    # Columns of tables are apart by more than the two spaces behind a full stop.
+    if any(sign in text for sign in ("::=", ">>>")) or re.search(r"\S   +\S", block):
+        return ""
+    return text
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def split_sentences(paragraph: str) -> list[str]:
+    """Sentences of English prose: they end at ``.``, ``!`` or ``?`` before a capital or a quote.
+
+    >>> split_sentences('It is true. "None" is false, i.e. no value (see e.g. Python). So be it!')
+    ['It is true.', '"None" is false, i.e. no value (see e.g. Python).', 'So be it!']
+    """
+    ends = r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bvs\.)\s+(?=[\"“‘(*]*[A-Z])"
+    # A quotation mark or parenthesis behind the full stop belongs to the sentence.
+    return re.split(f'{ends}|(?<=[.!?][")”])\\s+(?=["“‘(*]*[A-Z])', paragraph)
 
 
 # --- text files -------------------------------------------------------------------------------
@@ -180,6 +272,50 @@ def read_hub_pairs(
     Raises:
         CorpusError: no such dataset, configuration, split or field, or a field that is no text.
     """
+    for where, record in read_hub_records(name, split, config, revision):
+        source, target = (
+            text_field(record, field, where, "Set source_field and target_field to two of these.")
+            for field in (source_field, target_field)
+        )
+        yield source, target
+
+
+def read_hub_texts(
+    name: str,
+    split: str,
+    field: str,
+    config: str | None = None,
+    revision: str | None = None,
+) -> Iterator[str]:
+    """Likewise the texts of one field, one per row.
+
+    Raises:
+        CorpusError: no such dataset, configuration, split or field, or a field that is no text.
+    """
+    for where, record in read_hub_records(name, split, config, revision):
+        yield text_field(record, field, where, "Set field to one of these.")
+
+
+def read_hub_records(
+    name: str, split: str, config: str | None = None, revision: str | None = None
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Likewise all records, each behind words for messages on where it stands.
+
+    Raises:
+        CorpusError: no such dataset, configuration or split.
+    """
+    for number, record in enumerate(load_hub_split(name, split, config, revision)):
+        yield f"dataset {name!r}, split {split!r}, row {number}", record
+
+
+def load_hub_split(
+    name: str, split: str, config: str | None = None, revision: str | None = None
+) -> Any:
+    """Likewise the split itself, a ``datasets.Dataset``.
+
+    Raises:
+        CorpusError: no such dataset, configuration or split.
+    """
     # Imported here: it takes a second that no other corpus needs to spend.
     from datasets import load_dataset
     from datasets.exceptions import DatasetsError
@@ -187,30 +323,32 @@ def read_hub_pairs(
     try:
         # expanduser, and no more: a hub name must not turn into a path
         path = str(Path(name).expanduser()) if name.startswith("~") else name
-        dataset = load_dataset(path, config, split=split, revision=revision)
+        return load_dataset(path, config, split=split, revision=revision)
     except (DatasetsError, OSError, ValueError, RuntimeError) as error:
         raise CorpusError(
             f"dataset {name!r} (config {config!r}, split {split!r}) could not be loaded: {error}. "
             "It must be a name on the Hugging Face hub or a local folder; without a network, only "
             "local folders and datasets loaded before can be read."
         ) from error
-    for number, record in enumerate(dataset):
-        source, target = (
-            _field(record, field, f"dataset {name!r}, split {split!r}, row {number}")
-            for field in (source_field, target_field)
-        )
-        yield source, target
 
 
-def _field(record: Mapping[str, Any], path: str, where: str) -> str:
-    """The text at a dotted path; a missing value is empty text."""
+def text_field(record: Mapping[str, Any], path: str, where: str, mending: str) -> str:
+    """The text at a dotted path of a record; a missing value is empty text.
+
+    Args:
+        where: names the record in messages.
+        mending: ends the message that lists the fields there are.
+
+    Raises:
+        CorpusError: there is no such field, or it is no text.
+    """
     value: Any = record
     # A column may itself have a dot in its name, so the whole path is tried first.
     for key in [path] if path in record else path.split("."):
         if not isinstance(value, Mapping) or key not in value:
             raise CorpusError(
                 f"{where}: there is no field {path!r}; there are {', '.join(_paths(record))}. "
-                "Set source_field and target_field to two of these."
+                f"{mending}"
             )
         value = cast("Mapping[str, Any]", value)[key]
     if value is None:

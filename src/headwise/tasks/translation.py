@@ -8,7 +8,7 @@ Its pieces are in files of their own: corpora (`tasks.corpora`), vocabularies
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -100,8 +100,11 @@ class Translation(Task):
                 f"{tokenizer.source_vocab_size:,} source and {tokenizer.target_vocab_size:,} "
                 f"target subwords"
             )
-        facts = dict(cast(tuple[str, str], tuple(part.split(": ", 1))) for part in parts)
-        self.notes = {"corpus": origin, **facts, "vocabulary": vocabulary}
+        self.notes = {"Data": origin}
+        for part in parts:
+            name, _, words = part.partition(": ")
+            self.notes[name.capitalize()] = words
+        self.notes["Vocabulary"] = vocabulary
 
     @classmethod
     def prepare(cls, recipe: TranslationRecipe, folder: Path | None = None) -> Self:

@@ -18,6 +18,7 @@ from rich.progress import (
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from headwise.ops.replicas import sum_over_replicas
+from headwise.training.schedule import Plateau
 
 
 class ProgressBar(TrainerCallback):
@@ -164,6 +165,23 @@ class EvaluateAtEnd(TrainerCallback):
     ) -> None:
         if state.global_step >= state.max_steps:
             control.should_evaluate = True
+
+
+class WatchPlateau(TrainerCallback):
+    """Tells the schedule of each validation loss."""
+
+    def __init__(self, plateau: Plateau) -> None:
+        self.plateau = plateau
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float] | None = None,
+        **_: Any,
+    ) -> None:
+        self.plateau.validated((metrics or {})["eval_loss"])
 
 
 class BranchesOnSimplex(TrainerCallback):

@@ -35,6 +35,17 @@ class BranchSettings(BaseModel):
     )
 
 
+class PlateauSettings(BaseModel):
+    """When the learning rate falls because validation has stalled (appendix A.2 of TIM's paper)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    patience: int = Field(
+        5, ge=1, description="validations in a row without a new best loss before the rate falls"
+    )
+    factor: float = Field(0.5, gt=0, lt=1, description="what the rate is multiplied by")
+
+
 class TrainingSettings(BaseModel):
     """What a run does with its data; defaults are those of the base Transformer."""
 
@@ -47,10 +58,19 @@ class TrainingSettings(BaseModel):
     )
     gradient_accumulation: int = Field(1, ge=1, description="batches per optimizer step")
     learning_rate: float = Field(7e-4, gt=0, description="at the end of the warm-up")
-    schedule: Literal["inverse-sqrt", "linear", "constant"] = Field(
-        "inverse-sqrt", description="of the learning rate after the warm-up"
+    schedule: Literal["inverse-sqrt", "linear", "cosine", "constant", "plateau"] = Field(
+        "inverse-sqrt",
+        description="of the learning rate after the warm-up; plateau lowers it when the validation "
+        "loss stalls",
+    )
+    plateau: PlateauSettings = Field(
+        default_factory=PlateauSettings, description="for schedule: plateau, when it falls"
     )
     warmup_steps: int = Field(4000, ge=0, description="steps of linear growth from zero")
+    optimizer: Literal["adam", "nesterov"] = Field(
+        "adam", description="Adam, or SGD with Nesterov's momentum"
+    )
+    momentum: float = Field(0.99, ge=0, lt=1, description="of nesterov")
     adam_betas: tuple[float, float] = Field((0.9, 0.98), description="Adam's decay rates")
     adam_epsilon: float = Field(1e-9, gt=0, description="Adam's epsilon")
     weight_decay: float = Field(0.0, ge=0, description="decoupled; not of biases, norms, gates")

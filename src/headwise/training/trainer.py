@@ -36,9 +36,14 @@ from headwise.training.callbacks import (
     EvaluateAtEnd,
     ProgressBar,
     StopOnInterrupt,
+    WatchPlateau,
 )
 from headwise.training.checkpoints import STATE, checkpoints
-from headwise.training.schedule import branch_learning_rate_factor, learning_rate_scheduler
+from headwise.training.schedule import (
+    Plateau,
+    branch_learning_rate_factor,
+    learning_rate_scheduler,
+)
 from headwise.training.settings import TrainingSettings
 from headwise.training.validation import validation_loss
 
@@ -132,7 +137,7 @@ class Trainer(transformers.Trainer):
     # Optimization
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Adam for everything but the gates, which `update_gates` moves; κ and α by themselves."""
+        """For everything but the gates, which `update_gates` moves; κ and α by themselves."""
         if self.optimizer is None:
             branches = [p for p in branch_parameters(self.model) if p.requires_grad]
             apart = {id(parameter) for parameter in [*gate_parameters(self.model), *branches]}
@@ -152,6 +157,10 @@ class Trainer(transformers.Trainer):
                 own = {"lr": rate, "weight_decay": 0.0, "branches": True}
                 groups.append({"params": branches, **own})
             kind, options = self.get_optimizer_cls_and_kwargs(self.args, self.model)
+            if self.settings.optimizer == "nesterov":
+                rate, momentum = self.settings.learning_rate, self.settings.momentum
+                kind, options = torch.optim.SGD, {"lr": rate, "momentum": momentum}
+                options["nesterov"] = momentum > 0
             self.optimizer = kind([g for g in groups if g["params"]], **options)
         return self.optimizer
 
@@ -167,12 +176,18 @@ class Trainer(transformers.Trainer):
                     step, branches.warmup_steps, num_training_steps, frozen
                 )
 
+            plateau = None
+            if self.settings.schedule == "plateau":
+                how = self.settings.plateau
+                plateau = Plateau(self.settings.warmup_steps, how.factor, how.patience)
+                self.add_callback(WatchPlateau(plateau))
             self.lr_scheduler = learning_rate_scheduler(
                 optimizer or self.optimizer,
                 self.settings.schedule,
                 self.settings.warmup_steps,
                 num_training_steps,
                 branch_factor,
+                plateau,
             )
             self._created_lr_scheduler = True
         return self.lr_scheduler

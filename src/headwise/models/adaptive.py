@@ -1,0 +1,212 @@
+"""Embeddings and a softmax that spend less on rare words.
+
+Baevski & Auli 2019, *Adaptive Input Representations for Neural Language Modeling*,
+https://arxiv.org/abs/1809.10853, which shares its weights with the adaptive softmax of Grave et
+al. 2017, *Efficient softmax approximation for GPUs*, https://arxiv.org/abs/1609.04309.
+
+Words are numbered by frequency, the most frequent first, and divided into bands at cutoffs. Band i
+(from 0) has embeddings E_i of width d / factor^i, and a map P_i to the width of the model:
+
+    x_w    = P_i e_w,   w in band i                                              input
+    p(w)   = softmax([E₀ h; C h])_w,                          w in band 0        output
+    p(w)   = softmax([E₀ h; C h])_i · softmax(E_i P_iᵀ h)_w,  w in band i > 0
+
+where C has a row for each band but the first, and is the only weight that the output has for
+itself. As in the paper P₀ is of the input alone: the output multiplies h with E₀ directly.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class AdaptiveEmbedding(nn.Module):
+    """Embeddings whose width depends on how frequent a word is.
+
+    Args:
+        vocab_size: number of words, the most frequent first.
+        embed_dim: width of the model, and of the first band's embeddings.
+        cutoffs: the first word of each band but the first.
+        factor: how many times narrower each band is than the one before.
+        padding_idx: a word whose embedding is zero; of the first band.
+
+    Shape:
+        ids `(...)`; output `(..., embed_dim)`.
+
+    Raises:
+        ValueError: cutoffs that do not ascend within the vocabulary; a width that `factor` does
+            not divide as often as there are cutoffs; a `padding_idx` outside the first band.
+
+    Example:
+        >>> embedding = AdaptiveEmbedding(100, 16, cutoffs=[10, 40])
+        >>> [tuple(band.weight.shape) for band in embedding.bands]
+        [(10, 16), (30, 4), (60, 1)]
+        >>> embedding(torch.tensor([[3, 99]])).shape
+        torch.Size([1, 2, 16])
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embed_dim: int,
+        cutoffs: Sequence[int],
+        factor: int = 4,
+        padding_idx: int | None = None,
+    ) -> None:
+        super().__init__()
+        check_bands(vocab_size, embed_dim, cutoffs, factor)
+        if padding_idx is not None and not 0 <= padding_idx < cutoffs[0]:
+            raise ValueError(
+                f"padding_idx is {padding_idx}, expected one of the first band, 0 to "
+                f"{cutoffs[0] - 1}"
+            )
+        self.embed_dim = embed_dim
+        self.edges = (0, *cutoffs, vocab_size)  # band i has the words from edge i up to i + 1
+        widths = [embed_dim // factor**band for band in range(len(cutoffs) + 1)]
+        self.bands = nn.ModuleList(
+            nn.Embedding(last - first, width, padding_idx if first == 0 else None)
+            for (first, last), width in zip(pairwise(self.edges), widths, strict=True)
+        )
+        self.projections = nn.ModuleList(
+            nn.Linear(width, embed_dim, bias=False) for width in widths
+        )
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x: Tensor | int = 0
+        for (first, last), band, projection in zip(
+            pairwise(self.edges), self.bands, self.projections, strict=True
+        ):
+            # Every band looks at every word, which is little work, and keeps shapes free of data.
+            here = ((ids >= first) & (ids < last)).unsqueeze(-1)
+            words = projection(band((ids - first).clamp(0, last - first - 1)))
+            x = x + words.masked_fill(~here, 0.0)
+        assert isinstance(x, Tensor)
+        return x
+
+    def weights(self, band: int) -> tuple[Tensor, Tensor]:
+        """E and P of a band: `(words, width)` and `(embed_dim, width)`."""
+        words, projection = self.bands[band], self.projections[band]
+        assert isinstance(words, nn.Embedding) and isinstance(projection, nn.Linear)
+        return words.weight, projection.weight
+
+
+class AdaptiveSoftmax(nn.Module):
+    """A softmax over bands of words, whose weights are those of an `AdaptiveEmbedding`.
+
+    The embedding is given with each call, and stays in the hands of the model.
+
+    Args:
+        embed_dim: width of the model.
+        num_bands: bands of the embedding.
+        dropout: probability with which a channel is dropped, of the input and of each narrower
+            band's.
+
+    Example:
+        >>> embedding = AdaptiveEmbedding(100, 16, cutoffs=[10, 40])
+        >>> softmax = AdaptiveSoftmax(16, num_bands=3)
+        >>> hidden = torch.randn(5, 16)
+        >>> log_probs = softmax.log_probs(hidden, embedding)
+        >>> log_probs.shape
+        torch.Size([5, 100])
+        >>> labels = torch.tensor([2, 10, 40, 99, 7])
+        >>> torch.allclose(softmax.losses(hidden, labels, embedding),
+        ...                -log_probs[torch.arange(5), labels], atol=1e-6)
+        True
+    """
+
+    def __init__(self, embed_dim: int, num_bands: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        if not 0.0 <= dropout < 1.0:
+            raise ValueError(f"dropout is {dropout}, expected a probability in [0, 1)")
+        self.clusters = nn.Linear(embed_dim, num_bands - 1, bias=False)  # C
+        self.dropout = dropout
+
+    def losses(self, hidden: Tensor, labels: Tensor, embedding: AdaptiveEmbedding) -> Tensor:
+        """-log p of each label; only the bands that labels are in are computed.
+
+        Args:
+            hidden: `(tokens, embed_dim)`.
+            labels: `(tokens,)`, no -100 among them.
+            embedding: whose weights are shared.
+
+        Returns:
+            `(tokens,)`, in float32 at least.
+        """
+        hidden = F.dropout(hidden, self.dropout, self.training)
+        first_band, *narrower = pairwise(embedding.edges)
+        in_head = labels.clone()
+        for band, (first, last) in enumerate(narrower):
+            in_head[(labels >= first) & (labels < last)] = first_band[1] + band
+        losses = F.cross_entropy(
+            _precise(self._head(hidden, embedding)), in_head, reduction="none"
+        )  # (tokens,)
+        for band, (first, last) in enumerate(narrower, start=1):
+            here = ((labels >= first) & (labels < last)).nonzero().squeeze(-1)
+            logits = _precise(self._tail(hidden[here], embedding, band))  # (of band, words)
+            of_band = F.cross_entropy(logits, labels[here] - first, reduction="none")
+            losses = losses.index_add(0, here, of_band)
+        return losses
+
+    def log_probs(self, hidden: Tensor, embedding: AdaptiveEmbedding) -> Tensor:
+        """log p of all words: `(..., embed_dim)` to `(..., vocab_size)`."""
+        hidden = F.dropout(hidden, self.dropout, self.training)
+        size = embedding.edges[1]
+        head = _precise(self._head(hidden, embedding)).log_softmax(-1)
+        parts = [head[..., :size]]
+        for band in range(1, len(embedding.bands)):
+            tail = _precise(self._tail(hidden, embedding, band)).log_softmax(-1)
+            parts.append(head[..., size + band - 1].unsqueeze(-1) + tail)
+        return torch.cat(parts, dim=-1)
+
+    def _head(self, hidden: Tensor, embedding: AdaptiveEmbedding) -> Tensor:
+        """Logits of the words of the first band, then of the other bands."""
+        words, _ = embedding.weights(0)
+        return torch.cat([F.linear(hidden, words), self.clusters(hidden)], dim=-1)
+
+    def _tail(self, hidden: Tensor, embedding: AdaptiveEmbedding, band: int) -> Tensor:
+        """Logits of the words of one of the other bands."""
+        words, projection = embedding.weights(band)
+        narrow = F.linear(hidden, projection.T)  # (..., width of band)
+        return F.linear(F.dropout(narrow, self.dropout, self.training), words)
+
+
+def naive_log_probs(
+    hidden: Tensor, embedding: AdaptiveEmbedding, softmax: AdaptiveSoftmax
+) -> Tensor:
+    """`AdaptiveSoftmax.log_probs` by the equations, word by word, for tests.
+
+    A word of the narrower bands has as its logit the product of h with its own input embedding.
+    """
+    edges = embedding.edges
+    rows = []
+    for h in hidden:
+        head = [h @ e for e in embedding.weights(0)[0]] + [h @ c for c in softmax.clusters.weight]
+        p_head = torch.stack(head).softmax(0)
+        p = [p_head[w] for w in range(edges[1])]
+        for band, (first, last) in enumerate(pairwise(edges[1:])):
+            logits = [h @ embedding(torch.tensor(w)) for w in range(first, last)]
+            p += list(p_head[edges[1] + band] * torch.stack(logits).softmax(0))
+        rows.append(torch.stack(p).log())
+    return torch.stack(rows)
+
+
+def check_bands(vocab_size: int, embed_dim: int, cutoffs: Sequence[int], factor: int) -> None:
+    """Raise `ValueError` unless bands of words can be made so."""
+    edges = (0, *cutoffs, vocab_size)
+    if not cutoffs or any(first >= last for first, last in pairwise(edges)):
+        raise ValueError(
+            f"adaptive_cutoffs is {list(cutoffs)}, expected ascending numbers of words between 0 "
+            f"and vocab_size = {vocab_size}, such as [{vocab_size // 10 or 1}]"
+        )
+    if factor < 1 or embed_dim % factor ** len(cutoffs):
+        raise ValueError(
+            f"adaptive_factor is {factor}, whose power {len(cutoffs)} (a band for each of "
+            f"adaptive_cutoffs) has to divide embed_dim = {embed_dim}"
+        )
+
+
+def _precise(logits: Tensor) -> Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))

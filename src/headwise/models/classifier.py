@@ -1,0 +1,216 @@
+"""An encoder with a small network on top that gives a whole sequence a class or a number."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForSequenceClassification
+
+from headwise.models.base import (
+    HeadwiseModel,
+    HeadwiseOutput,
+    sum_losses,
+    total_cross_entropy,
+)
+from headwise.models.config import TransformerConfig
+from headwise.models.transformer import AuxiliaryLoss, Encoder, token_embedding
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "relu": F.relu,
+    "sigmoid": torch.sigmoid,
+}
+
+
+class SequenceClassifierConfig(TransformerConfig):
+    """An encoder, pooled to one vector per sequence, and a perceptron with one hidden layer.
+
+    Args:
+        vocab_size: number of tokens.
+        layers: depth of the encoder.
+        classes: names of the classes, in the order of the outputs; or give `num_labels`.
+        problem: `classification`, or `regression` to one number.
+        pooling: what stands for the sequence: the `mean` of the top layer over its tokens, or the
+            `first` of them.
+        hidden_dim: width of the perceptron's hidden layer; `embed_dim` if None.
+        activation: of the hidden layer: `tanh`, `relu` or `sigmoid`.
+        pad_token_id, bos_token_id, eos_token_id: special tokens.
+        embed_dim, num_heads, ffn_dim, attention, norm, dropout, attention_dropout, ffn_dropout:
+            see `TransformerConfig`; `dropout` is that of the hidden layer too.
+
+    Raises:
+        ValueError: sizes or plans that do not fit together.
+    """
+
+    model_type = "headwise-sequence-classifier"
+    attribute_map = {  # noqa: RUF012
+        "hidden_size": "embed_dim",
+        "num_attention_heads": "num_heads",
+        "num_hidden_layers": "layers",
+    }
+
+    def __init__(
+        self,
+        vocab_size: int = 32_000,
+        layers: int = 6,
+        classes: Sequence[str] | None = None,
+        problem: str = "classification",
+        pooling: str = "mean",
+        hidden_dim: int | None = None,
+        activation: str = "tanh",
+        pad_token_id: int = 0,
+        bos_token_id: int = 1,
+        eos_token_id: int = 2,
+        **kwargs: Any,
+    ) -> None:
+        for name, value, known in (
+            ("problem", problem, ("classification", "regression")),
+            ("pooling", pooling, ("mean", "first")),
+            ("activation", activation, tuple(ACTIVATIONS)),
+        ):
+            if value not in known:
+                expected = " or ".join(map(repr, known))
+                raise ValueError(f"{name} is {value!r}, expected {expected}")
+        if hidden_dim is not None and hidden_dim < 1:
+            raise ValueError(f"hidden_dim is {hidden_dim}, expected a positive number or None")
+        if classes is not None:
+            kwargs["id2label"] = dict(enumerate(classes))
+            kwargs["label2id"] = {name: index for index, name in enumerate(classes)}
+        elif problem == "regression":
+            kwargs.setdefault("num_labels", 1)
+        self.vocab_size = vocab_size
+        self.layers = layers
+        self.problem = problem
+        self.pooling = pooling
+        self.hidden_dim = hidden_dim
+        self.activation = activation
+        super().__init__(
+            pad_token_id=pad_token_id,
+            bos_token_id=bos_token_id,
+            eos_token_id=eos_token_id,
+            **kwargs,
+        )
+        if problem == "regression" and self.num_labels != 1:
+            raise ValueError(
+                f"problem is 'regression', but there are {self.num_labels} classes: a regression "
+                f"gives one number; leave classes and num_labels out"
+            )
+
+    def depths(self) -> dict[str, int]:
+        return {"encoder_self": self.layers}
+
+
+class SequenceClassifier(HeadwiseModel):
+    """An encoder whose attention follows a plan, with a classifier on top of it.
+
+    As sentences are probed by Conneau et al. 2018, *What you can cram into a single $&!#* vector:
+    Probing sentence embeddings for linguistic properties*, https://arxiv.org/abs/1805.01070
+    (the mean of the top layer, a perceptron with one hidden layer), and as a pretrained encoder is
+    fine-tuned by Devlin et al. 2018, *BERT*, https://arxiv.org/abs/1810.04805 (the first token).
+    `AutoModelForSequenceClassification` loads it once headwise is imported.
+
+    Example:
+        >>> config = SequenceClassifierConfig(vocab_size=50, embed_dim=16, num_heads=4, ffn_dim=32,
+        ...                                   layers=1, classes=["PAST", "PRES"], attention="mae")
+        >>> model = SequenceClassifier(config).eval()
+        >>> ids = torch.tensor([[1, 5, 6, 2], [1, 7, 2, 0]])
+        >>> mask, labels = (ids != 0).long(), torch.tensor([0, 1])
+        >>> out = model(input_ids=ids, attention_mask=mask, labels=labels)
+        >>> out.logits.shape
+        torch.Size([2, 2])
+        >>> bool(out.loss == out.token_loss)
+        True
+    """
+
+    config: SequenceClassifierConfig
+    config_class = SequenceClassifierConfig
+
+    def __init__(self, config: SequenceClassifierConfig) -> None:
+        super().__init__(config)
+        self.encoder = Encoder(config, token_embedding(config, config.vocab_size))
+        self.hidden = nn.Linear(config.embed_dim, config.hidden_dim or config.embed_dim)
+        self.classifier = nn.Linear(self.hidden.out_features, config.num_labels)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        return_dict: bool | None = None,
+        **unused: Any,
+    ) -> HeadwiseOutput | tuple[Any, ...]:
+        """Logits per class, or the number of each sequence, and with labels the loss.
+
+        Args:
+            input_ids: tokens `(batch, time)`.
+            attention_mask: `(batch, time)`, 1 at tokens and 0 at padding, as everywhere in
+                transformers.
+            labels: `(batch,)`, classes as integers, or numbers of any type for a regression, whose
+                loss is the squared error; -100 where nothing is to be predicted.
+            num_items_in_batch: divide the loss by this in place of the number of labels.
+
+        Returns:
+            `logits` `(batch, classes)`, of a regression `(batch, 1)`.
+        """
+        self._refuse(unused)
+        if input_ids is None:
+            raise ValueError("input_ids is None, expected tokens (batch, time)")
+        losses = AuxiliaryLoss()
+        padding = None if attention_mask is None else attention_mask == 0
+        encoded = self.encoder.encode(input_ids, padding, losses)  # (batch, time, embed_dim)
+        pooled = (
+            _first(encoded, padding) if self.config.pooling == "first" else _mean(encoded, padding)
+        )
+        hidden = ACTIVATIONS[self.config.activation](self.hidden(pooled))
+        hidden = F.dropout(hidden, self.config.dropout, self.training)
+        logits = self.classifier(hidden)  # (batch, classes)
+
+        output = HeadwiseOutput(logits=logits, auxiliary_loss=losses.total)
+        if labels is not None:
+            if self.config.problem == "regression":
+                total = total_squared_error(logits.squeeze(-1), labels)
+            else:
+                total = total_cross_entropy(logits, labels)
+            output = HeadwiseOutput(
+                logits=logits, **sum_losses(total, labels, num_items_in_batch, losses)
+            )
+        return output if return_dict is not False else output.to_tuple()
+
+    def head_macs(self, lengths: Mapping[str, int]) -> int:
+        return self.hidden.weight.numel() + self.classifier.weight.numel()
+
+
+def total_squared_error(predicted: Tensor, labels: Tensor) -> Tensor:
+    """Squared error summed over all labels that are not -100, in float32 at least.
+
+    >>> total_squared_error(torch.tensor([1.0, 2.0]), torch.tensor([4.0, -100.0]))
+    tensor(9.)
+    """
+    dtype = torch.promote_types(predicted.dtype, torch.float32)
+    errors = predicted.to(dtype) - labels.to(dtype)
+    return errors.masked_fill(labels == -100, 0.0).square().sum()
+
+
+def _mean(encoded: Tensor, padding: Tensor | None) -> Tensor:
+    """The mean over the tokens of each sequence; padding does not count."""
+    if padding is None:
+        return encoded.mean(1)
+    tokens = (~padding).unsqueeze(-1)  # (batch, time, 1)
+    # Filled, not multiplied with: whatever stands at padding, be it NaN, leaves no trace.
+    return encoded.masked_fill(~tokens, 0.0).sum(1) / tokens.sum(1).clamp(min=1)
+
+
+def _first(encoded: Tensor, padding: Tensor | None) -> Tensor:
+    """The first token of each sequence, on whichever side the padding stands."""
+    if padding is None:
+        return encoded[:, 0]
+    first = (~padding).int().argmax(1)  # (batch,)
+    return encoded[torch.arange(len(encoded), device=encoded.device), first]
+
+
+AutoConfig.register(SequenceClassifierConfig.model_type, SequenceClassifierConfig)
+AutoModelForSequenceClassification.register(SequenceClassifierConfig, SequenceClassifier)

@@ -1,0 +1,202 @@
+"""The masked language model, as a Hugging Face model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForMaskedLM
+
+from headwise.models.base import (
+    HeadwiseModel,
+    HeadwiseOutput,
+    sum_losses,
+    total_cross_entropy,
+)
+from headwise.models.config import TransformerConfig
+from headwise.models.transformer import AuxiliaryLoss, Encoder, token_embedding
+
+
+class MaskedLMConfig(TransformerConfig):
+    """An encoder that predicts hidden tokens.
+
+    Args:
+        vocab_size: number of tokens, special ones included.
+        layers: depth.
+        share_embeddings: whether the weights that read a token also predict it.
+        label_smoothing: probability that the training loss spreads over the vocabulary.
+        max_length: longest sequence that it is trained on. Positions are sinusoidal, so that
+            longer ones can be read too.
+        pad_token_id, bos_token_id, eos_token_id, mask_token_id: special tokens; with
+            `mask_token_id` a token is hidden.
+        embed_dim, num_heads, ffn_dim, attention, norm, dropout, attention_dropout, ffn_dropout:
+            see `TransformerConfig`; the site is `encoder_self`.
+
+    Raises:
+        ValueError: sizes or plans that do not fit together.
+    """
+
+    model_type = "headwise-masked-lm"
+    attribute_map = {  # noqa: RUF012
+        "hidden_size": "embed_dim",
+        "num_attention_heads": "num_heads",
+        "num_hidden_layers": "layers",
+    }
+    max_length: int  # a field, or transformers would take it for a stray setting of generation
+
+    def __init__(
+        self,
+        vocab_size: int = 32_000,
+        embed_dim: int = 512,
+        num_heads: int = 8,
+        ffn_dim: int = 2048,
+        layers: int = 6,
+        attention: str | dict[str, Any] = "standard",
+        norm: str = "post",
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+        ffn_dropout: float = 0.0,
+        share_embeddings: bool = True,
+        label_smoothing: float = 0.0,
+        max_length: int = 512,
+        pad_token_id: int = 0,
+        bos_token_id: int = 1,
+        eos_token_id: int = 2,
+        mask_token_id: int = 4,
+        **kwargs: Any,
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.layers = layers
+        self.share_embeddings = share_embeddings
+        self.label_smoothing = label_smoothing
+        self.max_length = max_length
+        self.mask_token_id = mask_token_id
+        kwargs.pop("tie_word_embeddings", None)
+        super().__init__(
+            embed_dim=embed_dim,
+            num_heads=num_heads,
+            ffn_dim=ffn_dim,
+            attention=attention,
+            norm=norm,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            ffn_dropout=ffn_dropout,
+            pad_token_id=pad_token_id,
+            bos_token_id=bos_token_id,
+            eos_token_id=eos_token_id,
+            tie_word_embeddings=share_embeddings,
+            **kwargs,
+        )
+
+    def depths(self) -> dict[str, int]:
+        return {"encoder_self": self.layers}
+
+
+@dataclass
+class MaskedLMOutput(HeadwiseOutput):
+    """What `MaskedLM` returns.
+
+    Attributes:
+        loss: the training loss: cross entropy per hidden token, label-smoothed in training, plus
+            `auxiliary_loss`; only if labels were given.
+        logits: `(batch, time, vocabulary)`; with labels only those of tokens that are to be
+            predicted, `(tokens, vocabulary)`, batch by batch and in their order.
+        token_loss: the cross-entropy part of `loss`.
+        auxiliary_loss: what the attentions ask to add (MoA's balance and z losses), or None.
+    """
+
+
+class MaskedLM(HeadwiseModel):
+    """An encoder that predicts hidden tokens, whose attention follows a plan.
+
+    Devlin et al. 2019, *BERT: Pre-training of Deep Bidirectional Transformers for Language
+    Understanding*, https://arxiv.org/abs/1810.04805: over the encoder a linear map, GELU, a layer
+    norm and the embedding's weights once more, with a bias for each token. The encoder is that of
+    the Transformer, with ReLU and sinusoidal positions.
+
+    With labels it computes logits where a token is to be predicted and nowhere else: of a
+    vocabulary's product, the largest of all, that leaves some 15%. It loads through
+    `AutoModelForMaskedLM` once headwise is imported.
+
+    Example:
+        >>> import torch
+        >>> config = MaskedLMConfig(vocab_size=50, embed_dim=16, num_heads=4, ffn_dim=32, layers=1,
+        ...                         attention="mae")
+        >>> model = MaskedLM(config).eval()
+        >>> read = torch.tensor([[1, 9, 4, 7, 2]])
+        >>> model(input_ids=read).logits.shape
+        torch.Size([1, 5, 50])
+        >>> hidden = torch.tensor([[-100, -100, 8, -100, -100]])
+        >>> out = model(input_ids=read, labels=hidden)
+        >>> out.logits.shape, out.loss.shape
+        (torch.Size([1, 50]), torch.Size([]))
+    """
+
+    config: MaskedLMConfig
+    config_class = MaskedLMConfig
+
+    def __init__(self, config: MaskedLMConfig) -> None:
+        super().__init__(config)
+        self.encoder = Encoder(config, token_embedding(config, config.vocab_size))
+        self.transform = nn.Linear(config.embed_dim, config.embed_dim)
+        self.transform_norm = nn.LayerNorm(config.embed_dim)
+        self.lm_head = nn.Linear(config.embed_dim, config.vocab_size)
+        if config.share_embeddings:
+            self._tied_weights_keys = {"lm_head.weight": "encoder.embedding.weight"}
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        return_dict: bool | None = None,
+        **unused: Any,
+    ) -> MaskedLMOutput | tuple[Any, ...]:
+        """Logits, and with labels the loss.
+
+        Args:
+            input_ids: tokens `(batch, time)`, some of them hidden.
+            attention_mask: `(batch, time)`, 1 at tokens and 0 at padding, as everywhere in
+                transformers (attention modules themselves take masks in PyTorch's sense).
+            labels: `(batch, time)`, the hidden tokens, -100 where nothing is to be predicted.
+            num_items_in_batch: divide the token loss by this in place of the number of labels.
+        """
+        self._refuse(unused)
+        losses = AuxiliaryLoss()
+        padding = None if attention_mask is None else attention_mask == 0
+        hidden = self.encoder.encode(input_ids, padding, losses)  # (batch, time, embed_dim)
+        total = predicted = None
+        if labels is not None:
+            chosen = labels != -100
+            hidden, predicted = hidden[chosen], labels[chosen]  # (tokens, embed_dim), (tokens,)
+        logits = self.lm_head(self.transform_norm(F.gelu(self.transform(hidden))))
+        if predicted is not None:
+            smoothing = self.config.label_smoothing if self.training else 0.0
+            total = total_cross_entropy(logits, predicted, smoothing)
+        output = MaskedLMOutput(
+            logits=logits, **sum_losses(total, labels, num_items_in_batch, losses)
+        )
+        return output if return_dict is not False else output.to_tuple()
+
+    def head_macs(self, lengths: Mapping[str, int]) -> int:
+        weights = self.transform.weight.numel() + self.lm_head.weight.numel()
+        return lengths["encoder"] * weights
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.encoder.embedding
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.encoder.embedding = value
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        self.lm_head = new_embeddings
+
+
+AutoConfig.register(MaskedLMConfig.model_type, MaskedLMConfig)
+AutoModelForMaskedLM.register(MaskedLMConfig, MaskedLM)

@@ -1,0 +1,236 @@
+"""The speech enhancement model of the TIM paper, as a Hugging Face model.
+
+Lamb et al. 2021, *Transformers with Competitive Ensembles of Independent Mechanisms*,
+https://arxiv.org/abs/2103.00336, appendix A.2: convolutions in place of positions, then a causal
+transformer. From the magnitudes of noisy speech, frame by frame, to the log magnitudes of the
+clean speech in it, with squared error as the loss.
+
+Readings of the paper. It is causal "with access to 32 ms of future frames": the first `lookahead`
+convolutions see one frame ahead each, two of 16 ms in all, and all that follows sees the past
+alone. The last convolution is as wide as the model (256 in the paper, as is its baseline). A log
+of magnitudes has no end towards silence: it is log(magnitude + floor), of what is read and of what
+is predicted. It is predicted as such, or (`predicts: gain`) as what is to be added to that of the
+noisy sound, which gets there in far fewer steps. The feed-forwards have ReLU, as everywhere here,
+where the paper has LeakyReLU.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel
+
+from headwise.models.base import HeadwiseModel, HeadwiseOutput, sum_losses
+from headwise.models.config import TransformerConfig
+from headwise.models.transformer import AuxiliaryLoss, DecoderStack
+
+KERNEL = 3  # frames that each convolution sees
+
+
+class SpeechEnhancerConfig(TransformerConfig):
+    """A causal transformer over the frames of a spectrogram; by default the paper's baseline.
+
+    Args:
+        sampling_rate: samples per second of the sound that frames of 32 ms are taken from; says
+            how many frequencies they have.
+        layers: depth.
+        front_channels: channels of the convolutions in front; one more, as wide as the model,
+            follows them.
+        lookahead: frames (of 16 ms) that the model sees ahead; at most as many as there are
+            convolutions.
+        floor: what is added to magnitudes before the logarithm.
+        predicts: whether the layers give the log magnitudes themselves (`magnitude`), or their
+            difference to those of the noisy sound (`gain`).
+        window: frames at a time in training; longer sounds are read in windows of this.
+        embed_dim, num_heads, ffn_dim, attention, norm, dropout, attention_dropout, ffn_dropout:
+            see `TransformerConfig`.
+
+    Raises:
+        ValueError: sizes or plans that do not fit together.
+    """
+
+    model_type = "headwise-speech-enhancer"
+    attribute_map = {  # noqa: RUF012
+        "hidden_size": "embed_dim",
+        "num_attention_heads": "num_heads",
+        "num_hidden_layers": "layers",
+    }
+
+    def __init__(
+        self,
+        sampling_rate: int = 16_000,
+        layers: int = 8,
+        front_channels: Sequence[int] = (1024, 512, 128),
+        lookahead: int = 2,
+        floor: float = 0.01,
+        predicts: str = "magnitude",
+        window: int = 626,
+        embed_dim: int = 256,
+        num_heads: int = 16,
+        ffn_dim: int = 256,
+        **kwargs: Any,
+    ) -> None:
+        if not 0 <= lookahead <= len(front_channels) + 1:
+            raise ValueError(
+                f"lookahead is {lookahead}, expected 0 to {len(front_channels) + 1}: each of the "
+                f"convolutions sees one frame ahead at most"
+            )
+        if not floor > 0:
+            raise ValueError(f"floor is {floor}, expected a positive number: silence has no log")
+        if predicts not in ("magnitude", "gain"):
+            raise ValueError(f"predicts is {predicts!r}, expected 'magnitude' or 'gain'")
+        if any(channels < 1 for channels in front_channels):
+            raise ValueError(f"front_channels is {front_channels}, expected positive numbers")
+        if window < 1:
+            raise ValueError(f"window is {window}, expected a positive number of frames")
+        self.sampling_rate = sampling_rate
+        self.layers = layers
+        self.front_channels = list(front_channels)
+        self.lookahead = lookahead
+        self.floor = floor
+        self.predicts = predicts
+        self.window = window
+        super().__init__(embed_dim=embed_dim, num_heads=num_heads, ffn_dim=ffn_dim, **kwargs)
+
+    @property
+    def num_bins(self) -> int:
+        """Frequencies of a frame of 32 ms."""
+        return self.sampling_rate * 16 // 1000 + 1
+
+    def depths(self) -> dict[str, int]:
+        return {"decoder_self": self.layers}
+
+
+class FrameConvolution(nn.Module):
+    """A convolution over time, layer norm of each frame, LeakyReLU.
+
+    Args:
+        in_channels, out_channels: width of a frame before and after.
+        ahead: how many of the frames that it sees are later than the one that it is at; silence
+            stands in for those beyond either end.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, ahead: int) -> None:
+        super().__init__()
+        self.convolution = nn.Conv1d(in_channels, out_channels, KERNEL)
+        self.norm = nn.LayerNorm(out_channels)
+        self.ahead = ahead
+
+    def forward(self, x: Tensor, padding: Tensor | None) -> Tensor:
+        """`(batch, time, in_channels)` to `(batch, time, out_channels)`; `True` is padding."""
+        if padding is not None:
+            # As if nothing came behind a sequence: no sequence sees how long another one is.
+            x = x.masked_fill(padding.unsqueeze(-1), 0.0)
+        x = F.pad(x.mT, (KERNEL - 1 - self.ahead, self.ahead))
+        return F.leaky_relu(self.norm(self.convolution(x).mT))
+
+
+class SpeechEnhancer(HeadwiseModel):
+    """A transformer that hears what of a noisy sound is speech.
+
+    Example:
+        >>> config = SpeechEnhancerConfig(sampling_rate=8000, layers=1, front_channels=[32],
+        ...                               embed_dim=16, num_heads=4, ffn_dim=32, attention="mae")
+        >>> model = SpeechEnhancer(config)
+        >>> noisy, clean = torch.rand(2, 1, 50, config.num_bins)
+        >>> out = model(inputs=noisy, labels=torch.log(clean + config.floor))
+        >>> out.logits.shape  # of log magnitudes
+        torch.Size([1, 50, 129])
+    """
+
+    config_class = SpeechEnhancerConfig
+    main_input_name = "inputs"
+    config: SpeechEnhancerConfig
+
+    def __init__(self, config: SpeechEnhancerConfig) -> None:
+        super().__init__(config)
+        widths = [config.num_bins, *config.front_channels, config.embed_dim]
+        self.front = nn.ModuleList(
+            FrameConvolution(here, there, ahead=int(index < config.lookahead))
+            for index, (here, there) in enumerate(pairwise(widths))
+        )
+        self.decoder = DecoderStack(config)
+        self.output = nn.Linear(config.embed_dim, config.num_bins)
+        self.post_init()
+
+    def forward(
+        self,
+        inputs: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        return_dict: bool | None = None,
+        **unused: Any,
+    ) -> HeadwiseOutput | tuple[Any, ...]:
+        """Log magnitudes of clean speech, and with labels the loss.
+
+        Args:
+            inputs: magnitudes of noisy speech, `(batch, time, bins)`.
+            attention_mask: `(batch, time)`, 1 at frames and 0 at padding behind them.
+            labels: log magnitudes of the clean speech, `(batch, time, bins)`; -100 at padding,
+                and wherever else nothing is to be predicted.
+            num_items_in_batch: divide the token loss by this in place of the number of labels.
+
+        Returns:
+            The output; its `logits` are the log magnitudes, `(batch, time, bins)`.
+
+        Raises:
+            ValueError: inputs that are missing or have another number of frequencies.
+        """
+        self._refuse(unused)
+        if inputs is None or inputs.dim() != 3 or inputs.size(-1) != self.config.num_bins:
+            shape = None if inputs is None else tuple(inputs.shape)
+            raise ValueError(
+                f"inputs have the shape {shape}, expected magnitudes (batch, time, "
+                f"{self.config.num_bins}), as 32 ms at {self.config.sampling_rate} Hz have"
+            )
+        losses = AuxiliaryLoss()
+        padding = None if attention_mask is None else attention_mask == 0
+        noisy = torch.log(inputs + self.config.floor)
+        # Shifted such that silence is zero, as it is where there is no sound at all.
+        x = (noisy - math.log(self.config.floor)).to(self.output.weight.dtype)
+        for convolution in self.front:
+            x = convolution(x, padding)
+        logits = self.output(self.decoder.run(x, padding, losses))
+        if self.config.predicts == "gain":
+            logits = noisy + logits
+        total = None if labels is None else total_squared_error(logits, labels)
+        output = HeadwiseOutput(
+            logits=logits, **sum_losses(total, labels, num_items_in_batch, losses)
+        )
+        return output if return_dict is not False else output.to_tuple()
+
+    def head_macs(self, lengths: Mapping[str, int]) -> int:
+        weights = self.output.weight.numel()
+        for layer in self.front:
+            weights += layer.convolution.weight.numel()
+        return lengths["decoder"] * weights
+
+    def example_inputs(self, lengths: Mapping[str, int]) -> dict[str, Tensor]:
+        return {"inputs": torch.ones(1, lengths["decoder"], self.config.num_bins)}
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, nn.Conv1d):
+            nn.init.kaiming_uniform_(module.weight, a=0.01)  # the slope of LeakyReLU
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+def total_squared_error(predicted: Tensor, labels: Tensor) -> Tensor:
+    """Squared error summed over all labels that are not -100, in float32 at least.
+
+    >>> total_squared_error(torch.tensor([1.0, 5.0]), torch.tensor([3.0, -100.0]))
+    tensor(4.)
+    """
+    predicted = predicted.to(torch.promote_types(predicted.dtype, torch.float32))
+    error = (predicted - labels).masked_fill(labels == -100, 0.0)
+    return error.square().sum()
+
+
+AutoConfig.register(SpeechEnhancerConfig.model_type, SpeechEnhancerConfig)
+AutoModel.register(SpeechEnhancerConfig, SpeechEnhancer)

@@ -1,0 +1,438 @@
+"""Classification and regression: a class or a number for a text or a pair of texts.
+
+The model begins from drawn weights, or from the encoder of a masked language model that headwise
+has trained (`model.pretrained`): then sizes, attention and vocabulary are those of that model, and
+only what stands on top of the encoder is drawn.
+
+Its pieces are in files of their own: reading (`tasks.labelled`), encoding (`tasks.examples`) and
+pretrained encoders (`tasks.pretrained`).
+"""
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+from typing_extensions import Self
+
+from headwise.models.base import HeadwiseModel
+from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
+from headwise.models.plan import layer_specs
+from headwise.tasks.encoded import pad
+from headwise.tasks.examples import ClassificationItem, Examples
+from headwise.tasks.labelled import (
+    Docstrings,
+    Example,
+    ExampleSettings,
+    Labelled,
+    known_classes,
+    load_labelled,
+)
+from headwise.tasks.outcome import Outcome, Picture, Sample, Score
+from headwise.tasks.pretrained import (
+    TOKENIZER,
+    load_encoder,
+    pretrained_config,
+    pretrained_tokenizer,
+)
+from headwise.tasks.settings import EvaluationSettings, ModelSettings, Recipe
+from headwise.tasks.significance import bootstrap_interval
+from headwise.tasks.task import Advance, Items, Task
+from headwise.tasks.tokenization import TextTokenizer, TextTokenizerSettings
+
+_SAMPLES = 12
+_MOST_CLASSES = 30  # that a picture shows
+
+
+# --- settings ---------------------------------------------------------------------------------
+
+
+class ClassificationModel(ModelSettings):
+    """Sizes of the encoder, and what stands on top of it."""
+
+    layers: int = Field(6, ge=1, description="layers of the encoder")
+    pooling: Literal["mean", "first"] = Field(
+        "first",
+        description="what stands for a text: the mean of the top layer over its tokens, or the "
+        "first of them, which is <bos>",
+    )
+    hidden_dim: int | None = Field(
+        None, ge=1, description="width of the perceptron's hidden layer; default: embed_dim"
+    )
+    activation: Literal["tanh", "relu", "sigmoid"] = Field(
+        "tanh", description="of the perceptron's hidden layer"
+    )
+    pretrained: Path | None = Field(
+        None,
+        description="folder of a finished run of masked language modelling; sizes, attention and "
+        "vocabulary are its, and its encoder's weights are what training begins from",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_sizes(cls, given: Any) -> Any:
+        """Sizes that are not given are those of the pretrained model; others must agree."""
+        # A folder that is not there is an error when its weights are needed, and not before: the
+        # recipe of a finished run can be read without it.
+        if not isinstance(given, Mapping) or not given.get("pretrained"):
+            return given
+        config = pretrained_config(Path(given["pretrained"]))
+        if config is None:
+            return given
+        for key in ("embed_dim", "num_heads", "ffn_dim", "layers", "norm"):
+            if key in given and given[key] != getattr(config, key):
+                raise ValueError(_conflict(key, given[key], getattr(config, key), given))
+        taken = {key: getattr(config, key) for key in _TAKEN} | dict(given)
+        depths = config.depths()
+        if layer_specs(taken["attention"], depths) != config.systems():
+            raise ValueError(_conflict("attention", taken["attention"], config.attention, given))
+        return taken
+
+    def config(self, **encoding: Any) -> SequenceClassifierConfig:
+        return SequenceClassifierConfig(**self.model_dump(exclude={"pretrained"}), **encoding)
+
+
+_TAKEN = ("embed_dim", "num_heads", "ffn_dim", "layers", "norm", "attention")
+
+
+def _conflict(key: str, given: Any, there: Any, settings: Mapping[str, Any]) -> str:
+    return (
+        f"{key} is {given!r}, but the model in {settings['pretrained']} has {there!r}: leave "
+        f"model.{key} out, or give that"
+    )
+
+
+class ClassificationEvaluation(EvaluationSettings):
+    """How a classifier is evaluated."""
+
+    batch_size: int = Field(64, ge=1, description="examples that are classified together")
+
+
+class ClassificationRecipe(Recipe):
+    """What to classify, with what."""
+
+    task: Literal["classification"] = Field("classification", description="what is learned")
+    data: ExampleSettings = Field(
+        default_factory=lambda: Docstrings(), description="labelled texts"
+    )
+    tokenizer: TextTokenizerSettings | None = Field(
+        None,
+        description="the vocabulary; default: that of model.pretrained, or byte-level BPE with "
+        "4000 subwords",
+    )
+    model: ClassificationModel = Field(
+        default_factory=lambda: ClassificationModel(), description="sizes and attention"
+    )
+    evaluation: ClassificationEvaluation = Field(
+        default_factory=lambda: ClassificationEvaluation(), description="batches of the evaluation"
+    )
+
+    @model_validator(mode="after")
+    def _check_vocabulary(self) -> Self:
+        if self.model.pretrained is not None and self.tokenizer is not None:
+            raise ValueError(
+                f"tokenizer is given, but the vocabulary is that of model.pretrained, "
+                f"{self.model.pretrained}: leave one of them out"
+            )
+        return self
+
+
+# --- the task ---------------------------------------------------------------------------------
+
+
+class Classification(Task):
+    """Labelled texts, encoded.
+
+    Args:
+        labelled: texts in three parts.
+        tokenizer: encodes them.
+        max_length: of an example, in tokens.
+    """
+
+    recipe_class: ClassVar[type[Recipe]] = ClassificationRecipe
+    model_class = SequenceClassifier
+    loss_name = "nats per example"
+    item_name = "examples"
+    centre: ClassVar[Literal["mean", "median"]] = "median"  # as TIM's table 2
+    macs_lengths = {"encoder": 128}  # noqa: RUF012
+    saved = (TOKENIZER,)
+
+    train: Examples
+    validation: Examples
+    test: Examples
+
+    def __init__(self, labelled: Labelled, tokenizer: TextTokenizer, max_length: int) -> None:
+        self.labelled = labelled
+        self.tokenizer = tokenizer
+        self.classes = labelled.classes
+        if self.classes is None:
+            # Of this task alone; the class's is that of a classification.
+            self.loss_name = "squared error per example"  # type: ignore[misc]
+        test = [example for examples in labelled.test.values() for example in examples]
+        self.train, self.validation, self.test = (
+            Examples(examples, tokenizer, self.classes, max_length)
+            for examples in (labelled.train, labelled.validation, test)
+        )
+        self.notes = {**labelled.notes, "Vocabulary": f"{tokenizer.vocab_size:,} subwords"}
+        cut = self.train.cut + self.validation.cut + self.test.cut
+        if cut:
+            self.notes["Cut"] = f"{cut:,} examples of more than {max_length} subwords"
+
+    @classmethod
+    def load(cls, data: Any) -> Labelled:
+        """The examples that a recipe's `data` asks for."""
+        return load_labelled(data)
+
+    @classmethod
+    def prepare(cls, recipe: Any, folder: Path | None = None) -> Self:
+        labelled = cls.load(recipe.data)
+        if folder is not None and (folder / TOKENIZER).is_dir():
+            tokenizer = TextTokenizer.load(folder / TOKENIZER)
+        elif recipe.model.pretrained is not None:
+            tokenizer = pretrained_tokenizer(recipe.model.pretrained)
+        else:
+            texts = [text for example in labelled.train for text in example[:2] if text]
+            settings = recipe.tokenizer or TextTokenizerSettings()
+            tokenizer = TextTokenizer.train(texts, settings)
+        return cls(labelled, tokenizer, recipe.data.max_length)
+
+    def save(self, folder: Path) -> None:
+        self.tokenizer.save(folder / TOKENIZER)
+
+    def digest(self) -> str:
+        return self.labelled.digest()
+
+    @classmethod
+    def nominal_config(cls, recipe: Any) -> SequenceClassifierConfig:
+        """With a vocabulary as large as it may be, and two classes where settings do not say."""
+        problem, classes = known_classes(recipe.data)
+        pretrained = recipe.model.pretrained and pretrained_config(recipe.model.pretrained)
+        tokenizer = recipe.tokenizer or TextTokenizerSettings()
+        return recipe.model.config(
+            vocab_size=pretrained.vocab_size if pretrained else tokenizer.vocab_size,
+            problem=problem,
+            classes=classes,
+        )
+
+    def model_config(self, settings: ClassificationModel) -> SequenceClassifierConfig:
+        return settings.config(
+            vocab_size=self.tokenizer.vocab_size,
+            classes=self.classes,
+            problem="regression" if self.classes is None else "classification",
+            pad_token_id=self.tokenizer.pad_token_id,
+            bos_token_id=self.tokenizer.bos_token_id,
+            eos_token_id=self.tokenizer.eos_token_id,
+        )
+
+    def build_model(self, settings: ModelSettings) -> HeadwiseModel:
+        assert isinstance(settings, ClassificationModel)
+        model = SequenceClassifier(self.model_config(settings))
+        if settings.pretrained is not None:
+            load_encoder(model.encoder, settings.pretrained, self.tokenizer)
+        return model
+
+    def collate(self, items: list[ClassificationItem]) -> dict[str, Tensor]:
+        """A batch of examples, padded on the right to the longest of them."""
+        rows = [item["input_ids"] for item in items]
+        kind = torch.float32 if self.classes is None else torch.int64
+        return {
+            "input_ids": pad(rows, self.tokenizer.pad_token_id),
+            "attention_mask": pad([[1] * len(row) for row in rows], 0),
+            "labels": torch.tensor([item["label"] for item in items]).to(kind),
+        }
+
+    def measure(self, model: HeadwiseModel) -> dict[str, float]:
+        """The first score on the validation part."""
+        items = self._items(self.validation, self._predict(model, self.validation))
+        name, statistic = self._statistics()[0]
+        return {f"validation {name}": statistic(np.array(items))}
+
+    def evaluate(
+        self,
+        model: HeadwiseModel,
+        part: Items,
+        evaluation: ClassificationEvaluation,
+        advance: Advance,
+    ) -> Outcome:
+        """Accuracy, or Pearson's and Spearman's correlation, of each test set."""
+        assert isinstance(part, Examples)
+        predicted = self._predict(model, part, evaluation.batch_size, advance)
+        items = self._items(part, predicted)
+        sets = {"": len(part)}
+        if part is self.test:
+            sets = {name: len(examples) for name, examples in self.labelled.test.items()}
+        scores, start = [], 0
+        for name, size in sets.items():
+            of_set = items[start : start + size]
+            start += size
+            for score, statistic in self._statistics():
+                low, high = bootstrap_interval(of_set, statistic)
+                scores.append(
+                    Score(
+                        name=f"{score}, {name}" if name else score,
+                        value=statistic(np.array(of_set)),
+                        low=low,
+                        high=high,
+                        note=self._note(of_set),
+                    )
+                )
+        outputs = [self._in_words(number) for number in predicted]
+        return Outcome(
+            scores=scores,
+            items=items[: next(iter(sets.values()))],
+            outputs=outputs,
+            samples=_samples(part.examples, outputs),
+            pictures=self._pictures(items),
+        )
+
+    def statistic(self, items: np.ndarray) -> float:
+        return self._statistics()[0][1](items)
+
+    def _statistics(self) -> list[tuple[str, Any]]:
+        """Names of the scores, and how each is counted from rows of label and prediction."""
+        if self.classes is None:
+            return [("Pearson", pearson), ("Spearman", spearman)]
+        return [("accuracy", accuracy)]
+
+    def _predict(
+        self,
+        model: HeadwiseModel,
+        part: Examples,
+        batch_size: int = 64,
+        advance: Advance = lambda count: None,
+    ) -> np.ndarray:
+        """For each example the number of its likeliest class, or the number itself."""
+        predicted = np.zeros(len(part))
+        order = np.argsort(part.true_lengths, kind="stable")  # little padding in a batch
+        with torch.no_grad():
+            for start in range(0, len(order), batch_size):
+                chosen = order[start : start + batch_size]
+                batch = self.collate([part[int(index)] for index in chosen])
+                logits = model(
+                    input_ids=batch["input_ids"].to(model.device),
+                    attention_mask=batch["attention_mask"].to(model.device),
+                ).logits
+                found = logits[:, 0] if self.classes is None else logits.argmax(-1)
+                predicted[chosen] = found.double().cpu().numpy()
+                advance(len(chosen))
+        return predicted
+
+    def _items(self, part: Examples, predicted: np.ndarray) -> list[list[float]]:
+        """Rows of label and prediction."""
+        return [
+            [label, float(number)] for label, number in zip(part.labels, predicted, strict=True)
+        ]
+
+    def _in_words(self, number: float) -> str:
+        return f"{number:.3f}" if self.classes is None else self.classes[int(number)]
+
+    def _note(self, items: Sequence[Sequence[float]]) -> str:
+        if self.classes is None:
+            return "× 100"
+        most = np.bincount(np.array(items)[:, 0].astype(int)).max()
+        return f"in percent; the most frequent class alone: {100 * most / len(items):.1f}"
+
+    def _pictures(self, items: Sequence[Sequence[float]]) -> list[Picture]:
+        rows = np.array(items)
+        if self.classes is None:
+            return [_scatter(rows)]
+        return [_confusions(rows, self.classes)] if len(self.classes) <= _MOST_CLASSES else []
+
+
+# --- scores -----------------------------------------------------------------------------------
+
+
+def accuracy(rows: np.ndarray) -> float:
+    """Percentage of rows whose prediction is the label.
+
+    >>> accuracy(np.array([[0, 0], [1, 1], [2, 1], [1, 1]]))
+    75.0
+    """
+    return float(100 * (rows[:, 0] == rows[:, 1]).mean())
+
+
+def pearson(rows: np.ndarray) -> float:
+    """Pearson's correlation of labels and predictions × 100; 0 where one of them is constant.
+
+    >>> round(pearson(np.array([[0.0, 1.0], [1.0, 1.5], [2.0, 2.0]])), 6)
+    100.0
+    """
+    # Spread within rounding is none: the correlation would be that of the rounding.
+    if any(np.ptp(column) <= 1e-9 * np.abs(column).max() for column in rows.T):
+        return 0.0
+    return float(100 * np.corrcoef(rows.T)[0, 1])
+
+
+def spearman(rows: np.ndarray) -> float:
+    """Spearman's: that of their ranks, equal values at the mean of their ranks.
+
+    >>> spearman(np.array([[0.0, 1.0], [1.0, 10.0], [2.0, 100.0]]))
+    100.0
+    """
+    from scipy.stats import rankdata  # imported here: it takes a second
+
+    return pearson(np.stack([rankdata(column) for column in rows.T], axis=1))
+
+
+# --- things to look at ------------------------------------------------------------------------
+
+
+def _samples(examples: Sequence[Example], outputs: Sequence[str]) -> list[Sample]:
+    """A dozen examples, spread over the part."""
+    step = max(1, len(examples) // _SAMPLES)
+    samples = []
+    for index in range(0, len(examples), step)[:_SAMPLES]:
+        example = examples[index]
+        given = {"Text": example.text}
+        if example.pair is not None:
+            given["Second text"] = example.pair
+        samples.append(Sample(given={**given, "Label": str(example.label)}, made=outputs[index]))
+    return samples
+
+
+def _confusions(rows: np.ndarray, classes: Sequence[str]) -> Picture:
+    """How often examples of one class are taken for another."""
+    counts = np.zeros((len(classes), len(classes)))
+    np.add.at(counts, (rows[:, 0].astype(int), rows[:, 1].astype(int)), 1)
+    shares = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    side = 2.4 + 0.42 * len(classes)
+    figure, axes = _axes(side + 0.8, side)
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=100)
+    axes.set_xticks(range(len(classes)), classes, rotation=45, ha="right")
+    axes.set_yticks(range(len(classes)), classes)
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("label")
+    for (row, column), share in np.ndenumerate(shares):
+        colour = "white" if share > 60 else "black"
+        axes.text(column, row, f"{share:.0f}", ha="center", va="center", color=colour, fontsize=8)
+    caption = "Of 100 test examples with the label at the left, how many are taken for what."
+    return Picture.of("Confusions", _png(figure), caption)
+
+
+def _scatter(rows: np.ndarray) -> Picture:
+    """Predictions over labels."""
+    figure, axes = _axes(4.2, 4.2)
+    axes.scatter(rows[:, 0], rows[:, 1], s=8, alpha=0.4, linewidths=0)
+    ends = [rows[:, 0].min(), rows[:, 0].max()]
+    axes.plot(ends, ends, color="grey", linewidth=1)
+    axes.set_xlabel("label")
+    axes.set_ylabel("predicted")
+    caption = "Each test example; on the line, the prediction is the label."
+    return Picture.of("Predictions", _png(figure), caption)
+
+
+def _axes(width: float, height: float) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure  # imported here: it takes a second
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def _png(figure: Any) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
+    return buffer.getvalue()

@@ -1,0 +1,333 @@
+"""Masked language modelling: packed text, an encoder, the perplexity of the words that are hidden.
+
+Its pieces are in files of their own: texts (`tasks.texts`), vocabularies (`tasks.tokenization`),
+packing and masks (`tasks.masking`). What it trains is where `tasks.classification` may start from.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+from typing_extensions import Self
+
+from headwise.models.base import HeadwiseModel
+from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
+from headwise.tasks.encoded import IGNORED_LABEL, Ragged, pad
+from headwise.tasks.masking import (
+    DynamicallyMaskedBlocks,
+    MaskedBlocks,
+    MaskedItem,
+    MaskingSettings,
+    pack_sentences,
+)
+from headwise.tasks.outcome import Outcome, Sample, Score
+from headwise.tasks.settings import EvaluationSettings, ModelSettings, Recipe
+from headwise.tasks.significance import bootstrap_interval
+from headwise.tasks.task import PARTS, Advance, Items, Task
+from headwise.tasks.texts import Document, PydocTopics, Texts, TextSettings, lines_of, load_texts
+from headwise.tasks.tokenization import TextTokenizer, TextTokenizerSettings
+from headwise.training.batching import TokenBudgetSampler
+
+TOKENIZER = "tokenizer"
+_BATCH_TOKENS = 4096  # of evaluation
+_SAMPLES = 12
+_SAMPLE_TOKENS = 48  # of a line, at most and at least
+_SAMPLE_LEAST = 6
+
+
+class MaskedModel(ModelSettings):
+    """Sizes of the encoder."""
+
+    layers: int = Field(6, ge=1, description="layers of the encoder")
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="of the training loss")
+    share_embeddings: bool = Field(
+        True, description="whether the weights that read a token also predict it"
+    )
+
+    def config(self, **encoding: Any) -> MaskedLMConfig:
+        return MaskedLMConfig(**self.model_dump(), **encoding)
+
+
+class MaskedEvaluation(EvaluationSettings):
+    """How often the test part is read."""
+
+    draws: int = Field(
+        1,
+        ge=1,
+        description="how often the masks of each test sequence are drawn: with more of them the "
+        "scores of a small test part become steadier",
+    )
+
+
+class MaskedRecipe(Recipe):
+    """Which text to learn, how it is hidden, and with what it is predicted."""
+
+    task: Literal["masked-language-modelling"] = Field(
+        "masked-language-modelling", description="what is learned"
+    )
+    data: TextSettings = Field(default_factory=lambda: PydocTopics(), description="the text")
+    tokenizer: TextTokenizerSettings = Field(
+        default_factory=lambda: TextTokenizerSettings(), description="the vocabulary"
+    )
+    block_length: int = Field(
+        512, ge=8, description="most tokens of a sequence; full lines are packed into it"
+    )
+    masking: MaskingSettings = Field(
+        default_factory=lambda: MaskingSettings(), description="what is hidden, and how"
+    )
+    model: MaskedModel = Field(
+        default_factory=lambda: MaskedModel(), description="sizes and attention"
+    )
+    evaluation: MaskedEvaluation = Field(
+        default_factory=lambda: MaskedEvaluation(), description="how the test part is scored"
+    )
+
+
+class MaskedLanguageModelling(Task):
+    """Text in packed blocks some of whose words are hidden.
+
+    Each block begins with `<bos>`; each line ends with `<eos>`, and one more stands between two
+    documents. The training part's masks are drawn anew in each epoch; those of the validation and
+    the test part are fixed, and the same for all systems.
+
+    Args:
+        texts: documents in three parts.
+        tokenizer: of their language.
+        block_length: most tokens of a block.
+        masking: what is hidden, and how.
+    """
+
+    recipe_class = MaskedRecipe
+    model_class = MaskedLM
+    item_name = "sequences"
+    macs_lengths = {"encoder": 128}  # noqa: RUF012  # that of the MoA paper's table 2
+
+    def __init__(
+        self, texts: Texts, tokenizer: TextTokenizer, block_length: int, masking: MaskingSettings
+    ) -> None:
+        self.texts = texts
+        self.tokenizer = tokenizer
+        self.block_length = block_length
+        self.masking = masking
+        self.train = self._blocks(texts.train, DynamicallyMaskedBlocks, 0)
+        self.validation = self._blocks(texts.validation, MaskedBlocks, 1)
+        self.test = self._blocks(texts.test, MaskedBlocks, 2)
+        kind = "words" if tokenizer.has_words else "subwords"
+        counts = ", ".join(f"{len(getattr(self, part)):,} {part}" for part in PARTS)
+        self.notes = texts.notes | {
+            "Vocabulary": f"{tokenizer.vocab_size:,} {kind}",
+            "Sequences": f"{counts}, of at most {block_length} {kind}",
+        }
+
+    @classmethod
+    def prepare(cls, recipe: MaskedRecipe, folder: Path | None = None) -> Self:
+        texts = load_texts(recipe.data)
+        if folder is not None and (folder / TOKENIZER).is_dir():
+            tokenizer = TextTokenizer.load(folder / TOKENIZER)
+        else:
+            tokenizer = TextTokenizer.train(lines_of(texts.train), recipe.tokenizer)
+        return cls(texts, tokenizer, recipe.block_length, recipe.masking)
+
+    def save(self, folder: Path) -> None:
+        self.tokenizer.save(folder / TOKENIZER)
+
+    def digest(self) -> str:
+        return self.texts.digest()
+
+    @classmethod
+    def nominal_config(cls, recipe: MaskedRecipe) -> MaskedLMConfig:
+        """With a vocabulary as large as it may be; little text gives fewer subwords."""
+        return recipe.model.config(
+            vocab_size=recipe.tokenizer.vocab_size, max_length=recipe.block_length
+        )
+
+    def model_config(self, settings: MaskedModel) -> MaskedLMConfig:
+        return settings.config(
+            vocab_size=self.tokenizer.vocab_size,
+            max_length=self.block_length,
+            pad_token_id=self.tokenizer.pad_token_id,
+            bos_token_id=self.tokenizer.bos_token_id,
+            eos_token_id=self.tokenizer.eos_token_id,
+            mask_token_id=self.tokenizer.mask_token_id,
+        )
+
+    def collate(self, items: list[MaskedItem]) -> dict[str, Tensor]:
+        """`input_ids`, `attention_mask` and `labels`, all `(batch, time)`."""
+        read = [item["input_ids"] for item in items]
+        return {
+            "input_ids": pad(read, self.tokenizer.pad_token_id),
+            "attention_mask": pad([[1] * len(row) for row in read], 0),
+            "labels": pad([item["labels"] for item in items], IGNORED_LABEL),
+        }
+
+    def evaluate(
+        self,
+        model: HeadwiseModel,
+        part: Items,
+        evaluation: MaskedEvaluation,
+        advance: Advance,
+    ) -> Outcome:
+        """Perplexity and accuracy over all tokens that are to be predicted.
+
+        These are the chosen 15%, whatever stands in their place, as in the papers. An item is a
+        sequence: the sum of its negative log-likelihoods, how many tokens, how many are right.
+        """
+        assert isinstance(model, MaskedLM) and isinstance(part, MaskedBlocks)
+        items = np.zeros((len(part), 3))
+        shown = range(0, len(part), max(1, len(part) // _SAMPLES))[:_SAMPLES]
+        samples: dict[int, Sample] = {}
+        budget = max(_BATCH_TOKENS, *part.lengths)
+        for batch in TokenBudgetSampler(part.lengths, budget, shuffle=False):
+            for draw in range(evaluation.draws):
+                drawn = [part.draw(index, draw) for index in batch]
+                predictions = self._predict(model, drawn)
+                for index, item, (nll, predicted) in zip(batch, drawn, predictions, strict=True):
+                    hidden = [token for token in item["labels"] if token != IGNORED_LABEL]
+                    right = sum(map(int.__eq__, predicted, hidden))
+                    items[index] += (nll, len(hidden), right)
+                    if draw == 0 and index in shown:
+                        sample = show(self.tokenizer, item, predicted)
+                        samples |= {index: sample} if sample else {}
+            advance(len(batch))
+        count = f"{int(items[:, 1].sum()):,} hidden tokens in {len(part):,} sequences"
+        scores = [
+            _score("perplexity", items, self.statistic, 2, count, higher_is_better=False),
+            _score("accuracy", items, _accuracy, 1, f"percent of {count}"),
+        ]
+        shown_samples = [samples[index] for index in sorted(samples)]
+        return Outcome(scores=scores, items=items.tolist(), samples=shown_samples)
+
+    def statistic(self, items: np.ndarray) -> float:
+        """Perplexity: the exponential of the mean negative log-likelihood of a hidden token."""
+        nll, count = items[:, 0].sum(), items[:, 1].sum()
+        return math.exp(min(nll / max(1.0, count), 700.0))
+
+    def _predict(self, model: MaskedLM, items: list[MaskedItem]) -> list[tuple[float, list[int]]]:
+        """Per sequence its negative log-likelihood, and what is most probable at each label."""
+        batch = {name: tensor.to(model.device) for name, tensor in self.collate(items).items()}
+        labels = batch["labels"]
+        with torch.no_grad():
+            log_p = model(**batch).logits.double().log_softmax(-1)  # (tokens, vocabulary)
+        counts = (labels != IGNORED_LABEL).sum(1).tolist()
+        nll = -log_p.gather(1, labels[labels != IGNORED_LABEL].unsqueeze(1)).squeeze(1)
+        rows = zip(nll.split(counts), log_p.argmax(-1).split(counts), strict=True)
+        return [(float(row.sum()), best.tolist()) for row, best in rows]
+
+    def _blocks(
+        self, documents: Sequence[Document], kind: type[MaskedBlocks], stream: int
+    ) -> MaskedBlocks:
+        lines: list[str] = []
+        for document in documents:
+            # A blank line is encoded as <eos> alone: what stands between two documents.
+            lines += ["", *lines_of([document])]
+        encoded = Ragged(self.tokenizer.encode, lines)
+        tokenizer = self.tokenizer
+        return kind(
+            encoded.ids,
+            pack_sentences(encoded.lengths, self.block_length - 1),  # one is <bos>
+            self.masking,
+            bos_id=tokenizer.bos_token_id,
+            mask_id=tokenizer.mask_token_id,
+            special_ids=tokenizer.tokenizer.all_special_ids,
+            vocab_size=tokenizer.vocab_size,
+            stream=stream,
+        )
+
+
+def _score(
+    name: str,
+    items: np.ndarray,
+    statistic: Callable[[np.ndarray], float],
+    digits: int,
+    note: str,
+    *,
+    higher_is_better: bool = True,
+) -> Score:
+    low, high = bootstrap_interval(items.tolist(), statistic)
+    return Score(
+        name=name,
+        value=statistic(items),
+        low=low,
+        high=high,
+        digits=digits,
+        note=note,
+        higher_is_better=higher_is_better,
+    )
+
+
+def _accuracy(items: np.ndarray) -> float:
+    return float(100 * items[:, 2].sum() / max(1.0, items[:, 1].sum()))
+
+
+def show(tokenizer: TextTokenizer, item: MaskedItem, predicted: Sequence[int]) -> Sample | None:
+    """A line of a block as it was read, as it is and as predicted; what was chosen is in brackets.
+
+    Args:
+        tokenizer: of the text.
+        item: a block.
+        predicted: a token for each label of the block.
+
+    Returns:
+        The block's first line with something to predict, cut where it is long; None without any.
+    """
+    guesses = iter(predicted)
+    columns: list[tuple[int, int, int | None]] = [  # read, true, predicted
+        (read, read, None) if label == IGNORED_LABEL else (read, label, next(guesses))
+        for read, label in zip(item["input_ids"], item["labels"], strict=True)
+    ]
+    ends = [i for i, (_, token, _) in enumerate(columns) if token == tokenizer.eos_token_id]
+    starts = [1, *(end + 1 for end in ends)]  # behind <bos>
+    for start, end in zip(starts, [*ends, len(columns)], strict=True):
+        line = columns[start : min(end, start + _SAMPLE_TOKENS)]
+        if len(line) >= _SAMPLE_LEAST and any(guess is not None for *_, guess in line):
+            sample = _show_line(tokenizer, line)
+            if "\ufffd" not in sample.given["Text"]:  # else a bracket divides a character's bytes
+                return sample
+    return None
+
+
+def _show_line(tokenizer: TextTokenizer, line: Sequence[tuple[int, int, int | None]]) -> Sample:
+    masked = text = made = ""
+    before: list[int] = []
+    for is_kept, columns in groupby(line, key=lambda column: column[2] is None):
+        run = list(columns)
+        if is_kept:
+            tokens = [token for _, token, _ in run]
+            piece = _piece(tokenizer, before, tokens)
+            masked, text, made = masked + piece, text + piece, made + piece
+            before += tokens
+            continue
+        for read, token, guess in run:
+            assert guess is not None
+            piece, hidden, filled = (_piece(tokenizer, before, [t]) for t in (token, read, guess))
+            if read == tokenizer.mask_token_id:  # <mask> where the hidden token begins
+                hidden = piece[: len(piece) - len(piece.lstrip())] + hidden.strip()
+            masked, text, made = (
+                shown + _bracket(piece)
+                for shown, piece in ((masked, hidden), (text, piece), (made, filled))
+            )
+            before.append(token)
+    return Sample(given={"Masked": masked, "Text": text}, made=made)
+
+
+def _piece(tokenizer: TextTokenizer, before: list[int], tokens: list[int]) -> str:
+    """What tokens add to the text before them, white space included."""
+    if tokens[0] in tokenizer.tokenizer.all_special_ids:
+        return " " + tokenizer.tokenizer.convert_ids_to_tokens(tokens[0])
+    shorter, longer = tokenizer.decode([before, before + tokens])
+    return longer[len(shorter) :]
+
+
+def _bracket(piece: str) -> str:
+    """
+    >>> _bracket(" word")
+    ' [word]'
+    """
+    word = piece.lstrip()
+    return f"{piece[: len(piece) - len(word)]}[{word}]"

@@ -1,0 +1,262 @@
+"""Probing tasks whose labels come from the text itself, made from any sentences.
+
+Conneau et al. 2018, *What you can cram into a single $&!#* vector: Probing sentence embeddings for
+linguistic properties*, https://arxiv.org/abs/1805.01070, with the README of SentEval's probing
+data, https://github.com/facebookresearch/SentEval/tree/main/data/probing, for what the paper leaves
+open. Three of their ten tasks need no parser:
+
+- SeLen: how many words a sentence has, in six classes;
+- WC: which one of 1,000 words of middling frequency stands in it;
+- BShift: whether two neighbouring words have changed places.
+
+Sentences have 5 to 28 words, as there. All classes of a task are of one size in every part, each
+sentence is used once, and everything is decided by hashes of the sentences and of a seed: the same
+text gives the same examples everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from itertools import pairwise
+
+from headwise.tasks.sources import CorpusError
+
+Labelled = dict[str, list[str]]  # sentences of each class
+
+# Words of letters and digits, with apostrophes and hyphens inside; punctuation is none.
+_WORD = re.compile(r"\w+(?:['’-]\w+)*")
+# Lowest numbers of words of the paper's six classes.
+PAPER_BINS = (5, 9, 13, 17, 21, 26)
+
+
+def words_of(sentence: str) -> list[str]:
+    """The words of a sentence.
+
+    >>> words_of('The user\\'s "built-in" names, 3 of them.')
+    ['The', "user's", 'built-in', 'names', '3', 'of', 'them']
+    """
+    return _WORD.findall(sentence)
+
+
+def usable_sentences(
+    sentences: Iterable[str], min_words: int = 5, max_words: int = 28
+) -> list[str]:
+    """Each sentence once, if it has so many words.
+
+    Args:
+        sentences: with or without space around and repetitions.
+        min_words, max_words: both ends count.
+    """
+    once = dict.fromkeys(" ".join(sentence.split()) for sentence in sentences)
+    return [s for s in once if min_words <= len(words_of(s)) <= max_words]
+
+
+# --- the tasks --------------------------------------------------------------------------------
+
+
+def sentence_length(
+    sentences: Sequence[str], num_bins: int = 6, bins: Sequence[int] | None = None
+) -> Labelled:
+    """SeLen: sentences by their number of words.
+
+    Args:
+        sentences: as `usable_sentences` gives them.
+        num_bins: number of classes, whose borders are where the smallest is as large as can be.
+        bins: the lowest number of words of each class, in place of that; those of the paper are
+            `PAPER_BINS`. Shorter sentences are left out.
+
+    Returns:
+        Classes from short to long, named as `5-8`.
+
+    Raises:
+        CorpusError: too few different lengths for so many classes.
+
+    Example:
+        >>> classes = sentence_length(["a b", "a b c", "a b c d", "a b c d e"], num_bins=2)
+        >>> {name: len(of_class) for name, of_class in classes.items()}
+        {'2-3': 2, '4-5': 2}
+    """
+    lengths = {sentence: len(words_of(sentence)) for sentence in sentences}
+    if not lengths:
+        raise CorpusError(
+            "SeLen: no sentence has a number of words that is in range. Give more text, or another "
+            "data.min_words and data.max_words."
+        )
+    if bins is None:
+        bins = _even_bins(Counter(lengths.values()), num_bins)
+    longest = max(lengths.values())
+    ends = [*(start - 1 for start in bins[1:]), max(longest, bins[-1])]
+    names = [
+        str(start) if start == end else f"{start}-{end}"
+        for start, end in zip(bins, ends, strict=True)
+    ]
+    classes: Labelled = {name: [] for name in names}
+    for sentence, length in lengths.items():
+        number = sum(start <= length for start in bins)
+        if number:
+            classes[names[number - 1]].append(sentence)
+    return classes
+
+
+def _even_bins(counts: Mapping[int, int], num_bins: int) -> list[int]:
+    """The lowest lengths of bins such that the smallest bin is as large as can be.
+
+    >>> _even_bins({5: 10, 6: 1, 7: 9, 8: 20}, 3)
+    [5, 6, 8]
+    """
+    lengths = sorted(counts)
+    if len(lengths) < num_bins:
+        raise CorpusError(
+            f"SeLen: sentences have {len(lengths)} different lengths, expected at least as many as "
+            f"classes, {num_bins}. Give more text, or set data.num_bins to fewer."
+        )
+
+    @cache
+    def best(first: int, bins: int) -> tuple[int, tuple[int, ...]]:
+        """Size of the smallest of so many bins from a length on, and where each of them begins."""
+        if bins == 1:
+            return sum(counts[n] for n in lengths[first:]), (lengths[first],)
+        found = []
+        for cut in range(first + 1, len(lengths) - bins + 2):
+            smallest, starts = best(cut, bins - 1)
+            size = sum(counts[n] for n in lengths[first:cut])
+            found.append((min(size, smallest), (lengths[first], *starts)))
+        return max(found)
+
+    return list(best(0, num_bins)[1])
+
+
+def word_content(sentences: Sequence[str], num_words: int = 1000) -> Labelled:
+    """WC: sentences in which exactly one of so many words stands, and stands once.
+
+    As there: the lower-case words of at least four letters that follow rank 2,000 for 1,000 words,
+    and rank 2 × `num_words` for others, in order of frequency.
+
+    Args:
+        sentences: as `usable_sentences` gives them.
+        num_words: number of classes.
+
+    Returns:
+        Sentences of each word, by frequency of the word.
+
+    Raises:
+        CorpusError: too few different words.
+    """
+    counts = Counter(word for sentence in sentences for word in words_of(sentence))
+    ranked = sorted(counts, key=lambda word: (-counts[word], word))
+    suitable = [
+        word
+        for word in ranked[2 * num_words :]
+        if len(word) >= 4 and word.isalpha() and word.islower()
+    ]
+    if len(suitable) < num_words:
+        raise CorpusError(
+            f"WC: {len(suitable):,} lower-case words of at least four letters follow the "
+            f"{2 * num_words:,} most frequent ones, expected at least {num_words:,}. Give more "
+            "text, or set data.num_words to fewer."
+        )
+    classes: Labelled = {word: [] for word in suitable[:num_words]}
+    for sentence in sentences:
+        found = [word for word in map(str.lower, words_of(sentence)) if word in classes]
+        if len(found) == 1:
+            classes[found[0]].append(sentence)
+    return classes
+
+
+def bigram_shift(sentences: Sequence[str], seed: int = 1) -> Labelled:
+    """BShift: half of the sentences as they are (O), in the others two neighbours inverted (I).
+
+    As there, neither the first word nor punctuation moves, and sentences with double quotes are
+    left out. Neighbours are words with but a space between them; they differ.
+
+    Args:
+        sentences: as `usable_sentences` gives them.
+        seed: of which are inverted, and where.
+    """
+    known = set(sentences)
+    classes: Labelled = {"O": [], "I": []}
+    suitable = [s for s in sentences if not re.search(r"[\"“”„«»]|``|''", s) and _neighbours(s)]
+    for number, sentence in enumerate(_shuffled(suitable, seed)):
+        inverted = _invert(sentence, seed)
+        if number % 2 == 0:
+            classes["O"].append(sentence)
+        elif inverted not in known:
+            known.add(inverted)
+            classes["I"].append(inverted)
+    return classes
+
+
+def _neighbours(sentence: str) -> list[tuple[re.Match[str], re.Match[str]]]:
+    """Pairs of neighbouring words that may change places."""
+    found = list(_WORD.finditer(sentence))[1:]
+    return [
+        (one, two)
+        for one, two in pairwise(found)
+        if sentence[one.end() : two.start()] == " " and one.group().lower() != two.group().lower()
+    ]
+
+
+def _invert(sentence: str, seed: int) -> str:
+    pairs = _neighbours(sentence)
+    one, two = pairs[_hash(sentence, seed, "place") % len(pairs)]
+    start, end = sentence[: one.start()], sentence[two.end() :]
+    return f"{start}{two.group()} {one.group()}{end}"
+
+
+# --- parts ------------------------------------------------------------------------------------
+
+
+def balanced_parts(
+    classes: Mapping[str, Sequence[str]],
+    validation_fraction: float,
+    test_fraction: float,
+    seed: int = 1,
+) -> dict[str, list[tuple[str, str]]]:
+    """The sentences of each class in parts, all classes with as many as the smallest has.
+
+    Which sentences these are, and in which part they are, hashes of seed and sentence decide.
+
+    Args:
+        classes: sentences of each class; no sentence is in two of them.
+        validation_fraction, test_fraction: shares of the validation and the test part.
+        seed: of the choice.
+
+    Returns:
+        For `train`, `validation` and `test` rows of sentence and class, in an order of the hash.
+
+    Raises:
+        CorpusError: a class with too few sentences for three parts.
+    """
+    smallest = min(classes, key=lambda name: len(classes[name]))
+    size = len(classes[smallest])
+    tests = max(1, round(test_fraction * size))
+    validations = max(1, round(validation_fraction * size))
+    if size < tests + validations + 1:
+        raise CorpusError(
+            f"probing: the class {smallest!r} has {size:,} sentences, expected at least 3, one for "
+            "each part. Give more text, or ask for fewer classes (data.num_words, data.num_bins, "
+            "data.bins)."
+        )
+    parts: dict[str, list[tuple[str, str]]] = {"train": [], "validation": [], "test": []}
+    for name, sentences in classes.items():
+        chosen = _shuffled(sentences, seed)[:size]
+        parts["test"] += [(s, name) for s in chosen[:tests]]
+        parts["validation"] += [(s, name) for s in chosen[tests : tests + validations]]
+        parts["train"] += [(s, name) for s in chosen[tests + validations :]]
+    for rows in parts.values():
+        rows.sort(key=lambda row: _hash(row[0], seed, "order"))
+    return parts
+
+
+def _shuffled(sentences: Sequence[str], seed: int) -> list[str]:
+    """In the order of a hash, which does not depend on how they were ordered."""
+    return sorted(sentences, key=lambda sentence: (_hash(sentence, seed, "choice"), sentence))
+
+
+def _hash(sentence: str, seed: int, purpose: str) -> int:
+    digest = hashlib.sha256("\0".join((str(seed), purpose, sentence)).encode()).digest()
+    return int.from_bytes(digest[:8], "big")

@@ -1,0 +1,152 @@
+"""Adaptive embeddings and softmax against the equations."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from headwise.models.adaptive import AdaptiveEmbedding, AdaptiveSoftmax, naive_log_probs
+
+SIZES = [
+    # vocabulary, width, cutoffs, factor
+    (11, 8, [4], 2),
+    (23, 16, [5, 12], 4),
+    (14, 8, [1, 2, 9], 2),
+    (9, 4, [8], 1),
+]
+
+
+def parts(size, dropout=0.0):
+    torch.manual_seed(3)
+    vocabulary, width, cutoffs, factor = size
+    embedding = AdaptiveEmbedding(vocabulary, width, cutoffs, factor).double()
+    return embedding, AdaptiveSoftmax(width, len(cutoffs) + 1, dropout).double()
+
+
+def tensors(size, tokens=7):
+    hidden = torch.randn(tokens, size[1], dtype=torch.float64, requires_grad=True)
+    return hidden, torch.randint(size[0], (tokens,))
+
+
+def gradients(loss, hidden, *modules):
+    weights = [p for module in modules for p in module.parameters()]
+    found = torch.autograd.grad(loss, [hidden, *weights], allow_unused=True, retain_graph=True)
+    return [
+        torch.zeros_like(w) if g is None else g
+        for w, g in zip([hidden, *weights], found, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_all_probabilities_are_those_of_the_equations(size):
+    embedding, softmax = parts(size)
+    hidden, labels = tensors(size)
+    ours, expected = (
+        softmax.log_probs(hidden, embedding),
+        naive_log_probs(hidden, embedding, softmax),
+    )
+    torch.testing.assert_close(ours, expected)
+    torch.testing.assert_close(ours.exp().sum(-1), torch.ones(7, dtype=torch.float64))
+    rows = torch.arange(7)
+    for a, b in zip(
+        gradients(ours[rows, labels].sum(), hidden, embedding, softmax),
+        gradients(expected[rows, labels].sum(), hidden, embedding, softmax),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("which", ["any", "first band", "last band"])
+@pytest.mark.parametrize("size", SIZES)
+def test_losses_are_those_of_the_whole_vocabulary(size, which):
+    embedding, softmax = parts(size)
+    hidden, labels = tensors(size)
+    if which == "first band":
+        labels = labels % size[2][0]
+    elif which == "last band":
+        labels = torch.full_like(labels, size[0] - 1)
+    losses = softmax.losses(hidden, labels, embedding)
+    expected = -naive_log_probs(hidden, embedding, softmax)[torch.arange(7), labels]
+    torch.testing.assert_close(losses, expected)
+    for a, b in zip(
+        gradients(losses.sum(), hidden, embedding, softmax),
+        gradients(expected.sum(), hidden, embedding, softmax),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_embeddings_are_narrow_ones_made_wide(size):
+    embedding, _ = parts(size)
+    vocabulary, width, cutoffs, factor = size
+    edges = [0, *cutoffs, vocabulary]
+    for word in range(vocabulary):
+        band = sum(word >= cutoff for cutoff in cutoffs)
+        assert embedding.bands[band].weight.shape == (
+            edges[band + 1] - edges[band],
+            width // factor**band,
+        )
+        narrow = embedding.bands[band].weight[word - edges[band]]
+        torch.testing.assert_close(
+            embedding(torch.tensor(word)), embedding.projections[band].weight @ narrow
+        )
+
+
+def test_within_a_band_it_is_a_plain_softmax_over_the_input_embeddings():
+    embedding, softmax = parts((9, 4, [1], 1))
+    hidden, _ = tensors((9, 4))
+    tail = softmax.log_probs(hidden, embedding)[:, 1:]
+    table = embedding(torch.arange(1, 9))
+    torch.testing.assert_close(tail.softmax(-1), (hidden @ table.T).softmax(-1))
+
+
+def test_no_tokens_no_losses():
+    embedding, softmax = parts(SIZES[1])
+    losses = softmax.losses(torch.zeros(0, 16).double(), torch.zeros(0, dtype=int), embedding)
+    assert losses.shape == (0,)
+
+
+def test_losses_in_half_precision_are_made_in_full():
+    embedding, softmax = parts(SIZES[1])
+    embedding, softmax = embedding.bfloat16(), softmax.bfloat16()
+    hidden, labels = tensors(SIZES[1])
+    losses = softmax.losses(hidden.bfloat16(), labels, embedding)
+    assert losses.dtype == softmax.log_probs(hidden.bfloat16(), embedding).dtype == torch.float32
+
+
+def test_dropout_is_of_training_only():
+    embedding, softmax = parts(SIZES[1], dropout=0.5)
+    hidden, labels = tensors(SIZES[1])
+    first, second = (softmax.losses(hidden, labels, embedding) for _ in range(2))
+    assert not torch.equal(first, second)
+    softmax.eval()
+    expected = F.nll_loss(softmax.log_probs(hidden, embedding), labels, reduction="none")
+    torch.testing.assert_close(softmax.losses(hidden, labels, embedding), expected)
+
+
+def test_padding_has_no_embedding():
+    embedding = AdaptiveEmbedding(20, 8, [5], 2, padding_idx=0)
+    assert (embedding(torch.tensor([0])) == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"cutoffs": []}, ["adaptive_cutoffs is []", "vocab_size = 20", "[2]"]),
+        ({"cutoffs": [5, 5]}, ["adaptive_cutoffs is [5, 5]", "ascending"]),
+        ({"cutoffs": [20]}, ["adaptive_cutoffs is [20]"]),
+        ({"cutoffs": [0, 4]}, ["adaptive_cutoffs is [0, 4]"]),
+        ({"cutoffs": [5, 9, 12]}, ["adaptive_factor is 4", "embed_dim = 16"]),
+        ({"cutoffs": [5], "factor": 0}, ["adaptive_factor is 0"]),
+        ({"cutoffs": [5], "padding_idx": 5}, ["padding_idx is 5", "0 to 4"]),
+    ],
+)
+def test_bands_that_cannot_be_are_errors(options, parts):
+    with pytest.raises(ValueError) as error:
+        AdaptiveEmbedding(20, 16, **options)
+    assert all(part in str(error.value) for part in parts)
+
+
+def test_a_dropout_that_is_no_probability_is_an_error():
+    with pytest.raises(ValueError, match=r"dropout is 1.0, expected a probability"):
+        AdaptiveSoftmax(8, 2, dropout=1.0)

@@ -1,0 +1,271 @@
+"""The language model: its labels, its positions, what it generates."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny import END, MOA, PAD, PLANS, VOCABULARY, strengthen, tokens
+from transformers import AutoConfig, AutoModelForCausalLM
+
+import headwise as hw
+from headwise.models.base import DecodingGenerationMixin
+
+SIZES = {"vocab_size": VOCABULARY, "embed_dim": 16, "num_heads": 4, "ffn_dim": 24, "layers": 2}
+# What the plans of the encoder-decoder have for a decoder by itself.
+DECODER = {
+    name: {"decoder_self": plan["decoder_self"]}
+    if isinstance(plan, dict) and "decoder_self" in plan
+    else plan
+    for name, plan in PLANS.items()
+}
+ADAPTIVE = {"adaptive_cutoffs": [6, 12], "share_embeddings": True}
+STEPS = 6
+
+
+def model(plan="standard", **options):
+    """In evaluation; with shared embeddings a fresh model would mostly repeat its last token."""
+    torch.manual_seed(0)
+    given = {"dropout": 0.0, "share_embeddings": False, **options}
+    made = hw.CausalLM(hw.CausalLMConfig(attention=plan, **SIZES, **given))
+    strengthen(made)
+    return made.eval()
+
+
+def left_padded(lengths, time):
+    """Tokens with padding before them, and their attention mask."""
+    mask = torch.arange(time - 1, -1, -1) < torch.tensor(lengths).unsqueeze(1)
+    return tokens(len(lengths), time).masked_fill(~mask, PAD), mask.long()
+
+
+def generate(made, prompt, mask=None, **options):
+    return made.generate(
+        prompt,
+        attention_mask=mask,
+        max_length=prompt.size(1) + STEPS,
+        suppress_tokens=[PAD],
+        return_dict_in_generate=True,
+        output_scores=True,
+        **options,
+    )
+
+
+# Labels
+
+
+@pytest.mark.parametrize("options", [{}, ADAPTIVE])
+def test_labels_are_the_tokens_one_place_on(options):
+    made, ids = model("mae", **options), tokens(3, 6)
+    labels = ids.clone()
+    labels[0, 4:] = labels[1, :3] = -100
+    log_p = made(input_ids=ids).logits.log_softmax(-1)
+    terms = [
+        -log_p[b, t, labels[b, t + 1]] for b in range(3) for t in range(5) if labels[b, t + 1] >= 0
+    ]
+    out = made(input_ids=ids, labels=labels)
+    torch.testing.assert_close(out.token_loss, torch.stack(terms).mean())
+    labels[:, 0] = -100  # as a batch should be made
+    torch.testing.assert_close(made(input_ids=ids, labels=labels).token_loss, out.token_loss)
+    assert (labels != -100).sum() == len(terms)
+
+
+def test_labels_are_smoothed_in_training_only():
+    made, ids = model(label_smoothing=0.3), tokens(2, 5)
+    logits, labels = made(input_ids=ids).logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten()
+    plain = made(input_ids=ids, labels=ids).token_loss
+    torch.testing.assert_close(plain, F.cross_entropy(logits, labels))
+    smooth = made.train()(input_ids=ids, labels=ids).token_loss
+    torch.testing.assert_close(smooth, F.cross_entropy(logits, labels, label_smoothing=0.3))
+
+
+def test_an_adaptive_softmax_makes_no_logits_for_its_loss(monkeypatch):
+    made, ids = model(**ADAPTIVE), tokens(2, 5)
+    widest = 0
+    linear = F.linear
+
+    def watch(x, weight, bias=None):
+        nonlocal widest
+        widest = max(widest, weight.size(0) if x.size(-1) == 16 and x.dim() == 2 else 0)
+        return linear(x, weight, bias)
+
+    monkeypatch.setattr(F, "linear", watch)
+    assert made(input_ids=ids, labels=ids).logits is None
+    assert 0 < widest < VOCABULARY
+
+
+def test_logits_of_the_last_positions():
+    for options in ({}, ADAPTIVE):
+        made, ids = model(**options), tokens(2, 5)
+        everything = made(input_ids=ids).logits
+        last = made(input_ids=ids, logits_to_keep=2).logits
+        torch.testing.assert_close(last, everything[:, -2:])
+
+
+# Positions and padding
+
+
+@pytest.mark.parametrize("plan", DECODER)
+def test_it_does_not_matter_on_which_side_padding_stands(plan):
+    made = model(DECODER[plan])
+    ids, mask = left_padded([5, 2], 5)
+    logits = made(input_ids=ids, attention_mask=mask).logits
+    for row, length in enumerate([5, 2]):
+        alone = made(input_ids=ids[row : row + 1, -length:]).logits[0]
+        torch.testing.assert_close(logits[row, -length:], alone, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("plan", DECODER)
+def test_decoding_in_pieces_equals_decoding_at_once(plan):
+    made = model(DECODER[plan])
+    ids, mask = left_padded([7, 4], 7)
+    at_once = made(input_ids=ids, attention_mask=mask)
+    assert at_once.past_key_values is None
+    for chunks in ([1] * 7, [3, 1, 3]):
+        cache, logits, start = None, [], 0
+        for length in chunks:
+            out = made(
+                input_ids=ids[:, start : start + length],
+                attention_mask=mask[:, : start + length],
+                past_key_values=cache,
+                use_cache=True,
+            )
+            cache, start = out.past_key_values, start + length
+            logits.append(out.logits)
+            assert cache.get_seq_length() == start
+        real = mask.bool()
+        torch.testing.assert_close(
+            torch.cat(logits, 1)[real], at_once.logits[real], rtol=1e-4, atol=1e-4
+        )
+
+
+# Generation
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}])
+@pytest.mark.parametrize("plan", DECODER)
+def test_generating_with_the_cache_equals_generating_without(plan, options):
+    made = model(DECODER[plan])
+    prompt, mask = left_padded([4, 1, 3], 4)
+    cached = generate(made, prompt, mask, use_cache=True, **options)
+    plain = generate(made, prompt, mask, use_cache=False, **options)
+    assert torch.equal(cached.sequences, plain.sequences)
+    for a, b in zip(cached.scores, plain.scores, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("plan", DECODER)
+def test_a_padded_batch_equals_one_by_one(plan, num_beams):
+    made = model(DECODER[plan])
+    lengths = [4, 1, 3]
+    prompt, mask = left_padded(lengths, 4)
+    together = generate(made, prompt, mask, num_beams=num_beams).sequences
+    for row, length in enumerate(lengths):
+        short = prompt[row : row + 1, -length:]
+        alone = generate(made, short, num_beams=num_beams).sequences[0]
+        found = together[row, 4 - length :]
+        assert torch.equal(found[: len(alone)], alone)
+        assert torch.isin(found[len(alone) :], torch.tensor([PAD, END])).all()
+
+
+def test_greedy_takes_the_likeliest_token():
+    for options in ({}, ADAPTIVE):
+        made, prompt = model("mae", **options), tokens(1, 3)
+        sequence = generate(made, prompt).sequences
+        logits = made(input_ids=sequence).logits
+        logits[..., PAD] = float("-inf")
+        assert torch.equal(logits[0, 2:-1].argmax(-1), sequence[0, 3:])
+
+
+def test_sampling_follows_its_seed():
+    made, prompt, found = model(DECODER["mixed"], **ADAPTIVE), tokens(2, 3), []
+    for _ in range(2):
+        torch.manual_seed(4)
+        found.append(generate(made, prompt, do_sample=True).sequences)
+    assert torch.equal(*found)
+
+
+def test_the_longest_text_is_the_models():
+    made = model(max_length=7)
+    assert made.generate(tokens(1, 3), min_length=7).shape[1] == 7
+    assert hw.CausalLMConfig().max_length == 512
+
+
+def test_without_special_tokens():
+    """As of images, whose tokens are all colours."""
+    options = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+    made = model("moa", **options)
+    assert made.decoder.embedding.padding_idx is None
+    assert made.generate(tokens(2, 1), max_length=6, do_sample=True).shape == (2, 6)
+
+
+def test_the_cache_has_self_attention_alone():
+    assert issubclass(hw.CausalLM, DecodingGenerationMixin)
+    made = model({"decoder_self": MOA})
+    cache = made(input_ids=tokens(2, 5), use_cache=True).past_key_values
+    assert [each.keys.shape for each in cache.self_attention] == [(2, 1, 5, 4)] * 2
+    assert cache.cross_attention == []
+    with pytest.raises(ValueError, match=r"cache_implementation is 'static'"):
+        made.generate(tokens(1, 3), cache_implementation="static")
+
+
+# The Hugging Face model
+
+
+@pytest.mark.parametrize("options", [{}, {"share_embeddings": True}, ADAPTIVE])
+def test_the_auto_classes_know_it(options, tmp_path):
+    made, ids = model("mae", **options), tokens(2, 5)
+    made.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert type(loaded) is hw.CausalLM
+    assert type(AutoConfig.from_pretrained(tmp_path)) is hw.CausalLMConfig
+    torch.testing.assert_close(loaded(input_ids=ids).logits, made(input_ids=ids).logits)
+    assert loaded.config.max_length == loaded.generation_config.max_length == 512
+
+
+def test_embeddings_are_shared_or_not():
+    shared, own = model(share_embeddings=True), model()
+    assert shared.lm_head.weight is shared.decoder.embedding.weight
+    assert own.lm_head.weight is not own.decoder.embedding.weight
+    twin = copy.deepcopy(shared)
+    assert twin.lm_head.weight is twin.decoder.embedding.weight
+
+
+def test_words_can_be_added_but_not_to_bands():
+    made = model(share_embeddings=True)
+    made.resize_token_embeddings(VOCABULARY + 2)
+    assert made(input_ids=tokens(1, 3)).logits.shape == (1, 3, VOCABULARY + 2)
+    with pytest.raises(ValueError, match=r"adaptive_cutoffs is \[6, 12\], expected None"):
+        model(**ADAPTIVE).resize_token_embeddings(VOCABULARY + 2)
+
+
+def test_the_trainer_of_transformers_does_not_count_the_first_label():
+    assert model().loss_type == "ForCausalLM"
+
+
+def test_the_names_that_transformers_uses():
+    config = model().config
+    assert (config.hidden_size, config.num_attention_heads, config.num_hidden_layers) == (16, 4, 2)
+    assert not config.is_encoder_decoder
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"num_heads": 3}, ["embed_dim is 16", "num_heads = 3"]),
+        ({"norm": "middle"}, ["norm is 'middle'"]),
+        ({"attention": {"encoder_self": "mae"}}, ["encoder_self", "decoder_self"]),
+        ({"adaptive_cutoffs": [30]}, ["adaptive_cutoffs is [30]", "vocab_size = 23"]),
+        ({"adaptive_cutoffs": [9], "share_embeddings": False}, ["share_embeddings is False"]),
+        ({"adaptive_cutoffs": [9], "label_smoothing": 0.1}, ["label_smoothing is 0.1"]),
+    ],
+)
+def test_settings_that_do_not_fit_are_errors(options, parts):
+    with pytest.raises(ValueError) as error:
+        hw.CausalLMConfig(**{**SIZES, **options})
+    assert all(part in str(error.value) for part in parts)
+
+
+def test_tokens_have_to_be_given():
+    with pytest.raises(ValueError, match="input_ids is None"):
+        model()()

@@ -1,0 +1,48 @@
+"""What systems decide is noted while it is asked for, and no longer."""
+
+import pytest
+import tiny
+import torch
+from tiny import MOA, PLANS, tokens
+
+from headwise.models.decisions import decisions
+from headwise.models.sites import attention_sites
+
+
+def test_each_pass_is_noted_at_its_site():
+    made = tiny.model(PLANS["all mixed"])
+    with decisions(made) as decided:
+        for length in (5, 3):
+            made(input_ids=tokens(2, length), decoder_input_ids=tokens(2, 4))
+    found = {(place.site, place.layer): [r.kind for r in each] for place, each in decided.items()}
+    assert found == {
+        ("encoder_self", 0): ["competition"] * 2,
+        ("encoder_self", 1): ["agreement"] * 2,
+        ("decoder_self", 0): ["competition"] * 2,
+        ("decoder_self", 1): ["choices"] * 2,
+        ("decoder_cross", 1): ["branches"] * 2,
+    }
+    assert list(decided) == [place for place in attention_sites(made) if place in decided]
+    first = next(iter(decided.values()))
+    assert [routing.weights.shape[1] for routing in first] == [5, 3]
+
+
+def test_it_is_what_the_systems_return():
+    made, returned = tiny.model({"decoder_self": {**MOA, "layers": [1]}}), []
+    (place,) = [p for p in attention_sites(made) if p.site == "decoder_self" and p.layer == 1]
+    place.module.register_forward_hook(lambda module, args, out: returned.append(out.routing))
+    with decisions(made) as decided:
+        out = made.train()(input_ids=tokens(2, 3), labels=tokens(2, 4))
+    ((noted,),) = decided.values()
+    assert torch.equal(noted.weights, returned[0].weights)
+    assert torch.equal(noted.indices, returned[0].indices)
+    assert torch.equal(noted.loss, out.auxiliary_loss)
+    assert not noted.weights.requires_grad and not noted.loss.requires_grad
+    out.loss.backward()  # nothing of the graph was taken away
+
+
+def test_an_error_inside_leaves_no_hooks():
+    made = tiny.model("mae")
+    with pytest.raises(KeyError), decisions(made):
+        raise KeyError
+    assert not any(module._forward_hooks for module in made.modules())

@@ -1,0 +1,276 @@
+"""The task of images: batches, scores, pictures, the measure of specialisation."""
+
+import io
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from pydantic import ValidationError
+
+from headwise.models.plan import SYSTEMS
+from headwise.recipe import load_recipe
+from headwise.tasks.images import ImageEvaluation, ImageModel, ImageRecipe, Images
+from headwise.tasks.palette import Raster
+from headwise.tasks.pictures import ImageParts
+from headwise.tasks.sources import CorpusError
+
+SIZES = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "layers": 1, "dropout": 0.0}
+PLANS = {
+    **{name: name for name in SYSTEMS},
+    "tim": {"system": "tim", "layers": "all"},
+    "moa": {"system": "moa", "size": "2K4E4D"},
+}
+NOTHING = {"samples": 0, "completions": 0, "maps": 0}
+
+
+def quiet(number):
+    return None
+
+
+def make_task(height=4, width=6, channels=3, *, has_halves=True, colors=5, number=9):
+    """Images of noise; of two sources as far as the task knows."""
+    draw = np.random.default_rng(0)
+    raster = Raster(height, width, draw.integers(0, 256, (colors, channels), np.uint8))
+    parts = [
+        raster.colors[draw.integers(0, colors, (n, height, width))] for n in (number, 4, number)
+    ]
+    return Images(ImageParts(*parts, {"images": "noise"}), raster, has_halves=has_halves)
+
+
+def make_model(task, plan="standard"):
+    torch.manual_seed(0)
+    model = task.build_model(ImageModel(**SIZES, attention=plan))
+    for parameter in model.parameters():  # gates and routers that start at zero decide something
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model.eval()
+
+
+def evaluate(task, model, **settings):
+    return task.evaluate(model, task.test, ImageEvaluation(**settings), quiet)
+
+
+# --- data -------------------------------------------------------------------------------------
+
+
+def test_a_batch_predicts_every_pixel_once():
+    task = make_task()
+    batch = task.collate([task.train[0], task.train[3]])
+    assert batch["input_ids"].shape == batch["labels"].shape == (2, 25)
+    assert (batch["input_ids"][:, 0] == task.raster.bos_token_id).all()
+    assert (batch["labels"][:, 0] == -100).all()
+    assert torch.equal(batch["labels"][:, 1:], batch["input_ids"][:, 1:])
+    assert task.train.lengths == [25] * 9
+
+
+def test_a_dataset_gives_the_pixels_in_raster_order():
+    task = make_task()
+    shown = task.raster.decode(np.stack([image[1:].numpy() for image in task.test]))
+    assert np.array_equal(shown, task.images.test)
+
+
+def test_a_run_keeps_its_palette(tmp_path):
+    recipe = ImageRecipe(training={"max_steps": 1}, palette={"colors": 9})
+    task = Images.prepare(recipe)
+    task.save(tmp_path)
+    other = recipe.model_copy(update={"palette": recipe.palette.model_copy(update={"colors": 4})})
+    again = Images.prepare(other, tmp_path)
+    assert np.array_equal(again.raster.colors, task.raster.colors)
+    assert torch.equal(again.test.ids, task.test.ids)
+    assert len(Images.prepare(other, tmp_path / "elsewhere").raster.colors) <= 4
+    assert "9 colours, mean squared error" in task.notes["palette"]
+    (tmp_path / "palette.json").write_text("{")
+    with pytest.raises(CorpusError, match="no palette"):
+        Images.prepare(recipe, tmp_path)
+
+
+def test_data_that_changed_have_another_digest():
+    task = make_task()
+    assert task.digest() == make_task().digest()
+    task.images.test[0, 0, 0, 0] ^= 1
+    assert task.digest() != make_task().digest()
+
+
+def test_the_cost_of_a_recipe_is_known_without_data(tmp_path):
+    recipe = ImageRecipe(
+        data={"corpus": "folder", "train": tmp_path / "nowhere", "size": 8},
+        training={"max_steps": 1},
+        model=SIZES,
+    )
+    config = Images.nominal_config(recipe)
+    assert config.vocab_size == 513 and config.max_length == 65
+
+
+def test_sizes_that_do_not_fit_are_refused():
+    with pytest.raises(ValidationError, match="embed_dim is 10, which num_heads = 4"):
+        ImageModel(embed_dim=10, num_heads=4)
+
+
+# --- scores -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("system", PLANS)
+def test_bits_per_dimension_are_the_loss_in_bits(system):
+    task = make_task()
+    model = make_model(task, PLANS[system])
+    batch = task.collate(list(task.test))
+    with torch.no_grad():
+        loss = model(**batch).token_loss.item()
+    score, left, right, sub_pixel = evaluate(task, model, **NOTHING).scores
+    assert score.name == "bits per dimension" and not score.higher_is_better
+    assert score.value == pytest.approx(loss / math.log(2), rel=1e-5)
+    assert score.low < score.value < score.high
+    assert (left.value + right.value) / 2 == pytest.approx(score.value)
+    assert sub_pixel.value == pytest.approx(score.value / 3)
+
+
+def test_halves_are_scored_by_where_pixels_are():
+    task = make_task()
+    model = make_model(task)
+    ids = torch.stack(list(task.test))
+    with torch.no_grad():
+        logits = model(input_ids=ids).logits[:, :-1]
+    nll = F.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
+    by_place = nll.view(-1, 4, 6) / math.log(2)
+    _, left, right, _ = evaluate(task, model, **NOTHING).scores
+    assert left.value == pytest.approx(by_place[:, :, :3].mean().item(), rel=1e-5)
+    assert right.value == pytest.approx(by_place[:, :, 3:].mean().item(), rel=1e-5)
+
+
+def test_items_give_the_first_score():
+    task = make_task()
+    outcome = evaluate(task, make_model(task), **NOTHING)
+    assert len(outcome.items) == 9
+    assert all(dimensions == 24 for _, dimensions in outcome.items)
+    assert task.statistic(np.array(outcome.items)) == pytest.approx(outcome.scores[0].value)
+    one = task.statistic(np.array(outcome.items[:1]))
+    assert one == pytest.approx(outcome.items[0][0] / 24 / math.log(2))
+
+
+def test_a_model_that_knows_nothing_has_the_bits_of_its_vocabulary():
+    task = make_task(has_halves=False, channels=1)
+    model = make_model(task)
+    torch.nn.init.zeros_(model.lm_head.weight)
+    scores = evaluate(task, model, **NOTHING).scores
+    assert [score.name for score in scores] == ["bits per dimension"]
+    assert scores[0].value == pytest.approx(math.log2(6))
+    assert "if all were as likely it would be 2.32" in scores[0].note
+
+
+def test_the_bar_goes_on_by_images(monkeypatch):
+    monkeypatch.setattr("headwise.tasks.images._BATCH_TOKENS", 60)
+    task = make_task()
+    model = make_model(task)
+    steps = []
+    outcome = task.evaluate(model, task.test, ImageEvaluation(**NOTHING), steps.append)
+    assert steps == [2, 2, 2, 2, 1]
+    monkeypatch.undo()
+    assert np.allclose(outcome.items, evaluate(task, model, **NOTHING).items)
+
+
+# --- pictures ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("system", PLANS)
+def test_what_is_drawn_of_each_system(system):
+    task = make_task()
+    outcome = evaluate(task, make_model(task, PLANS[system]), samples=2, completions=2, maps=2)
+    expected = ["Samples", "Completions"]
+    if system not in ("standard", "weighted"):  # neither weighs anything anew at each pixel
+        expected.append("Map of layer 0")
+    assert [picture.title for picture in outcome.pictures] == expected
+    for picture in outcome.pictures:
+        assert Image.open(io.BytesIO(picture.bytes)).format == "PNG" and picture.caption
+
+
+def test_pictures_are_the_same_each_time():
+    task = make_task()
+    model = make_model(task, PLANS["tim"])
+    first, second = (evaluate(task, model).pictures for _ in range(2))
+    assert first == second
+    assert evaluate(task, model, seed=2).pictures[0] != first[0]
+
+
+def test_what_is_not_asked_for_is_not_drawn():
+    task = make_task()
+    assert evaluate(task, make_model(task, PLANS["tim"]), **NOTHING).pictures == []
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 2), (2, 1), (1, 4)])
+def test_the_smallest_images_are_drawn(height, width):
+    task = make_task(height, width, has_halves=width > 1)
+    titles = [picture.title for picture in evaluate(task, make_model(task)).pictures]
+    assert titles == (["Samples", "Completions"] if height > 1 else ["Samples"])
+
+
+# --- specialisation ---------------------------------------------------------------------------
+
+
+def test_what_is_measured_is_where_pixels_are_read(monkeypatch):
+    """Weights made by hand: mechanism 0 has the left pixels, which stand behind the first id."""
+    task = make_task()
+    model = make_model(task, PLANS["tim"])
+    layer = model.decoder.layers[0].system
+    columns = torch.arange(24) % 6
+    # The position that reads no pixel is no pixel: whatever its weights are, they do not count.
+    c = torch.cat([torch.tensor([0.5]), (columns < 3).float()])
+    monkeypatch.setattr(
+        layer, "_compete", lambda h: torch.stack([c, 1 - c], -1).expand(len(h), -1, -1)
+    )
+    assert task.measure(model) == {"specialisation": pytest.approx(1.0)}
+    (picture,) = evaluate(task, model, **{**NOTHING, "maps": 1}).pictures
+    shown = np.asarray(Image.open(io.BytesIO(picture.bytes)).convert("RGB")).astype(int)
+    # The map stands below label, image and label; each pixel is 96 // 6 wide.
+    top = 6 + 22 + (4 * 16 + 6) + 22
+    drawn = shown[top : top + 64 : 16, 6 : 6 + 96 : 16]
+    assert len(np.unique(drawn[:, :3].reshape(-1, 3), axis=0)) == 1
+    assert len(np.unique(drawn[:, 3:].reshape(-1, 3), axis=0)) == 1
+    assert not np.array_equal(drawn[0, 0], drawn[0, 5])
+
+
+def test_it_is_measured_of_pairs_and_of_systems_that_weigh_pixels():
+    pairs, plain = make_task(), make_task(has_halves=False)
+    model = make_model(pairs, PLANS["tim"])
+    assert 0 < pairs.measure(model)["specialisation"] < 1
+    assert plain.measure(model) == {}
+    assert pairs.measure(make_model(pairs)) == {}
+    assert pairs.measure(make_model(pairs, "weighted")) == {}
+    assert not model.training
+    pairs.measure(model.train())
+    assert model.training
+
+
+# --- recipes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["images-pair", "images-digits"])
+def test_offline_recipes_fit_the_data(name):
+    file = load_recipe(name)
+    task = Images.prepare(file.recipe)
+    assert file.system_names[:2] == ["standard", "tim-comp"]
+    items = [task.train[0], task.train[1]]
+    assert len(task.train[0]) * 16 <= file.recipe.training.batch_tokens
+    for system in file.system_names:
+        model = task.build_model(file.system(system).model)
+        assert torch.isfinite(model(**task.collate(items)).loss)
+
+
+@pytest.mark.parametrize("name", ["tim-cifar10", "tim-mnist-cifar10"])
+def test_the_papers_sizes(name):
+    """Appendix A.1: 8 heads and 184, against 10 heads and 200 for about as many parameters."""
+    file = load_recipe(name)
+    sizes = {}
+    for system in file.system_names:
+        config = Images.nominal_config(file.system(system))
+        with torch.device("meta"):
+            model = Images.model_class(config)
+        sizes[system] = sum(parameter.numel() for parameter in model.parameters())
+        specs = [spec["system"] for spec in config.systems()["decoder_self"]]
+        middle = "standard" if system == "standard" else "tim"
+        assert specs == ["standard", "standard", middle, middle, middle, "standard"]
+        # 24 images a batch.
+        assert file.recipe.training.batch_tokens // config.max_length == 24
+    assert sizes["tim-comp"] / sizes["standard"] == pytest.approx(1, abs=0.06)
+    assert sizes["tim-comp"] - sizes["tim-nocomp"] == 3 * 200  # W^c of three layers

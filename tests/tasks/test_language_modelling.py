@@ -1,0 +1,337 @@
+"""Language modelling: blocks, windows, perplexity, and a run of every system."""
+
+import io
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from rich.console import Console
+from transformers import set_seed
+
+from headwise.models.causal_lm import CausalLM, CausalLMConfig
+from headwise.recipe import load_recipe, shipped_recipes
+from headwise.tasks.catalogue import task_class
+from headwise.tasks.language_modelling import (
+    LanguageEvaluation,
+    LanguageModelling,
+    LanguageModellingRecipe,
+    TextBlocks,
+    collate_blocks,
+    token_losses,
+)
+from headwise.tasks.texts import Texts, iterate_lines
+from headwise.tasks.tokenization import TextTokenizer, TextTokenizerSettings
+from headwise.training.batching import BatchLoader, TokenBudgetSampler
+from headwise.training.run import run_training
+from headwise.training.validation import validation_loss
+
+DOCUMENTS = [
+    ["= Files =", "", "open the file and close the file", "open the window", ""],
+    ["= Windows =", "", "close it and open the file , then close the window"],
+] * 3
+WORDS = TextTokenizer.train(
+    [line for document in DOCUMENTS for line in document],
+    TextTokenizerSettings(type="word", min_frequency=1),
+)
+BPE = TextTokenizer.train(
+    [line for document in DOCUMENTS for line in document], TextTokenizerSettings(vocab_size=280)
+)
+MOA = {"system": "moa", "size": "2K4E4D"}
+PLANS = {
+    "standard": "standard",
+    "mae": {"system": "mae", "gate_window": 5},
+    "weighted": "weighted",
+    "agreement": "agreement",
+    "tim": {"system": "tim", "layers": [1]},
+    "moa": MOA,
+}
+
+
+def build(tokenizer=WORDS, plan="standard", **options):
+    set_seed(2)
+    sizes = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "layers": 2, "dropout": 0.0}
+    config = CausalLMConfig(vocab_size=tokenizer.vocab_size, attention=plan, **{**sizes, **options})
+    return CausalLM(config).eval()
+
+
+def task(tokenizer=WORDS, block_length=8):
+    texts = Texts(DOCUMENTS, DOCUMENTS[:2], DOCUMENTS[:3], {"corpus": "toy"})
+    return LanguageModelling(texts, tokenizer, block_length)
+
+
+# --- blocks -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [2, 5, 8, 1000])
+def test_every_token_is_predicted_once_from_the_one_before(length):
+    blocks = TextBlocks(DOCUMENTS, WORDS, length)
+    text = [token for row in WORDS.encode(list(iterate_lines(DOCUMENTS))) for token in row]
+    assert [token for i in range(len(blocks)) for token in blocks[i][1:].tolist()] == text
+    before = [blocks[i][0].item() for i in range(len(blocks))]
+    assert before == [2, *text[length - 1 : -1 : length]][: len(blocks)]
+    assert blocks.lengths == [len(blocks[i]) - 1 for i in range(len(blocks))]
+    assert sum(blocks.lengths) == len(text) and set(blocks.lengths[:-1]) <= {length}
+    with pytest.raises(IndexError, match="out of range"):
+        blocks[len(blocks)]
+
+
+@pytest.mark.parametrize("tokenizer", [WORDS, BPE])
+def test_words_and_bytes_are_those_of_the_text(tokenizer):
+    blocks = TextBlocks(DOCUMENTS, tokenizer, 8)
+    file = "".join(f"{line}\n" for document in DOCUMENTS for line in document)
+    assert blocks.words().sum().item() == pytest.approx(len(file.split()) + file.count("\n"))
+    assert len(blocks.words()) == sum(blocks.lengths)
+    assert blocks.num_bytes() == len(file.encode())
+    if tokenizer is WORDS:
+        assert blocks.words().tolist() == [1.0] * len(blocks.words())
+
+
+def test_labels_are_the_tokens_but_for_the_first_and_padding():
+    batch = collate_blocks([torch.tensor([2, 5, 6]), torch.tensor([6, 7, 8])], 0)
+    assert batch["input_ids"].tolist() == [[2, 5, 6], [6, 7, 8]]
+    assert batch["labels"].tolist() == [[-100, 5, 6], [-100, 7, 8]]
+    assert "attention_mask" not in batch
+    padded = collate_blocks([torch.tensor([2, 5, 6]), torch.tensor([6, 0])], 0)
+    assert padded["labels"].tolist() == [[-100, 5, 6], [-100, 0, -100]]
+    assert padded["attention_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_padding_changes_no_loss(plan):
+    model = build(plan=plan)
+    items = [torch.tensor([2, 5, 6, 7, 8, 9]), torch.tensor([6, 7, 8])]
+    together = model(**collate_blocks(items, 0), num_items_in_batch=1).token_loss
+    apart = sum(model(**collate_blocks([i], 0), num_items_in_batch=1).token_loss for i in items)
+    torch.testing.assert_close(together, apart)
+
+
+# --- windows ----------------------------------------------------------------------------------
+
+
+def naive_token_losses(model, stream, block_length, context):
+    """Token by token, with as much before it as its window shows."""
+    losses = []
+    for target in range(1, len(stream)):
+        stride = block_length - context
+        begin = (target - 1) // stride * stride  # of the stretch that this window scores
+        inputs = stream[max(0, begin - context) : target]
+        assert len(inputs) > min(context, target - 1) and len(inputs) <= block_length
+        log_probs = model(input_ids=inputs[None].long()).logits[0, -1].log_softmax(-1)
+        losses.append(-log_probs[int(stream[target])])
+    return torch.stack(losses)
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+@pytest.mark.parametrize(("length", "context"), [(8, 0), (8, 6), (7, 4), (5, 4)])
+def test_every_token_is_scored_once_with_its_context(plan, length, context):
+    model = build(plan=plan).double()
+    stream = TextBlocks(DOCUMENTS[:2], WORDS, 8).stream
+    with torch.no_grad():
+        losses = torch.cat(list(token_losses(model, stream, length, context, batch_tokens=20)))
+        torch.testing.assert_close(
+            losses, naive_token_losses(model, stream, length, context), rtol=1e-5, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 3, 8, 9])
+def test_texts_shorter_than_a_window(tokens):
+    model = build().double()
+    stream = TextBlocks(DOCUMENTS, WORDS, 8).stream[: tokens + 1]
+    losses = torch.cat(list(token_losses(model, stream, 8, 5)))
+    with torch.no_grad():
+        torch.testing.assert_close(
+            losses, naive_token_losses(model, stream, 8, 5), rtol=1e-5, atol=1e-5
+        )
+
+
+def test_adaptive_softmax_is_scored_like_any_other():
+    model = build(adaptive_cutoffs=[6, 10], adaptive_factor=2)
+    stream = TextBlocks(DOCUMENTS, WORDS, 8).stream
+    with torch.no_grad():
+        losses = torch.cat(list(token_losses(model, stream, 8, 4)))
+        expected = naive_token_losses(model, stream, 8, 4)
+    torch.testing.assert_close(losses.float(), expected, rtol=1e-4, atol=1e-4)
+
+
+# --- scores -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tokenizer", [WORDS, BPE])
+def test_without_context_perplexity_is_that_of_the_validation_loss(tokenizer):
+    data, model = task(tokenizer), build(tokenizer)
+    settings = LanguageEvaluation(context=0, samples=0)
+    outcome = data.evaluate(model, data.test, settings, lambda count: None)
+    sampler = TokenBudgetSampler(data.test.lengths, 64, shuffle=False)
+    loss = validation_loss(model, BatchLoader(data.test, sampler, data.collate))
+    scores = {score.name: score for score in outcome.scores}
+    tokens, words = sum(data.test.lengths), data.test.words().sum().item()
+    word = outcome.scores[0]
+    assert word.name == "word perplexity" and not word.higher_is_better
+    assert word.value == pytest.approx(math.exp(loss * tokens / words), rel=1e-5)
+    assert word.low < word.value < word.high
+    if tokenizer is BPE:
+        assert scores["token perplexity"].value == pytest.approx(math.exp(loss), rel=1e-5)
+        bits = loss * tokens / math.log(2) / data.test.num_bytes()
+        assert scores["bits per byte"].value == pytest.approx(bits, rel=1e-5)
+    else:
+        assert list(scores) == ["word perplexity"] and words == tokens
+
+
+def test_items_are_blocks_and_give_the_first_score():
+    data = task(BPE)
+    advanced = []
+    settings = LanguageEvaluation(context=6, samples=2)
+    outcome = data.evaluate(build(BPE), data.test, settings, advanced.append)
+    assert len(outcome.items) == len(data.test) == sum(advanced)
+    assert data.statistic(np.asarray(outcome.items)) == outcome.scores[0].value
+    assert data.statistic(np.array([[math.log(8.0), 1.0], [math.log(2.0), 1.0]])) == (
+        pytest.approx(4.0)
+    )
+
+
+def test_samples_are_lines_cut_in_the_middle_and_what_the_model_writes():
+    data = task(BPE)
+    settings = LanguageEvaluation(samples=2)
+    outcome = data.evaluate(build(BPE), data.test, settings, lambda count: None)
+    assert [sample.given for sample in outcome.samples] == [
+        {"Prompt": "close it and open the", "Text": "file , then close the window"}
+    ]
+    assert outcome.samples[0].made
+    again = data.evaluate(build(BPE), data.test, settings, lambda count: None)
+    assert again.samples == outcome.samples
+
+
+def test_a_model_that_diverged_has_a_perplexity_all_the_same():
+    data, model = task(), build()
+    torch.nn.init.constant_(model.decoder.embedding.weight, float("nan"))
+    outcome = data.evaluate(model, data.test, LanguageEvaluation(samples=0), lambda count: None)
+    assert math.isnan(outcome.scores[0].value)
+    assert data.statistic(np.array([[1e6, 1.0]])) == math.exp(700)
+
+
+# --- the recipe -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"block_length": 64, "evaluation": {"context": 64}}, "context is 64, but block_length is"),
+        ({"block_length": 1}, "block_length"),
+        ({"model": {"adaptive_cutoffs": [9, 5]}}, "adaptive_cutoffs"),
+        ({"model": {"attention": {"decoder_cross": "mae"}}}, "decoder_cross"),
+        ({"data": {"corpus": "hub", "nam": "x"}}, "nam"),
+    ],
+)
+def test_what_does_not_fit_is_an_error_that_names_it(changes, message):
+    with pytest.raises(ValidationError, match=message):
+        LanguageModellingRecipe(training={"max_steps": 1}, **changes)
+
+
+def test_the_catalogue_knows_it():
+    assert task_class("language-modelling") is LanguageModelling
+
+
+RECIPES = [
+    name for name in shipped_recipes() if load_recipe(name).recipe.task == "language-modelling"
+]
+
+
+def test_recipes_of_language_models_are_shipped():
+    assert {"lm-pydoc", "mae-wikitext103"} <= set(RECIPES)
+
+
+def test_the_setting_of_the_mae_paper_has_the_papers_size():
+    recipe = load_recipe("mae-wikitext103")
+    with torch.device("meta"):
+        model = CausalLM(LanguageModelling.nominal_config(recipe.system("standard")))
+    assert round(sum(p.numel() for p in model.parameters()) / 1e6) == 247
+    assert recipe.recipe.evaluation.context == 480 and recipe.recipe.block_length == 512
+
+
+# --- running ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def text_file(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("".join(f"{line}\n" for document in DOCUMENTS * 4 for line in document))
+    return path
+
+
+def recipe(text_file, plan="standard", **training):
+    return LanguageModellingRecipe(
+        data={"corpus": "files", "train": text_file},
+        tokenizer={"vocab_size": 270},
+        block_length=8,
+        model={"attention": plan, "embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "layers": 2},
+        training={
+            "max_steps": 4,
+            "batch_tokens": 64,
+            "evaluate_every": 2,
+            "warmup_steps": 2,
+            **training,
+        },
+        evaluation={"context": 4, "samples": 1, "generation": {"max_new_tokens": 4}},
+    )
+
+
+def train(task, settings, training, folder):
+    set_seed(training.seed)
+    model = task.build_model(settings)
+    data = task.train, task.validation, task.collate
+    return run_training(model, *data, training, folder, console=Console(file=io.StringIO()))
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_every_system_trains_saves_loads_and_evaluates(plan, text_file, tmp_path):
+    settings = recipe(text_file, plan)
+    data = LanguageModelling.prepare(settings)
+    data.save(tmp_path / "run")
+    run = train(data, settings.model, settings.training, tmp_path / "run")
+    assert run.steps == 4
+    outcome = data.evaluate(run.model.eval(), data.test, settings.evaluation, lambda count: None)
+    again = LanguageModelling.prepare(settings, tmp_path / "run")
+    assert again.digest() == data.digest()
+    assert torch.equal(again.test.stream, data.test.stream)
+    loaded = CausalLM.from_pretrained(tmp_path / "run" / "model").eval()
+    assert loaded.config.max_length == 8
+    assert again.evaluate(loaded, again.test, settings.evaluation, lambda count: None) == outcome
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(text_file, tmp_path):
+    settings = recipe(text_file, {"system": "mae", "gate_window": 3})
+    data = LanguageModelling.prepare(settings)
+    whole = train(data, settings.model, settings.training, tmp_path / "whole")
+    # The first half of it: what was saved at step 2 is where the second start takes up.
+    half = settings.training.model_copy(update={"keep_checkpoints": 3})
+    train(data, settings.model, half, tmp_path / "resumed")
+    for folder in (tmp_path / "resumed").glob("*"):
+        if folder.name != "checkpoint-2":
+            shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
+    resumed = train(data, settings.model, settings.training, tmp_path / "resumed")
+    for (name, a), (_, b) in zip(
+        whole.model.state_dict().items(), resumed.model.state_dict().items(), strict=True
+    ):
+        assert torch.equal(a, b), name
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "nesterov"])
+def test_the_optimizers_learn(optimizer, text_file, tmp_path):
+    rate = {"adam": 0.02, "nesterov": 0.2}[optimizer]
+    settings = recipe(
+        text_file,
+        max_steps=20,
+        evaluate_every=20,
+        learning_rate=rate,
+        optimizer=optimizer,
+        momentum=0.9,
+        schedule="cosine",
+        clip_norm=1.0,
+    )
+    data = LanguageModelling.prepare(settings)
+    run = train(data, settings.model, settings.training, tmp_path / "run")
+    losses = [record["loss"] for record in run.history if "loss" in record]
+    assert losses[-1] < losses[0] - 0.5
