@@ -3,48 +3,36 @@
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel
 
-from headwise.tasks.corpora import FilesCorpus, HubCorpus, InterfaceStringsCorpus
-from headwise.tasks.metrics import TranslationEvaluation
-from headwise.tasks.settings import SystemSettings
-from headwise.tasks.tokenization import TokenizerSettings
-from headwise.tasks.translation import TranslationModel, TranslationRecipe
-from headwise.training.settings import BranchSettings, GateSettings, TrainingSettings
+from headwise.keys import keys_page, shared_sections, task_sections
+from headwise.recipe import load_recipe, shipped_recipes
+from headwise.tasks.catalogue import TASKS
 
 ROOT = Path(__file__).parent.parent
 
 
-SETTINGS = [
-    ("", TranslationRecipe),
-    ("data.", InterfaceStringsCorpus),
-    ("data.", FilesCorpus),
-    ("data.", HubCorpus),
-    ("tokenizer.", TokenizerSettings),
-    ("model.", TranslationModel),
-    ("training.", TrainingSettings),
-    ("training.gates.", GateSettings),
-    ("training.branches.", BranchSettings),
-    ("evaluation.", TranslationEvaluation),
-    ("systems.NAME.", SystemSettings),
-]
+def test_the_page_of_keys_is_what_the_settings_say() -> None:
+    page = (ROOT / "docs/keys.md").read_text(encoding="utf-8")
+    assert page == keys_page(), "headwise keys --markdown > docs/keys.md"
 
 
-@pytest.mark.parametrize(("prefix", "settings"), SETTINGS)
-def test_every_key_of_a_recipe_is_documented(prefix: str, settings: type[BaseModel]) -> None:
-    page = (ROOT / "docs/recipes.md").read_text(encoding="utf-8").splitlines()
-    for name, field in settings.model_fields.items():
-        rows = [line for line in page if line.startswith(f"| `{prefix}{name}` |")]
-        assert field.description, f"{prefix}{name} has no description"
-        assert any(row.endswith(f"| {field.description} |") for row in rows), prefix + name
+@pytest.mark.parametrize("task", TASKS)
+def test_every_key_says_what_it_means(task: str) -> None:
+    sections = [*shared_sections(), *task_sections(task)]
+    keys = [key for section in sections for key in section.keys]
+    assert {"training.max_steps", "model.attention", "evaluation.branches"} < {k.name for k in keys}
+    for key in keys:
+        assert key.meaning, key.name
 
 
-def test_documented_keys_exist() -> None:
-    page = (ROOT / "docs/recipes.md").read_text(encoding="utf-8")
-    page = page[page.index("## Keys") :]
-    documented = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
-    known = {prefix + name for prefix, settings in SETTINGS for name in settings.model_fields}
-    assert set(documented) == known
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_the_keys_of_shipped_recipes_are_among_them(name: str) -> None:
+    recipe = load_recipe(name).recipe
+    sections = [*shared_sections(), *task_sections(recipe.task)]
+    known = {key.name for section in sections for key in section.keys}
+    for part in ("data", "model", "evaluation"):
+        for key in type(getattr(recipe, part)).model_fields:
+            assert f"{part}.{key}" in known
 
 
 def test_readme_example_runs() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from headwise.models.base import HeadwiseModel
@@ -67,6 +68,32 @@ def recipes(
         for each in shipped:
             table.add_row(f"[bold]{each}", load_recipe(each).recipe.description)
         Console().print(table)
+
+
+@app.command()
+def keys(
+    task: Annotated[str | None, typer.Argument(help="A task: language-modelling.")] = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="All tasks as one page, docs/keys.md.")
+    ] = False,
+) -> None:
+    """List the keys that a recipe may have, with their defaults."""
+    with _clear_errors():
+        from headwise.keys import keys_page, shared_sections, task_sections
+
+        if markdown:
+            typer.echo(keys_page(), nl=False)
+            return
+        console = Console()
+        for section in task_sections(task) if task else shared_sections():
+            table = Table("key", "default", "meaning", box=None, pad_edge=False)
+            for key in section.keys:
+                table.add_row(Text(key.name, style="bold"), Text(key.default), Text(key.meaning))
+            console.print(Text(f"\n{section.title}", style="underline"), table)
+        if task is None:
+            from headwise.tasks.catalogue import TASKS
+
+            console.print(f"\nMore: headwise keys TASK, one of {', '.join(TASKS)}", highlight=False)
 
 
 @app.command()

@@ -320,6 +320,6 @@ def picture(title: str, systems: tuple[str, ...], width: int = 300) -> ComparedP
     """Another picture for each system."""
     return ComparedPicture(
         title=title,
-        caption="Left the image, right who wins each pixel.",
+        captions=dict.fromkeys(systems, "Left the image, right who wins each pixel."),
         pngs={name: png(width, width // 2, 20 * n) for n, name in enumerate(systems)},
     )

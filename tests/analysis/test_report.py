@@ -413,6 +413,18 @@ def test_a_picture_of_one_system_and_one_that_is_no_png() -> None:
     assert "b" not in page.texts
 
 
+def test_a_caption_of_each_system_or_of_all() -> None:
+    names = ("standard", "moa", "tim")
+    made = comparison(names)
+    made.pictures = [picture("Map", names)]
+    assert made.pictures[0].captions["moa"] in Page(render_report(made)).texts["p"]
+    made.pictures[0].captions["moa"] = "PESQ 1.9 → 2.1."
+    page = Page(render_report(made))
+    assert not any("Left the image" in text for text in page.texts["p"])
+    assert "moaPESQ 1.9 → 2.1." in page.texts["figcaption"]
+    assert "timLeft the image, right who wins each pixel." in page.texts["figcaption"]
+
+
 def test_of_many_pictures_most_are_folded_away() -> None:
     made = comparison(("standard",))
     made.pictures = [picture(f"Number {n}", ("standard",)) for n in range(20)]
@@ -458,10 +470,12 @@ def test_samples_and_pictures_are_put_side_by_side() -> None:
     ]
     one, two = (Picture(title=title, caption="c", png=png()) for title in ("one", "two"))
     pictures = compare_pictures({"a": [one], "b": [two, one]})
-    assert [(p.title, p.caption, list(p.pngs)) for p in pictures] == [
-        ("one", "c", ["a", "b"]),
-        ("two", "c", ["b"]),
+    assert [(p.title, p.captions, list(p.pngs)) for p in pictures] == [
+        ("one", {"a": "c", "b": "c"}, ["a", "b"]),
+        ("two", {"b": "c"}, ["b"]),
     ]
+    twice = compare_pictures({"a": [one, one], "b": [one]})
+    assert [list(p.pngs) for p in twice] == [["a", "b"], ["a"]]
 
 
 def test_a_trajectory_has_a_row_for_each_step() -> None:

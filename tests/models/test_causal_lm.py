@@ -191,6 +191,15 @@ def test_the_longest_text_is_the_models():
     assert hw.CausalLMConfig().max_length == 512
 
 
+def test_only_two_lengths_of_the_callers_are_worth_a_warning(monkeypatch):
+    made, said = model(), []
+    monkeypatch.setattr("transformers.generation.utils.logger.warning", said.append)
+    assert made.generate(tokens(1, 3), max_new_tokens=4, min_new_tokens=4).shape == (1, 7)
+    assert said == []
+    made.generate(tokens(1, 3), max_new_tokens=4, max_length=9)
+    assert len(said) == 1
+
+
 def test_without_special_tokens():
     """As of images, whose tokens are all colours."""
     options = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}

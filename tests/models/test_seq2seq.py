@@ -130,7 +130,7 @@ def test_the_loss_by_hand(plan, epsilon):
         assert out.auxiliary_loss is None
         assert out.loss == out.token_loss
     else:
-        assert out.loss.item() == pytest.approx(float(out.token_loss + out.auxiliary_loss))
+        assert out.loss.item() == pytest.approx((out.token_loss + out.auxiliary_loss).item())
     other = made(**given, num_items_in_batch=torch.tensor(40))
     assert other.token_loss.item() == pytest.approx(float(total / 40), rel=1e-5)
     assert other.auxiliary_loss == out.auxiliary_loss
@@ -171,7 +171,7 @@ def test_a_label_left_out_inside_is_not_predicted_but_seen(plan):
     whole = torch.tensor([[7, 8, 9, END]])
     holed = torch.tensor([[7, -100, 9, END]])
     out = made(input_ids=source, labels=holed)
-    total, count = smoothed(out.logits.detach(), holed, 0.1)
+    total, count = smoothed(out.logits.detach(), holed, 0.0)
     assert count == 3
     assert out.token_loss.item() == pytest.approx(float(total / 3), rel=1e-5)
     # The first two queries see the same in both.

@@ -8,7 +8,13 @@ from tiny import config, padded, tokens
 from torch import nn
 
 import headwise as hw
-from headwise.models.transformer import embed, sinusoids
+from headwise.models.transformer import (
+    AuxiliaryLoss,
+    DecoderStack,
+    EncoderStack,
+    embed,
+    sinusoids,
+)
 
 
 def copy_attention(ours: hw.MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
@@ -125,6 +131,15 @@ def test_each_dropout_is_of_training_only(kind):
     assert torch.equal(made(**batch).logits, made(**batch).logits)
     made.train()
     assert not torch.equal(made(**batch).logits, made(**batch).logits)
+
+
+@pytest.mark.parametrize("kind", [EncoderStack, DecoderStack])
+def test_the_input_of_a_stack_is_dropped_in_training_only(kind):
+    stack = kind(config(dropout=0.5))
+    stack.layers = nn.ModuleList()
+    x = torch.ones(1, 50, 16)
+    assert set(stack.train().run(x, None, AuxiliaryLoss()).unique().tolist()) == {0.0, 2.0}
+    assert torch.equal(stack.eval().run(x, None, AuxiliaryLoss()), x)
 
 
 def test_without_dropout_training_is_evaluation():

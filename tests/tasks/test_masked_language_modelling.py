@@ -158,7 +158,7 @@ def test_the_model_has_the_vocabulary_of_the_text(task, folder) -> None:
     assert config.mask_token_id == task.tokenizer.mask_token_id == 4
     nominal = MaskedLanguageModelling.nominal_config(recipe(folder))
     assert (nominal.vocab_size, nominal.max_length) == (320, 40)
-    assert f"{len(task.train):,} train" in task.notes["Sequences"]
+    assert f"{len(task.train):,} train" in task.notes["sequences"]
 
 
 def test_what_a_run_keeps_is_read_again(task, folder, tmp_path) -> None:
@@ -179,7 +179,7 @@ def test_words_can_be_the_vocabulary(folder) -> None:
     labels = {label for i in range(len(task.train)) for label in task.train[i]["labels"]}
     texts = {token for i in range(len(task.train)) for token in task.train.text(i)}
     assert unknown in texts and unknown not in labels
-    assert "12 words" in task.notes["Vocabulary"]
+    assert "12 words" in task.notes["vocabulary"]
     model = task.build_model(settings.model)
     outcome = evaluate(task, model.eval(), settings)
     assert 3 < outcome.scores[0].value < 40

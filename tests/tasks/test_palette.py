@@ -82,6 +82,22 @@ def test_small_sets_give_all_their_pixels_to_the_palette():
     assert len(raster.colors) == 30
 
 
+def test_a_colour_of_most_pixels_takes_one_place():
+    images = noise(300, 8, 8, 3)
+    images[:, :, :5] = 0
+    raster = Raster.learn(images, PaletteSettings(colors=60))
+    assert len(raster.colors) == 60
+    assert (raster.colors.max(1) < 20).sum() <= 1
+
+
+def test_a_draw_may_have_fewer_colours_than_the_palette():
+    """One pixel of each image is drawn, and it is black in most."""
+    images = np.zeros((100, 4, 4, 1), np.uint8)
+    images[0] = np.arange(16).reshape(4, 4, 1)
+    raster = Raster.learn(images, PaletteSettings(colors=5, pixels_per_image=1))
+    assert 1 <= len(raster.colors) <= 5
+
+
 def test_images_of_another_size_are_refused():
     raster = Raster(2, 2, noise(4, 3))
     with pytest.raises(ValueError, match=r"shape \(1, 2, 3, 3\), expected \(images, 2, 2, 3\)"):

@@ -58,9 +58,7 @@ def test_what_is_not_changed_comes_back(samples):
 def test_gradients_pass():
     signal = torch.randn(40, dtype=torch.float64, requires_grad=True)
     spectrum = Spectrum(1_000)
-    torch.autograd.gradcheck(
-        lambda x: spectrum.synthesise(spectrum.analyse(x) * 2, 40), signal
-    )
+    torch.autograd.gradcheck(lambda x: spectrum.synthesise(spectrum.analyse(x) * 2, 40), signal)
 
 
 @pytest.mark.parametrize("rate", [0, 44_100, 8_001])

@@ -283,6 +283,10 @@ Byte Arrays
    with A() as a:
        SUITE
 
+   Code is indented as it
+      Likes to be. And it
+   may look like prose.
+
 +-----------+-------------------------+
 | Operator  | Description of what is. |
 

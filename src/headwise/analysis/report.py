@@ -80,12 +80,14 @@ class View:
 
     Attributes:
         systems: their names.
+        caption: unless all systems have the same.
         png: base64.
         size: width and height in the page's pixels; None if the PNG does not tell.
         is_small: enlarged.
     """
 
     systems: str
+    caption: str
     png: str
     size: tuple[int, int] | None
     is_small: bool
@@ -93,7 +95,7 @@ class View:
 
 @dataclass(frozen=True)
 class Views:
-    """A picture of all systems side by side."""
+    """A picture of all systems side by side; the caption is empty if each has its own."""
 
     title: str
     caption: str
@@ -294,20 +296,22 @@ def _expected(sample: ComparedSample) -> list[str]:
 
 
 def _views(comparison: Comparison, picture: ComparedPicture) -> Views:
-    by_png: dict[str, list[str]] = {}
+    shared = {picture.captions.get(name, "") for name in picture.pngs}
+    shown: dict[tuple[str, str], list[str]] = {}
     for name, png in picture.pngs.items():
-        by_png.setdefault(png, []).append(name)
+        caption = picture.captions.get(name, "") if len(shared) > 1 else ""
+        shown.setdefault((png, caption), []).append(name)
     everybody = 1 < len(comparison.systems) == len(picture.pngs)
     views = []
-    for png, names in by_png.items():
-        systems = "all systems" if everybody and len(by_png) == 1 else ", ".join(names)
+    for (png, caption), names in shown.items():
+        systems = "all systems" if everybody and len(shown) == 1 else ", ".join(names)
         size = _png_size(png)
         is_small = size is not None and size[0] < _SMALL
         if size is not None and is_small:
             factor = math.ceil(_SMALL / size[0])
             size = (factor * size[0], factor * size[1])
-        views.append(View(systems, png, size, is_small))
-    return Views(picture.title, picture.caption, views)
+        views.append(View(systems, caption, png, size, is_small))
+    return Views(picture.title, shared.pop() if len(shared) == 1 else "", views)
 
 
 def _png_size(png: str) -> tuple[int, int] | None:

@@ -1,5 +1,6 @@
 """What a comparison found: the record that runs leave behind and the report is made of."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -130,7 +131,7 @@ class ComparedPicture(BaseModel):
     model_config = RECORD
 
     title: str
-    caption: str = ""
+    captions: dict[str, str] = Field(default={}, description="system to words, may be missing")
     pngs: dict[str, str] = Field(description="system to base64; not all systems need have one")
 
 
@@ -183,14 +184,16 @@ def compare_pictures(pictures: Mapping[str, Sequence[Picture]]) -> list[Compared
     """The systems' pictures of the same title side by side.
 
     Args:
-        pictures: system to its pictures; of captions that differ the first is kept.
+        pictures: system to its pictures; of those with one title, the first is put beside others'
+            first, the second beside their second.
     """
-    found: dict[str, ComparedPicture] = {}
+    found: dict[tuple[str, int], ComparedPicture] = {}
     for system, of_system in pictures.items():
+        titles: Counter[str] = Counter()
         for picture in of_system:
-            compared = found.setdefault(
-                picture.title,
-                ComparedPicture(title=picture.title, caption=picture.caption, pngs={}),
-            )
+            key = (picture.title, titles[picture.title])
+            titles[picture.title] += 1
+            compared = found.setdefault(key, ComparedPicture(title=picture.title, pngs={}))
             compared.pngs[system] = picture.png
+            compared.captions[system] = picture.caption
     return list(found.values())

@@ -127,6 +127,15 @@ class DecodingGenerationMixin(GenerationMixin):
         if model_kwargs.get("past_key_values") is None and generation_config.use_cache is not False:
             model_kwargs["past_key_values"] = self.new_cache()
 
+    def _prepare_generated_length(  # type: ignore[no-untyped-def]
+        self, generation_config, *args, **kwargs
+    ):
+        """Called by `generate()`, which would warn of two lengths where one is the model's own."""
+        own = generation_config.max_length == self.generation_config.max_length
+        if own and generation_config.max_new_tokens is not None:
+            generation_config.max_length = None
+        return super()._prepare_generated_length(generation_config, *args, **kwargs)
+
 
 def model_class(config: TransformerConfig) -> type[HeadwiseModel]:
     """The class of the model that has this configuration.

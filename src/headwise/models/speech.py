@@ -206,8 +206,9 @@ class SpeechEnhancer(HeadwiseModel):
 
     def head_macs(self, lengths: Mapping[str, int]) -> int:
         weights = self.output.weight.numel()
-        for layer in self.front:
-            weights += layer.convolution.weight.numel()
+        for name, parameter in self.front.named_parameters():
+            if name.endswith("convolution.weight"):
+                weights += parameter.numel()
         return lengths["decoder"] * weights
 
     def example_inputs(self, lengths: Mapping[str, int]) -> dict[str, Tensor]:

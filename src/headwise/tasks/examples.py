@@ -54,7 +54,7 @@ class Examples(Dataset[ClassificationItem]):
             self._pairs = Ragged(encode, [example.pair or "" for example in examples])
         pairs = self._pairs.lengths if self._pairs is not None else [None] * len(examples)
         self._kept = [
-            _fitted(text, pair, max_length)
+            fitted(text, pair, max_length)
             for text, pair in zip(self._texts.lengths, pairs, strict=True)
         ]
         self.true_lengths = [_length(*kept) for kept in self._kept]
@@ -84,10 +84,10 @@ def _length(text: int, pair: int | None) -> int:
     return 1 + text + (0 if pair is None else 1 + pair)
 
 
-def _fitted(text: int, pair: int | None, max_length: int) -> tuple[int, int | None]:
+def fitted(text: int, pair: int | None, max_length: int) -> tuple[int, int | None]:
     """How many tokens of each text remain so that the whole fits; the longer is cut first.
 
-    >>> _fitted(10, None, 8), _fitted(10, 3, 12), _fitted(9, 8, 12)
+    >>> fitted(10, None, 8), fitted(10, 3, 12), fitted(9, 8, 12)
     ((7, None), (7, 3), (5, 5))
     """
     over = _length(text, pair) - max_length

@@ -121,8 +121,8 @@ class MaskedLanguageModelling(Task):
         kind = "words" if tokenizer.has_words else "subwords"
         counts = ", ".join(f"{len(getattr(self, part)):,} {part}" for part in PARTS)
         self.notes = texts.notes | {
-            "Vocabulary": f"{tokenizer.vocab_size:,} {kind}",
-            "Sequences": f"{counts}, of at most {block_length} {kind}",
+            "vocabulary": f"{tokenizer.vocab_size:,} {kind}",
+            "sequences": f"{counts}, of at most {block_length} {kind}",
         }
 
     @classmethod

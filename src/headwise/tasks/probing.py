@@ -255,5 +255,5 @@ def _sentences(settings: GeneratedProbe) -> tuple[Sequence[str], str]:
     else:
         loaded = load_texts(texts)
         paragraphs = lines_of([*loaded.train, *loaded.validation, *loaded.test])
-        origin = loaded.notes["Data"]
+        origin = next(iter(loaded.notes.values()))  # the first says where the text comes from
     return [s for paragraph in paragraphs for s in split_sentences(paragraph)], origin

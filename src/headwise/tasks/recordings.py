@@ -73,6 +73,7 @@ def read_folder(
         AudioError: there is no such folder, none of its files can be read, or the pattern does
             not match one of them.
     """
+    folder = folder.expanduser()
     recordings = []
     for path in find_audio(folder):
         name = path.relative_to(folder).as_posix()

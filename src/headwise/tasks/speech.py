@@ -94,9 +94,7 @@ class SpeechEvaluation(EvaluationSettings):
 class SpeechRecipe(Recipe):
     """What speech to free from what noise, and with what."""
 
-    task: Literal["speech-enhancement"] = Field(
-        "speech-enhancement", description="what is learned"
-    )
+    task: Literal["speech-enhancement"] = Field("speech-enhancement", description="what is learned")
     data: SpeechSettings = Field(
         default_factory=lambda: GeneratedSpeech(), description="speech and noise"
     )

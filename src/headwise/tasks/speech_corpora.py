@@ -85,12 +85,13 @@ class _Speech(BaseModel):
         "one speaker joined where noise is mixed in",
     )
     validation_fraction: Fraction = Field(
-        0.1, description="share of the training data that becomes the validation part, where none "
-        "is given"
+        0.1,
+        description="share of the training data that becomes the validation part, where none "
+        "is given",
     )
     test_fraction: Fraction = Field(
-        0.1, description="share of the training data that becomes the test part, where none is "
-        "given"
+        0.1,
+        description="share of the training data that becomes the test part, where none is given",
     )
     divide_by: Literal["file", "speaker"] = Field(
         "file", description="what parts that are divided off do not share"
@@ -368,7 +369,7 @@ def _load_mixed(
         for part in ("validation", "test"):
             folders = getattr(settings, part)
             if folders is not None:
-                given[part] = read_pairs(folders, settings.rate, skipped)  # type: ignore[index]
+                given[part] = read_pairs(folders, settings.rate, skipped)
         if settings.noise_folder is not None:
             found = read_folder(settings.noise_folder, settings.rate, skipped)
             origin += f", noise of {settings.noise_folder.name}"
@@ -492,9 +493,7 @@ def _read_hub(settings: HubSpeech, split: str, skipped: Skipped) -> list[Pair]:
 
     where = f"dataset {settings.name}, split {split}"
     try:
-        data = load_dataset(
-            settings.name, settings.config, split=split, revision=settings.revision
-        )
+        data = load_dataset(settings.name, settings.config, split=split, revision=settings.revision)
     except Exception as error:  # what it raises depends on the format and on the network
         reason = str(error).strip().split("\n")[0]
         raise AudioError(
@@ -510,7 +509,8 @@ def _read_hub(settings: HubSpeech, split: str, skipped: Skipped) -> list[Pair]:
             )
     for column in columns:
         data = data.cast_column(column, Audio(decode=False))
-    noisy, clean = [], []
+    noisy: list[Recording] = []
+    clean: list[Recording] = []
     for row in range(len(data)):
         name = str(row if settings.name_field is None else data[row][settings.name_field])
         speaker = ""

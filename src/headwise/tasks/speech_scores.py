@@ -45,7 +45,8 @@ def pesq_score(clean: Waveform, heard: Waveform, rate: int) -> float:
     package = speech_package("pesq")
     at = pesq_rate(rate)
     waves = [resample(wave, rate, at) for wave in (clean, heard)]
-    if min(map(rms, waves)) <= SILENCE or len(waves[0]) < at // 4:  # it asks for a quarter second
+    heard_at_all = all(SILENCE < rms(wave) < np.inf for wave in waves)  # not so with NaN either
+    if not heard_at_all or len(waves[0]) < at // 4:  # it asks for a quarter of a second
         return _NEVER_HEARD
     try:
         return float(package.pesq(at, *waves, "wb" if at == 16_000 else "nb"))
@@ -74,4 +75,4 @@ def si_sdr(clean: Waveform, heard: Waveform) -> float:
     wanted, distortion = target @ target, np.sum((target - estimate) ** 2)
     if wanted == 0:
         return -100.0
-    return float(10 * np.log10(wanted / max(distortion, 1e-10 * wanted)))
+    return float(10 * np.log10(wanted / max(float(distortion), 1e-10 * float(wanted))))

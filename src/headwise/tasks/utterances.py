@@ -191,7 +191,8 @@ class MixedUtterances(Utterances):
         return self._mix(self._draw(index), clean, self.clean[chain[0]].speaker)
 
     def name(self, index: int) -> str:
-        return " + ".join(self.clean[i].name for i in self.chains[index])
+        first, *others = (self.clean[i].name for i in self.chains[index])
+        return f"{first} and {len(others)} more" if others else first
 
     def digest(self) -> str:
         return _digest(self.clean, self.noise, self.voices)
@@ -210,9 +211,9 @@ class MixedUtterances(Utterances):
         return at_level(noisy, clean, draw.uniform(*self.mixing.level))
 
     def _noise(self, draw: np.random.Generator, samples: int, speaker: str) -> Waveform:
-        kind = self.mixing.noise[draw.integers(len(self.mixing.noise))]
+        kind = self.mixing.noise[int(draw.integers(len(self.mixing.noise)))]
         if kind in COLORS:
-            return colored_noise(draw, samples, kind)  # type: ignore[arg-type]
+            return colored_noise(draw, samples, kind)
         if kind == "babble":
             others = [name for name in self._voices if name != speaker]
             talkers = [others[draw.integers(len(others))] for _ in range(draw.integers(3, 7))]
@@ -291,7 +292,7 @@ def _talk(
     pieces: list[Waveform] = []
     missing = samples
     while missing > 0:
-        recording = recordings[of[draw.integers(len(of))]]
+        recording = recordings[of[int(draw.integers(len(of)))]]
         start = int(draw.integers(max(1, recording.samples - missing + 1)))
         pieces.append(_read(recording, start, missing))
         missing -= max(1, len(pieces[-1]))

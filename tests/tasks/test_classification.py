@@ -1,0 +1,377 @@
+"""Classification and regression: examples in ids, scores, and pretrained encoders."""
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+import yaml
+
+from headwise.models.classifier import SequenceClassifier
+from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
+from headwise.recipe import RecipeError, load_recipe
+from headwise.tasks.classification import (
+    Classification,
+    ClassificationEvaluation,
+    accuracy,
+    pearson,
+    spearman,
+)
+from headwise.tasks.examples import Examples, fitted
+from headwise.tasks.labelled import Example, Labelled
+from headwise.tasks.outcome import Outcome
+from headwise.tasks.tokenization import TextTokenizer, TextTokenizerSettings
+
+SIZES = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "layers": 1}
+WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+
+
+def no_bar(count):
+    pass
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    lines = [" ".join(WORDS), " ".join(reversed(WORDS))] * 3
+    return TextTokenizer.train(lines, TextTokenizerSettings(vocab_size=300))
+
+
+def examples(number, classes=("up", "down"), pair=False):
+    return [
+        Example(
+            " ".join([*WORDS[: 1 + i % 7], WORDS[i // 7]]),
+            " ".join(WORDS[i % 5 :]) if pair else None,
+            classes[i % len(classes)] if classes else i / 4,
+        )
+        for i in range(number)
+    ]
+
+
+def labelled(tests=("",), classes=("up", "down"), pair=False):
+    parts = [examples(size, classes, pair) for size in (40, 10)]
+    return Labelled(
+        *parts,
+        {name: examples(12 + i, classes, pair) for i, name in enumerate(tests)},
+        list(classes) if classes else None,
+        {"Data": "numerals"},
+    )
+
+
+def settings(**model):
+    raw = {
+        "task": "classification",
+        "data": {"corpus": "files", "train": "train.tsv"},
+        "model": {**SIZES, **model},
+        "training": {"max_steps": 1},
+    }
+    return Classification.recipe_class.model_validate(raw).model
+
+
+def build(task, **model):
+    torch.manual_seed(0)
+    return task.build_model(settings(**model)).eval()
+
+
+# --- examples in ids --------------------------------------------------------------------------
+
+
+def test_a_pair_is_read_as_roberta_reads_it(tokenizer):
+    bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+    one, two = tokenizer.encode(["one two", "three"], eos=False)
+    pairs = [Example("one two", "three", "b"), Example("three", "one two", "a")]
+    items = Examples(pairs, tokenizer, ["a", "b"], 100)
+    assert items[0] == {"input_ids": [bos, *one, eos, eos, *two, eos], "label": 1.0}
+    assert items[1] == {"input_ids": [bos, *two, eos, eos, *one, eos], "label": 0.0}
+    alone = Examples([Example("three", None, 2.5)], tokenizer, None, 100)
+    assert alone[0] == {"input_ids": [bos, *two, eos], "label": 2.5}
+    assert alone.cut == 0
+
+
+@pytest.mark.parametrize("max_length", [8, 9, 12, 19])
+@pytest.mark.parametrize("lengths", [(30, None), (3, None), (3, 30), (30, 3), (30, 29), (2, 2)])
+def test_what_is_too_long_is_cut_from_the_longer_text(max_length, lengths):
+    kept = fitted(*lengths, max_length)
+
+    def length(text, pair):
+        return 1 + text + (0 if pair is None else 1 + pair)
+
+    # The twin: one token at a time, from whichever text is longer.
+    text, pair = lengths
+    while length(text, pair) > max_length:
+        if pair is not None and pair > text:
+            pair -= 1
+        else:
+            text -= 1
+    assert length(*kept) == length(text, pair)
+    assert sorted(filter(None, kept)) == sorted(filter(None, (text, pair)))
+
+
+def test_cut_examples_keep_their_ends_and_are_counted(tokenizer):
+    long = " ".join(WORDS * 5)
+    data = [Example(long, long, "a"), Example("one", long, "a"), Example("one", "two", "a")]
+    items = Examples(data, tokenizer, ["a"], 20)
+    assert [len(items[i]["input_ids"]) for i in range(2)] == [20, 20]
+    assert items.cut == 2
+    eos = tokenizer.eos_token_id
+    for item in (items[0], items[1]):
+        assert item["input_ids"][0] == tokenizer.bos_token_id
+        assert item["input_ids"].count(eos) == 3 and item["input_ids"][-1] == eos
+        first = item["input_ids"].index(eos)
+        assert item["input_ids"][first + 1] == eos
+
+
+def test_batches_are_not_of_one_length(tokenizer):
+    """Where the label goes with the length, they would be of one class."""
+    items = Examples(examples(20), tokenizer, ["up", "down"], 100)
+    assert set(items.lengths) == {max(items.true_lengths)}
+    assert len(set(items.true_lengths)) > 3
+
+
+def test_a_batch(tokenizer):
+    for classes, kind in ((("up", "down"), torch.int64), ((), torch.float32)):
+        task = Classification(labelled(classes=classes), tokenizer, 50)
+        batch = task.collate([task.train[i] for i in range(4)])
+        assert set(batch) == {"input_ids", "attention_mask", "labels"}
+        assert batch["labels"].dtype == kind
+        expected = [0, 1, 0, 1] if classes else [0, 0.25, 0.5, 0.75]
+        assert batch["labels"].tolist() == expected
+        assert (batch["attention_mask"].sum(1) == torch.tensor(task.train.true_lengths[:4])).all()
+        assert (batch["input_ids"][batch["attention_mask"] == 0] == 0).all()
+
+
+# --- scores -----------------------------------------------------------------------------------
+
+
+def test_correlations_are_scipys():
+    rows = np.random.default_rng(0).normal(size=(50, 2)).round(1)  # with ties
+    assert pearson(rows) == pytest.approx(100 * scipy.stats.pearsonr(*rows.T).statistic)
+    assert spearman(rows) == pytest.approx(100 * scipy.stats.spearmanr(*rows.T).statistic)
+    constant = np.array([[1.0, 0.1 + 0.2], [2.0, 0.3]])
+    assert pearson(constant) == spearman(np.array([[1.0, 5.0], [2.0, 5.0]])) == 0
+    assert np.isnan(pearson(np.array([[1.0, np.nan], [2.0, 3.0]])))
+
+
+@pytest.mark.parametrize("classes", [("up", "down"), ("up", "down", "level"), ()])
+@pytest.mark.parametrize("pair", [False, True])
+def test_evaluation(classes, pair, tokenizer):
+    task = Classification(labelled(classes=classes, pair=pair), tokenizer, 50)
+    model = build(task)
+    done = []
+    outcome = task.evaluate(model, task.test, ClassificationEvaluation(batch_size=5), done.append)
+    assert sum(done) == len(task.test) == len(outcome.outputs) == 12
+    # By hand, one example at a time.
+    logits = [model(torch.tensor([task.test[i]["input_ids"]])).logits[0] for i in range(12)]
+    labels = [example.label for example in task.labelled.test[""]]
+    if classes:
+        predicted = [classes[int(row.argmax())] for row in logits]
+        assert outcome.outputs == predicted
+        expected = 100 * np.mean([a == b for a, b in zip(predicted, labels, strict=True)])
+        assert [score.name for score in outcome.scores] == ["accuracy"]
+        assert f"{100 * max(map(labels.count, labels)) / 12:.1f}" in outcome.scores[0].note
+    else:
+        found = [row.item() for row in logits]
+        assert [float(text) for text in outcome.outputs] == pytest.approx(found, abs=6e-4)
+        expected = 100 * scipy.stats.pearsonr(labels, found).statistic
+        assert [score.name for score in outcome.scores] == ["Pearson", "Spearman"]
+        ranks = 100 * scipy.stats.spearmanr(labels, found).statistic
+        assert outcome.scores[1].value == pytest.approx(ranks, abs=1e-3)
+    score = outcome.scores[0]
+    assert score.value == pytest.approx(expected, abs=1e-3)
+    assert score.low <= score.value <= score.high
+    assert task.statistic(np.array(outcome.items)) == score.value
+    assert len(outcome.samples) == 12
+    assert set(outcome.samples[0].given) == {"Text", "Label"} | ({"Second text"} if pair else set())
+    assert outcome.samples[3].made == outcome.outputs[3]
+    assert [p.bytes[:4] for p in outcome.pictures] == [b"\x89PNG"]
+    assert Outcome.model_validate_json(outcome.model_dump_json()) == outcome
+
+
+def test_test_sets_are_scored_one_by_one_and_ranked_by_the_first(tokenizer):
+    task = Classification(labelled(tests=("matched", "mismatched")), tokenizer, 50)
+    model = build(task)
+    outcome = task.evaluate(model, task.test, ClassificationEvaluation(), no_bar)
+    assert [s.name for s in outcome.scores] == ["accuracy, matched", "accuracy, mismatched"]
+    assert (len(task.test), len(outcome.items), len(outcome.outputs)) == (25, 12, 25)
+    second = [e.label for e in task.labelled.test["mismatched"]]
+    right = np.mean([a == b for a, b in zip(outcome.outputs[12:], second, strict=True)])
+    assert outcome.scores[1].value == pytest.approx(100 * right)
+    # Another part has no such sets.
+    other = task.evaluate(model, task.validation, ClassificationEvaluation(), no_bar)
+    assert [s.name for s in other.scores] == ["accuracy"]
+
+
+def test_the_score_of_the_validation_part_is_followed(tokenizer):
+    for classes, name in ((("up", "down"), "validation accuracy"), ((), "validation Pearson")):
+        task = Classification(labelled(classes=classes), tokenizer, 50)
+        model = build(task)
+        outcome = task.evaluate(model, task.validation, ClassificationEvaluation(), no_bar)
+        assert task.measure(model) == {name: pytest.approx(outcome.scores[0].value)}
+
+
+def test_many_classes_are_no_picture(tokenizer):
+    many = [f"class {i}" for i in range(31)]
+    task = Classification(labelled(classes=many), tokenizer, 50)
+    assert not task.evaluate(build(task), task.test, ClassificationEvaluation(), no_bar).pictures
+
+
+def test_accuracy_counts_what_is_right():
+    assert accuracy(np.array([[2, 2], [1, 0]])) == 50
+
+
+# --- what it is to the rest -------------------------------------------------------------------
+
+
+def test_the_loss_is_named_by_the_problem(tokenizer):
+    assert Classification(labelled(), tokenizer, 50).loss_name == "nats per example"
+    task = Classification(labelled(classes=()), tokenizer, 50)
+    assert task.loss_name == "squared error per example"
+    assert Classification.loss_name == "nats per example"
+    assert build(task).config.problem == "regression"
+
+
+def test_the_model_knows_the_classes(tokenizer):
+    task = Classification(labelled(), tokenizer, 50)
+    made = build(task, hidden_dim=5, pooling="first", activation="relu")
+    assert isinstance(made, SequenceClassifier)
+    assert made.config.id2label == {0: "up", 1: "down"}
+    assert (made.config.hidden_dim, made.config.pooling, made.config.activation) == (
+        *(5, "first", "relu"),
+    )
+    assert made.config.vocab_size == tokenizer.vocab_size
+
+
+def test_glue_tells_its_classes_before_any_data_is_read():
+    file = load_recipe("tim-glue")
+    assert file.recipe.seeds == [1, 2, 3, 4, 5]
+    assert Classification.centre == "median"
+    found = {
+        name: Classification.nominal_config(file.system("tim-comp", name))
+        for name in file.dataset_names
+    }
+    assert {name: config.num_labels for name, config in found.items()} == {
+        "MNLI": 3,
+        "QNLI": 2,
+        "SST-2": 2,
+        "STS-B": 1,
+    }
+    systems = found["MNLI"].systems()["encoder_self"]
+    assert [spec["system"] for spec in systems].count("tim") == 9
+
+
+# --- pretrained encoders ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pretrained(tokenizer, tmp_path_factory):
+    """The folder of a run of masked language modelling, as far as it matters here."""
+    run = tmp_path_factory.mktemp("pretrained")
+    tokenizer.save(run / "tokenizer")
+    torch.manual_seed(5)
+    sizes = {**SIZES, "layers": 2, "attention": {"encoder_self": "mae"}}
+    MaskedLM(MaskedLMConfig(vocab_size=tokenizer.vocab_size, **sizes)).save_pretrained(
+        run / "model"
+    )
+    return run
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    """Write a recipe, checked as the commands do it."""
+    rows = [f"{' '.join(WORDS[: 2 + i % 8])}\t{'ab'[i % 2]}" for i in range(60)]
+    rows = [f"{i} {row}" for i, row in enumerate(rows)]
+    (tmp_path / "train.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+
+    def write(model, **others):
+        raw = {
+            "task": "classification",
+            "data": {"corpus": "files", "train": str(tmp_path / "train.tsv")},
+            "model": model,
+            "training": {"max_steps": 1},
+            **others,
+        }
+        (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(raw))
+        return load_recipe(str(tmp_path / "recipe.yaml")).recipe
+
+    return write
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_sizes_vocabulary_and_weights_come_from_the_pretrained_model(recipe, pretrained, inside):
+    checked = recipe({"pretrained": str(pretrained / "model" if inside else pretrained)})
+    assert checked.model.layers == 2
+    assert checked.model.attention == {"encoder_self": "mae"}
+    task = Classification.prepare(checked)
+    saved = TextTokenizer.load(pretrained / "tokenizer")
+    assert task.tokenizer.encode(["one two"]) == saved.encode(["one two"])
+    assert Classification.nominal_config(checked).vocab_size == saved.vocab_size
+    model = task.build_model(checked.model)
+    weights = MaskedLM.from_pretrained(pretrained / "model").encoder.state_dict()
+    for name, tensor in model.encoder.state_dict().items():
+        assert torch.equal(tensor, weights[name]), name
+
+
+def test_the_head_is_drawn_by_the_seed(recipe, pretrained):
+    checked = recipe({"pretrained": str(pretrained)})
+    task = Classification.prepare(checked)
+    heads = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        heads.append(task.build_model(checked.model).hidden.weight)
+    assert torch.equal(heads[0], heads[1]) and not torch.equal(heads[0], heads[2])
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"layers": 3}, r"model: layers is 3, but the model in .* has 2: leave model.layers out"),
+        ({"embed_dim": 32}, "embed_dim is 32, but the model in .* has 16"),
+        ({"norm": "pre"}, "norm is 'pre', but .* has 'post'"),
+        ({"attention": "standard"}, "attention is 'standard', but .* has .'encoder_self': 'mae'"),
+    ],
+)
+def test_conflicts_with_the_pretrained_model_name_the_key(recipe, pretrained, model, message):
+    with pytest.raises(RecipeError, match=message):
+        recipe({"pretrained": str(pretrained), **model})
+
+
+def test_what_agrees_with_the_pretrained_model_may_be_said(recipe, pretrained):
+    same = {"layers": 2, "embed_dim": 16, "attention": "mae", "dropout": 0.3}
+    assert recipe({"pretrained": str(pretrained), **same}).model.dropout == 0.3
+
+
+def test_two_vocabularies_are_one_too_many(recipe, pretrained):
+    with pytest.raises(RecipeError, match="tokenizer is given, but the vocabulary is that of"):
+        recipe({"pretrained": str(pretrained)}, tokenizer={"vocab_size": 300})
+
+
+def test_systems_that_are_compared_share_a_vocabulary(recipe, pretrained):
+    scratch = recipe({**SIZES})
+    task = Classification.prepare(scratch)
+    with pytest.raises(ValueError, match="whose vocabulary is another than that of this run"):
+        task.build_model(recipe({"pretrained": str(pretrained)}).model)
+
+
+def test_a_model_made_wider_cannot_take_the_weights(recipe, pretrained):
+    checked = recipe({"pretrained": str(pretrained)})
+    task = Classification.prepare(checked)
+    with pytest.raises(ValueError, match=r"whose encoder has other sizes .* without --match"):
+        task.build_model(checked.model.model_copy(update={"ffn_dim": 20}))
+
+
+def test_a_pretrained_model_that_is_not_there(recipe, tmp_path):
+    # The recipe can be read, as that of a run whose pretrained model is gone.
+    checked = recipe({**SIZES, "pretrained": str(tmp_path / "gone")})
+    with pytest.raises(ValueError, match=r"model.pretrained is .*gone, where there is no model"):
+        Classification.prepare(checked)
+
+
+def test_a_finished_run_does_without_the_pretrained_model(recipe, pretrained, tmp_path):
+    Classification.prepare(recipe({"pretrained": str(pretrained)})).save(tmp_path / "run")
+    gone = recipe({**SIZES, "pretrained": str(tmp_path / "gone")})
+    task = Classification.prepare(gone, tmp_path / "run")
+    assert task.tokenizer.vocab_size == TextTokenizer.load(pretrained / "tokenizer").vocab_size
+
+
+def test_another_kind_of_model_is_no_pretrained_encoder(recipe, tokenizer, tmp_path):
+    build(Classification(labelled(), tokenizer, 50)).save_pretrained(tmp_path / "other")
+    with pytest.raises(RecipeError, match="'headwise-sequence-classifier', expected 'headwise-mas"):
+        recipe({"pretrained": str(tmp_path / "other")})
