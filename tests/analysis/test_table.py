@@ -185,6 +185,22 @@ def test_a_score_without_interval_and_one_that_a_run_lacks() -> None:
     assert "bootstrap" not in " ".join(table_notes(made)) + _printed(made)
 
 
+def test_further_scores_are_given_up_from_the_last_on() -> None:
+    made = of_task("speech")
+    for width, shown in ((100, 3), (92, 2), (80, 1), (70, 0)):
+        header = _printed(made, width).split("System")[1].splitlines()[0]
+        further = [name for name in ("PESQ noisy", "SI-SDR", "SI-SDR noisy") if name in header]
+        assert further == ["PESQ noisy", "SI-SDR", "SI-SDR noisy"][: len(further)]
+        assert len(further) <= shown
+    assert "Too narrow for" in _printed(made, 80)
+
+
+def test_an_interval_that_is_no_number_is_not_shown() -> None:
+    made = of_task("speech", ("standard", "moa"))
+    made.systems[0].runs[0].scores[0].low = math.nan
+    assert _cell(made, table_rows(made)[0], "PESQ") == Cell("2.41")
+
+
 def test_a_test_without_a_number_is_none() -> None:
     made = comparison(("standard", "moa"))
     made.systems[1].paired_test.p_value = math.nan

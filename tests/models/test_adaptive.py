@@ -117,7 +117,10 @@ def test_losses_in_half_precision_are_made_in_full():
 def test_dropout_is_of_training_only():
     embedding, softmax = parts(SIZES[1], dropout=0.5)
     hidden, labels = tensors(SIZES[1])
-    first, second = (softmax.losses(hidden, labels, embedding) for _ in range(2))
+    for some in (labels % 5, labels):  # of the first band alone, of all
+        first, second = (softmax.losses(hidden, some, embedding) for _ in range(2))
+        assert not torch.equal(first, second)
+    first, second = (softmax.log_probs(hidden, embedding) for _ in range(2))
     assert not torch.equal(first, second)
     softmax.eval()
     expected = F.nll_loss(softmax.log_probs(hidden, embedding), labels, reduction="none")

@@ -93,6 +93,15 @@ def test_an_adaptive_softmax_makes_no_logits_for_its_loss(monkeypatch):
     assert 0 < widest < VOCABULARY
 
 
+@pytest.mark.parametrize("options", [{}, ADAPTIVE])
+def test_a_model_in_half_precision_has_its_loss_in_full(options):
+    made, ids = model(**options), tokens(4, 6)
+    full = made(input_ids=ids, labels=ids).token_loss
+    half = made.bfloat16()(input_ids=ids, labels=ids).token_loss
+    assert half.dtype == torch.float32
+    assert half.item() == pytest.approx(full.item(), rel=0.05)
+
+
 def test_logits_of_the_last_positions():
     for options in ({}, ADAPTIVE):
         made, ids = model(**options), tokens(2, 5)

@@ -79,6 +79,16 @@ def test_logits_are_computed_where_a_token_is_to_be_predicted(plan: str) -> None
         torch.testing.assert_close(out.loss, out.token_loss + out.auxiliary_loss)
 
 
+def test_the_head_by_hand() -> None:
+    made, ids = model(), tokens(2, 5)
+    torch.nn.init.normal_(made.lm_head.bias)
+    hidden = made.encoder(ids).last_hidden_state @ made.transform.weight.T + made.transform.bias
+    hidden = hidden * 0.5 * (1 + torch.erf(hidden / 2**0.5))
+    hidden = (hidden - hidden.mean(-1, keepdim=True)) / hidden.std(-1, correction=0, keepdim=True)
+    naive = hidden @ made.encoder.embedding.weight.T + made.lm_head.bias
+    torch.testing.assert_close(made(ids).logits, naive, rtol=1e-3, atol=1e-3)
+
+
 def test_labels_are_smoothed_in_training_only() -> None:
     made, given = model(label_smoothing=0.3), batch()
     plain = made(**given)

@@ -90,6 +90,14 @@ def test_a_colour_of_most_pixels_takes_one_place():
     assert (raster.colors.max(1) < 20).sum() <= 1
 
 
+def test_colours_are_where_the_pixels_are():
+    """All levels of grey are there, but most pixels are dark."""
+    images = noise(400, 8, 8, 1, levels=50)
+    images[:20] = noise(20, 8, 8, 1, seed=1)
+    raster = Raster.learn(images, PaletteSettings(colors=8, pixels_per_image=64))
+    assert (raster.colors < 60).sum() >= 4
+
+
 def test_a_draw_may_have_fewer_colours_than_the_palette():
     """One pixel of each image is drawn, and it is black in most."""
     images = np.zeros((100, 4, 4, 1), np.uint8)

@@ -49,7 +49,8 @@ class CausalLMConfig(TransformerConfig):
         "num_attention_heads": "num_heads",
         "num_hidden_layers": "layers",
     }
-    max_length: int = 512  # a field, or transformers would take it for a stray setting of generation
+    # A field, or transformers would take it for a stray setting of generation.
+    max_length: int = 512
 
     def __init__(
         self,
