@@ -173,7 +173,9 @@ def test_a_gain_is_added_to_what_is_heard():
     made, inputs = model(), sound(2, 5)
     added = made(inputs=inputs).logits
     made.config.predicts = "gain"
-    torch.testing.assert_close(made(inputs=inputs).logits, torch.log(inputs + 0.01) + added)
+    torch.testing.assert_close(
+        made(inputs=inputs).logits, torch.log(inputs + made.config.floor) + added
+    )
 
 
 def test_sizes_that_do_not_fit():

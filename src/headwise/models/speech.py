@@ -66,7 +66,7 @@ class SpeechEnhancerConfig(TransformerConfig):
         layers: int = 8,
         front_channels: Sequence[int] = (1024, 512, 128),
         lookahead: int = 2,
-        floor: float = 0.01,
+        floor: float = 0.1,
         predicts: str = "magnitude",
         window: int = 626,
         embed_dim: int = 256,

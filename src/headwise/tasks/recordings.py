@@ -126,7 +126,7 @@ def divide(
         AudioError: too few.
 
     >>> divide("abcdef", 0.2, 0.2, "letters")
-    {'train': ['b', 'a'], 'validation': ['f', 'c'], 'test': ['d', 'e']}
+    {'train': ['e', 'a'], 'validation': ['c', 'b'], 'test': ['d', 'f']}
     """
     ordered = sorted(set(keys), key=lambda key: hashlib.sha256(str(key).encode()).digest())
     num_test = -int(-len(ordered) * test_fraction // 1)
@@ -149,8 +149,8 @@ def chains(recordings: Sequence[Recording], samples: int) -> list[tuple[int, ...
     The last chain of a speaker may be shorter. Recordings that are long enough stand by themselves.
 
     >>> short = [Recording(name, "me", 4, list) for name in "abcde"]
-    >>> [len(chain) for chain in chains(short, samples=8)]
-    [2, 2, 1]
+    >>> sorted(len(chain) for chain in chains(short, samples=8))
+    [1, 2, 2]
     """
     found: list[tuple[int, ...]] = []
     for indices in by_speaker(recordings).values():

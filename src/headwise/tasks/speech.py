@@ -66,7 +66,7 @@ class SpeechModel(ModelSettings):
         2, ge=0, description="frames of 16 ms that the model hears ahead; one per convolution"
     )
     floor: float = Field(
-        0.01, gt=0, description="added to magnitudes before the logarithm, of input and output"
+        0.1, gt=0, description="added to magnitudes before the logarithm, of input and output"
     )
     predicts: Literal["magnitude", "gain"] = Field(
         "magnitude",

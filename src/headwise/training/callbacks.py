@@ -35,8 +35,8 @@ class ProgressBar(TrainerCallback):
         self.label = label
         self.console = console
         self.progress: Progress | None = None
-        self.loss = float("nan")
-        self.validation = float("nan")
+        self.loss: float | None = None  # until one has been logged
+        self.validation: float | None = None
         self.tokens = 0
         self.started = 0.0
 
@@ -106,7 +106,9 @@ class ProgressBar(TrainerCallback):
 
     def _figures(self) -> str:
         speed = self.tokens / max(1e-9, self.seconds())
-        return f"loss {self.loss:.2f} valid {self.validation:.2f} {speed:,.0f} tokens/s"
+        losses = (("loss", self.loss), ("valid", self.validation))
+        known = [f"{name} {loss:.2f}" for name, loss in losses if loss is not None]
+        return " ".join([*known, f"{speed:,.0f} tokens/s"])
 
 
 class StopOnInterrupt(TrainerCallback):
