@@ -15,6 +15,7 @@ $(VENV)/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet "$(TORCH)"
 	$(BIN)/pip install --quiet --editable ".[dev]"
+	$(BIN)/pip install --quiet --editable ".[speech]" || echo "no PESQ: pip needs a C compiler to build it"
 	touch $@
 
 demo: install  ## train and compare all six systems; prints where the report is

@@ -73,6 +73,13 @@ def test_draws_follow_the_model():
     assert len({tuple(row) for row in sure.tolist()}) == 1
 
 
+def test_a_low_temperature_draws_what_is_likeliest():
+    model = tiny()
+    likeliest = sample_images(model, RASTER, 2, top_k=1)
+    assert np.array_equal(sample_images(model, RASTER, 2, temperature=1e-4), likeliest)
+    assert not np.array_equal(sample_images(model, RASTER, 2), likeliest)
+
+
 def test_what_is_given_stays():
     given = torch.tensor([[4, 3, 2, 1], [0, 0, 0, 0]])
     drawn = sample_images(tiny(), RASTER, 2, given=given)

@@ -314,9 +314,8 @@ def test_docstrings_are_balanced_in_every_part():
     counts = Counter(example.label for example in examples)
     assert counts["jinja2"] == counts["rich"]
     # rich has half as many again: those that are left out must not be missing from one part.
-    for part in parts:
-        share = sum(example.label == "rich" for example in part) / len(part)
-        assert abs(share - 0.5) < 0.17
+    held_out = [e for e in [*labelled.validation, *labelled.test[""]] if e.label == "rich"]
+    assert 0.15 < len(held_out) / counts["rich"] < 0.25
     assert "jinja2 3." in labelled.notes["Data"]
 
 

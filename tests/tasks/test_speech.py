@@ -1,5 +1,6 @@
 """The data, the batches and the scores of speech enhancement."""
 
+import importlib.util
 import json
 import math
 import shutil
@@ -403,6 +404,11 @@ def test_another_corpus_has_another_digest(tmp_path):
     assert task(folders(tmp_path)).digest() != first.digest()
 
 
+needs_pesq = pytest.mark.skipif(
+    importlib.util.find_spec("pesq") is None, reason="pesq is not installed: no C compiler built it"
+)
+
+
 # --- scores -----------------------------------------------------------------------------------
 
 
@@ -420,6 +426,7 @@ def test_si_sdr_is_that_of_its_equation_and_of_no_scale():
     assert math.isnan(si_sdr(0 * s, s)) and si_sdr(s, 0 * s) == -100
 
 
+@needs_pesq
 @pytest.mark.parametrize(("rate", "best"), [(8_000, 4.549), (16_000, 4.644), (48_000, 4.64)])
 def test_pesq_of_the_same_sound_is_the_best_there_is(rate, best):
     clean = speak(0, 1, 2.0, rate)
@@ -428,6 +435,7 @@ def test_pesq_of_the_same_sound_is_the_best_there_is(rate, best):
     assert 1.0 < pesq_score(clean, noisy, rate) < 3
 
 
+@needs_pesq
 def test_pesq_of_what_is_no_speech():
     clean = speak(0, 1, 2.0, 8_000)
     assert math.isnan(pesq_score(0 * clean, clean, 8_000))
@@ -435,6 +443,7 @@ def test_pesq_of_what_is_no_speech():
     assert math.isnan(pesq_score(clean, clean * np.float32("nan"), 8_000))
 
 
+@needs_pesq
 def test_evaluation_gives_scores_and_pictures(generated, network):
     done = []
     settings = recipe(evaluation={"pictures": 1}).evaluation
@@ -455,6 +464,7 @@ def test_evaluation_gives_scores_and_pictures(generated, network):
     json.loads(outcome.model_dump_json())
 
 
+@needs_pesq
 def test_noisy_scores_do_not_depend_on_the_model(generated, network):
     set_seed(2)
     other = generated.build_model(recipe().model).eval()
@@ -479,6 +489,7 @@ def test_without_pesq_the_other_score_is_first(generated, network, monkeypatch):
     assert "needs a C compiler" in SpeechEnhancement(generated.corpus).notes["PESQ"]
 
 
+@needs_pesq
 def test_utterances_without_speech_are_left_out(generated, network, monkeypatch):
     scores = iter([2.0, float("nan"), 2.5, float("nan"), float("nan"), 3.0])
     monkeypatch.setattr(speech, "pesq_score", lambda *_: next(scores, 2.0))

@@ -9,7 +9,6 @@ however much data is added later, and a string that occurs twice never lands in 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from headwise.tasks.parts import PARTS, DividedSettings, HubSettings, Part, given_parts, part_of
 from headwise.tasks.sources import (
     CorpusError,
     Row,
@@ -24,9 +24,6 @@ from headwise.tasks.sources import (
     read_interface_strings,
     read_text_pairs,
 )
-
-Part = Literal["train", "validation", "test"]
-PARTS: tuple[Part, ...] = ("train", "validation", "test")
 
 
 class Pair(NamedTuple):
@@ -39,24 +36,9 @@ class Pair(NamedTuple):
 # --- settings ---------------------------------------------------------------------------------
 
 
-class _Corpus(BaseModel):
+class _Corpus(DividedSettings):
     """What all corpora have in common."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    validation_fraction: float = Field(
-        0.1,
-        gt=0,
-        lt=0.5,
-        description="share of the training data that becomes the validation part, where none is "
-        "given",
-    )
-    test_fraction: float = Field(
-        0.1,
-        gt=0,
-        lt=0.5,
-        description="share of the training data that becomes the test part, where none is given",
-    )
     max_length: int | None = Field(
         None,
         ge=1,
@@ -117,30 +99,14 @@ class FilesCorpus(_Corpus):
     )
 
 
-class HubCorpus(_Corpus):
+class HubCorpus(_Corpus, HubSettings):
     """A dataset of the Hugging Face hub, or a local folder in one of its formats."""
 
     corpus: Literal["hub"] = Field("hub", description="a Hugging Face dataset")
-    name: str = Field(
-        description="name on the hub, or a local folder with train.jsonl, test.parquet, ..."
-    )
-    config: str | None = Field(None, description="configuration (subset) of the dataset")
-    revision: str | None = Field(
-        None, description="branch, tag or commit of the dataset, to pin its content"
-    )
     source_field: str = Field(
         description="column of the source text; translation.de means the record's field"
     )
     target_field: str = Field(description="column of the target text, likewise")
-    train_split: str = Field(
-        "train", description="split to train on; a slice such as train[:100000] takes a part"
-    )
-    validation_split: str | None = Field(
-        "validation", description="split to validate on; null takes a share of the training split"
-    )
-    test_split: str | None = Field(
-        "test", description="split to test on; null takes a share of the training split"
-    )
     target_language: str | None = Field(
         None,
         description="code of the target language; BLEU needs it where words are not separated by "
@@ -246,25 +212,21 @@ def load_corpus(settings: CorpusSettings) -> Corpus:
         rows["train"], origin = read_interface_strings(settings.language)
         target_language: str | None = settings.language
     elif isinstance(settings, FilesCorpus):
-        for part in PARTS:
-            files: TextFiles | None = getattr(settings, part)
-            if files is not None:
-                rows[part] = read_text_pairs(files.source, files.target)
+        for part, files in given_parts(settings).items():
+            rows[part] = read_text_pairs(files.source, files.target)
         origin = f"text files {settings.train.source.name}, {settings.train.target.name}"
         target_language = settings.target_language
     else:
-        for part in PARTS:
-            split: str | None = getattr(settings, f"{part}_split")
-            if split is not None:
-                rows[part] = read_hub_pairs(
-                    settings.name,
-                    split,
-                    settings.source_field,
-                    settings.target_field,
-                    config=settings.config,
-                    revision=settings.revision,
-                )
-        origin = " ".join(filter(None, ("dataset", settings.name, settings.config)))
+        for part, split in settings.splits().items():
+            rows[part] = read_hub_pairs(
+                settings.name,
+                split,
+                settings.source_field,
+                settings.target_field,
+                config=settings.config,
+                revision=settings.revision,
+            )
+        origin = settings.origin
         target_language = settings.target_language
 
     pairs, counts = _divide_and_clean(rows, settings)
@@ -281,30 +243,11 @@ def load_corpus(settings: CorpusSettings) -> Corpus:
     )
 
 
-def part_of(source: str, validation_fraction: float, test_fraction: float) -> Part:
-    """The part into which a source string falls, decided by its SHA-256 alone.
-
-    The digest is read as a number in [0, 1): from below, the first ``test_fraction`` is the test
-    part, the next ``validation_fraction`` the validation part, and the rest is trained on.
-
-    >>> [part_of(text, 0.1, 0.1) for text in ("Save", "Open File", "Undo")]
-    ['test', 'validation', 'train']
-    """
-    digest = hashlib.sha256(source.encode()).digest()
-    position = int.from_bytes(digest[:8], "big") / 2**64
-    if position < test_fraction:
-        return "test"
-    if position < test_fraction + validation_fraction:
-        return "validation"
-    return "train"
-
-
 def _divide_and_clean(
     rows: Mapping[Part, Iterable[Row]], settings: _Corpus
 ) -> tuple[dict[Part, list[Pair]], dict[Part, PartCounts]]:
     """The given parts, cleaned, and the missing ones divided off the training data."""
-    validation_fraction = 0.0 if "validation" in rows else settings.validation_fraction
-    test_fraction = 0.0 if "test" in rows else settings.test_fraction
+    fractions = settings.fractions(rows)
     pairs: dict[Part, list[Pair]] = {part: [] for part in PARTS}
     counts = {part: PartCounts() for part in PARTS}
     for given, part_rows in rows.items():
@@ -312,7 +255,7 @@ def _divide_and_clean(
             pair = Pair(_one_line(source), _one_line(target))
             part = given
             if given == "train":
-                part = part_of(pair.source, validation_fraction, test_fraction)
+                part = part_of(pair.source, *fractions)
             counts[part].read += 1
             if not (pair.source and pair.target):
                 counts[part].empty += 1

@@ -12,12 +12,11 @@ from typing_extensions import Self
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import TransformerConfig
 from headwise.tasks.outcome import Outcome
+from headwise.tasks.parts import PARTS, Part
 from headwise.tasks.settings import ModelSettings, Recipe
 from headwise.tasks.significance import paired_bootstrap
 from headwise.training.batching import Items
 
-Part = Literal["train", "validation", "test"]
-PARTS: tuple[Part, ...] = ("train", "validation", "test")
 Advance = Callable[[int], None]  # called with the number of items that are done
 
 

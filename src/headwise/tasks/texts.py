@@ -28,10 +28,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
+from headwise.tasks.parts import PARTS, DividedSettings, HubSettings, Part, given_parts
 from headwise.tasks.sources import CorpusError, read_hub_texts, read_lines, read_pydoc_topics
-from headwise.tasks.task import PARTS, Part
 
 Document = list[str]
 Documents = Literal["blank-line", "title", "line", "none"]
@@ -46,27 +46,7 @@ _DOCUMENTS: Any = Field(
 # --- settings ---------------------------------------------------------------------------------
 
 
-class _Texts(BaseModel):
-    """What all texts have in common."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    validation_fraction: float = Field(
-        0.1,
-        gt=0,
-        lt=0.5,
-        description="share of the training text, counted in words, that becomes the validation "
-        "part, where none is given",
-    )
-    test_fraction: float = Field(
-        0.1,
-        gt=0,
-        lt=0.5,
-        description="likewise, from its end, the test part",
-    )
-
-
-class PydocTopics(_Texts):
+class PydocTopics(DividedSettings):
     """The English of Python's reference manual, as it comes with Python: small, real, offline."""
 
     corpus: Literal["pydoc-topics"] = Field("pydoc-topics", description="the built-in text")
@@ -80,7 +60,7 @@ Paths = Annotated[
 ]
 
 
-class PlainTextFiles(_Texts):
+class PlainTextFiles(DividedSettings):
     """Plain text files in UTF-8; gzip if the name ends in .gz."""
 
     corpus: Literal["files"] = Field("files", description="plain text files")
@@ -94,28 +74,12 @@ class PlainTextFiles(_Texts):
     documents: Documents = _DOCUMENTS
 
 
-class HubTexts(_Texts):
+class HubTexts(DividedSettings, HubSettings):
     """A dataset of the Hugging Face hub, or a local folder in one of its formats."""
 
     corpus: Literal["hub"] = Field("hub", description="a Hugging Face dataset")
-    name: str = Field(
-        description="name on the hub, or a local folder with train.jsonl, test.parquet, ..."
-    )
-    config: str | None = Field(None, description="configuration (subset) of the dataset")
-    revision: str | None = Field(
-        None, description="branch, tag or commit of the dataset, to pin its content"
-    )
     field: str = Field(
         "text", description="column of the text, a line or a document; a.b goes into a record"
-    )
-    train_split: str = Field(
-        "train", description="split to train on; a slice such as train[:100000] takes a part"
-    )
-    validation_split: str | None = Field(
-        "validation", description="split to validate on; null takes a share of the training split"
-    )
-    test_split: str | None = Field(
-        "test", description="split to test on; null takes a share of the training split"
     )
     documents: Documents = _DOCUMENTS
 
@@ -173,25 +137,21 @@ def load_texts(settings: TextSettings) -> Texts:
     if isinstance(settings, PydocTopics):
         documents["train"], origin = read_pydoc_topics()
     elif isinstance(settings, PlainTextFiles):
-        for part in PARTS:
-            paths: list[Path] | None = getattr(settings, part)
-            if paths is not None:
-                documents[part] = [
-                    document
-                    for path in paths
-                    for document in _documents(str(path), read_lines(path), settings.documents)
-                ]
+        for part, paths in given_parts(settings).items():
+            documents[part] = [
+                document
+                for path in paths
+                for document in _documents(str(path), read_lines(path), settings.documents)
+            ]
         origin = f"text files {', '.join(path.name for path in settings.train)}"
     else:
-        for part in PARTS:
-            split: str | None = getattr(settings, f"{part}_split")
-            if split is not None:
-                rows = read_hub_texts(
-                    settings.name, split, settings.field, settings.config, settings.revision
-                )
-                where = f"dataset {settings.name!r}, split {split!r}"
-                documents[part] = _documents(where, rows, settings.documents)
-        origin = " ".join(filter(None, ("dataset", settings.name, settings.config)))
+        for part, split in settings.splits().items():
+            rows = read_hub_texts(
+                settings.name, split, settings.field, settings.config, settings.revision
+            )
+            where = f"dataset {settings.name!r}, split {split!r}"
+            documents[part] = _documents(where, rows, settings.documents)
+        origin = settings.origin
     _divide(documents, settings, origin)
     notes = {"corpus": origin} | {part: _count(documents[part]) for part in PARTS}
     seen = set(lines_of(documents["train"]))
@@ -236,16 +196,17 @@ def _is_title(line: str) -> bool:
     return len(words) > 2 and words[0] == words[-1] == "=" and "=" not in (inner[0], inner[-1])
 
 
-def _divide(documents: dict[Part, list[Document]], settings: _Texts, origin: str) -> None:
+def _divide(documents: dict[Part, list[Document]], settings: DividedSettings, origin: str) -> None:
     """Cut the parts that are not given off the end of the training text."""
+    validation_fraction, test_fraction = settings.fractions(documents)
     fractions: list[tuple[Part, float]] = [
-        ("test", settings.test_fraction),
-        ("validation", settings.validation_fraction),
+        ("test", test_fraction),
+        ("validation", validation_fraction),
     ]
     total = sum(_words(line) for document in documents["train"] for line in document)
     end = 1.0
     for part, fraction in fractions:
-        if part not in documents:
+        if fraction:
             end -= fraction
             documents["train"], documents[part] = _cut(documents["train"], end * total)
     for part in PARTS:

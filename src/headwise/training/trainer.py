@@ -366,7 +366,10 @@ class Trainer(transformers.Trainer):
 def _tokens(inputs: Batch) -> int:
     """Tokens of a batch, padding apart: those read and those predicted."""
     read = inputs["attention_mask"].sum() if "attention_mask" in inputs else 0
-    return int(read + (inputs["labels"] != -100).sum())
+    labels = inputs["labels"]
+    if labels.is_floating_point():  # a number of figures for each frame or text, which were read
+        return int(read)
+    return int(read + (labels != -100).sum())
 
 
 def _arguments(settings: TrainingSettings, folder: Path, takes_turns: bool) -> TrainingArguments:

@@ -1,0 +1,101 @@
+"""Training, validation and test part: where each comes from, and how one that is not given is made.
+
+Data of all tasks name their parts alike: files under `train`, `validation` and `test`, splits of a
+Hugging Face dataset under `train_split` and so on, and shares that are divided off the training
+data where a part is not given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Container
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Part = Literal["train", "validation", "test"]
+PARTS: tuple[Part, ...] = ("train", "validation", "test")
+
+
+class DividedSettings(BaseModel):
+    """Data whose validation and test part may be shares of the training data."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    validation_fraction: float = Field(
+        0.1,
+        gt=0,
+        lt=0.5,
+        description="share of the training data that becomes the validation part, where none is "
+        "given",
+    )
+    test_fraction: float = Field(
+        0.1,
+        gt=0,
+        lt=0.5,
+        description="share of the training data that becomes the test part, where none is given",
+    )
+
+    def fractions(self, given: Container[str] = ()) -> tuple[float, float]:
+        """Shares of the validation and of the test part; 0 of one that is given."""
+        return (
+            0.0 if "validation" in given else self.validation_fraction,
+            0.0 if "test" in given else self.test_fraction,
+        )
+
+
+class HubSettings(BaseModel):
+    """A dataset of the Hugging Face hub, or a local folder in one of its formats."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(
+        description="name on the hub, or a local folder with train.jsonl, test.parquet, ..."
+    )
+    config: str | None = Field(None, description="configuration (subset) of the dataset")
+    revision: str | None = Field(
+        None, description="branch, tag or commit of the dataset, to pin its content"
+    )
+    train_split: str = Field(
+        "train", description="split to train on; a slice such as train[:100000] takes a part"
+    )
+    validation_split: str | None = Field(
+        "validation", description="split to validate on; null takes a share of the training split"
+    )
+    test_split: str | None = Field(
+        "test", description="split to test on; null takes a share of the training split"
+    )
+
+    @property
+    def origin(self) -> str:
+        """The dataset in words."""
+        return " ".join(filter(None, ("dataset", self.name, self.config)))
+
+    def splits(self) -> dict[Part, str]:
+        """The split of each part that has one."""
+        found = {part: getattr(self, f"{part}_split") for part in PARTS}
+        return {part: split for part, split in found.items() if split is not None}
+
+
+def given_parts(settings: BaseModel) -> dict[Part, Any]:
+    """What settings have under `train`, `validation` and `test`, where they have something."""
+    found = {part: getattr(settings, part) for part in PARTS}
+    return {part: value for part, value in found.items() if value is not None}
+
+
+def part_of(source: str, validation_fraction: float, test_fraction: float) -> Part:
+    """The part into which a text (or a name, or a hash) falls, decided by its SHA-256 alone.
+
+    The digest is read as a number in [0, 1): from below, the first ``test_fraction`` is the test
+    part, the next ``validation_fraction`` the validation part, and the rest is trained on.
+
+    >>> [part_of(text, 0.1, 0.1) for text in ("Save", "Open File", "Undo")]
+    ['test', 'validation', 'train']
+    """
+    digest = hashlib.sha256(source.encode()).digest()
+    position = int.from_bytes(digest[:8], "big") / 2**64
+    if position < test_fraction:
+        return "test"
+    if position < test_fraction + validation_fraction:
+        return "validation"
+    return "train"
