@@ -90,8 +90,8 @@ def test_train_prints_what_it_read_did_and_left(world):
     done = headwise("train", world / "numerals.yaml", "--system", "moa", "--output", folder)
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
-    assert lines[0] == "Data: text files train.en, train.fr"
-    assert lines[1].startswith("Train: ")
+    assert lines[0] == "corpus: text files train.en, train.fr"
+    assert lines[1].startswith("train: ")
     assert re.search(
         r"^moa: step 3/6 loss \d\.\d+ valid \d\.\d+ [\d,]+ tokens/s$", done.stdout, re.M
     )

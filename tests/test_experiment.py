@@ -304,9 +304,9 @@ def test_samples_and_facts_are_of_the_test_part(compared):
     for sample in found.samples:
         assert translations[sample.given["Source"]] == sample.given["Reference"]
         assert list(sample.made) == SYSTEMS
-    assert found.facts["Data"] == "text files train.en, train.fr"
-    assert found.facts["Vocabulary"].endswith("subwords, joint")
-    assert {"Train", "Validation", "Test"} <= found.facts.keys()
+    assert found.facts["corpus"] == "text files train.en, train.fr"
+    assert found.facts["vocabulary"].endswith("subwords, joint")
+    assert {"train", "validation", "test"} <= found.facts.keys()
 
 
 def test_finished_systems_are_not_trained_again(compared, file, monkeypatch):

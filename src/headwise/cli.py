@@ -210,7 +210,7 @@ def cost(
             task = task_class(file.recipe.task)
             configs = {name: task.nominal_config(file.system(name)) for name in names}
             configs = configs or {"model": task.nominal_config(file.recipe)}
-            counted = _lengths(lengths, task.macs_lengths)
+            counted = _lengths(lengths, task.cost_lengths(file.recipe))
             console.print(cost_table(Path(recipe).stem, configs, counted))
 
 
@@ -263,7 +263,7 @@ def evaluate(
         from headwise.experiment import evaluate as evaluate_run
         from headwise.experiment import open_run
         from headwise.tasks.catalogue import task_class
-        from headwise.tasks.task import PARTS
+        from headwise.tasks.parts import PARTS
 
         _quiet()
         if part not in PARTS:
@@ -291,9 +291,9 @@ def translate(
     with _clear_errors():
         from headwise.experiment import weighed
         from headwise.tasks.sources import decoded_lines, read_lines
-        from headwise.tasks.tokenization import TranslationTokenizer
+        from headwise.tasks.tokenization import TOKENIZER, TranslationTokenizer
         from headwise.tasks.translating import translate as translate_texts
-        from headwise.tasks.translation import TOKENIZER, Translation
+        from headwise.tasks.translation import Translation
 
         _quiet()
         recipe, model = _open(run, Translation, changes)
@@ -426,8 +426,7 @@ def _refuse(option: str, value: object, task: str) -> None:
 def _write_texts(run: Path, recipe: Any, model: Any, prompts: Sequence[str], number: int) -> None:
     from headwise.experiment import weighed
     from headwise.tasks.generating import generate_text
-    from headwise.tasks.language_modelling import TOKENIZER
-    from headwise.tasks.tokenization import TextTokenizer
+    from headwise.tasks.tokenization import TOKENIZER, TextTokenizer
 
     tokenizer = TextTokenizer.load(run / TOKENIZER)
     settings = recipe.evaluation.generation

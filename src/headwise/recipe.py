@@ -150,8 +150,8 @@ def load_recipe(name: str, changes: Sequence[str] = ()) -> RecipeFile:
     if not isinstance(raw, dict):
         raise RecipeError(f"recipe {name} holds no keys, expected at least training")
     parsed = [_parse_change(change) for change in changes]
-    # Which task and which kind of corpus it is goes first: other keys depend on them.
-    parsed.sort(key=lambda change: change[0] not in (("task",), ("data", "corpus")))
+    # Which kind of corpus it is goes first: other keys depend on it.
+    parsed.sort(key=lambda change: change[0][-1] != "corpus")
     return RecipeFile(name, raw, parsed)
 
 
@@ -236,7 +236,7 @@ def _assign(raw: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, Any]
             continue
         inner = inner if isinstance(inner, Mapping) else {}
         # The keys of one kind of corpus are not those of another.
-        if key == "data" and rest == ["corpus"] and inner.get("corpus") != value:
+        if rest == ["corpus"] and inner.get("corpus") != value:
             inner = {}
         changed[key] = _assign(inner, [(tuple(rest), value)])
     return changed

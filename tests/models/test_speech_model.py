@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModel
 
+from headwise.models.base import total_squared_error
 from headwise.models.plan import SYSTEMS
 from headwise.models.speech import (
     FrameConvolution,
     SpeechEnhancer,
     SpeechEnhancerConfig,
-    total_squared_error,
 )
 
 MIDDLE = {"decoder_self": [{"system": "tim", "layers": [1]}, {**tiny.MOA, "layers": [0]}]}

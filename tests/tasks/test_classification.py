@@ -52,7 +52,7 @@ def labelled(tests=("",), classes=("up", "down"), pair=False):
         *parts,
         {name: examples(12 + i, classes, pair) for i, name in enumerate(tests)},
         list(classes) if classes else None,
-        {"Data": "numerals"},
+        {"corpus": "numerals"},
     )
 
 

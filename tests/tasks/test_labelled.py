@@ -91,8 +91,8 @@ def test_mnli_has_two_test_sets(tmp_path):
     assert Example('premise "0', "so 1", "neutral") in [*labelled.train, *labelled.validation]
     # A premise and what is said of it are all in one part.
     assert not {e.text for e in labelled.train} & {e.text for e in labelled.validation}
-    assert labelled.notes["Skipped"] == "2 with no label"
-    assert labelled.notes["Test matched"] == "1 examples"
+    assert labelled.notes["skipped"] == "2 with no label"
+    assert labelled.notes["test matched"] == "1 examples"
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_classes_are_the_labels_of_the_training_part_sorted(tsv):
     labelled = load_labelled(LabelledFiles(train=path))
     assert labelled.classes == ["9", "10", "b"]
     assert {part: len(examples) > 15 for part, examples in labelled.test.items()} == {"": True}
-    assert labelled.notes["Classes"] == "9, 10, b"
+    assert labelled.notes["classes"] == "9, 10, b"
 
 
 def test_given_parts_are_taken_as_they_are(tsv):
@@ -176,7 +176,7 @@ def test_given_parts_are_taken_as_they_are(tsv):
     assert len(labelled.train) == 20
     assert labelled.validation == labelled.test[""]
     assert labelled.validation == [Example("sentence 1", None, "no"), Example("new", None, "yes")]
-    assert labelled.notes["Test"] == "2 examples, of which 1 also stand in the training part"
+    assert labelled.notes["test"] == "2 examples, of which 1 also stand in the training part"
 
 
 def test_columns_have_any_names_and_texts_one_line(tsv):
@@ -202,7 +202,7 @@ def test_what_cannot_be_an_example_is_skipped_and_counted(tsv):
     )
     labelled = load_labelled(LabelledFiles(train=path))
     skipped = "2 with too few or too many fields, 1 with an empty text, 1 with no label"
-    assert set(labelled.notes["Skipped"].split(", ")) == set(skipped.split(", "))
+    assert set(labelled.notes["skipped"].split(", ")) == set(skipped.split(", "))
 
 
 def test_numbers(tsv):
@@ -293,7 +293,7 @@ def test_a_folder_in_a_format_of_the_hub(tmp_path):
     labelled = load_labelled(settings)
     assert labelled.classes == ["no", "yes"]
     assert labelled.test[""] == [Example("text 1", "pair", "yes")]
-    assert labelled.notes["Skipped"] == "1 with no label"
+    assert labelled.notes["skipped"] == "1 with no label"
     with pytest.raises(
         CorpusError, match=r"row 0: there is no field 'gold'; there are a, b.c, label"
     ):
@@ -316,7 +316,7 @@ def test_docstrings_are_balanced_in_every_part():
     # rich has half as many again: those that are left out must not be missing from one part.
     held_out = [e for e in [*labelled.validation, *labelled.test[""]] if e.label == "rich"]
     assert 0.15 < len(held_out) / counts["rich"] < 0.25
-    assert "jinja2 3." in labelled.notes["Data"]
+    assert "jinja2 3." in labelled.notes["corpus"]
 
 
 def test_packages_that_give_nothing():

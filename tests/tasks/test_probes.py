@@ -142,6 +142,10 @@ def test_bigram_shift_leaves_punctuation_quotes_and_equal_words_alone():
         assert inverted == "Go, two one, three."
 
 
+def test_no_sentence_is_inverted_into_another():
+    assert bigram_shift(["Go, one two.", "Go, two one."])["I"] == []
+
+
 # --- parts ------------------------------------------------------------------------------------
 
 

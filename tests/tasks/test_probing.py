@@ -118,7 +118,7 @@ def test_every_part_of_a_generated_task_is_balanced(probe, number, tmp_path):
     assert labelled.digest() == Probing.load(data).digest()
     other = data.model_copy(update={"seed": 2})
     assert labelled.digest() != Probing.load(other).digest()
-    assert labelled.notes["Data"].startswith(f"{probe}, made from text files a.txt")
+    assert labelled.notes["corpus"].startswith(f"{probe}, made from text files a.txt")
 
 
 def test_sentences_of_a_paragraph_are_used_one_by_one(tmp_path):
@@ -137,7 +137,7 @@ def test_docstrings_are_the_built_in_text():
     data = GeneratedProbe(probe="SeLen", texts={"corpus": "docstrings", "packages": ["jinja2"]})
     labelled = Probing.load(data)
     assert len(labelled.classes) == 6 and len(labelled.train) > 100
-    assert "docstrings of jinja2 3." in labelled.notes["Data"]
+    assert "docstrings of jinja2 3." in labelled.notes["corpus"]
 
 
 @pytest.mark.parametrize(

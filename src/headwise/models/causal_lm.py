@@ -16,104 +16,57 @@ from headwise.models.base import (
     total_cross_entropy,
 )
 from headwise.models.cache import DecodingCache
-from headwise.models.config import TransformerConfig
+from headwise.models.config import LanguageModelConfig
 from headwise.models.transformer import AuxiliaryLoss, Decoder, token_embedding
 
 
-class CausalLMConfig(TransformerConfig):
+class CausalLMConfig(LanguageModelConfig):
     """A transformer that predicts each token from those before it.
 
     Args:
-        vocab_size: number of tokens.
-        layers: depth.
-        share_embeddings: whether output and input have the same embeddings.
-        label_smoothing: probability that the training loss spreads over the vocabulary.
         adaptive_cutoffs: words are numbered by frequency, and rarer ones have narrower embeddings
             in input and output, in bands that begin at 0 and at these; None for the same width
             for all. See `headwise.models.adaptive`.
         adaptive_factor: how many times narrower each band is than the one before.
         adaptive_dropout: dropout inside the adaptive softmax.
         max_length: longest sequence, prompt included, that generation gives unless told
-            otherwise. Positions are sinusoidal and set no limit.
-        pad_token_id, bos_token_id, eos_token_id: special tokens; None where there are none.
-        embed_dim, num_heads, ffn_dim, attention, norm, dropout, attention_dropout, ffn_dropout:
-            see `TransformerConfig`.
+            otherwise.
+        vocab_size, share_embeddings, label_smoothing, pad_token_id, bos_token_id, eos_token_id: see
+            `LanguageModelConfig`.
+        layers, embed_dim, num_heads, ffn_dim, attention, norm, dropout, attention_dropout,
+            ffn_dropout: see `TransformerConfig`.
 
     Raises:
         ValueError: sizes or plans that do not fit together.
     """
 
     model_type = "headwise-causal-lm"
-    attribute_map = {  # noqa: RUF012
-        "hidden_size": "embed_dim",
-        "num_attention_heads": "num_heads",
-        "num_hidden_layers": "layers",
-    }
-    # A field, or transformers would take it for a stray setting of generation.
-    max_length: int = 512
+    site = "decoder_self"
 
     def __init__(
         self,
         vocab_size: int = 32_000,
-        embed_dim: int = 512,
-        num_heads: int = 8,
-        ffn_dim: int = 2048,
-        layers: int = 6,
-        attention: str | dict[str, Any] = "standard",
-        norm: str = "post",
-        dropout: float = 0.1,
-        attention_dropout: float = 0.0,
-        ffn_dropout: float = 0.0,
-        share_embeddings: bool = True,
-        label_smoothing: float = 0.0,
+        *,
         adaptive_cutoffs: list[int] | None = None,
         adaptive_factor: int = 4,
         adaptive_dropout: float = 0.0,
-        max_length: int = 512,
-        pad_token_id: int | None = 0,
-        bos_token_id: int | None = 1,
-        eos_token_id: int | None = 2,
         **kwargs: Any,
     ) -> None:
+        self.adaptive_cutoffs = adaptive_cutoffs
+        self.adaptive_factor = adaptive_factor
+        self.adaptive_dropout = adaptive_dropout
+        super().__init__(vocab_size, **kwargs)
         if adaptive_cutoffs is not None:
-            check_bands(vocab_size, embed_dim, adaptive_cutoffs, adaptive_factor)
-            for name, value, expected in (
-                ("share_embeddings", share_embeddings, True),
-                ("label_smoothing", label_smoothing, 0),
-            ):
+            check_bands(vocab_size, self.embed_dim, adaptive_cutoffs, adaptive_factor)
+            for name, expected in (("share_embeddings", True), ("label_smoothing", 0)):
+                value = getattr(self, name)
                 if value != expected:
                     raise ValueError(
                         f"{name} is {value}, expected {expected} with adaptive_cutoffs: the "
                         f"adaptive softmax shares all weights, and its losses are not smoothed"
                     )
-        self.vocab_size = vocab_size
-        self.layers = layers
-        self.share_embeddings = share_embeddings
-        self.label_smoothing = label_smoothing
-        self.adaptive_cutoffs = adaptive_cutoffs
-        self.adaptive_factor = adaptive_factor
-        self.adaptive_dropout = adaptive_dropout
-        self.max_length = max_length
-        kwargs.pop("tie_word_embeddings", None)
-        super().__init__(
-            embed_dim=embed_dim,
-            num_heads=num_heads,
-            ffn_dim=ffn_dim,
-            attention=attention,
-            norm=norm,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
-            ffn_dropout=ffn_dropout,
-            pad_token_id=pad_token_id,
-            bos_token_id=bos_token_id,
-            eos_token_id=eos_token_id,
             # What an adaptive softmax shares it asks the embedding for.
-            tie_word_embeddings=share_embeddings and adaptive_cutoffs is None,
-            **kwargs,
-        )
-
-    def depths(self) -> dict[str, int]:
-        return {"decoder_self": self.layers}
+            self.tie_word_embeddings = False
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Sizes and plans of models, as Hugging Face configurations."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from transformers import PreTrainedConfig
@@ -98,6 +98,70 @@ class TransformerConfig(PreTrainedConfig):
                         build_system(spec, self.place(site))
 
 
+class StackConfig(TransformerConfig):
+    """The configuration of a model with one stack of layers.
+
+    Args:
+        layers: depth.
+        kwargs: see `TransformerConfig`.
+    """
+
+    site: ClassVar[str]  # of the stack
+    attribute_map = {  # noqa: RUF012
+        "hidden_size": "embed_dim",
+        "num_attention_heads": "num_heads",
+        "num_hidden_layers": "layers",
+    }
+
+    # Without an __init__ of its own transformers would make a dataclass of it, as of each subclass.
+    def __init__(self, layers: int = 6, **kwargs: Any) -> None:
+        self.layers = layers
+        super().__init__(**kwargs)
+
+    def depths(self) -> dict[str, int]:
+        return {self.site: self.layers}
+
+
+class LanguageModelConfig(StackConfig):
+    """The configuration of a stack that reads tokens and predicts tokens of the same vocabulary.
+
+    Args:
+        vocab_size: number of tokens, special ones included.
+        share_embeddings: whether the weights that read a token also predict it.
+        label_smoothing: probability that the training loss spreads over the vocabulary.
+        max_length: longest sequence that it is trained on. Positions are sinusoidal and set no
+            limit.
+        pad_token_id, bos_token_id, eos_token_id: special tokens; None where there are none.
+        kwargs: see `StackConfig`.
+    """
+
+    max_length: int = 512  # a field, or transformers would take it for a setting of generation
+
+    def __init__(
+        self,
+        vocab_size: int = 32_000,
+        *,
+        share_embeddings: bool = True,
+        label_smoothing: float = 0.0,
+        max_length: int = 512,
+        pad_token_id: int | None = 0,
+        bos_token_id: int | None = 1,
+        eos_token_id: int | None = 2,
+        **kwargs: Any,
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.share_embeddings = share_embeddings
+        self.label_smoothing = label_smoothing
+        self.max_length = max_length
+        kwargs["tie_word_embeddings"] = share_embeddings
+        super().__init__(
+            pad_token_id=pad_token_id,
+            bos_token_id=bos_token_id,
+            eos_token_id=eos_token_id,
+            **kwargs,
+        )
+
+
 class Seq2SeqConfig(TransformerConfig):
     """An encoder-decoder transformer, by default the base model of *Attention Is All You Need*.
 
@@ -129,16 +193,9 @@ class Seq2SeqConfig(TransformerConfig):
         self,
         vocab_size: int = 32_000,
         target_vocab_size: int | None = None,
-        embed_dim: int = 512,
-        num_heads: int = 8,
-        ffn_dim: int = 2048,
+        *,
         encoder_layers: int = 6,
         decoder_layers: int = 6,
-        attention: str | dict[str, Any] = "standard",
-        norm: str = "post",
-        dropout: float = 0.1,
-        attention_dropout: float = 0.0,
-        ffn_dropout: float = 0.0,
         share_embeddings: str = "all",
         label_smoothing: float = 0.1,
         max_target_length: int = 256,
@@ -167,23 +224,12 @@ class Seq2SeqConfig(TransformerConfig):
         self.label_smoothing = label_smoothing
         self.max_target_length = max_target_length
         start = bos_token_id if decoder_start_token_id is None else decoder_start_token_id
-        kwargs.pop("tie_word_embeddings", None)
-        kwargs.pop("is_encoder_decoder", None)
+        kwargs |= {"is_encoder_decoder": True, "tie_word_embeddings": share_embeddings != "none"}
         super().__init__(
-            embed_dim=embed_dim,
-            num_heads=num_heads,
-            ffn_dim=ffn_dim,
-            attention=attention,
-            norm=norm,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
-            ffn_dropout=ffn_dropout,
             pad_token_id=pad_token_id,
             bos_token_id=bos_token_id,
             eos_token_id=eos_token_id,
             decoder_start_token_id=start,
-            is_encoder_decoder=True,
-            tie_word_embeddings=share_embeddings != "none",
             **kwargs,
         )
 

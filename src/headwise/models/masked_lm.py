@@ -14,83 +14,30 @@ from headwise.models.base import (
     sum_losses,
     total_cross_entropy,
 )
-from headwise.models.config import TransformerConfig
+from headwise.models.config import LanguageModelConfig
 from headwise.models.transformer import AuxiliaryLoss, Encoder, token_embedding
 
 
-class MaskedLMConfig(TransformerConfig):
+class MaskedLMConfig(LanguageModelConfig):
     """An encoder that predicts hidden tokens.
 
     Args:
-        vocab_size: number of tokens, special ones included.
-        layers: depth.
-        share_embeddings: whether the weights that read a token also predict it.
-        label_smoothing: probability that the training loss spreads over the vocabulary.
-        max_length: longest sequence that it is trained on. Positions are sinusoidal, so that
-            longer ones can be read too.
-        pad_token_id, bos_token_id, eos_token_id, mask_token_id: special tokens; with
-            `mask_token_id` a token is hidden.
-        embed_dim, num_heads, ffn_dim, attention, norm, dropout, attention_dropout, ffn_dropout:
-            see `TransformerConfig`; the site is `encoder_self`.
+        mask_token_id: the special token with which a token is hidden.
+        vocab_size, share_embeddings, label_smoothing, max_length, pad_token_id, bos_token_id,
+            eos_token_id: see `LanguageModelConfig`.
+        layers, embed_dim, num_heads, ffn_dim, attention, norm, dropout, attention_dropout,
+            ffn_dropout: see `TransformerConfig`; the site is `encoder_self`.
 
     Raises:
         ValueError: sizes or plans that do not fit together.
     """
 
     model_type = "headwise-masked-lm"
-    attribute_map = {  # noqa: RUF012
-        "hidden_size": "embed_dim",
-        "num_attention_heads": "num_heads",
-        "num_hidden_layers": "layers",
-    }
-    max_length: int  # a field, or transformers would take it for a stray setting of generation
+    site = "encoder_self"
 
-    def __init__(
-        self,
-        vocab_size: int = 32_000,
-        embed_dim: int = 512,
-        num_heads: int = 8,
-        ffn_dim: int = 2048,
-        layers: int = 6,
-        attention: str | dict[str, Any] = "standard",
-        norm: str = "post",
-        dropout: float = 0.1,
-        attention_dropout: float = 0.0,
-        ffn_dropout: float = 0.0,
-        share_embeddings: bool = True,
-        label_smoothing: float = 0.0,
-        max_length: int = 512,
-        pad_token_id: int = 0,
-        bos_token_id: int = 1,
-        eos_token_id: int = 2,
-        mask_token_id: int = 4,
-        **kwargs: Any,
-    ) -> None:
-        self.vocab_size = vocab_size
-        self.layers = layers
-        self.share_embeddings = share_embeddings
-        self.label_smoothing = label_smoothing
-        self.max_length = max_length
+    def __init__(self, vocab_size: int = 32_000, *, mask_token_id: int = 4, **kwargs: Any) -> None:
         self.mask_token_id = mask_token_id
-        kwargs.pop("tie_word_embeddings", None)
-        super().__init__(
-            embed_dim=embed_dim,
-            num_heads=num_heads,
-            ffn_dim=ffn_dim,
-            attention=attention,
-            norm=norm,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
-            ffn_dropout=ffn_dropout,
-            pad_token_id=pad_token_id,
-            bos_token_id=bos_token_id,
-            eos_token_id=eos_token_id,
-            tie_word_embeddings=share_embeddings,
-            **kwargs,
-        )
-
-    def depths(self) -> dict[str, int]:
-        return {"encoder_self": self.layers}
+        super().__init__(vocab_size, **kwargs)
 
 
 @dataclass

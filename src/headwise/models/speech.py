@@ -24,14 +24,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
-from headwise.models.base import HeadwiseModel, HeadwiseOutput, sum_losses
-from headwise.models.config import TransformerConfig
+from headwise.models.base import HeadwiseModel, HeadwiseOutput, sum_losses, total_squared_error
+from headwise.models.config import StackConfig
 from headwise.models.transformer import AuxiliaryLoss, DecoderStack
 
 KERNEL = 3  # frames that each convolution sees
 
 
-class SpeechEnhancerConfig(TransformerConfig):
+class SpeechEnhancerConfig(StackConfig):
     """A causal transformer over the frames of a spectrogram; by default the paper's baseline.
 
     Args:
@@ -54,11 +54,7 @@ class SpeechEnhancerConfig(TransformerConfig):
     """
 
     model_type = "headwise-speech-enhancer"
-    attribute_map = {  # noqa: RUF012
-        "hidden_size": "embed_dim",
-        "num_attention_heads": "num_heads",
-        "num_hidden_layers": "layers",
-    }
+    site = "decoder_self"
 
     def __init__(
         self,
@@ -88,21 +84,19 @@ class SpeechEnhancerConfig(TransformerConfig):
         if window < 1:
             raise ValueError(f"window is {window}, expected a positive number of frames")
         self.sampling_rate = sampling_rate
-        self.layers = layers
         self.front_channels = list(front_channels)
         self.lookahead = lookahead
         self.floor = floor
         self.predicts = predicts
         self.window = window
-        super().__init__(embed_dim=embed_dim, num_heads=num_heads, ffn_dim=ffn_dim, **kwargs)
+        super().__init__(
+            layers, embed_dim=embed_dim, num_heads=num_heads, ffn_dim=ffn_dim, **kwargs
+        )
 
     @property
     def num_bins(self) -> int:
         """Frequencies of a frame of 32 ms."""
         return self.sampling_rate * 16 // 1000 + 1
-
-    def depths(self) -> dict[str, int]:
-        return {"decoder_self": self.layers}
 
 
 class FrameConvolution(nn.Module):
@@ -220,17 +214,6 @@ class SpeechEnhancer(HeadwiseModel):
             nn.init.kaiming_uniform_(module.weight, a=0.01)  # the slope of LeakyReLU
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-
-
-def total_squared_error(predicted: Tensor, labels: Tensor) -> Tensor:
-    """Squared error summed over all labels that are not -100, in float32 at least.
-
-    >>> total_squared_error(torch.tensor([1.0, 5.0]), torch.tensor([3.0, -100.0]))
-    tensor(4.)
-    """
-    predicted = predicted.to(torch.promote_types(predicted.dtype, torch.float32))
-    error = (predicted - labels).masked_fill(labels == -100, 0.0)
-    return error.square().sum()
 
 
 AutoConfig.register(SpeechEnhancerConfig.model_type, SpeechEnhancerConfig)

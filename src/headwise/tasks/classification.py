@@ -177,10 +177,10 @@ class Classification(Task):
             Examples(examples, tokenizer, self.classes, max_length)
             for examples in (labelled.train, labelled.validation, test)
         )
-        self.notes = {**labelled.notes, "Vocabulary": f"{tokenizer.vocab_size:,} subwords"}
+        self.notes = {**labelled.notes, "vocabulary": f"{tokenizer.vocab_size:,} subwords"}
         cut = self.train.cut + self.validation.cut + self.test.cut
         if cut:
-            self.notes["Cut"] = f"{cut:,} examples of more than {max_length} subwords"
+            self.notes["cut"] = f"{cut:,} examples of more than {max_length} subwords"
 
     @classmethod
     def load(cls, data: Any) -> Labelled:

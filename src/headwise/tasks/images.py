@@ -25,6 +25,7 @@ from headwise.tasks.drawing import sample_images, sheet, winner_map
 from headwise.tasks.encoded import IGNORED_LABEL
 from headwise.tasks.outcome import Outcome, Picture, Score
 from headwise.tasks.palette import FILE_NAME, PaletteSettings, Raster
+from headwise.tasks.parts import PARTS
 from headwise.tasks.pictures import (
     ImageParts,
     ImageSettings,
@@ -32,22 +33,17 @@ from headwise.tasks.pictures import (
     image_shape,
     load_images,
 )
-from headwise.tasks.settings import EvaluationSettings, ModelSettings, Recipe
-from headwise.tasks.significance import bootstrap_interval
+from headwise.tasks.settings import EvaluationSettings, LanguageModelSettings, Recipe
 from headwise.tasks.specialisation import specialisation
-from headwise.tasks.task import PARTS, Advance, Items, Task
+from headwise.tasks.task import Advance, Items, Task
 
 _MEASURED = 16  # images; enough for a curve over training
 _BATCH_TOKENS = 16_384  # of evaluation
 _UNKNOWN = 225  # a light grey, for what is to be completed
 
 
-class ImageModel(ModelSettings):
-    """Sizes of the causal model."""
-
-    layers: int = Field(6, ge=1, description="depth")
-    share_embeddings: bool = Field(True, description="of a colour as input and as output")
-    label_smoothing: float = Field(0.0, ge=0, lt=1, description="of the training loss")
+class ImageModel(LanguageModelSettings):
+    """Sizes of the causal model, whose tokens are colours."""
 
     def config(self, **encoding: Any) -> CausalLMConfig:
         return CausalLMConfig(**self.model_dump(), **encoding)
@@ -127,7 +123,6 @@ class Images(Task):
     item_name = "images"
     saved = (FILE_NAME,)
     # The pixels of CIFAR-10's images.
-    macs_lengths = {"decoder": 1024}  # noqa: RUF012
 
     def __init__(self, images: ImageParts, raster: Raster, *, has_halves: bool) -> None:
         self.images = images
@@ -170,6 +165,11 @@ class Images(Task):
         return recipe.model.config(
             vocab_size=recipe.palette.colors + 1, max_length=height * width + 1
         )
+
+    @classmethod
+    def cost_lengths(cls, recipe: ImageRecipe) -> dict[str, int]:
+        height, width, _ = image_shape(recipe.data)
+        return {"decoder": height * width}
 
     def model_config(self, settings: ImageModel) -> CausalLMConfig:
         return settings.config(
@@ -252,16 +252,7 @@ class Images(Task):
 
     def _score(self, name: str, nll: np.ndarray, note: str, per_pixel: int = 1) -> Score:
         rows = _rows(nll, per_pixel)
-        low, high = bootstrap_interval(rows.tolist(), self.statistic)
-        return Score(
-            name=name,
-            value=self.statistic(rows),
-            low=low,
-            high=high,
-            higher_is_better=False,
-            digits=3,
-            note=note,
-        )
+        return Score.of(name, rows, self.statistic, higher_is_better=False, digits=3, note=note)
 
     def _samples(self, model: CausalLM, part: Items, evaluation: ImageEvaluation) -> list[Picture]:
         """What the model draws, from nothing and from the upper half of test images."""

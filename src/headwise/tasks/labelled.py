@@ -331,9 +331,9 @@ def divide(
             known = labels
             _check_classes(classes, sum(map(len, examples.values())), origin)
     _check_not_empty(examples, origin, skipped)
-    notes = {"Data": origin} | _counts(examples, skipped)
+    notes = {"corpus": origin} | _counts(examples, skipped)
     if problem == "classification" and classes is not None:
-        notes["Classes"] = _named(classes)
+        notes["classes"] = _named(classes)
     return Labelled(
         examples.pop("train"),
         examples.pop("validation"),
@@ -428,9 +428,9 @@ def _counts(examples: Mapping[str, Sequence[Example]], skipped: Counter[str]) ->
         leaked = sum((example.text, example.pair) in trained for example in of_part)
         if name != "train" and leaked:
             words += f", of which {leaked:,} also stand in the training part"
-        notes[name.capitalize()] = words
+        notes[name] = words
     if skipped:
-        notes["Skipped"] = _reasons(skipped)
+        notes["skipped"] = _reasons(skipped)
     return notes
 
 

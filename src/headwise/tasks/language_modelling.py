@@ -21,8 +21,7 @@ unknown words are one token there, so it compares to that of subwords only where
 import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -37,33 +36,22 @@ from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.tasks.encoded import IGNORED_LABEL, Ragged, pad
 from headwise.tasks.generating import GenerationSettings, generate_text
 from headwise.tasks.outcome import Outcome, Sample, Score
-from headwise.tasks.settings import EvaluationSettings, ModelSettings, Recipe
-from headwise.tasks.significance import bootstrap_interval
-from headwise.tasks.task import PARTS, Advance, Items, Task
-from headwise.tasks.texts import (
-    Document,
-    PydocTopics,
-    Texts,
-    TextSettings,
-    iterate_lines,
-    lines_of,
-    load_texts,
-)
-from headwise.tasks.tokenization import TextTokenizer, TextTokenizerSettings
+from headwise.tasks.parts import PARTS
+from headwise.tasks.settings import EvaluationSettings, LanguageModelSettings
+from headwise.tasks.task import Advance, Items
+from headwise.tasks.text_task import RunningTextRecipe, RunningTextTask, perplexity
+from headwise.tasks.texts import Document, Texts, iterate_lines, lines_of
+from headwise.tasks.tokenization import TextTokenizer
 
-TOKENIZER = "tokenizer"
 _LOGITS = 2**26  # at once, in evaluation: 256 MB
 
 
 # --- settings ---------------------------------------------------------------------------------
 
 
-class LanguageModel(ModelSettings):
+class LanguageModel(LanguageModelSettings):
     """Sizes of the decoder."""
 
-    layers: int = Field(6, ge=1, description="layers of the decoder")
-    share_embeddings: bool = Field(True, description="one matrix for input and output embeddings")
-    label_smoothing: float = Field(0.0, ge=0, lt=1, description="of the training loss")
     adaptive_cutoffs: list[int] | None = Field(
         None,
         description="adaptive embeddings and softmax: the frequent tokens up to the first number "
@@ -72,7 +60,6 @@ class LanguageModel(ModelSettings):
     adaptive_factor: int = Field(
         4, ge=1, description="for adaptive_cutoffs: how much narrower each band is than the last"
     )
-
     adaptive_dropout: float = Field(
         0.0, ge=0, lt=1, description="inside the adaptive softmax, of its input and its bands"
     )
@@ -99,17 +86,10 @@ class LanguageEvaluation(EvaluationSettings):
     )
 
 
-class LanguageModellingRecipe(Recipe):
+class LanguageModellingRecipe(RunningTextRecipe):
     """What text to model, in what pieces, with what."""
 
     task: Literal["language-modelling"] = Field("language-modelling", description="what is learned")
-    data: TextSettings = Field(default_factory=lambda: PydocTopics(), description="the text")
-    tokenizer: TextTokenizerSettings = Field(
-        default_factory=lambda: TextTokenizerSettings(), description="the vocabulary"
-    )
-    block_length: int = Field(
-        128, ge=2, description="tokens that the model sees and predicts at once"
-    )
     model: LanguageModel = Field(
         default_factory=lambda: LanguageModel(), description="sizes and attention"
     )
@@ -259,7 +239,7 @@ def token_losses(
 # --- the task ---------------------------------------------------------------------------------
 
 
-class LanguageModelling(Task):
+class LanguageModelling(RunningTextTask):
     """Texts, encoded.
 
     Args:
@@ -271,53 +251,20 @@ class LanguageModelling(Task):
     recipe_class = LanguageModellingRecipe
     model_class = CausalLM
     item_name = "blocks"
-    saved = (TOKENIZER,)
-    macs_lengths: ClassVar[dict[str, int]] = {"decoder": 128}
 
     def __init__(self, texts: Texts, tokenizer: TextTokenizer, block_length: int) -> None:
-        self.texts = texts
-        self.tokenizer = tokenizer
-        self.block_length = block_length
+        super().__init__(texts, tokenizer, block_length)
         self.train, self.validation, self.test = (
             TextBlocks(getattr(texts, part), tokenizer, block_length) for part in PARTS
         )
-        kind = "words" if tokenizer.has_words else "subwords"
-        self.notes = texts.notes | {"vocabulary": f"{tokenizer.vocab_size:,} {kind}"}
         if tokenizer.has_words:
             unknown = (self.test.stream == tokenizer.unk_token_id).sum().item()
             share = unknown / sum(self.test.lengths)
             self.notes["vocabulary"] += f"; {share:.1%} of the test part's are <unk>"
 
     @classmethod
-    def prepare(cls, recipe: LanguageModellingRecipe, folder: Path | None = None) -> Self:
-        texts = load_texts(recipe.data)
-        if folder is not None and (folder / TOKENIZER).is_dir():
-            tokenizer = TextTokenizer.load(folder / TOKENIZER)
-        else:
-            tokenizer = TextTokenizer.train(lines_of(texts.train), recipe.tokenizer)
-        return cls(texts, tokenizer, recipe.block_length)
-
-    def save(self, folder: Path) -> None:
-        self.tokenizer.save(folder / TOKENIZER)
-
-    def digest(self) -> str:
-        return self.texts.digest()
-
-    @classmethod
-    def nominal_config(cls, recipe: LanguageModellingRecipe) -> CausalLMConfig:
-        """With a vocabulary as large as it may be; little text gives fewer words or subwords."""
-        return recipe.model.config(
-            vocab_size=recipe.tokenizer.vocab_size, max_length=recipe.block_length
-        )
-
-    def model_config(self, settings: LanguageModel) -> CausalLMConfig:
-        return settings.config(
-            vocab_size=self.tokenizer.vocab_size,
-            max_length=self.block_length,
-            pad_token_id=self.tokenizer.pad_token_id,
-            bos_token_id=self.tokenizer.bos_token_id,
-            eos_token_id=self.tokenizer.eos_token_id,
-        )
+    def cost_lengths(cls, recipe: LanguageModellingRecipe) -> dict[str, int]:
+        return {"decoder": recipe.block_length}
 
     def collate(self, items: list[Tensor]) -> dict[str, Tensor]:
         return collate_blocks(items, self.tokenizer.pad_token_id)
@@ -353,15 +300,13 @@ class LanguageModelling(Task):
         )
 
     def _scores(self, losses: Tensor, items: list[list[float]], part: TextBlocks) -> list[Score]:
-        low, high = bootstrap_interval(items, self.statistic)
         words = round(sum(count for _, count in items))
         nats = losses.sum().item()
         scores = [
-            Score(
-                name="word perplexity",
-                value=self.statistic(np.asarray(items)),
-                low=low,
-                high=high,
+            Score.of(
+                "word perplexity",
+                items,
+                self.statistic,
                 higher_is_better=False,
                 note=f"over {words:,} words and line ends",
             )
@@ -370,7 +315,7 @@ class LanguageModelling(Task):
             scores += [
                 Score(
                     name="token perplexity",
-                    value=_exp(nats / len(losses)),
+                    value=perplexity(nats, len(losses)),
                     higher_is_better=False,
                     note=f"over {len(losses):,} subwords and line ends",
                 ),
@@ -406,13 +351,9 @@ class LanguageModelling(Task):
     def statistic(self, items: np.ndarray) -> float:
         """Word perplexity of blocks, `(blocks, (nats, words))`."""
         nats, words = items.sum(axis=0)
-        return _exp(nats / words)
+        return perplexity(nats, words)
 
 
 def _per_block(figures: Tensor, lengths: Sequence[int]) -> Tensor:
     """Sums over blocks of figures per token."""
     return torch.stack([block.sum() for block in figures.split(list(lengths))])
-
-
-def _exp(nats: float) -> float:
-    return math.exp(min(nats, 700.0))

@@ -4,10 +4,8 @@ Its pieces are in files of their own: texts (`tasks.texts`), vocabularies (`task
 packing and masks (`tasks.masking`). What it trains is where `tasks.classification` may start from.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -27,28 +25,22 @@ from headwise.tasks.masking import (
     pack_sentences,
 )
 from headwise.tasks.outcome import Outcome, Sample, Score
-from headwise.tasks.settings import EvaluationSettings, ModelSettings, Recipe
-from headwise.tasks.significance import bootstrap_interval
-from headwise.tasks.task import PARTS, Advance, Items, Task
-from headwise.tasks.texts import Document, PydocTopics, Texts, TextSettings, lines_of, load_texts
-from headwise.tasks.tokenization import TextTokenizer, TextTokenizerSettings
+from headwise.tasks.parts import PARTS
+from headwise.tasks.settings import EvaluationSettings, LanguageModelSettings
+from headwise.tasks.task import Advance, Items
+from headwise.tasks.text_task import RunningTextRecipe, RunningTextTask, perplexity
+from headwise.tasks.texts import Document, Texts, lines_of
+from headwise.tasks.tokenization import TextTokenizer
 from headwise.training.batching import TokenBudgetSampler
 
-TOKENIZER = "tokenizer"
 _BATCH_TOKENS = 4096  # of evaluation
 _SAMPLES = 12
 _SAMPLE_TOKENS = 48  # of a line, at most and at least
 _SAMPLE_LEAST = 6
 
 
-class MaskedModel(ModelSettings):
+class MaskedModel(LanguageModelSettings):
     """Sizes of the encoder."""
-
-    layers: int = Field(6, ge=1, description="layers of the encoder")
-    label_smoothing: float = Field(0.0, ge=0, lt=1, description="of the training loss")
-    share_embeddings: bool = Field(
-        True, description="whether the weights that read a token also predict it"
-    )
 
     def config(self, **encoding: Any) -> MaskedLMConfig:
         return MaskedLMConfig(**self.model_dump(), **encoding)
@@ -65,15 +57,11 @@ class MaskedEvaluation(EvaluationSettings):
     )
 
 
-class MaskedRecipe(Recipe):
+class MaskedRecipe(RunningTextRecipe):
     """Which text to learn, how it is hidden, and with what it is predicted."""
 
     task: Literal["masked-language-modelling"] = Field(
         "masked-language-modelling", description="what is learned"
-    )
-    data: TextSettings = Field(default_factory=lambda: PydocTopics(), description="the text")
-    tokenizer: TextTokenizerSettings = Field(
-        default_factory=lambda: TextTokenizerSettings(), description="the vocabulary"
     )
     block_length: int = Field(
         512, ge=8, description="most tokens of a sequence; full lines are packed into it"
@@ -89,7 +77,7 @@ class MaskedRecipe(Recipe):
     )
 
 
-class MaskedLanguageModelling(Task):
+class MaskedLanguageModelling(RunningTextTask):
     """Text in packed blocks some of whose words are hidden.
 
     Each block begins with `<bos>`; each line ends with `<eos>`, and one more stands between two
@@ -111,51 +99,20 @@ class MaskedLanguageModelling(Task):
     def __init__(
         self, texts: Texts, tokenizer: TextTokenizer, block_length: int, masking: MaskingSettings
     ) -> None:
-        self.texts = texts
-        self.tokenizer = tokenizer
-        self.block_length = block_length
+        super().__init__(texts, tokenizer, block_length)
         self.masking = masking
         self.train = self._blocks(texts.train, DynamicallyMaskedBlocks, 0)
         self.validation = self._blocks(texts.validation, MaskedBlocks, 1)
         self.test = self._blocks(texts.test, MaskedBlocks, 2)
-        kind = "words" if tokenizer.has_words else "subwords"
         counts = ", ".join(f"{len(getattr(self, part)):,} {part}" for part in PARTS)
-        self.notes = texts.notes | {
-            "vocabulary": f"{tokenizer.vocab_size:,} {kind}",
-            "sequences": f"{counts}, of at most {block_length} {kind}",
-        }
+        self.notes["sequences"] = f"{counts}, of at most {block_length} tokens"
 
     @classmethod
-    def prepare(cls, recipe: MaskedRecipe, folder: Path | None = None) -> Self:
-        texts = load_texts(recipe.data)
-        if folder is not None and (folder / TOKENIZER).is_dir():
-            tokenizer = TextTokenizer.load(folder / TOKENIZER)
-        else:
-            tokenizer = TextTokenizer.train(lines_of(texts.train), recipe.tokenizer)
+    def from_texts(cls, texts: Texts, tokenizer: TextTokenizer, recipe: MaskedRecipe) -> Self:
         return cls(texts, tokenizer, recipe.block_length, recipe.masking)
 
-    def save(self, folder: Path) -> None:
-        self.tokenizer.save(folder / TOKENIZER)
-
-    def digest(self) -> str:
-        return self.texts.digest()
-
-    @classmethod
-    def nominal_config(cls, recipe: MaskedRecipe) -> MaskedLMConfig:
-        """With a vocabulary as large as it may be; little text gives fewer subwords."""
-        return recipe.model.config(
-            vocab_size=recipe.tokenizer.vocab_size, max_length=recipe.block_length
-        )
-
-    def model_config(self, settings: MaskedModel) -> MaskedLMConfig:
-        return settings.config(
-            vocab_size=self.tokenizer.vocab_size,
-            max_length=self.block_length,
-            pad_token_id=self.tokenizer.pad_token_id,
-            bos_token_id=self.tokenizer.bos_token_id,
-            eos_token_id=self.tokenizer.eos_token_id,
-            mask_token_id=self.tokenizer.mask_token_id,
-        )
+    def token_ids(self) -> dict[str, int]:
+        return super().token_ids() | {"mask_token_id": self.tokenizer.mask_token_id}
 
     def collate(self, items: list[MaskedItem]) -> dict[str, Tensor]:
         """`input_ids`, `attention_mask` and `labels`, all `(batch, time)`."""
@@ -197,8 +154,10 @@ class MaskedLanguageModelling(Task):
             advance(len(batch))
         count = f"{int(items[:, 1].sum()):,} hidden tokens in {len(part):,} sequences"
         scores = [
-            _score("perplexity", items, self.statistic, 2, count, higher_is_better=False),
-            _score("accuracy", items, _accuracy, 1, f"percent of {count}"),
+            Score.of(
+                "perplexity", items, self.statistic, higher_is_better=False, digits=2, note=count
+            ),
+            Score.of("accuracy", items, _accuracy, note=f"percent of {count}"),
         ]
         shown_samples = [samples[index] for index in sorted(samples)]
         return Outcome(scores=scores, items=items.tolist(), samples=shown_samples)
@@ -206,7 +165,7 @@ class MaskedLanguageModelling(Task):
     def statistic(self, items: np.ndarray) -> float:
         """Perplexity: the exponential of the mean negative log-likelihood of a hidden token."""
         nll, count = items[:, 0].sum(), items[:, 1].sum()
-        return math.exp(min(nll / max(1.0, count), 700.0))
+        return perplexity(nll, count)
 
     def _predict(self, model: MaskedLM, items: list[MaskedItem]) -> list[tuple[float, list[int]]]:
         """Per sequence its negative log-likelihood, and what is most probable at each label."""
@@ -238,27 +197,6 @@ class MaskedLanguageModelling(Task):
             vocab_size=tokenizer.vocab_size,
             stream=stream,
         )
-
-
-def _score(
-    name: str,
-    items: np.ndarray,
-    statistic: Callable[[np.ndarray], float],
-    digits: int,
-    note: str,
-    *,
-    higher_is_better: bool = True,
-) -> Score:
-    low, high = bootstrap_interval(items.tolist(), statistic)
-    return Score(
-        name=name,
-        value=statistic(items),
-        low=low,
-        high=high,
-        digits=digits,
-        note=note,
-        higher_is_better=higher_is_better,
-    )
 
 
 def _accuracy(items: np.ndarray) -> float:

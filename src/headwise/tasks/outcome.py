@@ -1,10 +1,14 @@
 """What the evaluation of a model gives, whatever its task: scores, samples, pictures."""
 
 import base64
+import math
 from typing import Any
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import Self
+
+from headwise.tasks.significance import Rows, Statistic, bootstrap_interval
 
 # A run that diverged has NaN among its numbers; the default would write them as null, which
 # cannot be read back.
@@ -23,6 +27,41 @@ class Score(BaseModel):
     higher_is_better: bool = True
     digits: int = Field(1, description="decimals that are worth printing")
     note: str = Field("", description="how it was counted, where that is not clear: a signature")
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        items: Rows,
+        statistic: Statistic,
+        *,
+        higher_is_better: bool = True,
+        digits: int = 1,
+        note: str = "",
+    ) -> Self:
+        """The figure that a statistic makes of test items, with its interval.
+
+        Args:
+            name: as a table's header says it.
+            items: a row of numbers per test item.
+            statistic: the figure of an array of such rows, `(items, numbers)`.
+            higher_is_better, digits, note: as the fields.
+
+        >>> print(Score.of("accuracy", [[1.0]] * 80 + [[0.0]] * 20, lambda rows: 100 * rows.mean()))
+        accuracy 80.00 [72.97, 87.00]
+        """
+        value = statistic(np.asarray(items, dtype=np.float64))
+        # What is no number with all items is none with any choice of them either.
+        ends = (None, None) if math.isnan(value) else bootstrap_interval(items, statistic)
+        return cls(
+            name=name,
+            value=value,
+            low=ends[0],
+            high=ends[1],
+            higher_is_better=higher_is_better,
+            digits=digits,
+            note=note,
+        )
 
     @property
     def interval(self) -> tuple[float, float] | None:

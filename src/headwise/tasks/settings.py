@@ -45,6 +45,16 @@ class ModelSettings(BaseModel, ABC):
         """
 
 
+class LanguageModelSettings(ModelSettings):
+    """Sizes of one stack that predicts tokens of the vocabulary that it reads."""
+
+    layers: int = Field(6, ge=1, description="depth")
+    share_embeddings: bool = Field(
+        True, description="whether the weights that read a token also predict it"
+    )
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="of the training loss")
+
+
 class EvaluationSettings(BaseModel):
     """How a finished model is evaluated."""
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-Statistic = Callable[[Any], float]  # of rows, one per test item
+Rows = Sequence[Sequence[float]] | np.ndarray  # of numbers, one per test item
+Statistic = Callable[[Any], float]  # of an array of such rows
 
 
 def bootstrap_interval(
-    items: Sequence[Sequence[float]],
+    items: Rows,
     statistic: Statistic,
     *,
     num_bootstrap: int = 1000,
@@ -32,7 +33,7 @@ def bootstrap_interval(
     >>> correct = [[1.0]] * 80 + [[0.0]] * 20
     >>> low, high = bootstrap_interval(correct, lambda rows: rows.mean())
     >>> round(low, 2), round(high, 2)
-    (0.72, 0.88)
+    (0.73, 0.87)
     """
     rows = _rows(items)
     values = [statistic(rows[draw]) for draw in _draws(len(rows), num_bootstrap, seed)]
@@ -41,8 +42,8 @@ def bootstrap_interval(
 
 
 def paired_bootstrap(
-    baseline: Sequence[Sequence[float]],
-    other: Sequence[Sequence[float]],
+    baseline: Rows,
+    other: Rows,
     statistic: Statistic,
     *,
     num_bootstrap: int = 1000,
@@ -79,7 +80,7 @@ def paired_bootstrap(
     return float(difference), float((strayed.sum() + 1) / (num_bootstrap + 1))
 
 
-def _rows(items: Sequence[Sequence[float]]) -> np.ndarray:
+def _rows(items: Rows) -> np.ndarray:
     rows = np.asarray(items, dtype=np.float64)  # (items, numbers)
     if rows.ndim != 2 or not len(rows):
         raise ValueError(

@@ -26,6 +26,14 @@ class CorpusError(ValueError):
     """A corpus that cannot be read or used as it is; the message says how to mend it."""
 
 
+def unreadable(path: Path, error: OSError) -> CorpusError:
+    """The error of a file that cannot be opened."""
+    return CorpusError(
+        f"{path}: cannot be read ({error.strerror}). Paths are relative to the folder in which "
+        "the command is started."
+    )
+
+
 # --- message catalogues -----------------------------------------------------------------------
 
 
@@ -227,10 +235,7 @@ def read_lines(path: Path) -> list[str]:
             "it again; if it is plain text, take the .gz off its name."
         ) from None
     except OSError as error:
-        raise CorpusError(
-            f"{path}: cannot be read ({error.strerror}). Paths are relative to the folder in which "
-            "the command is started."
-        ) from None
+        raise unreadable(path, error) from None
     if lines:
         lines[0] = lines[0].removeprefix("\ufeff")  # the byte order mark of Windows editors
     return lines

@@ -29,7 +29,6 @@ from headwise.tasks.audio import Waveform
 from headwise.tasks.enhancing import enhance
 from headwise.tasks.outcome import Outcome, Picture, Score
 from headwise.tasks.settings import EvaluationSettings, ModelSettings, Recipe
-from headwise.tasks.significance import bootstrap_interval
 from headwise.tasks.spectrograms import draw_spectrograms
 from headwise.tasks.spectrum import Spectrum
 from headwise.tasks.speech_corpora import (
@@ -228,16 +227,11 @@ def _summarise(table: Table, rate: int, statistic: Any) -> list[Score]:
         notes = [f"{band}, MOS-LQO" if name.startswith("PESQ") else "dB"]
         if left_out:
             notes.append(f"{left_out} of {len(values)} utterances left out: no speech found")
-        value = _mean(values)
-        low = high = None
-        if np.isfinite(value):
-            low, high = bootstrap_interval(values[:, None].tolist(), statistic)
         scores.append(
-            Score(
-                name=name,
-                value=value,
-                low=low,
-                high=high,
+            Score.of(
+                name,
+                values[:, None],
+                statistic,
                 digits=2 if name.startswith("PESQ") else 1,
                 note="; ".join(notes),
             )

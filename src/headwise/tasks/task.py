@@ -12,7 +12,8 @@ from typing_extensions import Self
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import TransformerConfig
 from headwise.tasks.outcome import Outcome
-from headwise.tasks.parts import PARTS, Part
+from headwise.tasks.parts import PARTS as PARTS
+from headwise.tasks.parts import Part as Part
 from headwise.tasks.settings import ModelSettings, Recipe
 from headwise.tasks.significance import paired_bootstrap
 from headwise.training.batching import Items
@@ -34,7 +35,7 @@ class Task(ABC):
     item_name: ClassVar[str] = "sentences"  # what `evaluate` advances by, and a test draws from
     saved: ClassVar[tuple[str, ...]] = ("tokenizer",)  # what `save` writes
     centre: ClassVar[Literal["mean", "median"]] = "mean"  # over seeds, as the paper reports it
-    macs_lengths: ClassVar[dict[str, int]]  # stack to length of the pass that MACs are told of
+    macs_lengths: ClassVar[dict[str, int]]  # see `cost_lengths`
 
     train: Items
     validation: Items
@@ -66,6 +67,11 @@ class Task(ABC):
     @abstractmethod
     def nominal_config(cls, recipe: Any) -> TransformerConfig:
         """The configuration of a recipe's model without a look at the data, to count its cost."""
+
+    @classmethod
+    def cost_lengths(cls, recipe: Any) -> dict[str, int]:
+        """Stack to length of the pass that multiply-accumulates are told of."""
+        return cls.macs_lengths
 
     @abstractmethod
     def model_config(self, settings: Any) -> TransformerConfig:

@@ -35,6 +35,7 @@ PAD, BOS, EOS, UNK = SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>")  # id
 MIN_VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)
 MASK = "<mask>"  # id 4, in tokenizers of one language
 TEXT_SPECIAL_TOKENS = (*SPECIAL_TOKENS, MASK)
+TOKENIZER = "tokenizer"  # where the folder of a run has one
 
 
 class TokenizerSettings(BaseModel):

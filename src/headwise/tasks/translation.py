@@ -22,12 +22,12 @@ from headwise.tasks.corpora import Corpus, CorpusSettings, InterfaceStringsCorpu
 from headwise.tasks.metrics import TranslationEvaluation, compare_to_baseline, score
 from headwise.tasks.outcome import Outcome, Sample, Score
 from headwise.tasks.pairs import TranslationDataset, TranslationItem, collate
+from headwise.tasks.parts import PARTS
 from headwise.tasks.settings import ModelSettings, Recipe
-from headwise.tasks.task import PARTS, Advance, Items, Task
-from headwise.tasks.tokenization import TokenizerSettings, TranslationTokenizer
+from headwise.tasks.task import Advance, Items, Task
+from headwise.tasks.tokenization import TOKENIZER, TokenizerSettings, TranslationTokenizer
 from headwise.tasks.translating import translate
 
-TOKENIZER = "tokenizer"
 _SAMPLES = 24
 
 
@@ -100,11 +100,11 @@ class Translation(Task):
                 f"{tokenizer.source_vocab_size:,} source and {tokenizer.target_vocab_size:,} "
                 f"target subwords"
             )
-        self.notes = {"Data": origin}
+        self.notes = {"corpus": origin}
         for part in parts:
             name, _, words = part.partition(": ")
-            self.notes[name.capitalize()] = words
-        self.notes["Vocabulary"] = vocabulary
+            self.notes[name] = words
+        self.notes["vocabulary"] = vocabulary
 
     @classmethod
     def prepare(cls, recipe: TranslationRecipe, folder: Path | None = None) -> Self:
