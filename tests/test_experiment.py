@@ -10,7 +10,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from headwise import comparison, experiment
-from headwise.analysis.results import Comparison, RunResult
+from headwise.analysis.results import Benchmark, Comparison, RunResult
 from headwise.comparison import compare_systems
 from headwise.experiment import (
     FolderError,
@@ -394,3 +394,43 @@ def test_step_times_are_of_the_kept_models(compared, file, monkeypatch):
     assert all(torch.equal(tensor, state[name].cpu()) for name, tensor in kept.items())
     assert seen["gates"]["mae"].period == 2
     assert 1 <= len(seen["batches"]) <= 3
+
+
+# Several data sets
+
+
+@pytest.fixture(scope="module")
+def benchmark(world):
+    """Two systems on two data sets, and where."""
+    changes = [
+        "datasets.some={validation_fraction: 0.3}",
+        "datasets.others={test_fraction: 0.3}",
+    ]
+    file = load_recipe(str(world / "numerals.yaml"), changes)
+    folder = world / "benchmark"
+    datasets = file.dataset_names
+    systems = ["standard", "moa"]
+    found = compare_systems(file, systems, [1], folder, "", QUIET, datasets=datasets)
+    return found, folder
+
+
+def test_a_comparison_goes_through_all_data_sets(benchmark):
+    found, folder = benchmark
+    assert list(found.comparisons) == ["some", "others"]
+    for name, of_dataset in found.comparisons.items():
+        assert [system.name for system in of_dataset.systems] == ["standard", "moa"]
+        assert contents(folder / name) >= {"comparison.yaml", "standard-seed1", "moa-seed1"}
+    losses = {c.systems[0].runs[0].validation_loss for c in found.comparisons.values()}
+    assert len(losses) == 2
+    assert Benchmark.model_validate_json(found.model_dump_json()) == found
+
+
+def test_what_is_wrong_with_a_data_set_is_found_before_any_is_trained(world, monkeypatch):
+    monkeypatch.setattr(experiment, "run_training", None)
+    changes = ["datasets.right={}", "datasets.wrong={train: {source: none, target: none}}"]
+    file = load_recipe(str(world / "numerals.yaml"), changes)
+    with pytest.raises(ValueError, match="none"):
+        compare_systems(
+            file, ["standard"], [1], world / "never", "", QUIET, datasets=file.dataset_names
+        )
+    assert not list(world.glob("never/*/standard-seed1"))

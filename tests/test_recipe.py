@@ -279,6 +279,46 @@ def test_the_command_line_wins_over_a_systems_changes(small):
     assert file.system("mae").model.attention == "mae"
 
 
+@pytest.mark.parametrize(
+    "changes", [["model={embed_dim: 32}"], ["model={embed_dim: 32}", "training={max_steps: 3}"]]
+)
+def test_a_whole_part_on_the_command_line_leaves_what_systems_change_in_it(small, changes):
+    file = load_recipe(small, changes)
+    mae = file.system("mae")
+    assert (mae.model.embed_dim, mae.model.attention, mae.model.dropout) == (32, "mae", 0.1)
+    assert file.system("standard").model.attention == "standard"
+    assert mae.training.max_steps == 7
+
+
+def test_a_data_set_is_the_recipe_with_its_changes(tmp_path):
+    path = tmp_path / "languages.yaml"
+    path.write_text(
+        """
+        data: {corpus: interface-strings, max_length: 20}
+        training: {max_steps: 1}
+        systems: {standard: {}, mae: {model: {attention: mae}}}
+        datasets:
+          french: {}
+          german: {language: de, max_length: 30}
+          mine: {corpus: files, train: {source: a, target: b}}
+        seeds: [1, 2]
+        """
+    )
+    file = load_recipe(str(path), ["data.max_ratio=2"])
+    assert file.dataset_names == ["french", "german", "mine"]
+    german = file.system("mae", "german")
+    assert (german.data.language, german.data.max_length, german.data.max_ratio) == ("de", 30, 2)
+    assert german.model.attention == "mae"
+    assert (german.systems, german.datasets, german.seeds) == ({}, {}, [])
+    assert file.system(None, "french").data.max_length == 20
+    # The keys of one kind of corpus are not those of another.
+    assert file.system("standard", "mine").data.max_length is None
+    with pytest.raises(RecipeError, match=r"there is no data set 'germna' .* mean 'german'"):
+        file.system("mae", "germna")
+    with pytest.raises(RecipeError, match=r"data set german:\n  data\.language"):
+        load_recipe(str(path), ["datasets.german.language=xx"])
+
+
 def test_a_path_under_systems_changes_that_system_alone(small):
     file = load_recipe(small, ["systems.mae.training.max_steps=9"])
     assert file.system("mae").training.max_steps == 9

@@ -232,7 +232,7 @@ def train(
 ) -> None:
     """Train one system and evaluate it; goes on where it was stopped."""
     with _clear_errors("The same command goes on from here."):
-        from headwise.experiment import claim_folder, is_main_process, prepare_task, train_system
+        from headwise.experiment import is_main_process, prepare_task, train_system
         from headwise.recipe import load_recipe
 
         _quiet()
@@ -242,7 +242,6 @@ def train(
         parts = [Path(recipe).stem, *([dataset] if dataset else []), name]
         folder = output or Path("runs") / "-".join(parts)
         console = Console(quiet=not is_main_process())
-        claim_folder(folder, chosen)
         task = prepare_task(chosen, folder, console)
         result = train_system(chosen, name, folder, task, console)
         scores = "  ".join(str(score) for score in result.scores)
@@ -261,7 +260,7 @@ def evaluate(
     """Score a finished run on a part of its data, with 95% intervals."""
     with _clear_errors():
         from headwise.experiment import evaluate as evaluate_run
-        from headwise.experiment import open_run
+        from headwise.experiment import is_other_data, open_run
         from headwise.tasks.catalogue import task_class
         from headwise.tasks.parts import PARTS
 
@@ -271,6 +270,8 @@ def evaluate(
         recipe, model = open_run(run, changes or [])
         task = task_class(recipe.task).prepare(recipe, run)
         items, console = getattr(task, part), Console()
+        if is_other_data(task, run) or is_other_data(task, run.resolve().parent):
+            console.print("these are not the data that the run was trained on", style="yellow")
         outcome = evaluate_run(model, task, items, recipe.evaluation, console, run.name)
         console.print(f"{part}: {len(items):,} {task.item_name}", highlight=False)
         for score in outcome.scores:

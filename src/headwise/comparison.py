@@ -24,7 +24,6 @@ from headwise.analysis.results import (
 from headwise.analysis.speed import relative_step_times
 from headwise.experiment import (
     batches,
-    claim_folder,
     is_main_process,
     prepare_task,
     read_outcome,
@@ -41,14 +40,16 @@ from headwise.training.run import MODEL
 _SAMPLES = 12
 
 
-class _Trained(NamedTuple):
-    """All runs of a comparison on one data set."""
+class _Experiment(NamedTuple):
+    """What is to be compared on one data set, and where."""
 
     folder: Path
     task: Task
     recipes: dict[str, Recipe]  # by system
-    matched: dict[str, str]
-    runs: dict[str, list[RunResult]]  # by system, a run for each seed
+    matched: dict[str, str]  # what --match chose for them, in words
+
+
+Runs = dict[str, list[RunResult]]  # by system, a run for each seed
 
 
 def compare_systems(
@@ -79,17 +80,22 @@ def compare_systems(
     """
     file.check_comparable()
     places = {name: folder / name for name in datasets} if datasets else {None: folder}
-    trained = {
-        dataset: _train(file, systems, seeds, place, console, dataset, match)
+    # All data are read before anything is trained: what is wrong with the last is found at once.
+    experiments = {
+        dataset: _prepare(file, systems, place, console, dataset, match)
         for dataset, place in places.items()
+    }
+    runs = {
+        dataset: _train(experiment, seeds, console, dataset)
+        for dataset, experiment in experiments.items()
     }
     if dist.is_initialized():
         dist.destroy_process_group()  # from here on the main process works alone
     if not is_main_process():
         return None
     comparisons = {
-        dataset: _summary(file, of_dataset, dataset, command)
-        for dataset, of_dataset in trained.items()
+        dataset: _summary(file, experiment, runs[dataset], dataset, command)
+        for dataset, experiment in experiments.items()
     }
     if not datasets:
         return comparisons[None]
@@ -97,40 +103,53 @@ def compare_systems(
     return Benchmark(title=title, comparisons={str(name): c for name, c in comparisons.items()})
 
 
-def _train(
+def _prepare(
     file: RecipeFile,
     systems: Sequence[str],
-    seeds: Sequence[int],
     folder: Path,
     console: Console,
     dataset: str | None,
     match: bool,
-) -> _Trained:
+) -> _Experiment:
     recipes = {name: file.system(name, dataset) for name in systems}
-    # Other systems and seeds may join later, but on the same data and vocabularies.
-    claim_folder(folder, file.system(None, dataset), stamp_name="comparison.yaml")
     if dataset is not None:
         console.print(dataset, style="bold", highlight=False, markup=False)
-    task = prepare_task(next(iter(recipes.values())), folder, console)
+    # Other systems and seeds may join later, but on the same data and vocabularies.
+    task = prepare_task(
+        next(iter(recipes.values())),
+        folder,
+        console,
+        claimed=file.system(None, dataset),
+        stamp_name="comparison.yaml",
+    )
     matched: dict[str, str] = {}
     if match:
         recipes, matched = _match_parameters(recipes, task)
         for name, choice in matched.items():
             console.print(f"{name}: {choice}", style="dim", highlight=False, markup=False)
-    runs: dict[str, list[RunResult]] = {name: [] for name in systems}
+    return _Experiment(folder, task, recipes, matched)
+
+
+def _train(
+    experiment: _Experiment, seeds: Sequence[int], console: Console, dataset: str | None
+) -> Runs:
+    runs: Runs = {name: [] for name in experiment.recipes}
     for seed in seeds:
-        for name, recipe in recipes.items():
-            recipe = with_seed(recipe, seed)
+        for name, recipe in experiment.recipes.items():
+            folder = experiment.folder / f"{name}-seed{seed}"
+            label = f"{dataset} {name}" if dataset else name
             runs[name].append(
-                train_system(recipe, name, folder / f"{name}-seed{seed}", task, console)
+                train_system(with_seed(recipe, seed), name, folder, experiment.task, console, label)
             )
-    return _Trained(folder, task, recipes, matched, runs)
+    return runs
 
 
-def _summary(file: RecipeFile, trained: _Trained, dataset: str | None, command: str) -> Comparison:
-    task, recipes, runs = trained.task, trained.recipes, trained.runs
+def _summary(
+    file: RecipeFile, experiment: _Experiment, runs: Runs, dataset: str | None, command: str
+) -> Comparison:
+    task, recipes = experiment.task, experiment.recipes
     baseline, *others = recipes
-    first = {name: trained.folder / f"{name}-seed{of[0].seed}" for name, of in runs.items()}
+    first = {name: experiment.folder / f"{name}-seed{of[0].seed}" for name, of in runs.items()}
     outcomes = {name: read_outcome(run) for name, run in first.items()}
     times = _step_times(recipes, first, task)
     tests = {
@@ -150,7 +169,7 @@ def _summary(file: RecipeFile, trained: _Trained, dataset: str | None, command: 
                 runs=runs[name],
                 relative_step_time=times[name],
                 paired_test=tests.get(name),
-                matched=trained.matched.get(name, ""),
+                matched=experiment.matched.get(name, ""),
             )
             for name in recipes
         ],

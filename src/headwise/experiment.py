@@ -60,27 +60,47 @@ class FolderError(ValueError):
     """An output folder that holds something else; the message says what."""
 
 
-def prepare_task(recipe: Recipe, folder: Path, console: Console) -> Task:
+def prepare_task(
+    recipe: Recipe,
+    folder: Path,
+    console: Console,
+    *,
+    claimed: Recipe | None = None,
+    stamp_name: str = RECIPE,
+) -> Task:
     """Read a recipe's data and learn what encodes them, or load what `folder` has.
 
+    Args:
+        recipe: says which data.
+        folder: becomes that of `claimed`, once the data have been read.
+        console: for facts about the data.
+        claimed: by default the recipe; a comparison's folder is that of several.
+        stamp_name: as in `claim_folder`.
+
     Raises:
-        FolderError: the runs in `folder` were started on other data.
+        FolderError: the runs in `folder` were started on other data, or it is of something else.
     """
+    claimed = claimed or recipe
+    check_folder(folder, claimed, stamp_name)
     task = task_class(recipe.task).prepare(recipe, folder)
     for label, words in task.notes.items():
         console.print(f"{label}: {words}", style="dim", highlight=False, markup=False)
-    stamp = folder / CORPUS
-    digest = task.digest()
-    if stamp.is_file():
-        if stamp.read_text(encoding="utf-8").strip() != digest:
-            raise FolderError(
-                f"{folder} holds runs on other data: the corpus has changed since they were "
-                f"started; use another output folder"
-            )
-    elif is_main_process():
+    if is_other_data(task, folder):
+        raise FolderError(
+            f"{folder} holds runs on other data: the corpus has changed since they were started; "
+            f"use another output folder"
+        )
+    claim_folder(folder, claimed, stamp_name)
+    if is_main_process() and not (folder / CORPUS).is_file():
         task.save(folder)
-        write_text(stamp, digest + "\n")
+        write_text(folder / CORPUS, task.digest() + "\n")
     return task
+
+
+def is_other_data(task: Task, folder: Path) -> bool:
+    """Whether the runs in a folder were started on other data than these."""
+    stamp = folder / CORPUS
+    return stamp.is_file() and stamp.read_text(encoding="utf-8").strip() != task.digest()
 
 
 def batches(
@@ -100,9 +120,17 @@ def build_model(recipe: Recipe, task: Task) -> HeadwiseModel:
 
 
 def train_system(
-    recipe: Recipe, name: str, folder: Path, task: Task, console: Console
+    recipe: Recipe, name: str, folder: Path, task: Task, console: Console, label: str = ""
 ) -> RunResult:
     """Train and evaluate one system in `folder`, from wherever an earlier start got to.
+
+    Args:
+        recipe: of the system.
+        name: of the system.
+        folder: of the run.
+        task: the recipe's data.
+        console: for the bars.
+        label: what they call the run; by default the name.
 
     Raises:
         FolderError: the folder is that of another run.
@@ -123,12 +151,12 @@ def train_system(
         recipe.training,
         folder,
         measure=task.measure,
-        label=name,
+        label=label or name,
         console=console,
     )
     model = run.model
     assert isinstance(model, HeadwiseModel)
-    outcome = evaluate(model, task, task.test, recipe.evaluation, console, name)
+    outcome = evaluate(model, task, task.test, recipe.evaluation, console, label or name)
     result = RunResult(
         system=name,
         seed=recipe.training.seed,
@@ -297,14 +325,25 @@ def claim_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None
     A comparison stamps its folder with another name than a run does.
 
     Raises:
+        FolderError: as `check_folder` does.
+    """
+    check_folder(folder, recipe, stamp_name)
+    if is_main_process() and not (folder / stamp_name).is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / stamp_name, to_yaml(recipe))
+
+
+def check_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None:
+    """Find out whether `folder` is, or can become, that of this recipe's run.
+
+    Raises:
         FolderError: it holds the run of another recipe (says how they differ), or other things.
     """
-    text = to_yaml(recipe)
     stamp = folder / stamp_name
     if not is_main_process():
         return
     if stamp.is_file():
-        changed = differences(with_defaults(stamp.read_text(encoding="utf-8")), text)
+        changed = differences(with_defaults(stamp.read_text(encoding="utf-8")), to_yaml(recipe))
         changed = [line for line in changed if not line.startswith("description:")]
         if changed:
             raise FolderError(
@@ -321,8 +360,6 @@ def claim_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None
         raise FolderError(
             f"{folder} holds other things ({shown}) and no {stamp_name}: use another output folder"
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(stamp, text)
 
 
 def is_main_process() -> bool:

@@ -133,6 +133,7 @@ def _nested(
             title = f"{path}, {kind}" if kind else path
             told[member] = title
             own = _own(member, _SHARED.get(path), tuple(common))
+            own = dict(sorted(own.items(), key=lambda item: item[0] != _telling_field(member)))
             if own:
                 sections.append(Section(title, _keys(path, own)))
             sections += _nested(path, member, told=told)
@@ -173,14 +174,20 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
     return [model for part in get_args(annotation) for model in _models(part)]
 
 
-def _kind(settings: type[BaseModel]) -> str | None:
-    """What tells a member of a union from the others, as `corpus: files`."""
+def _telling_field(settings: type[BaseModel]) -> str | None:
+    """The field that tells a member of a union from the others."""
     for name, field in settings.model_fields.items():
         if field.default is not PydanticUndefined and get_args(field.annotation) == (
             field.default,
         ):
-            return f"{name}: {field.default}"
+            return name
     return None
+
+
+def _kind(settings: type[BaseModel]) -> str | None:
+    """What tells a member of a union from the others, as `corpus: files`."""
+    name = _telling_field(settings)
+    return None if name is None else f"{name}: {settings.model_fields[name].default}"
 
 
 def _default(field: FieldInfo) -> str:

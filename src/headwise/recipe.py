@@ -109,7 +109,10 @@ class RecipeFile:
                 # The keys of one kind of corpus are not those of another.
                 other = "corpus" in changes and changes["corpus"] != before.get("corpus")
                 base[part] = _merge({} if other else before, changes)
-        changes = [change for change in self._changes if change[0][0] not in lists]
+        # A change of a whole part is in the base already, and leaves what systems change in it.
+        changes = [
+            (keys, value) for keys, value in self._changes if keys[0] not in lists and len(keys) > 1
+        ]
         where = f", system {system}" if system else ""
         where += f", data set {dataset}" if dataset else ""
         return _validate(self.name + where, _assign(base, changes))

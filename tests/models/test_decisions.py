@@ -5,7 +5,8 @@ import tiny
 import torch
 from tiny import MOA, PLANS, tokens
 
-from headwise.models.decisions import decisions
+from headwise.models.causal_lm import CausalLM, CausalLMConfig
+from headwise.models.decisions import decisions, decisions_by_position
 from headwise.models.sites import attention_sites
 
 
@@ -46,3 +47,23 @@ def test_an_error_inside_leaves_no_hooks():
     with pytest.raises(KeyError), decisions(made):
         raise KeyError
     assert not any(module._forward_hooks for module in made.modules())
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_positions_are_told_of_where_systems_decide_for_each(training):
+    plan = {"decoder_self": [{"system": "agreement", "layers": [0]}, {**MOA, "layers": [1]}]}
+    plan["decoder_self"].append({"system": "weighted", "layers": [2]})  # for none in particular
+    config = CausalLMConfig(
+        tiny.VOCABULARY, embed_dim=16, num_heads=4, ffn_dim=24, layers=3, attention=plan
+    )
+    made = CausalLM(config).train(training)
+    ids = tokens(2, 5)
+    decided = decisions_by_position(made, input_ids=ids)
+    assert {place.layer for place in decided} <= {0, 1}
+    moa = next(each for place, each in decided.items() if place.layer == 1)
+    assert moa.kind == "choices" and moa.weights.shape[:2] == (2, 5)
+    assert made.training == training and not moa.weights.requires_grad
+    with decisions(made.eval()) as noted, torch.no_grad():
+        made(input_ids=ids)
+    expected = next(each[0] for place, each in noted.items() if place.layer == 1)
+    assert torch.equal(moa.weights, expected.weights)

@@ -299,3 +299,19 @@ def test_formulas_are_what_the_flop_counter_counts(kind, plan):
 def test_lengths_of_other_stacks_are_an_error():
     with pytest.raises(ValueError, match="each stack of the model: decoder"):
         forward_macs(build("causal", "standard"), {"encoder": 3})
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_transformers_finds_embeddings_where_tokens_are_read(kind):
+    model = build(kind, "standard")
+    if kind == "speech":
+        with pytest.raises(NotImplementedError, match="SpeechEnhancer reads no tokens"):
+            model.get_input_embeddings()
+        assert model.get_output_embeddings() is None
+        return
+    embedding = model.get_input_embeddings()
+    assert embedding is getattr(model, "encoder", getattr(model, "decoder", None)).embedding
+    other = copy.deepcopy(embedding)
+    model.set_input_embeddings(other)
+    assert model.get_input_embeddings() is other
+    assert model.get_output_embeddings() is getattr(model, "lm_head", None)

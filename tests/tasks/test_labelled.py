@@ -7,9 +7,9 @@ import datasets
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from headwise.tasks.labelled import (
+from headwise.tasks.labelled import Example
+from headwise.tasks.labelled_corpora import (
     Docstrings,
-    Example,
     ExampleSettings,
     Glue,
     LabelledFiles,

@@ -73,3 +73,10 @@ def test_what_is_no_list_of_rows_is_refused(items):
 def test_different_numbers_of_items_are_refused():
     with pytest.raises(ValueError, match="2 and 1"):
         paired_bootstrap([[1.0], [2.0]], [[1.0]], mean)
+
+
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_few_items_judge_nothing(count):
+    difference, p = paired_bootstrap([[1.0]] * count, [[2.0]] * count, mean)
+    assert difference == 1.0
+    assert math.isnan(p)

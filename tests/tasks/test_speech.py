@@ -24,6 +24,7 @@ from headwise.tasks import speech, speech_scores, utterances
 from headwise.tasks.audio import AudioError
 from headwise.tasks.mixing import rms
 from headwise.tasks.recordings import Recording, Skipped, divide, read_folder
+from headwise.tasks.sources import CorpusError
 from headwise.tasks.speech import SpeechEnhancement, SpeechRecipe
 from headwise.tasks.speech_scores import pesq_score, si_sdr
 from headwise.tasks.voices import speak
@@ -373,7 +374,7 @@ def test_a_dataset_in_the_format_of_the_hub(tmp_path):
     assert all(si_sdr(*reversed(made.test.whole(index))) > 5 for index in range(5))
     with pytest.raises(AudioError, match=r"no column 'wet'; there are id, clean, noisy"):
         task({**data, "noisy_field": "wet"})
-    with pytest.raises(AudioError, match=r"split nowhere cannot be read"):
+    with pytest.raises(CorpusError, match=r"split 'nowhere'\) could not be loaded"):
         task({**data, "train_split": "nowhere"})
 
 

@@ -54,7 +54,7 @@ def test_only_kept_checkpoints_can_be_averaged():
         ("weight_decay", -0.1),
         ("clip_norm", -1),
         ("precision", "fp8"),
-        ("schedule", "cosine"),
+        ("schedule", "cosin"),
         ("seed", -1),
         ("evaluate_every", 0),
         ("log_every", 0),
@@ -69,10 +69,15 @@ def test_only_kept_checkpoints_can_be_averaged():
         ("branches", {"warmup_steps": 0}),
         ("branches", {"freeze_last": -1}),
         ("branches", {"freeze": 5}),
-        ("optimizer", "adam"),
+        ("optimiser", "adam"),
     ],
 )
 def test_values_outside_their_range_and_unknown_keys_are_errors(key, value):
     with pytest.raises(ValidationError) as caught:
         TrainingSettings(**{"max_steps": 5, key: value})
     assert caught.value.errors()[0]["loc"][0] == key
+
+
+def test_the_warm_up_may_be_a_share_of_the_run():
+    assert TrainingSettings(epochs=3, warmup_fraction=0.06).warmup(225) == 14
+    assert TrainingSettings(epochs=3, warmup_steps=7).warmup(225) == 7

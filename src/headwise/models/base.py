@@ -70,6 +70,20 @@ class HeadwiseModel(PreTrainedModel):
         (length,) = lengths.values()
         return {"input_ids": torch.ones(1, length, dtype=torch.long)}
 
+    def get_input_embeddings(self) -> nn.Module:
+        return self._token_stack().embedding
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self._token_stack().embedding = value
+
+    def _token_stack(self) -> Any:
+        """The stack that reads first, if it reads tokens."""
+        stack = getattr(self, "encoder", None) or getattr(self, "decoder", None)
+        if not hasattr(stack, "embedding"):
+            # transformers asks for embeddings in many places, and passes over this error.
+            raise NotImplementedError(f"{type(self).__name__} reads no tokens")
+        return stack
+
     def _initialize_weights(self, module: nn.Module, *_: Any) -> None:
         # In code that is not its own, transformers passes over modules without parameters of
         # their own, such as standard attention; ours spares what is loaded all by itself.

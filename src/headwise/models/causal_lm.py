@@ -187,18 +187,6 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
     def get_decoder(self, modality: str | None = None) -> nn.Module:
         return self.decoder
 
-    def get_input_embeddings(self) -> nn.Module:
-        return self.decoder.embedding
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.decoder.embedding = value
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        self.lm_head = new_embeddings
-
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
         """As in transformers; words in bands of their frequencies cannot be added to."""
         if self.config.adaptive_cutoffs is not None:

@@ -13,8 +13,9 @@ from headwise.models.base import (
     HeadwiseOutput,
     sum_losses,
     total_cross_entropy,
+    total_squared_error,
 )
-from headwise.models.config import TransformerConfig
+from headwise.models.config import StackConfig
 from headwise.models.transformer import AuxiliaryLoss, Encoder, token_embedding
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -24,12 +25,11 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class SequenceClassifierConfig(TransformerConfig):
+class SequenceClassifierConfig(StackConfig):
     """An encoder, pooled to one vector per sequence, and a perceptron with one hidden layer.
 
     Args:
         vocab_size: number of tokens.
-        layers: depth of the encoder.
         classes: names of the classes, in the order of the outputs; or give `num_labels`.
         problem: `classification`, or `regression` to one number.
         pooling: what stands for the sequence: the `mean` of the top layer over its tokens, or the
@@ -37,24 +37,19 @@ class SequenceClassifierConfig(TransformerConfig):
         hidden_dim: width of the perceptron's hidden layer; `embed_dim` if None.
         activation: of the hidden layer: `tanh`, `relu` or `sigmoid`.
         pad_token_id, bos_token_id, eos_token_id: special tokens.
-        embed_dim, num_heads, ffn_dim, attention, norm, dropout, attention_dropout, ffn_dropout:
-            see `TransformerConfig`; `dropout` is that of the hidden layer too.
+        layers, embed_dim, num_heads, ffn_dim, attention, norm, dropout, attention_dropout,
+            ffn_dropout: see `TransformerConfig`; `dropout` is that of the hidden layer too.
 
     Raises:
         ValueError: sizes or plans that do not fit together.
     """
 
     model_type = "headwise-sequence-classifier"
-    attribute_map = {  # noqa: RUF012
-        "hidden_size": "embed_dim",
-        "num_attention_heads": "num_heads",
-        "num_hidden_layers": "layers",
-    }
+    site = "encoder_self"
 
     def __init__(
         self,
         vocab_size: int = 32_000,
-        layers: int = 6,
         classes: Sequence[str] | None = None,
         problem: str = "classification",
         pooling: str = "mean",
@@ -81,7 +76,6 @@ class SequenceClassifierConfig(TransformerConfig):
         elif problem == "regression":
             kwargs.setdefault("num_labels", 1)
         self.vocab_size = vocab_size
-        self.layers = layers
         self.problem = problem
         self.pooling = pooling
         self.hidden_dim = hidden_dim
@@ -97,9 +91,6 @@ class SequenceClassifierConfig(TransformerConfig):
                 f"problem is 'regression', but there are {self.num_labels} classes: a regression "
                 f"gives one number; leave classes and num_labels out"
             )
-
-    def depths(self) -> dict[str, int]:
-        return {"encoder_self": self.layers}
 
 
 class SequenceClassifier(HeadwiseModel):
@@ -182,17 +173,6 @@ class SequenceClassifier(HeadwiseModel):
 
     def head_macs(self, lengths: Mapping[str, int]) -> int:
         return self.hidden.weight.numel() + self.classifier.weight.numel()
-
-
-def total_squared_error(predicted: Tensor, labels: Tensor) -> Tensor:
-    """Squared error summed over all labels that are not -100, in float32 at least.
-
-    >>> total_squared_error(torch.tensor([1.0, 2.0]), torch.tensor([4.0, -100.0]))
-    tensor(9.)
-    """
-    dtype = torch.promote_types(predicted.dtype, torch.float32)
-    errors = predicted.to(dtype) - labels.to(dtype)
-    return errors.masked_fill(labels == -100, 0.0).square().sum()
 
 
 def _mean(encoded: Tensor, padding: Tensor | None) -> Tensor:

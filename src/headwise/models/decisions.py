@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from headwise.heads.system import AttentionOutput, Routing
 from headwise.models.sites import AttentionSite, attention_sites
@@ -45,6 +46,31 @@ def decisions(model: nn.Module) -> Iterator[dict[AttentionSite, list[Routing]]]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+@torch.no_grad()
+def decisions_by_position(model: nn.Module, **inputs: Tensor) -> dict[AttentionSite, Routing]:
+    """What a pass decides for each of its positions, in evaluation mode.
+
+    Args:
+        model: of one stack.
+        inputs: of its forward; the first is `(batch, time, ...)`.
+
+    Returns:
+        For each site whose system decides for every position by itself, the decisions, their
+        weights `(batch, time, experts)`.
+    """
+    batch, time = next(iter(inputs.values())).shape[:2]
+    training = model.training
+    model.eval()
+    with decisions(model) as decided:
+        model(**inputs)
+    model.train(training)
+    return {
+        site: made
+        for site, (made, *_) in decided.items()
+        if made.weights.dim() == 3 and made.weights.shape[:2] == (batch, time)
+    }
 
 
 def _detached(routing: Routing) -> Routing:

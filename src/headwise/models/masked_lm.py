@@ -132,18 +132,6 @@ class MaskedLM(HeadwiseModel):
         weights = self.transform.weight.numel() + self.lm_head.weight.numel()
         return lengths["encoder"] * weights
 
-    def get_input_embeddings(self) -> nn.Module:
-        return self.encoder.embedding
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.encoder.embedding = value
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        self.lm_head = new_embeddings
-
 
 AutoConfig.register(MaskedLMConfig.model_type, MaskedLMConfig)
 AutoModelForMaskedLM.register(MaskedLMConfig, MaskedLM)

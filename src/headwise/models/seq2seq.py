@@ -161,18 +161,6 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
     def get_decoder(self) -> nn.Module:
         return self.decoder
 
-    def get_input_embeddings(self) -> nn.Module:
-        return self.encoder.embedding
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.encoder.embedding = value
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        self.lm_head = new_embeddings
-
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
         """As in transformers, for a joint vocabulary; of two it would not be clear which."""
         if self.config.share_embeddings != "all":

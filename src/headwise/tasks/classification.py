@@ -4,11 +4,11 @@ The model begins from drawn weights, or from the encoder of a masked language mo
 has trained (`model.pretrained`): then sizes, attention and vocabulary are those of that model, and
 only what stands on top of the encoder is drawn.
 
-Its pieces are in files of their own: reading (`tasks.labelled`), encoding (`tasks.examples`) and
-pretrained encoders (`tasks.pretrained`).
+Its pieces are in files of their own: data (`tasks.labelled_corpora`, `tasks.labelled_sources`,
+`tasks.glue`, `tasks.docstrings`, `tasks.labelled`), encoding (`tasks.examples`), pretrained
+encoders (`tasks.pretrained`) and pictures (`tasks.predictions`).
 """
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -24,24 +24,19 @@ from headwise.models.classifier import SequenceClassifier, SequenceClassifierCon
 from headwise.models.plan import layer_specs
 from headwise.tasks.encoded import pad
 from headwise.tasks.examples import ClassificationItem, Examples
-from headwise.tasks.labelled import (
+from headwise.tasks.labelled import Example, Labelled
+from headwise.tasks.labelled_corpora import (
     Docstrings,
-    Example,
     ExampleSettings,
-    Labelled,
     known_classes,
     load_labelled,
 )
-from headwise.tasks.outcome import Outcome, Picture, Sample, Score
-from headwise.tasks.pretrained import (
-    TOKENIZER,
-    load_encoder,
-    pretrained_config,
-    pretrained_tokenizer,
-)
+from headwise.tasks.outcome import Outcome, Picture, Sample, Score, spread
+from headwise.tasks.predictions import draw_confusions, draw_predictions
+from headwise.tasks.pretrained import load_encoder, pretrained_config, pretrained_tokenizer
 from headwise.tasks.settings import EvaluationSettings, ModelSettings, Recipe
-from headwise.tasks.significance import bootstrap_interval
-from headwise.tasks.task import Advance, Items, Task
+from headwise.tasks.task import Advance, Items
+from headwise.tasks.text_task import TextTask
 from headwise.tasks.tokenization import TextTokenizer, TextTokenizerSettings
 
 _SAMPLES = 12
@@ -144,7 +139,7 @@ class ClassificationRecipe(Recipe):
 # --- the task ---------------------------------------------------------------------------------
 
 
-class Classification(Task):
+class Classification(TextTask):
     """Labelled texts, encoded.
 
     Args:
@@ -159,7 +154,6 @@ class Classification(Task):
     item_name = "examples"
     centre: ClassVar[Literal["mean", "median"]] = "median"  # as TIM's table 2
     macs_lengths = {"encoder": 128}  # noqa: RUF012
-    saved = (TOKENIZER,)
 
     train: Examples
     validation: Examples
@@ -177,7 +171,7 @@ class Classification(Task):
             Examples(examples, tokenizer, self.classes, max_length)
             for examples in (labelled.train, labelled.validation, test)
         )
-        self.notes = {**labelled.notes, "vocabulary": f"{tokenizer.vocab_size:,} subwords"}
+        self.notes = {**labelled.notes, "vocabulary": self.vocabulary()}
         cut = self.train.cut + self.validation.cut + self.test.cut
         if cut:
             self.notes["cut"] = f"{cut:,} examples of more than {max_length} subwords"
@@ -190,18 +184,14 @@ class Classification(Task):
     @classmethod
     def prepare(cls, recipe: Any, folder: Path | None = None) -> Self:
         labelled = cls.load(recipe.data)
-        if folder is not None and (folder / TOKENIZER).is_dir():
-            tokenizer = TextTokenizer.load(folder / TOKENIZER)
-        elif recipe.model.pretrained is not None:
+        tokenizer = cls.kept_tokenizer(folder)
+        if tokenizer is None and recipe.model.pretrained is not None:
             tokenizer = pretrained_tokenizer(recipe.model.pretrained)
-        else:
+        if tokenizer is None:
             texts = [text for example in labelled.train for text in example[:2] if text]
             settings = recipe.tokenizer or TextTokenizerSettings()
             tokenizer = TextTokenizer.train(texts, settings)
         return cls(labelled, tokenizer, recipe.data.max_length)
-
-    def save(self, folder: Path) -> None:
-        self.tokenizer.save(folder / TOKENIZER)
 
     def digest(self) -> str:
         return self.labelled.digest()
@@ -220,12 +210,9 @@ class Classification(Task):
 
     def model_config(self, settings: ClassificationModel) -> SequenceClassifierConfig:
         return settings.config(
-            vocab_size=self.tokenizer.vocab_size,
             classes=self.classes,
             problem="regression" if self.classes is None else "classification",
-            pad_token_id=self.tokenizer.pad_token_id,
-            bos_token_id=self.tokenizer.bos_token_id,
-            eos_token_id=self.tokenizer.eos_token_id,
+            **self.token_ids(),
         )
 
     def build_model(self, settings: ModelSettings) -> HeadwiseModel:
@@ -270,16 +257,8 @@ class Classification(Task):
             of_set = items[start : start + size]
             start += size
             for score, statistic in self._statistics():
-                low, high = bootstrap_interval(of_set, statistic)
-                scores.append(
-                    Score(
-                        name=f"{score}, {name}" if name else score,
-                        value=statistic(np.array(of_set)),
-                        low=low,
-                        high=high,
-                        note=self._note(of_set),
-                    )
-                )
+                label = f"{score}, {name}" if name else score
+                scores.append(Score.of(label, of_set, statistic, note=self._note(of_set)))
         outputs = [self._in_words(number) for number in predicted]
         return Outcome(
             scores=scores,
@@ -339,8 +318,8 @@ class Classification(Task):
     def _pictures(self, items: Sequence[Sequence[float]]) -> list[Picture]:
         rows = np.array(items)
         if self.classes is None:
-            return [_scatter(rows)]
-        return [_confusions(rows, self.classes)] if len(self.classes) <= _MOST_CLASSES else []
+            return [draw_predictions(rows)]
+        return [draw_confusions(rows, self.classes)] if len(self.classes) <= _MOST_CLASSES else []
 
 
 # --- scores -----------------------------------------------------------------------------------
@@ -383,56 +362,11 @@ def spearman(rows: np.ndarray) -> float:
 
 def _samples(examples: Sequence[Example], outputs: Sequence[str]) -> list[Sample]:
     """A dozen examples, spread over the part."""
-    step = max(1, len(examples) // _SAMPLES)
     samples = []
-    for index in range(0, len(examples), step)[:_SAMPLES]:
+    for index in spread(range(len(examples)), _SAMPLES):
         example = examples[index]
         given = {"Text": example.text}
         if example.pair is not None:
             given["Second text"] = example.pair
         samples.append(Sample(given={**given, "Label": str(example.label)}, made=outputs[index]))
     return samples
-
-
-def _confusions(rows: np.ndarray, classes: Sequence[str]) -> Picture:
-    """How often examples of one class are taken for another."""
-    counts = np.zeros((len(classes), len(classes)))
-    np.add.at(counts, (rows[:, 0].astype(int), rows[:, 1].astype(int)), 1)
-    shares = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    side = 2.4 + 0.42 * len(classes)
-    figure, axes = _axes(side + 0.8, side)
-    axes.imshow(shares, cmap="Blues", vmin=0, vmax=100)
-    axes.set_xticks(range(len(classes)), classes, rotation=45, ha="right")
-    axes.set_yticks(range(len(classes)), classes)
-    axes.set_xlabel("predicted")
-    axes.set_ylabel("label")
-    for (row, column), share in np.ndenumerate(shares):
-        colour = "white" if share > 60 else "black"
-        axes.text(column, row, f"{share:.0f}", ha="center", va="center", color=colour, fontsize=8)
-    caption = "Of 100 test examples with the label at the left, how many are taken for what."
-    return Picture.of("Confusions", _png(figure), caption)
-
-
-def _scatter(rows: np.ndarray) -> Picture:
-    """Predictions over labels."""
-    figure, axes = _axes(4.2, 4.2)
-    axes.scatter(rows[:, 0], rows[:, 1], s=8, alpha=0.4, linewidths=0)
-    ends = [rows[:, 0].min(), rows[:, 0].max()]
-    axes.plot(ends, ends, color="grey", linewidth=1)
-    axes.set_xlabel("label")
-    axes.set_ylabel("predicted")
-    caption = "Each test example; on the line, the prediction is the label."
-    return Picture.of("Predictions", _png(figure), caption)
-
-
-def _axes(width: float, height: float) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure  # imported here: it takes a second
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.add_subplot()
-
-
-def _png(figure: Any) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
-    return buffer.getvalue()

@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from headwise.tasks.parts import Part
-from headwise.tasks.sources import CorpusError, load_hub_split, unreadable
+from headwise.tasks.sources import CorpusError, file_content, load_hub_split, unreadable
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
@@ -204,7 +204,7 @@ def read_hub_images(
     column = dataset.select_columns([field]).cast_column(field, datasets.Image(decode=False))
     read = 0
     for number, record in enumerate(column):
-        picture = _decoded(_content(record[field]))
+        picture = _decoded(file_content(record[field]))
         if picture is None:
             broken.append(f"dataset {name!r}, split {split!r}, row {number}")
         else:
@@ -214,12 +214,3 @@ def read_hub_images(
         raise CorpusError(
             f"dataset {name!r}, split {split!r}: none of its {len(dataset):,} images can be read"
         )
-
-
-def _content(value: dict | None) -> bytes:
-    """The file of a record's image, in the record or beside it."""
-    if value is None:
-        return b""
-    if value["bytes"] is None and value["path"] is not None and Path(value["path"]).is_file():
-        return Path(value["path"]).read_bytes()
-    return value["bytes"] or b""

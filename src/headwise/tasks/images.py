@@ -20,7 +20,7 @@ from typing_extensions import Self
 
 from headwise.models.base import HeadwiseModel
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
-from headwise.models.decisions import decisions
+from headwise.models.decisions import decisions_by_position
 from headwise.tasks.drawing import sample_images, sheet, winner_map
 from headwise.tasks.encoded import IGNORED_LABEL
 from headwise.tasks.outcome import Outcome, Picture, Score
@@ -309,19 +309,12 @@ class Images(Task):
 
     def _pixel_weights(self, model: HeadwiseModel, ids: Tensor) -> dict[int, Tensor]:
         """By layer, `(images, height, width, experts)`, where there are weights for each pixel."""
-        training = model.training
-        model.eval()
-        with torch.no_grad(), decisions(model) as recorded:
-            model(input_ids=ids.to(model.device))
-        model.train(training)
+        decided = decisions_by_position(model, input_ids=ids.to(model.device))
         shape = (self.raster.height, self.raster.width)
-        found = {}
-        for site, routings in recorded.items():
-            weights = routings[0].weights
-            if weights.dim() == 3 and weights.size(1) == ids.size(1):
-                # The first position reads no pixel.
-                found[site.layer] = weights[:, 1:].float().cpu().unflatten(1, shape)
-        return found
+        return {  # the first position reads no pixel
+            place.layer: made.weights[:, 1:].float().cpu().unflatten(1, shape)
+            for place, made in decided.items()
+        }
 
 
 def _chosen(part: Items, number: int) -> Tensor:

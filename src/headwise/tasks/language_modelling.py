@@ -35,7 +35,7 @@ from headwise.models.base import HeadwiseModel
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.tasks.encoded import IGNORED_LABEL, Ragged, pad
 from headwise.tasks.generating import GenerationSettings, generate_text
-from headwise.tasks.outcome import Outcome, Sample, Score
+from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.parts import PARTS
 from headwise.tasks.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.task import Advance, Items
@@ -334,9 +334,8 @@ class LanguageModelling(RunningTextTask):
     ) -> list[Sample]:
         """Lines spread over the part, cut in the middle."""
         lines = [line for line in lines_of(part.documents) if len(line.split()) >= 8]
-        step = max(1, len(lines) // max(1, evaluation.samples))
         halves = []
-        for line in lines[::step][: evaluation.samples]:
+        for line in spread(lines, evaluation.samples):
             words = line.split()
             middle = min(len(words) // 2, 32)
             halves.append((" ".join(words[:middle]), " ".join(words[middle:])))

@@ -24,7 +24,7 @@ from headwise.tasks.masking import (
     MaskingSettings,
     pack_sentences,
 )
-from headwise.tasks.outcome import Outcome, Sample, Score
+from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.parts import PARTS
 from headwise.tasks.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.task import Advance, Items
@@ -137,7 +137,7 @@ class MaskedLanguageModelling(RunningTextTask):
         """
         assert isinstance(model, MaskedLM) and isinstance(part, MaskedBlocks)
         items = np.zeros((len(part), 3))
-        shown = range(0, len(part), max(1, len(part) // _SAMPLES))[:_SAMPLES]
+        shown = spread(range(len(part)), _SAMPLES)
         samples: dict[int, Sample] = {}
         budget = max(_BATCH_TOKENS, *part.lengths)
         for batch in TokenBudgetSampler(part.lengths, budget, shuffle=False):

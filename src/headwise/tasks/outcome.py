@@ -2,7 +2,8 @@
 
 import base64
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,6 +14,8 @@ from headwise.tasks.significance import Rows, Statistic, bootstrap_interval
 # A run that diverged has NaN among its numbers; the default would write them as null, which
 # cannot be read back.
 RECORD = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
+
+Item = TypeVar("Item")
 
 
 class Score(BaseModel):
@@ -126,3 +129,12 @@ class Outcome(BaseModel):
         names = [score.name for score in self.scores]
         if len(set(names)) < len(names):
             raise ValueError(f"scores are named {names}, expected different names")
+
+
+def spread(items: Sequence[Item], number: int) -> Sequence[Item]:
+    """So many items to show, from everywhere among them; all of them where there are fewer.
+
+    >>> spread("abcdefgh", 3), spread("abc", 5), spread("abc", 0)
+    ('ace', 'abc', '')
+    """
+    return items[:: max(1, len(items) // max(1, number))][:number]

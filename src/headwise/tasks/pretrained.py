@@ -6,9 +6,7 @@ from torch import nn
 from transformers import PreTrainedConfig
 
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
-from headwise.tasks.tokenization import TextTokenizer
-
-TOKENIZER = "tokenizer"  # in the folder of a run
+from headwise.tasks.tokenization import TOKENIZER, TextTokenizer
 
 
 def model_folder(folder: Path) -> Path:

@@ -25,15 +25,9 @@ from headwise.tasks.classification import (
     ClassificationModel,
     ClassificationRecipe,
 )
-from headwise.tasks.labelled import (
-    PACKAGES,
-    ExampleLimits,
-    Labelled,
-    Row,
-    divide,
-    docstrings,
-    versions,
-)
+from headwise.tasks.docstrings import PACKAGES, docstrings, versions
+from headwise.tasks.labelled import Labelled, Row, divide
+from headwise.tasks.labelled_corpora import ExampleLimits
 from headwise.tasks.probes import (
     balanced_parts,
     bigram_shift,

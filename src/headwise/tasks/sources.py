@@ -331,10 +331,19 @@ def load_hub_split(
         return load_dataset(path, config, split=split, revision=revision)
     except (DatasetsError, OSError, ValueError, RuntimeError) as error:
         raise CorpusError(
-            f"dataset {name!r} (config {config!r}, split {split!r}) could not be loaded: {error}. "
-            "It must be a name on the Hugging Face hub or a local folder; without a network, only "
-            "local folders and datasets loaded before can be read."
+            f"dataset {name!r} (config {config!r}, split {split!r}) could not be loaded: "
+            f"{str(error).rstrip('.')}. It must be a name on the Hugging Face hub or a local "
+            "folder; without a network, only local folders and datasets loaded before can be read."
         ) from error
+
+
+def file_content(value: Mapping[str, Any] | None) -> bytes:
+    """What a column of images or sounds holds undecoded, in the record or beside it."""
+    if value is None:
+        return b""
+    if value["bytes"] is None and value["path"] is not None and Path(value["path"]).is_file():
+        return Path(value["path"]).read_bytes()
+    return value["bytes"] or b""
 
 
 def text_field(record: Mapping[str, Any], path: str, where: str, mending: str) -> str:

@@ -25,7 +25,7 @@ def draw_spectrograms(
         rate: samples per second of the sound.
 
     >>> import torch
-    >>> sounds, maps = [("noisy", torch.rand(9, 129))], [("layer 3", torch.rand(9, 2))]
+    >>> sounds, maps = [("noisy", torch.rand(9, 129))], [("layer 2", torch.rand(9, 2))]
     >>> draw_spectrograms(sounds, maps, rate=8_000)[1:4]
     b'PNG'
     """

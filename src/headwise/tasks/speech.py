@@ -5,7 +5,8 @@ Mechanisms*, https://arxiv.org/abs/2103.00336, section 4.2 and appendix A.2): ma
 short-time Fourier transform in, log magnitudes of clean speech out, learned by squared error; the
 waveform gets the phase of the noisy one.
 
-Its pieces are in files of their own: sound files (`tasks.audio`), data (`tasks.speech_corpora`,
+Its pieces are in files of their own: sound files (`tasks.audio`), data (`tasks.speech_settings`,
+`tasks.speech_sources`, `tasks.speech_corpora`,
 `tasks.recordings`, `tasks.utterances`, `tasks.mixing`, `tasks.voices`), the transform
 (`tasks.spectrum`), sounds of any length (`tasks.enhancing`), scores (`tasks.speech_scores`) and
 pictures (`tasks.spectrograms`).
@@ -23,21 +24,16 @@ from torch import Tensor
 from typing_extensions import Self
 
 from headwise.models.base import HeadwiseModel
-from headwise.models.decisions import decisions
+from headwise.models.decisions import decisions_by_position
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
 from headwise.tasks.audio import Waveform
 from headwise.tasks.enhancing import enhance
-from headwise.tasks.outcome import Outcome, Picture, Score
+from headwise.tasks.outcome import Outcome, Picture, Score, spread
+from headwise.tasks.parts import PARTS
 from headwise.tasks.settings import EvaluationSettings, ModelSettings, Recipe
 from headwise.tasks.spectrograms import draw_spectrograms
 from headwise.tasks.spectrum import Spectrum
-from headwise.tasks.speech_corpora import (
-    PARTS,
-    GeneratedSpeech,
-    SpeechCorpus,
-    SpeechSettings,
-    load_speech,
-)
+from headwise.tasks.speech_corpora import SpeechCorpus, load_speech
 from headwise.tasks.speech_scores import (
     LOWEST_PESQ,
     has_pesq,
@@ -45,6 +41,7 @@ from headwise.tasks.speech_scores import (
     pesq_score,
     si_sdr,
 )
+from headwise.tasks.speech_settings import GeneratedSpeech, SpeechSettings
 from headwise.tasks.task import Advance, Items, Task
 from headwise.tasks.utterances import Frames, Utterances, collate
 
@@ -249,11 +246,10 @@ def _draw(
 ) -> list[Picture]:
     """Spectrograms of some utterances, from the noisiest on, with what the heads did below."""
     noisiness = np.nan_to_num(np.array(table["SI-SDR noisy"]), nan=np.inf)
-    order = np.argsort(noisiness, kind="stable")
-    step = max(1, len(order) // max(1, evaluation.pictures))
+    order = np.argsort(noisiness, kind="stable").tolist()
     return [
-        _draw_one(model, part, int(index), table, evaluation)
-        for index in order[::step][: evaluation.pictures]
+        _draw_one(model, part, index, table, evaluation)
+        for index in spread(order, evaluation.pictures)
     ]
 
 
@@ -283,12 +279,6 @@ def _maps(
     model: SpeechEnhancer, magnitudes: Tensor
 ) -> tuple[list[tuple[str, Tensor]], Sequence[str]]:
     """What each layer's system decided for each frame, where it decides for frames."""
-    with torch.no_grad(), decisions(model) as decided:
-        model(inputs=magnitudes.unsqueeze(0).to(model.device))
-    maps, kinds = [], []
-    for place, (routing, *_) in decided.items():
-        weights = routing.weights
-        if weights.dim() == 3 and weights.shape[:2] == (1, len(magnitudes)):
-            maps.append((f"layer {place.layer + 1}", weights[0]))
-            kinds.append(routing.kind)
-    return maps, sorted(set(kinds))
+    decided = decisions_by_position(model, inputs=magnitudes.unsqueeze(0).to(model.device))
+    maps = [(f"layer {place.layer}", made.weights[0]) for place, made in decided.items()]
+    return maps, sorted({made.kind for made in decided.values()})

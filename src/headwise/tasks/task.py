@@ -12,8 +12,6 @@ from typing_extensions import Self
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import TransformerConfig
 from headwise.tasks.outcome import Outcome
-from headwise.tasks.parts import PARTS as PARTS
-from headwise.tasks.parts import Part as Part
 from headwise.tasks.settings import ModelSettings, Recipe
 from headwise.tasks.significance import paired_bootstrap
 from headwise.training.batching import Items

@@ -20,7 +20,7 @@ from headwise.models.config import Seq2SeqConfig
 from headwise.models.seq2seq import Seq2SeqLM
 from headwise.tasks.corpora import Corpus, CorpusSettings, InterfaceStringsCorpus, load_corpus
 from headwise.tasks.metrics import TranslationEvaluation, compare_to_baseline, score
-from headwise.tasks.outcome import Outcome, Sample, Score
+from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.pairs import TranslationDataset, TranslationItem, collate
 from headwise.tasks.parts import PARTS
 from headwise.tasks.settings import ModelSettings, Recipe
@@ -170,7 +170,7 @@ class Translation(Task):
         ]
         samples = [
             Sample(given={"Source": sources[i], "Reference": references[i]}, made=translations[i])
-            for i in _spread(sources)
+            for i in _worth_showing(sources)
         ]
         return Outcome(scores=scores, outputs=translations, samples=samples)
 
@@ -191,8 +191,6 @@ class Translation(Task):
         return found.bleu_delta, found.bleu_p_value
 
 
-def _spread(sources: Sequence[str]) -> list[int]:
+def _worth_showing(sources: Sequence[str]) -> Sequence[int]:
     """Which sentences to show: of some length, spread over the part."""
-    candidates = [i for i, source in enumerate(sources) if len(source.split()) >= 4]
-    step = max(1, len(candidates) // _SAMPLES)
-    return candidates[::step][:_SAMPLES]
+    return spread([i for i, source in enumerate(sources) if len(source.split()) >= 4], _SAMPLES)

@@ -67,6 +67,9 @@ class TrainingSettings(BaseModel):
         default_factory=PlateauSettings, description="for schedule: plateau, when it falls"
     )
     warmup_steps: int = Field(4000, ge=0, description="steps of linear growth from zero")
+    warmup_fraction: float | None = Field(
+        None, ge=0, lt=1, description="share of the run in place of warmup_steps"
+    )
     optimizer: Literal["adam", "nesterov"] = Field(
         "adam", description="Adam, or SGD with Nesterov's momentum"
     )
@@ -116,3 +119,13 @@ class TrainingSettings(BaseModel):
                 f"at most that, or leave it out for a sixth of the run"
             )
         return self
+
+    def warmup(self, num_training_steps: int) -> int:
+        """Steps of linear growth from zero, in a run of so many.
+
+        >>> TrainingSettings(epochs=3, warmup_fraction=0.06).warmup(500)
+        30
+        """
+        if self.warmup_fraction is None:
+            return self.warmup_steps
+        return round(self.warmup_fraction * num_training_steps)

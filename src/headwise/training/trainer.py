@@ -169,6 +169,7 @@ class Trainer(transformers.Trainer):
     ) -> torch.optim.lr_scheduler.LRScheduler:
         if self.lr_scheduler is None:
             branches = self.settings.branches
+            warmup_steps = self.settings.warmup(num_training_steps)
 
             def branch_factor(step: int) -> float:
                 frozen = frozen_steps(branches, num_training_steps)
@@ -179,12 +180,12 @@ class Trainer(transformers.Trainer):
             plateau = None
             if self.settings.schedule == "plateau":
                 how = self.settings.plateau
-                plateau = Plateau(self.settings.warmup_steps, how.factor, how.patience)
+                plateau = Plateau(warmup_steps, how.factor, how.patience)
                 self.add_callback(WatchPlateau(plateau))
             self.lr_scheduler = learning_rate_scheduler(
                 optimizer or self.optimizer,
                 self.settings.schedule,
-                self.settings.warmup_steps,
+                warmup_steps,
                 num_training_steps,
                 branch_factor,
                 plateau,
