@@ -7,7 +7,10 @@ import subprocess
 import sys
 
 import numerals
+import numpy as np
 import pytest
+import soundfile
+import tiny_tasks
 from typer.testing import CliRunner
 
 from headwise import experiment
@@ -17,7 +20,10 @@ from headwise.recipe import load_recipe, shipped_recipes
 from headwise.tasks import translation
 from headwise.tasks.corpora import load_corpus
 
-COMMANDS = ("compare", "cost", "train", "evaluate", "translate", "recipes")
+COMMANDS = (
+    *("recipes", "keys", "compare", "cost", "train", "evaluate"),
+    *("translate", "generate", "enhance"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +86,88 @@ def test_a_recipe_can_be_printed_to_start_ones_own(world):
     own = world / "numerals.yaml"
     assert headwise("recipes", own).stdout == own.read_text(encoding="utf-8")
     assert "did you mean 'multi30k-en-de'?" in refused("recipes", "multi30k")
+
+
+def test_keys_are_listed_by_task():
+    shared = headwise("keys")
+    assert "training.max_steps" in shared.stdout and "images" in shared.stdout
+    images = headwise("keys", "images")
+    assert "palette.colors" in images.stdout and "training.max_steps" not in images.stdout
+    assert "did you mean 'images'?" in refused("keys", "imags")
+
+
+# Generate, enhance
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Folders of finished runs of other tasks, trained when they are asked for."""
+    found = {}
+
+    def finished(task):
+        if task not in found:
+            folder = tmp_path_factory.mktemp(task)
+            recipe = tiny_tasks.write_recipe(task, folder)
+            done = headwise("train", recipe, "--system", "mae", "--output", folder / "run")
+            assert done.exit_code == 0, done.output
+            found[task] = folder / "run"
+        return found[task]
+
+    return finished
+
+
+def test_generate_goes_on_from_each_prompt(trained):
+    run = trained("language-modelling")
+    arguments = ("generate", run, "--prompt", "one two", "--prompt", "three", "--number", "2")
+    done = headwise(*arguments)
+    assert done.exit_code == 0, done.output
+    lines = [line for line in done.stdout.split("\n") if line.startswith(("one two", "three"))]
+    assert [line.startswith("one two") for line in lines] == [True, False, True, False]
+    assert headwise(*arguments).stdout == done.stdout
+    other = headwise(*arguments, "--set", "evaluation.generation.seed=9")
+    assert other.stdout != done.stdout
+    assert "--output is not for a run of language-modelling" in refused(
+        "generate", run, "--output", "a.png"
+    )
+
+
+def test_generate_draws_images(trained, tmp_path):
+    picture = tmp_path / "drawn.png"
+    done = headwise("generate", trained("images"), "--output", picture, "--number", "3")
+    assert done.exit_code == 0, done.output
+    assert done.stdout == f"written: {picture}\n"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_generate_is_of_models_that_write_or_draw(run):
+    said = refused("generate", run, "--prompt", "one")
+    assert "is a run of translation, expected one of language-modelling or images" in said
+
+
+def test_enhance_writes_a_recording_as_long_as_the_other(trained, tmp_path):
+    noisy, clean = tmp_path / "noisy.wav", tmp_path / "clean.wav"
+    soundfile.write(noisy, 0.1 * np.random.default_rng(0).standard_normal(12_345), 44_100)
+    done = headwise("enhance", trained("speech-enhancement"), noisy, clean)
+    assert done.exit_code == 0, done.output
+    assert done.stdout == f"written: {clean}\n"
+    assert soundfile.info(clean).frames == 12_345
+    assert soundfile.info(clean).samplerate == 44_100
+
+
+@pytest.mark.parametrize("content", [b"", b"RIFF", b"no sound at all"])
+def test_enhance_of_what_is_no_sound_writes_nothing(trained, tmp_path, content):
+    noisy = tmp_path / "noisy.wav"
+    noisy.write_bytes(content)
+    said = refused("enhance", trained("speech-enhancement"), noisy, tmp_path / "clean.wav")
+    assert str(noisy) in said
+    assert {path.name for path in tmp_path.iterdir()} == {"noisy.wav"}
+
+
+def test_a_run_of_another_task_cannot_do_it(run, trained, tmp_path):
+    said = refused("enhance", run, "in.wav", "out.wav")
+    assert "is a run of translation, expected one of speech-enhancement" in said
+    said = refused("translate", trained("images"), stdin="one")
+    assert "is a run of images, expected one of translation" in said
 
 
 # Train, evaluate, translate

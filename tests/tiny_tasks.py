@@ -75,7 +75,7 @@ def classification(folder: Path) -> dict:
     rows = [f"{line}\t{'long' if len(line.split()) > 6 else 'short'}" for line in lines(120)]
     (folder / "train.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
     return {
-        "data": {"corpus": "files", "train": f"{folder}/train.tsv"},
+        "data": {"corpus": "files", "train": f"{folder}/train.tsv", "max_length": 64},
         "tokenizer": {"vocab_size": 280},
         "model": {"layers": 1, "hidden_dim": 8},
         "training": {"batch_tokens": 256},
@@ -90,7 +90,7 @@ def probing(folder: Path) -> dict:
     ]
     (folder / "length.txt").write_text("\n".join(rows) + "\n")
     return {
-        "data": {"corpus": "senteval", "file": f"{folder}/length.txt"},
+        "data": {"corpus": "senteval", "file": f"{folder}/length.txt", "max_length": 64},
         "tokenizer": {"vocab_size": 280},
         "model": {"layers": 1, "hidden_dim": 8},
         "training": {"batch_tokens": 256},

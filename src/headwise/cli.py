@@ -55,9 +55,10 @@ def start() -> None:
 def recipes(
     name: Annotated[str | None, typer.Argument(help="Print this recipe's file.")] = None,
 ) -> None:
-    """List the recipes that come with headwise, one line each; or print one to start your own."""
+    """List the recipes that come with headwise, by task; or print one to start your own."""
     with _clear_errors():
         from headwise.recipe import load_recipe, shipped_recipes
+        from headwise.tasks.catalogue import TASKS
 
         shipped = shipped_recipes()
         if name is not None:
@@ -65,8 +66,12 @@ def recipes(
             typer.echo(shipped.get(name) or Path(name).read_text(encoding="utf-8"), nl=False)
             return
         table = Table(box=None, pad_edge=False, show_header=False)
-        for each in shipped:
-            table.add_row(f"[bold]{each}", load_recipe(each).recipe.description)
+        found = {each: load_recipe(each).recipe for each in shipped}
+        for task in TASKS:
+            table.add_row(f"[underline]{task}")
+            for each, recipe in found.items():
+                if recipe.task == task:
+                    table.add_row(f"[bold]{each}", recipe.description)
         Console().print(table)
 
 

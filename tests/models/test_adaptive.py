@@ -127,6 +127,29 @@ def test_dropout_is_of_training_only():
     torch.testing.assert_close(softmax.losses(hidden, labels, embedding), expected)
 
 
+def test_dropout_is_of_the_input_and_inside_each_narrower_band():
+    embedding, softmax = parts((23, 16, [5, 12], 2), dropout=0.5)
+    hidden, _ = tensors((23, 16))
+    torch.manual_seed(0)
+    found = softmax.log_probs(hidden, embedding)
+    # By hand, with the same draws.
+    torch.manual_seed(0)
+    h = F.dropout(hidden, 0.5)
+    words = embedding.bands[0].weight
+    head = torch.cat([h @ words.T, h @ softmax.clusters.weight.T], -1).log_softmax(-1)
+    expected = [head[:, :5]]
+    for band in (1, 2):
+        narrow = F.dropout(h @ embedding.projections[band].weight, 0.5)
+        tail = (narrow @ embedding.bands[band].weight.T).log_softmax(-1)
+        expected.append(head[:, 4 + band, None] + tail)
+    torch.testing.assert_close(found, torch.cat(expected, -1))
+    # The losses of words of one band draw the same.
+    labels = torch.randint(5, 12, (7,))
+    torch.manual_seed(0)
+    losses = softmax.losses(hidden, labels, embedding)
+    torch.testing.assert_close(losses, -found[torch.arange(7), labels])
+
+
 def test_padding_has_no_embedding():
     embedding = AdaptiveEmbedding(20, 8, [5], 2, padding_idx=0)
     assert (embedding(torch.tensor([0])) == 0).all()

@@ -20,6 +20,7 @@ from headwise.tasks.examples import Examples, fitted
 from headwise.tasks.labelled import Example, Labelled
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.tokenization import TextTokenizer, TextTokenizerSettings
+from headwise.training.batching import TokenBudgetSampler
 
 SIZES = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "layers": 1}
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
@@ -119,11 +120,30 @@ def test_cut_examples_keep_their_ends_and_are_counted(tokenizer):
         assert item["input_ids"][first + 1] == eos
 
 
-def test_batches_are_not_of_one_length(tokenizer):
-    """Where the label goes with the length, they would be of one class."""
-    items = Examples(examples(20), tokenizer, ["up", "down"], 100)
-    assert set(items.lengths) == {max(items.true_lengths)}
-    assert len(set(items.true_lengths)) > 3
+def test_batches_are_of_one_size_whatever_the_lengths(tokenizer):
+    """Where the label goes with the length, those of one length would be of one class."""
+    long = Example(" ".join(WORDS * 2), None, "up")
+    for data in (examples(20), [*examples(20), long]):
+        items = Examples(data, tokenizer, ["up", "down"], 100)
+        assert len(set(items.true_lengths)) > 3 and max(items.true_lengths) < 100
+        batches = list(TokenBudgetSampler(items.lengths, 400, shuffle=False))
+        assert {len(batch) for batch in batches[:-1]} == {4}
+
+
+def test_a_batch_holds_an_example_at_least():
+    raw = {"data": {"max_length": 300}, "training": {"max_steps": 1, "batch_tokens": 256}}
+    with pytest.raises(ValueError, match=r"max_length is 300, but training.batch_tokens is 256"):
+        Classification.recipe_class.model_validate(raw)
+
+
+def test_what_is_cut_is_counted_in_the_vocabularys_tokens():
+    lines = [" ".join(WORDS)] * 3
+    for kind, unit in (("word", "words"), ("bpe", "subwords")):
+        settings = TextTokenizerSettings(type=kind, vocab_size=300)
+        task = Classification(labelled(), TextTokenizer.train(lines, settings), 8)
+        assert task.notes["cut"].endswith(f"more than 8 {unit}")
+        assert task.notes["vocabulary"].endswith(f" {unit}")
+        assert all(label == label.lower() for label in task.notes)
 
 
 def test_a_batch(tokenizer):

@@ -167,6 +167,7 @@ def test_classes_are_the_labels_of_the_training_part_sorted(tsv):
     assert labelled.classes == ["9", "10", "b"]
     assert {part: len(examples) > 15 for part, examples in labelled.test.items()} == {"": True}
     assert labelled.notes["classes"] == "9, 10, b"
+    assert "skipped" not in labelled.notes
 
 
 def test_given_parts_are_taken_as_they_are(tsv):

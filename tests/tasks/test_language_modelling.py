@@ -3,6 +3,7 @@
 import io
 import math
 import shutil
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from headwise.tasks.language_modelling import (
     collate_blocks,
     token_losses,
 )
-from headwise.tasks.texts import Texts, iterate_lines
+from headwise.tasks.texts import Texts
 from headwise.tasks.tokenization import TextTokenizer, TextTokenizerSettings
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
 from headwise.training.run import run_training
@@ -68,7 +69,7 @@ def task(tokenizer=WORDS, block_length=8):
 @pytest.mark.parametrize("length", [2, 5, 8, 1000])
 def test_every_token_is_predicted_once_from_the_one_before(length):
     blocks = TextBlocks(DOCUMENTS, WORDS, length)
-    text = [token for row in WORDS.encode(list(iterate_lines(DOCUMENTS))) for token in row]
+    text = [token for row in WORDS.encode(list(chain(*DOCUMENTS))) for token in row]
     assert [token for i in range(len(blocks)) for token in blocks[i][1:].tolist()] == text
     before = [blocks[i][0].item() for i in range(len(blocks))]
     assert before == [2, *text[length - 1 : -1 : length]][: len(blocks)]

@@ -179,10 +179,42 @@ def test_words_can_be_the_vocabulary(folder) -> None:
     labels = {label for i in range(len(task.train)) for label in task.train[i]["labels"]}
     texts = {token for i in range(len(task.train)) for token in task.train.text(i)}
     assert unknown in texts and unknown not in labels
-    assert "12 words" in task.notes["vocabulary"]
+    words = (folder / "test.txt").read_text().split()
+    known = set(task.tokenizer.tokenizer.get_vocab())
+    share = sum(word not in known for word in words) / len(words)
+    expected = f"12 words; {100 * share:.1f}% of the test part's are <unk>"
+    assert task.notes["vocabulary"] == expected and 0.2 < share < 0.8
     model = task.build_model(settings.model)
     outcome = evaluate(task, model.eval(), settings)
     assert 3 < outcome.scores[0].value < 40
+
+
+def words_recipe(folder, tmp_path, part: str, lines: list[str]) -> MaskedRecipe:
+    """A vocabulary of words, and a part of its own."""
+    (tmp_path / "own.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    settings = recipe(folder, tokenizer={"type": "word", "vocab_size": 30})
+    data = settings.data.model_copy(update={part: [tmp_path / "own.txt"]})
+    return settings.model_copy(update={"data": data, "block_length": 8})
+
+
+@pytest.mark.parametrize("part", ["validation", "test"])
+def test_a_part_without_a_word_to_hide_is_an_error(part, folder, tmp_path) -> None:
+    settings = words_recipe(folder, tmp_path, part, ["le chat", "un chien"])
+    message = rf"text files train.txt: the {part} part has no word that could be hidden, all"
+    with pytest.raises(CorpusError, match=message):
+        MaskedLanguageModelling.prepare(settings)
+
+
+def test_sequences_without_a_word_to_hide_are_left_out(folder, tmp_path) -> None:
+    """Else a resample of the test part may have nothing to predict, and no perplexity."""
+    lines = ["le chat voit un oiseau", "the cat sees a dog", "un chien aime un chat"]
+    settings = words_recipe(folder, tmp_path, "test", lines)
+    task = MaskedLanguageModelling.prepare(settings)
+    assert len(task.test) == 1 and task.tokenizer.decode([task.test.text(0)]) == [lines[1]]
+    outcome = evaluate(task, task.build_model(settings.model).eval(), settings)
+    assert math.isfinite(outcome.scores[0].low) and outcome.items[0][1] > 0
+    nothing = np.zeros((2, 3))
+    assert math.isnan(task.statistic(nothing))
 
 
 def test_text_that_cannot_be_read_names_the_file(folder, tmp_path) -> None:

@@ -87,13 +87,32 @@ def test_a_file_may_be_compressed(tmp_path, senteval):
         ),
         ([*LINES, "te\tX\tx"], {}, "line 6: the label 'X' is unknown; the classes are I, O"),
         ([*LINES, "tr\t0\tx"], {"classes": ["I", "O"]}, "line 6: the label '0' is unknown"),
-        (LINES[:3], {}, "no examples for the test part"),
-        (["tr\tO\tx", "va\tO\tx", "te\tO\tx"], {}, "all labels are 'O'"),
+        (
+            [*LINES, "tr\tO1\tx"],
+            {},
+            "line 6: the label 'O1' .did you mean 'O'.. stands in training rows .tr. alone",
+        ),
+        (LINES[:3], {}, "no examples for the test part .*own.$"),
+        (
+            ["tr\tO\tx", "va\tO\tx", "te\tO\tx"],
+            {},
+            "all labels are 'O', expected at least two classes. The label is the second field",
+        ),
+        (
+            [f"{part}\t{i}\tx {i}" for i in range(9) for part in ("tr", "va", "te")],
+            {},
+            "9 different labels among 9 examples .*from. The label is the second field",
+        ),
     ],
 )
 def test_bad_files_are_errors_that_say_where(lines, settings, message, senteval):
     with pytest.raises(CorpusError, match=message):
         senteval(*lines, **settings)
+
+
+def test_classes_that_are_named_may_stand_in_training_rows_alone(senteval):
+    labelled = senteval(*LINES, "tr\tX\tx", classes=["O", "I", "X", "Y"])
+    assert labelled.classes == ["O", "I", "X", "Y"] and labelled.train[-1].label == "X"
 
 
 def test_blank_lines_at_the_end_are_none(senteval):
@@ -177,6 +196,10 @@ def test_the_papers_recipe_names_its_ten_tasks_and_three_models():
     assert file.system_names[:3] == ["standard", "simple", "agreement"]
     files = {file.system("simple", name).data.file.name for name in file.dataset_names}
     assert len(files) == 10
+    classes = {name: file.system("simple", name).data.classes for name in file.dataset_names}
+    numbers = {name: named and len(named) for name, named in classes.items()}
+    two = dict.fromkeys(("BShif", "Tense", "SubNm", "ObjNm", "SOMO", "CoIn"), 2)
+    assert numbers == {"SeLen": 6, "WC": None, "TrDep": 8, "ToCo": 20, **two}
     for system, routing in (("simple", "simple"), ("agreement", "em")):
         config = Probing.nominal_config(file.system(system, "Tense"))
         assert config.num_labels == 2 and config.pooling == "mean"

@@ -203,7 +203,8 @@ def test_a_field_that_is_no_text_is_an_error(dataset_folder, field, kind):
 
 
 def test_an_unknown_split_lists_those_there_are(dataset_folder):
-    with pytest.raises(CorpusError, match=r"split 'dev'.*\['train', 'test'\]"):
+    message = r"split 'dev'.*\['train', 'test'\]\. Name one .* data.validation_split=null, "
+    with pytest.raises(CorpusError, match=message):
         list(read_hub_pairs(dataset_folder, "dev", "a.b", "a.b"))
 
 

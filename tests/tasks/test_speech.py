@@ -1,10 +1,12 @@
 """The data, the batches and the scores of speech enhancement."""
 
 import importlib.util
+import itertools
 import json
 import math
 import shutil
 import signal
+from dataclasses import replace
 from importlib import resources
 
 import datasets
@@ -23,7 +25,8 @@ from headwise.models.speech import SpeechEnhancer
 from headwise.tasks import speech, speech_scores, utterances
 from headwise.tasks.audio import AudioError
 from headwise.tasks.mixing import rms
-from headwise.tasks.recordings import Recording, Skipped, divide, read_folder
+from headwise.tasks.parts import PARTS
+from headwise.tasks.recordings import Skipped, divide, read_folder
 from headwise.tasks.sources import CorpusError
 from headwise.tasks.speech import SpeechEnhancement, SpeechRecipe
 from headwise.tasks.speech_scores import pesq_score, si_sdr
@@ -119,6 +122,17 @@ def test_other_parts_are_fixed(part):
         items[len(items)]
 
 
+def test_parts_have_different_noise(tmp_path):
+    sounds.write_speech(tmp_path)
+    made = task(folders(tmp_path, noise=["white"], snr=[0, 0]))
+    noises = []
+    for part in (made.train, made.validation, made.test):
+        noisy, clean = part.excerpt(0)
+        noises.append((noisy - clean)[:1_000] / rms(noisy - clean))
+    for one, other in itertools.combinations(noises, 2):
+        assert abs(np.corrcoef(one, other)[0, 1]) < 0.2
+
+
 def test_items_are_as_long_as_they_say_and_finite(generated):
     for part in (generated.train, generated.validation, generated.test):
         for index in range(len(part)):
@@ -184,16 +198,73 @@ def test_parts_share_no_file_and_if_asked_no_speaker(tmp_path, divide_by):
 
 def test_short_recordings_of_one_speaker_are_joined(tmp_path):
     made = task(folders(sounds.write_speech(tmp_path, words=9)))
-    for index, chain in enumerate(made.test.chains):
+    chains = [piece.recordings for piece in made.test.pieces]
+    for index, chain in enumerate(chains):
         assert len({made.test.clean[i].speaker for i in chain}) == 1
         noisy, clean = made.test.whole(index)
         assert len(clean) == sum(made.test.clean[i].samples for i in chain) == len(noisy)
         more = f" and {len(chain) - 1} more" if len(chain) > 1 else ""
         assert made.test.name(index) == made.test.clean[chain[0]].name + more
     assert set(made.train.lengths) == {63}
-    assert sorted(i for chain in made.test.chains for i in chain) == list(
-        range(len(made.test.clean))
+    assert sorted(i for chain in chains for i in chain) == list(range(len(made.test.clean)))
+
+
+def normalised(wave):
+    return wave / rms(wave)
+
+
+def write_long(path):
+    for kind in ("clean", "noisy"):
+        for name, seconds in (("long", 7), ("short", 1.5), ("other", 1.5)):
+            wave = speak(len(name), 0, seconds, 8_000)
+            sounds.write(path / kind / f"0_{name[0]}_{name}.wav", wave, 8_000)
+    return {kind: str(path / kind) for kind in ("clean", "noisy")}
+
+
+def test_long_pairs_are_scored_to_their_end_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(utterances, "PIECE_SECONDS", 2)
+    of = write_long(tmp_path)
+    parts = {"train": of, "validation": of, "test": of}
+    made = task({"corpus": "pairs", "rate": 8_000, "seconds": 1, **parts})
+    assert made.notes["test"].startswith("6 items of at most 1 s from 3 recordings")
+    assert made.notes["test"].endswith("; what is longer than 2 s is cut into pieces, 3 more")
+    assert "pieces" not in made.notes["train"]
+    assert [len(part) for part in (made.train, made.validation, made.test)] == [3, 6, 6]
+    assert made.test.name(0) == "0_l_long.wav" and made.test.name(2) == "0_l_long.wav, from 0:03"
+    wave = speak(4, 0, 7, 8_000)
+    for part in (made.train, made.test):
+        assert len(part.pieces) == 6
+        pieces = [part.whole(index)[0] for index in range(4)]
+        assert np.abs(np.concatenate(pieces) - wave).max() < 1e-3
+        assert {len(piece) for piece in pieces} == {14_000}
+    for index in range(4):  # the validation loss is of the beginning of each piece
+        assert np.array_equal(made.test.excerpt(index)[0], made.test.whole(index)[0][:8_000])
+
+
+def test_long_recordings_are_mixed_and_scored_to_their_end_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(utterances, "PIECE_SECONDS", 2)
+    write_long(tmp_path)
+    made = task(folders(tmp_path / "clean", noise=["white"], snr=[90, 90]))
+    wave = speak(4, 0, 7, 8_000)
+    (part,) = (
+        part
+        for part in (made.train, made.validation, made.test)
+        if part.clean[0].name == "0_l_long.wav"
     )
+    assert len(part.pieces) == 4 and len(part) == (7 if part is made.train else 4)
+    for index, piece in enumerate(np.split(wave, 4)):
+        assert np.abs(normalised(part.whole(index)[1]) - normalised(piece)).max() < 1e-2
+    assert not np.array_equal(part.whole(0)[0] - part.whole(0)[1], part.whole(1)[0])
+
+
+def test_the_training_part_is_scored_without_repeats(tmp_path, network):
+    made = task(folders(sounds.write_speech(tmp_path), noise=["white"], seconds=0.25))
+    names = [made.train.name(index) for index in range(len(made.train.pieces))]
+    assert len(set(names)) == len(names) == len(made.train.clean) < len(made.train)
+    done = []
+    settings = recipe(evaluation={"pictures": 0}).evaluation
+    outcome = made.evaluate(network, made.train, settings, done.append)
+    assert len(outcome.items) == len(names) and sum(done) == len(made.train)
 
 
 def test_babble_is_of_other_speakers(tmp_path, monkeypatch):
@@ -210,10 +281,26 @@ def test_babble_is_of_other_speakers(tmp_path, monkeypatch):
         for index in range(len(part)):
             talked.clear()
             part.excerpt(index)
-            speaker = part.clean[part.chains[index][0]].speaker
             if part is made.train:
-                assert talked.pop(0) == {speaker}  # the speech itself
+                (speaker,) = talked.pop(0)  # of the speech itself
+            else:
+                speaker = part.clean[part.pieces[index].recordings[0]].speaker
             assert 3 <= len(talked) <= 6 and all(speaker not in voices for voices in talked)
+
+
+def test_babble_is_of_the_part_or_the_notes_say_so(tmp_path):
+    data = folders(sounds.write_speech(tmp_path, speakers=6), noise=["babble"])
+    data |= {"divide_by": "speaker", "test_fraction": 0.3}
+    made = task(data)
+    speakers = {part: {r.speaker for r in getattr(made, part).clean} for part in PARTS}
+    assert [len(speakers[part]) for part in PARTS] == [3, 1, 2]
+    for part, of in (("train", "train"), ("validation", "train"), ("test", "test")):
+        assert {r.speaker for r in getattr(made, part).voices} == speakers[of]
+    assert made.notes["babble"] == (
+        "of voices that are trained on in validation, where there is one speaker"
+    )
+    assert "babble" not in task({**data, "divide_by": "file"}).notes
+    assert "babble" not in task({**data, "noise": ["white"]}).notes
 
 
 def test_babble_needs_other_speakers(tmp_path):
@@ -254,13 +341,30 @@ def test_bad_files_are_skipped_and_named(tmp_path):
         task(folders(tmp_path, speaker_pattern=None, noise=["white"]))
 
 
-def test_a_recording_that_breaks_in_the_middle_of_a_run_is_silence(recwarn):
+def broken(recording):
     def read(start=0, samples=None):
-        raise AudioError("a.wav cannot be read")
+        raise AudioError(f"{recording.name} cannot be read; copy it again")
 
-    wave = utterances._read(Recording("a.wav", "", 100, read), 20, 500)
-    assert wave.tolist() == [0.0] * 80
-    assert "a.wav cannot be read" in str(recwarn.pop(UserWarning).message)
+    return replace(recording, read=read)
+
+
+@pytest.mark.parametrize("corpus", ["folders", "pairs"])
+def test_another_item_is_taken_where_a_recording_breaks_in_the_middle_of_a_run(tmp_path, corpus):
+    if corpus == "folders":
+        data = folders(sounds.write_speech(tmp_path, words=12), noise=["white"], seconds=0.25)
+    else:
+        data = pairs(write_voicebank(tmp_path), seconds=0.25)
+    made, again = task(data), task(data)
+    for part in (made.train, made.validation):
+        part.clean[0] = broken(part.clean[0])
+    with pytest.warns(UserWarning, match="taken in place of one: .* cannot be read") as told:
+        items = [made.train[index] for index in range(len(made.train))]
+        items = [made.train[index] for index in range(len(made.train))]
+    assert len(told) == 1
+    sound = [again.train[index] for index in range(len(again.train))]
+    assert all(item["labels"].max() > math.log(0.2) for item in items)  # none is silent
+    same = [torch.equal(a["labels"], b["labels"]) for a, b in zip(items, sound, strict=True)]
+    assert 0 < same.count(False) < len(same)
 
 
 def test_speakers_that_are_not_found_in_a_name(tmp_path):
@@ -471,7 +575,7 @@ def test_noisy_scores_do_not_depend_on_the_model(generated, network):
     other = generated.build_model(recipe().model).eval()
     settings = recipe(evaluation={"pictures": 0}).evaluation
     tables = [
-        speech._score_part(made, generated.test, settings, lambda _: None)
+        speech._score_part(made, generated.test, settings, lambda _: None)[0]
         for made in (network, other)
     ]
     assert tables[0]["PESQ noisy"] == tables[1]["PESQ noisy"]
@@ -494,15 +598,60 @@ def test_without_pesq_the_other_score_is_first(generated, network, monkeypatch):
 def test_utterances_without_speech_are_left_out(generated, network, monkeypatch):
     scores = iter([2.0, float("nan"), 2.5, float("nan"), float("nan"), 3.0])
     monkeypatch.setattr(speech, "pesq_score", lambda *_: next(scores, 2.0))
-    monkeypatch.setattr(type(generated.train), "__len__", lambda _: 3)
+    monkeypatch.setattr(generated.train, "pieces", generated.train.pieces[:3])
     settings = recipe(evaluation={"pictures": 0}).evaluation
-    table = speech._score_part(network, generated.train, settings, lambda _: None)
+    table, unread = speech._score_part(network, generated.train, settings, lambda _: None)
     # Before and after: heard, then silent; found in neither; found in the enhanced one alone.
     assert table["PESQ noisy"][0] == 2.0 and table["PESQ"][0] == 1.0
     assert table["PESQ noisy"][1] == 2.5 and table["PESQ"][1] == 1.0
     assert math.isnan(table["PESQ noisy"][2]) and math.isnan(table["PESQ"][2])
-    score = speech._summarise(table, 8_000, generated.statistic)[0]
-    assert score.value == 1.0 and "1 of 3 utterances left out" in score.note
+    score = speech._summarise(table, unread, 8_000, generated.statistic)[0]
+    assert score.value == 1.0 and score.note.endswith("1 of 3 utterances left out: no speech found")
+
+
+def test_utterances_that_break_in_the_middle_of_a_run_are_left_out_of_scores(tmp_path, network):
+    made = task(pairs(write_voicebank(tmp_path), test_fraction=0.4))
+    settings = recipe(evaluation={"pictures": 9}).evaluation
+    before = made.evaluate(network, made.test, settings, lambda _: None)
+    made.test.clean[1] = broken(made.test.clean[1])
+    done = []
+    outcome = made.evaluate(network, made.test, settings, done.append)
+    number = len(made.test)
+    assert sum(done) == number == len(outcome.items) and len(outcome.pictures) == number - 1
+    assert math.isnan(outcome.items[1][0]) and outcome.items[0] == before.items[0]
+    for score in outcome.scores:
+        assert math.isfinite(score.value)
+        assert score.note.endswith(
+            f"1 of {number} left out: not readable, first {made.test.clean[1].name} cannot be read"
+        )
+
+
+def test_the_context_of_an_evaluation_is_what_sound_is_enhanced_with(generated, monkeypatch):
+    heard = []
+
+    def watch(model, noisy, *, context):
+        heard.append(context)
+        return noisy
+
+    monkeypatch.setattr(speech, "enhance", watch)
+    model = generated.build_model(recipe().model).eval()
+    settings = recipe(evaluation={"context": 0.3, "pictures": 1}).evaluation
+    generated.evaluate(model, generated.test, settings, lambda _: None)
+    assert heard == [0.3] * (len(generated.test) + 1)
+
+
+def test_pairs_of_other_parts_are_read_from_their_beginning(tmp_path):
+    """Out of training, however long they are and whichever epoch it is."""
+    write_voicebank(tmp_path)
+    made = task(pairs(tmp_path, seconds=0.25, test_fraction=0.4))
+    for part in (made.validation, made.test):
+        for epoch in (0, 1):
+            part.set_epoch(epoch)
+            for index in range(len(part)):
+                noisy, clean = part.excerpt(index)
+                assert len(noisy) == part.samples < part.noisy[index].samples
+                assert np.array_equal(noisy, part.noisy[index].read(0, part.samples))
+                assert np.array_equal(clean, part.clean[index].read(0, part.samples))
 
 
 def test_further_test_sets_are_scored_beside_the_test_part(tmp_path, network):

@@ -20,7 +20,6 @@ from headwise.tasks.texts import (
     TextSettings,
     _cut,
     _documents,
-    iterate_lines,
     lines_of,
     load_texts,
 )
@@ -125,7 +124,7 @@ def test_where_documents_end(write, documents, expected):
 def test_the_lines_of_all_documents_are_those_of_the_file(lines, documents):
     if any(lines):
         found = _documents("x", lines, documents)
-        assert list(iterate_lines(found)) == lines
+        assert list(chain(*found)) == lines
         assert all(any(document) for document in found)  # none is blank
 
 
@@ -174,10 +173,10 @@ def test_parts_are_counted_in_words(write):
 def test_a_cut_loses_nothing_and_is_as_near_as_lines_allow(counts, words):
     documents = [["w " * count for count in document] for document in counts]
     before, after = _cut(documents, words)
-    assert [*iterate_lines(before), *iterate_lines(after)] == list(iterate_lines(documents))
+    assert list(chain(*before, *after)) == list(chain(*documents))
     assert all(before) and all(after)
     total = sum(map(sum, counts))
-    reached = sum(len(line.split()) for line in iterate_lines(before))
+    reached = sum(len(line.split()) for line in chain(*before))
     longest = max((count for document in counts for count in document), default=0)
     assert abs(reached - min(words, total)) <= longest / 2
 
@@ -203,7 +202,9 @@ def test_the_digest_tells_texts_documents_and_parts_apart(write):
     [
         ("a.txt", b"", r"a\.txt: there is no text in it"),
         ("a.txt", b" \n\n", r"a\.txt: there is no text in it"),
-        ("a.txt", b"only one line\n", r"a\.txt: too little text, no line for the"),
+        ("a.txt", b"only one line\n", r"a\.txt: 1 line of text to train on, .* least 3, one for"),
+        ("a.txt", b"one line\n\ntwo\n", r"a\.txt: 2 lines of text to train on, .* least 3"),
+        ("a.txt", b"a\nb\nc " + b"d " * 99, r"a\.txt: too little text, no line for the test"),
         ("a.txt", b"caf\xe9\n", r"a\.txt, line 1: not UTF-8"),
         ("a.txt.gz", b"plain text\n", r"a\.txt\.gz: not a sound gzip file"),
     ],

@@ -51,7 +51,7 @@ class ClassificationModel(ModelSettings):
 
     layers: int = Field(6, ge=1, description="layers of the encoder")
     pooling: Literal["mean", "first"] = Field(
-        "first",
+        "mean",
         description="what stands for a text: the mean of the top layer over its tokens, or the "
         "first of them, which is <bos>",
     )
@@ -127,6 +127,16 @@ class ClassificationRecipe(Recipe):
     )
 
     @model_validator(mode="after")
+    def _check_length(self) -> Self:
+        longest, budget = self.data.max_length, self.training.batch_tokens
+        if longest > budget:
+            raise ValueError(
+                f"data.max_length is {longest}, but training.batch_tokens is {budget}: a batch must "
+                "hold an example at least"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_vocabulary(self) -> Self:
         if self.model.pretrained is not None and self.tokenizer is not None:
             raise ValueError(
@@ -174,7 +184,7 @@ class Classification(TextTask):
         self.notes = {**labelled.notes, "vocabulary": self.vocabulary()}
         cut = self.train.cut + self.validation.cut + self.test.cut
         if cut:
-            self.notes["cut"] = f"{cut:,} examples of more than {max_length} subwords"
+            self.notes["cut"] = f"{cut:,} examples of more than {max_length} {self.unit}"
 
     @classmethod
     def load(cls, data: Any) -> Labelled:

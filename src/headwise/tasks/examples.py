@@ -32,9 +32,10 @@ class Examples(Dataset[ClassificationItem]):
 
     Attributes:
         examples: as given.
-        lengths: for every example the length of the longest, so that batches are drawn from all
-            lengths alike. A label may go with the length (that of SeLen is the length), and
+        lengths: `max_length` for every example, so that batches are of one size, and drawn from
+            all lengths alike. A label may go with the length (that of SeLen is the length), and
             batches of similar lengths would be batches of one class.
+        true_lengths: those of the examples themselves, in tokens.
         cut: how many examples were too long.
     """
 
@@ -58,7 +59,7 @@ class Examples(Dataset[ClassificationItem]):
             for text, pair in zip(self._texts.lengths, pairs, strict=True)
         ]
         self.true_lengths = [_length(*kept) for kept in self._kept]
-        self.lengths = [max(self.true_lengths)] * len(examples)
+        self.lengths = [max_length] * len(examples)
         whole = zip(self._texts.lengths, pairs, strict=True)
         self.cut = sum(kept != full for kept, full in zip(self._kept, whole, strict=True))
         numbers = {name: number for number, name in enumerate(classes or ())}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -33,7 +34,7 @@ class GenerationSettings(BaseModel):
     top_p: float = Field(
         0.95, gt=0, le=1, description="sample from the likeliest tokens that have this probability"
     )
-    seed: int = Field(1, ge=0, description="of the sampling, of each prompt anew")
+    seed: int = Field(1, ge=0, description="of the sampling, together with the prompt")
 
 
 def generate_text(
@@ -76,7 +77,8 @@ def generate_text(
             *tokenizer.encode([last], eos=False)[0],
         ]
         with torch.no_grad(), torch.random.fork_rng():
-            torch.manual_seed(settings.seed)
+            # Each prompt draws by itself: prompts of one seed would draw alike otherwise.
+            torch.manual_seed(settings.seed + (zlib.crc32(prompt.encode()) << 32))
             written = _write(model, ids, tokenizer.eos_token_id, settings)
         # Decoded with what stands before it: a text by itself would lose its first space.
         before, after = tokenizer.decode([ids[1:], ids[1:] + written])

@@ -81,6 +81,8 @@ def divide(
     fractions: tuple[float, float] = (0.0, 0.0),
     problem: Problem = "classification",
     classes: Sequence[str] | None = None,
+    label_hint: str = "If they are numbers, set data.problem to regression; else look whether the "
+    "label's column is the right one.",
 ) -> Labelled:
     """Rows as examples in three parts.
 
@@ -93,6 +95,7 @@ def divide(
             these are not given.
         problem: what labels are.
         classes: names of the classes; those of the training rows, sorted, if None.
+        label_hint: ends messages on labels that cannot be classes: how to mend it.
 
     Raises:
         CorpusError: an unknown label, one class alone, an empty part.
@@ -121,8 +124,8 @@ def divide(
             labels = {str(example.label) for part in examples.values() for example in part}
             classes = sorted(labels, key=_by_number)
             known = labels
-            _check_classes(classes, sum(map(len, examples.values())), origin)
-    _check_not_empty(examples, origin, skipped)
+            _check_classes(classes, sum(map(len, examples.values())), origin, label_hint)
+    _check_not_empty(examples, origin, skipped, any(fractions))
     notes = {"corpus": origin} | _counts(examples, skipped)
     if problem == "classification" and classes is not None:
         notes["classes"] = _named(classes)
@@ -182,22 +185,23 @@ def _named(classes: Sequence[str]) -> str:
     return ", ".join(classes[:12]) + more
 
 
-def _check_classes(classes: Sequence[str], count: int, origin: str) -> None:
+def _check_classes(classes: Sequence[str], count: int, origin: str, hint: str) -> None:
     if len(classes) == 1:
         raise CorpusError(
-            f"{origin}: all labels are {classes[0]!r}, expected at least two classes. Is the "
-            "label's column the right one?"
+            f"{origin}: all labels are {classes[0]!r}, expected at least two classes. {hint}"
         )
     if len(classes) > max(2, count / 2):
         raise CorpusError(
             f"{origin}: {len(classes):,} different labels among {count:,} examples ({classes[0]}, "
-            f"{classes[1]}, ...): too many to learn classes from. If they are numbers, set "
-            "data.problem to regression; else look whether the label's column is the right one."
+            f"{classes[1]}, ...): too many to learn classes from. {hint}"
         )
 
 
 def _check_not_empty(
-    examples: Mapping[str, Sequence[Example]], origin: str, skipped: Counter[str]
+    examples: Mapping[str, Sequence[Example]],
+    origin: str,
+    skipped: Counter[str],
+    may_divide: bool,
 ) -> None:
     for part, of_part in examples.items():
         if not of_part:
@@ -206,8 +210,13 @@ def _check_not_empty(
             raise CorpusError(
                 f"{origin}: no examples for the {part} part ({counts}"
                 + (f"; skipped: {left_out}" if left_out else "")
-                + "). Give more examples, a larger validation_fraction or test_fraction, or data "
-                "of its own for the part."
+                + "). "
+                + (
+                    "Give more examples, a larger validation_fraction or test_fraction, or data of "
+                    "its own for the part."
+                    if may_divide
+                    else "Every part needs examples of its own."
+                )
             )
 
 
@@ -221,8 +230,9 @@ def _counts(examples: Mapping[str, Sequence[Example]], skipped: Counter[str]) ->
         if name != "train" and leaked:
             words += f", of which {leaked:,} also stand in the training part"
         notes[name] = words
-    if skipped:
-        notes["skipped"] = _reasons(skipped)
+    reasons = _reasons(skipped)
+    if reasons:
+        notes["skipped"] = reasons
     return notes
 
 

@@ -37,8 +37,8 @@ class ExampleLimits(BaseModel):
     max_length: int = Field(
         512,
         ge=8,
-        description="subwords of an example, special tokens included; longer ones are cut at the "
-        "end, of a pair the longer text first",
+        description="tokens of an example, special ones included; longer ones are cut at the end, "
+        "of a pair the longer text first; a batch has training.batch_tokens / max_length examples",
     )
 
 

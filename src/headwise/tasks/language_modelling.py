@@ -20,7 +20,7 @@ unknown words are one token there, so it compares to that of subwords only where
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, Literal
 
 import numpy as np
@@ -40,7 +40,7 @@ from headwise.tasks.parts import PARTS
 from headwise.tasks.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.task import Advance, Items
 from headwise.tasks.text_task import RunningTextRecipe, RunningTextTask, perplexity
-from headwise.tasks.texts import Document, Texts, iterate_lines, lines_of
+from headwise.tasks.texts import Document, Texts, lines_of
 from headwise.tasks.tokenization import TextTokenizer
 
 _LOGITS = 2**26  # at once, in evaluation: 256 MB
@@ -133,7 +133,7 @@ class TextBlocks(Dataset[Tensor]):
     ) -> None:
         self.documents = documents
         self.block_length = block_length
-        lines = Ragged(tokenizer.encode, list(iterate_lines(documents)))
+        lines = Ragged(tokenizer.encode, list(chain.from_iterable(documents)))
         self._tokens_of_lines = lines.lengths
         start = torch.tensor([tokenizer.eos_token_id], dtype=torch.int32)
         self.stream = torch.cat([start, lines.ids])
@@ -153,13 +153,13 @@ class TextBlocks(Dataset[Tensor]):
 
     def words(self) -> Tensor:
         """Words, line ends among them, per token ``(tokens,)``: those of a line in equal shares."""
-        counts = [len(line.split()) + 1 for line in iterate_lines(self.documents)]
+        counts = [len(line.split()) + 1 for line in chain.from_iterable(self.documents)]
         tokens = torch.tensor(self._tokens_of_lines)
         return (torch.tensor(counts, dtype=torch.float64) / tokens).repeat_interleave(tokens)
 
     def num_bytes(self) -> int:
         """Of the text in UTF-8, a byte for each line end."""
-        return sum(len(line.encode()) + 1 for line in iterate_lines(self.documents))
+        return sum(len(line.encode()) + 1 for line in chain.from_iterable(self.documents))
 
 
 def collate_blocks(items: Sequence[Tensor], pad_token_id: int) -> dict[str, Tensor]:
@@ -257,10 +257,7 @@ class LanguageModelling(RunningTextTask):
         self.train, self.validation, self.test = (
             TextBlocks(getattr(texts, part), tokenizer, block_length) for part in PARTS
         )
-        if tokenizer.has_words:
-            unknown = (self.test.stream == tokenizer.unk_token_id).sum().item()
-            share = unknown / sum(self.test.lengths)
-            self.notes["vocabulary"] += f"; {share:.1%} of the test part's are <unk>"
+        self.note_unknown(self.test.stream)
 
     @classmethod
     def cost_lengths(cls, recipe: LanguageModellingRecipe) -> dict[str, int]:

@@ -4,6 +4,7 @@ Its pieces are in files of their own: texts (`tasks.texts`), vocabularies (`task
 packing and masks (`tasks.masking`). What it trains is where `tasks.classification` may start from.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, Literal
@@ -25,11 +26,12 @@ from headwise.tasks.masking import (
     pack_sentences,
 )
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
-from headwise.tasks.parts import PARTS
+from headwise.tasks.parts import PARTS, Part
 from headwise.tasks.settings import EvaluationSettings, LanguageModelSettings
+from headwise.tasks.sources import CorpusError
 from headwise.tasks.task import Advance, Items
 from headwise.tasks.text_task import RunningTextRecipe, RunningTextTask, perplexity
-from headwise.tasks.texts import Document, Texts, lines_of
+from headwise.tasks.texts import Texts, lines_of
 from headwise.tasks.tokenization import TextTokenizer
 from headwise.training.batching import TokenBudgetSampler
 
@@ -101,11 +103,12 @@ class MaskedLanguageModelling(RunningTextTask):
     ) -> None:
         super().__init__(texts, tokenizer, block_length)
         self.masking = masking
-        self.train = self._blocks(texts.train, DynamicallyMaskedBlocks, 0)
-        self.validation = self._blocks(texts.validation, MaskedBlocks, 1)
-        self.test = self._blocks(texts.test, MaskedBlocks, 2)
+        self.train = self._blocks("train", DynamicallyMaskedBlocks, 0)
+        self.validation = self._blocks("validation", MaskedBlocks, 1)
+        self.test = self._blocks("test", MaskedBlocks, 2)
         counts = ", ".join(f"{len(getattr(self, part)):,} {part}" for part in PARTS)
         self.notes["sequences"] = f"{counts}, of at most {block_length} tokens"
+        self.note_unknown(self.test.ids)
 
     @classmethod
     def from_texts(cls, texts: Texts, tokenizer: TextTokenizer, recipe: MaskedRecipe) -> Self:
@@ -178,18 +181,29 @@ class MaskedLanguageModelling(RunningTextTask):
         rows = zip(nll.split(counts), log_p.argmax(-1).split(counts), strict=True)
         return [(float(row.sum()), best.tolist()) for row, best in rows]
 
-    def _blocks(
-        self, documents: Sequence[Document], kind: type[MaskedBlocks], stream: int
-    ) -> MaskedBlocks:
+    def _blocks(self, part: Part, kind: type[MaskedBlocks], stream: int) -> MaskedBlocks:
         lines: list[str] = []
-        for document in documents:
+        for document in getattr(self.texts, part):
             # A blank line is encoded as <eos> alone: what stands between two documents.
             lines += ["", *lines_of([document])]
         encoded = Ragged(self.tokenizer.encode, lines)
         tokenizer = self.tokenizer
+        special = torch.tensor(tokenizer.tokenizer.all_special_ids)
+        # A block of nothing but <unk> has nothing to predict.
+        blocks = [
+            (start, end)
+            for start, end in pack_sentences(encoded.lengths, self.block_length - 1)  # and <bos>
+            if not torch.isin(encoded.ids[start:end], special).all()
+        ]
+        if not blocks:
+            raise CorpusError(
+                f"{self.texts.notes['corpus']}: the {part} part has no word that could be hidden, "
+                "all of them are <unk>. Give text of the same language and tokenisation in all "
+                "parts, a larger tokenizer.vocab_size or a smaller tokenizer.min_frequency."
+            )
         return kind(
             encoded.ids,
-            pack_sentences(encoded.lengths, self.block_length - 1),  # one is <bos>
+            blocks,
             self.masking,
             bos_id=tokenizer.bos_token_id,
             mask_id=tokenizer.mask_token_id,
@@ -200,7 +214,8 @@ class MaskedLanguageModelling(RunningTextTask):
 
 
 def _accuracy(items: np.ndarray) -> float:
-    return float(100 * items[:, 2].sum() / max(1.0, items[:, 1].sum()))
+    count = items[:, 1].sum()
+    return float(100 * items[:, 2].sum() / count) if count else math.nan
 
 
 def show(tokenizer: TextTokenizer, item: MaskedItem, predicted: Sequence[int]) -> Sample | None:

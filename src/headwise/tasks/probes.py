@@ -25,7 +25,7 @@ from itertools import pairwise
 
 from headwise.tasks.sources import CorpusError
 
-Labelled = dict[str, list[str]]  # sentences of each class
+Classes = dict[str, list[str]]  # sentences of each
 
 # Words of letters and digits, with apostrophes and hyphens inside; punctuation is none.
 _WORD = re.compile(r"\w+(?:['’-]\w+)*")
@@ -60,7 +60,7 @@ def usable_sentences(
 
 def sentence_length(
     sentences: Sequence[str], num_bins: int = 6, bins: Sequence[int] | None = None
-) -> Labelled:
+) -> Classes:
     """SeLen: sentences by their number of words.
 
     Args:
@@ -94,7 +94,7 @@ def sentence_length(
         str(start) if start == end else f"{start}-{end}"
         for start, end in zip(bins, ends, strict=True)
     ]
-    classes: Labelled = {name: [] for name in names}
+    classes: Classes = {name: [] for name in names}
     for sentence, length in lengths.items():
         number = sum(start <= length for start in bins)
         if number:
@@ -130,7 +130,7 @@ def _even_bins(counts: Mapping[int, int], num_bins: int) -> list[int]:
     return list(best(0, num_bins)[1])
 
 
-def word_content(sentences: Sequence[str], num_words: int = 1000) -> Labelled:
+def word_content(sentences: Sequence[str], num_words: int = 1000) -> Classes:
     """WC: sentences in which exactly one of so many words stands, and stands once.
 
     As there: the lower-case words of at least four letters that follow rank 2,000 for 1,000 words,
@@ -159,7 +159,7 @@ def word_content(sentences: Sequence[str], num_words: int = 1000) -> Labelled:
             f"{2 * num_words:,} most frequent ones, expected at least {num_words:,}. Give more "
             "text, or set data.num_words to fewer."
         )
-    classes: Labelled = {word: [] for word in suitable[:num_words]}
+    classes: Classes = {word: [] for word in suitable[:num_words]}
     for sentence in sentences:
         found = [word for word in map(str.lower, words_of(sentence)) if word in classes]
         if len(found) == 1:
@@ -167,7 +167,7 @@ def word_content(sentences: Sequence[str], num_words: int = 1000) -> Labelled:
     return classes
 
 
-def bigram_shift(sentences: Sequence[str], seed: int = 1) -> Labelled:
+def bigram_shift(sentences: Sequence[str], seed: int = 1) -> Classes:
     """BShift: half of the sentences as they are (O), in the others two neighbours inverted (I).
 
     As there, neither the first word nor punctuation moves, and sentences with double quotes are
@@ -178,7 +178,7 @@ def bigram_shift(sentences: Sequence[str], seed: int = 1) -> Labelled:
         seed: of which are inverted, and where.
     """
     known = set(sentences)
-    classes: Labelled = {"O": [], "I": []}
+    classes: Classes = {"O": [], "I": []}
     suitable = [s for s in sentences if not re.search(r"[\"“”„«»]|``|''", s) and _neighbours(s)]
     for number, sentence in enumerate(_shuffled(suitable, seed)):
         inverted = _invert(sentence, seed)

@@ -13,7 +13,8 @@ It is classification (`tasks.classification`) with other data: SentEval's files,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -29,6 +30,7 @@ from headwise.tasks.docstrings import PACKAGES, docstrings, versions
 from headwise.tasks.labelled import Labelled, Row, divide
 from headwise.tasks.labelled_corpora import ExampleLimits
 from headwise.tasks.probes import (
+    PAPER_BINS,
     balanced_parts,
     bigram_shift,
     sentence_length,
@@ -94,7 +96,7 @@ class GeneratedProbe(ExampleLimits):
         None,
         min_length=2,
         description="for SeLen: the fewest words of each class, in place of num_bins; those of "
-        "SentEval are [5, 9, 13, 17, 21, 26]",
+        f"SentEval are {list(PAPER_BINS)}",
     )
     num_words: int = Field(
         1000, ge=2, description="for WC: words, which are the classes; little text needs fewer"
@@ -127,11 +129,6 @@ class ProbingModel(ClassificationModel):
     """Sizes of the encoder, and what stands on top of it; defaults are those of the paper."""
 
     layers: int = Field(3, ge=1, description="layers of the encoder")
-    pooling: Literal["mean", "first"] = Field(
-        "mean",
-        description="what stands for a text: the mean of the top layer over its tokens, or the "
-        "first of them, which is <bos>",
-    )
 
 
 class ProbingRecipe(ClassificationRecipe):
@@ -174,8 +171,35 @@ def _load_senteval(settings: SentEvalFile) -> Labelled:
     rows: dict[str, list[Row]] = {part: [] for part in _PARTITIONS.values()}
     for part, row in read_senteval(settings.file):
         rows[part].append(row)
-    origin = f"SentEval, {settings.file}"
-    return divide(rows, origin, Counter(), classes=settings.classes)
+    if settings.classes is None:
+        _check_labels(rows)
+    return divide(
+        rows,
+        f"SentEval, {settings.file}",
+        Counter(),
+        classes=settings.classes,
+        label_hint="The label is the second field of a line.",
+    )
+
+
+def _check_labels(rows: Mapping[str, Sequence[Row]]) -> None:
+    """Labels that name the classes themselves: each has to stand in a row that is scored as well.
+
+    In SentEval's files every class, the 1,000 of WC too, has its share of all three partitions. A
+    label of training rows alone is a slip that would become a class nobody asked for.
+    """
+    scored = {row.label for part in ("validation", "test") for row in rows[part]}
+    if not rows["validation"] or not rows["test"]:
+        return  # an error in itself
+    for row in rows["train"]:
+        if row.label and row.label not in scored:
+            near = get_close_matches(row.label, scored, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise CorpusError(
+                f"{row.where}: the label {row.label!r}{hint} stands in training rows (tr) alone, "
+                "expected some in va or te, where it could be scored. Correct it, or name all "
+                "classes in data.classes."
+            )
 
 
 def read_senteval(path: Path) -> Iterator[tuple[str, Row]]:

@@ -330,10 +330,19 @@ def load_hub_split(
         path = str(Path(name).expanduser()) if name.startswith("~") else name
         return load_dataset(path, config, split=split, revision=revision)
     except (DatasetsError, OSError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        mending = (
+            "It must be a name on the Hugging Face hub or a local folder; without a network, only "
+            "local folders and datasets loaded before can be read."
+        )
+        if reason.startswith("Unknown split"):
+            mending = (
+                "Name one of these, or divide a part off the training split: "
+                "data.validation_split=null, and data.test_split=null for the test part."
+            )
         raise CorpusError(
             f"dataset {name!r} (config {config!r}, split {split!r}) could not be loaded: "
-            f"{str(error).rstrip('.')}. It must be a name on the Hugging Face hub or a local "
-            "folder; without a network, only local folders and datasets loaded before can be read."
+            f"{reason}. {mending}"
         ) from error
 
 

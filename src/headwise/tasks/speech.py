@@ -26,7 +26,7 @@ from typing_extensions import Self
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import decisions_by_position
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
-from headwise.tasks.audio import Waveform
+from headwise.tasks.audio import AudioError, Waveform
 from headwise.tasks.enhancing import enhance
 from headwise.tasks.outcome import Outcome, Picture, Score, spread
 from headwise.tasks.parts import PARTS
@@ -160,17 +160,17 @@ class SpeechEnhancement(Task):
     ) -> Outcome:
         """PESQ and SI-SDR before and after, and spectrograms."""
         assert isinstance(model, SpeechEnhancer) and isinstance(part, Utterances)
-        table = _score_part(model, part, evaluation, advance)
-        scores = _summarise(table, part.spectrum.rate, self.statistic)
+        table, unread = _score_part(model, part, evaluation, advance)
+        scores = _summarise(table, unread, part.spectrum.rate, self.statistic)
         if part is self.test:
             for name, utterances in self.corpus.transfer.items():
                 further = _score_part(model, utterances, evaluation, lambda _: None)
-                for score in _summarise(further, part.spectrum.rate, self.statistic):
+                for score in _summarise(*further, part.spectrum.rate, self.statistic):
                     scores.append(score.model_copy(update={"name": f"{score.name}, {name}"}))
         return Outcome(
             scores=scores,
             items=[[value] for value in next(iter(table.values()))],
-            pictures=_draw(model, part, table, evaluation),
+            pictures=_draw(model, part, table, unread, evaluation),
         )
 
     def statistic(self, items: np.ndarray) -> float:
@@ -179,31 +179,52 @@ class SpeechEnhancement(Task):
 
 
 Table = dict[str, list[float]]  # score to values, one per utterance
+Unread = dict[int, str]  # index of an utterance that cannot be read, to the reason
 
 
 def _score_part(
     model: SpeechEnhancer, part: Utterances, evaluation: SpeechEvaluation, advance: Advance
-) -> Table:
+) -> tuple[Table, Unread]:
     """Every utterance's scores; first the one that systems are ranked by."""
     names = ["PESQ", "PESQ noisy"] if has_pesq() else []
     table: Table = {name: [] for name in [*names, "SI-SDR", "SI-SDR noisy"]}
-    rate = part.spectrum.rate
-    for index in range(len(part)):
-        noisy, clean = part.whole(index)
-        enhanced = _enhance(model, noisy, evaluation)
-        if names:
-            before = pesq_score(clean, noisy, rate)
-            after = pesq_score(clean, enhanced, rate)
-            # Where the noisy sound has speech and the enhanced one has none left, that is as bad
-            # as can be; where neither has, there is nothing to score.
-            table["PESQ"].append(LOWEST_PESQ if np.isnan(after) and before == before else after)
-            table["PESQ noisy"].append(before)
-            if np.isnan(before):
-                table["PESQ"][-1] = before
-        table["SI-SDR"].append(si_sdr(clean, enhanced))
-        table["SI-SDR noisy"].append(si_sdr(clean, noisy))
-        advance(1)
-    return table
+    unread: Unread = {}
+    number = len(part.pieces)
+    for index in range(number):
+        try:
+            noisy, clean = part.whole(index)
+        except AudioError as error:
+            figures = {}
+            unread[index] = str(error).partition(";")[0]
+        else:
+            figures = _score(model, noisy, clean, part.spectrum.rate, evaluation)
+        for name, column in table.items():
+            column.append(figures.get(name, float("nan")))
+        # Of the part to train on there are not as many pieces as items, which the bar counts.
+        advance((index + 1) * len(part) // number - index * len(part) // number)
+    return table, unread
+
+
+def _score(
+    model: SpeechEnhancer,
+    noisy: Waveform,
+    clean: Waveform,
+    rate: int,
+    evaluation: SpeechEvaluation,
+) -> dict[str, float]:
+    """The scores of one utterance."""
+    enhanced = _enhance(model, noisy, evaluation)
+    figures = {"SI-SDR": si_sdr(clean, enhanced), "SI-SDR noisy": si_sdr(clean, noisy)}
+    if has_pesq():
+        before, after = pesq_score(clean, noisy, rate), pesq_score(clean, enhanced, rate)
+        # Where the noisy sound has speech and the enhanced one has none left, that is as bad
+        # as can be; where neither has, there is nothing to score.
+        if np.isnan(before):
+            after = before
+        elif np.isnan(after):
+            after = LOWEST_PESQ
+        figures |= {"PESQ": after, "PESQ noisy": before}
+    return figures
 
 
 def _enhance(model: SpeechEnhancer, noisy: Waveform, evaluation: SpeechEvaluation) -> Waveform:
@@ -211,7 +232,7 @@ def _enhance(model: SpeechEnhancer, noisy: Waveform, evaluation: SpeechEvaluatio
     return enhance(model, sound, context=evaluation.context)[0].cpu().numpy()
 
 
-def _summarise(table: Table, rate: int, statistic: Any) -> list[Score]:
+def _summarise(table: Table, unread: Unread, rate: int, statistic: Any) -> list[Score]:
     """A score for each column, and how far the enhanced sound is from the noisy one."""
     band = "wide band, P.862.2" if pesq_rate(rate) == 16_000 else "narrow band, P.862.1"
     columns = {name: np.array(values) for name, values in table.items()}
@@ -220,10 +241,13 @@ def _summarise(table: Table, rate: int, statistic: Any) -> list[Score]:
             columns[f"{name} gain"] = columns[name] - columns[f"{name} noisy"]
     scores = []
     for name, values in columns.items():
-        left_out = int(np.isnan(values).sum())
+        silent = int(np.isnan(values).sum()) - len(unread)
         notes = [f"{band}, MOS-LQO" if name.startswith("PESQ") else "dB"]
-        if left_out:
-            notes.append(f"{left_out} of {len(values)} utterances left out: no speech found")
+        if silent:
+            notes.append(f"{silent} of {len(values)} utterances left out: no speech found")
+        if unread:
+            first = next(iter(unread.values()))
+            notes.append(f"{len(unread)} of {len(values)} left out: not readable, first {first}")
         scores.append(
             Score.of(
                 name,
@@ -242,11 +266,15 @@ def _mean(values: np.ndarray) -> float:
 
 
 def _draw(
-    model: SpeechEnhancer, part: Utterances, table: Table, evaluation: SpeechEvaluation
+    model: SpeechEnhancer,
+    part: Utterances,
+    table: Table,
+    unread: Unread,
+    evaluation: SpeechEvaluation,
 ) -> list[Picture]:
     """Spectrograms of some utterances, from the noisiest on, with what the heads did below."""
     noisiness = np.nan_to_num(np.array(table["SI-SDR noisy"]), nan=np.inf)
-    order = np.argsort(noisiness, kind="stable").tolist()
+    order = [i for i in np.argsort(noisiness, kind="stable").tolist() if i not in unread]
     return [
         _draw_one(model, part, index, table, evaluation)
         for index in spread(order, evaluation.pictures)

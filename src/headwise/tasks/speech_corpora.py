@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from headwise.tasks.audio import AudioError
 from headwise.tasks.parts import PARTS, Part, given_parts
@@ -20,6 +19,7 @@ from headwise.tasks.speech_settings import (
     MixedSettings,
     PairedSpeech,
     SpeechData,
+    SpeechSettings,
 )
 from headwise.tasks.speech_sources import Pair, read_hub_pairs, read_pairs
 from headwise.tasks.utterances import MixedUtterances, Mixing, PairedUtterances, Utterances
@@ -43,7 +43,7 @@ class SpeechCorpus:
     notes: dict[str, str]
 
 
-def load_speech(settings: Any, floor: float) -> SpeechCorpus:
+def load_speech(settings: SpeechSettings, floor: float) -> SpeechCorpus:
     """Read what the settings name, and divide off the parts that are not given.
 
     Args:
@@ -56,14 +56,13 @@ def load_speech(settings: Any, floor: float) -> SpeechCorpus:
     """
     skipped = Skipped()
     if isinstance(settings, MixedSettings):
-        parts, origin = _load_mixed(settings, floor, skipped)
+        parts, notes = _load_mixed(settings, floor, skipped)
     else:
-        parts, origin = _load_pairs(settings, floor, skipped)
+        parts, notes = _load_pairs(settings, floor, skipped)
     transfer: dict[str, Utterances] = {
-        name: _paired(settings, floor, read_pairs(folders, settings.rate, skipped))
+        name: _paired(settings, floor, read_pairs(folders, settings.rate, skipped), "test")
         for name, folders in settings.transfer.items()
     }
-    notes = {"corpus": origin}
     notes |= {part: _summary(parts[part], settings.seconds) for part in PARTS}
     notes |= {name: _summary(utterances, settings.seconds) for name, utterances in transfer.items()}
     if skipped.reasons:
@@ -73,7 +72,7 @@ def load_speech(settings: Any, floor: float) -> SpeechCorpus:
 
 def _load_mixed(
     settings: MixedSettings, floor: float, skipped: Skipped
-) -> tuple[dict[Part, Utterances], str]:
+) -> tuple[dict[Part, Utterances], dict[str, str]]:
     """Parts whose utterances are mixed, but for those that are given as pairs."""
     given: dict[Part, list[Pair]] = {}
     noise: dict[str, list[Recording]] = {part: [] for part in PARTS}
@@ -107,13 +106,15 @@ def _load_mixed(
     )
     spectrum = Spectrum(settings.rate)
     parts: dict[Part, Utterances] = {}
+    alone: list[Part] = []  # parts of one speaker, whose babble is of those trained on
     for part in PARTS:
         if part in given:
-            parts[part] = _paired(settings, floor, given[part])
+            parts[part] = _paired(settings, floor, given[part], part)
             continue
         voices = divided[part]
         if len({recording.speaker for recording in voices}) < 2:
-            voices = divided["train"]  # a part of one speaker: the others are those trained on
+            voices = divided["train"]
+            alone.append(part)
         if "babble" in settings.noise and len({r.speaker for r in [*voices, *divided[part]]}) < 2:
             raise AudioError(
                 "noise names babble, but there is one speaker to train on; set divide_by: file, "
@@ -124,17 +125,22 @@ def _load_mixed(
             noise[part],
             voices,
             mixing,
-            training=part == "train",
+            part=part,
             spectrum=spectrum,
             floor=floor,
             samples=spectrum.num_samples(settings.seconds),
         )
-    return parts, origin
+    notes = {"corpus": origin}
+    if "babble" in settings.noise and alone:
+        notes["babble"] = (
+            f"of voices that are trained on in {' and '.join(alone)}, where there is one speaker"
+        )
+    return parts, notes
 
 
 def _load_pairs(
     settings: PairedSpeech | HubSpeech, floor: float, skipped: Skipped
-) -> tuple[dict[Part, Utterances], str]:
+) -> tuple[dict[Part, Utterances], dict[str, str]]:
     given: dict[Part, list[Pair]] = {}
     if isinstance(settings, HubSpeech):
         for part, split in settings.splits().items():
@@ -153,8 +159,8 @@ def _load_pairs(
     parts: dict[Part, Utterances] = {}
     for part in PARTS:
         pairs = given.get(part) or [by_name[recording.name] for recording in divided[part]]
-        parts[part] = _paired(settings, floor, pairs, training=part == "train")
-    return parts, f"pairs of {origin}"
+        parts[part] = _paired(settings, floor, pairs, part)
+    return parts, {"corpus": f"pairs of {origin}"}
 
 
 def _divide(
@@ -179,13 +185,13 @@ def _divide(
 
 
 def _paired(
-    settings: SpeechData, floor: float, pairs: Sequence[Pair], *, training: bool = False
+    settings: SpeechData, floor: float, pairs: Sequence[Pair], part: Part
 ) -> PairedUtterances:
     spectrum = Spectrum(settings.rate)
     return PairedUtterances(
         [pair.clean for pair in pairs],
         [pair.noisy for pair in pairs],
-        training=training,
+        part=part,
         seed=settings.seed,
         spectrum=spectrum,
         floor=floor,
@@ -210,7 +216,15 @@ def _summary(utterances: Utterances, seconds: float) -> str:
     total = sum(recording.samples for recording in clean) / utterances.spectrum.rate
     speakers = len({recording.speaker for recording in clean})
     of = f" of {speakers} speakers" if speakers > 1 else ""
-    return (
+    summary = (
         f"{len(utterances):,} items of at most {seconds:g} s from {len(clean):,} recordings{of}, "
         f"{total / 60:,.1f} minutes"
     )
+    # Of a long recording, each piece but the first begins behind its beginning.
+    further = sum(piece.start > 0 for piece in utterances.pieces)
+    if further and not utterances.training:
+        summary += (
+            f"; what is longer than {utterances.limit / utterances.spectrum.rate:g} s is cut into "
+            f"pieces, {further:,} more"
+        )
+    return summary

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import Field
+from torch import Tensor
 from typing_extensions import Self
 
 from headwise.models.config import LanguageModelConfig
@@ -43,10 +44,14 @@ class TextTask(Task):
             "eos_token_id": self.tokenizer.eos_token_id,
         }
 
+    @property
+    def unit(self) -> str:
+        """What a token is."""
+        return "words" if self.tokenizer.has_words else "subwords"
+
     def vocabulary(self) -> str:
         """The vocabulary in words."""
-        kind = "words" if self.tokenizer.has_words else "subwords"
-        return f"{self.tokenizer.vocab_size:,} {kind}"
+        return f"{self.tokenizer.vocab_size:,} {self.unit}"
 
 
 class RunningTextRecipe(Recipe):
@@ -89,6 +94,13 @@ class RunningTextTask(TextTask):
         """The task with what else its recipe says."""
         return cls(texts, tokenizer, recipe.block_length)
 
+    def note_unknown(self, ids: Tensor) -> None:
+        """Note how much of the test part, whose tokens these are, no vocabulary of words has."""
+        if self.tokenizer.has_words:
+            words = ids[ids != self.tokenizer.eos_token_id]
+            share = (words == self.tokenizer.unk_token_id).float().mean().item()
+            self.notes["vocabulary"] += f"; {share:.1%} of the test part's are <unk>"
+
     def digest(self) -> str:
         return self.texts.digest()
 
@@ -104,9 +116,9 @@ class RunningTextTask(TextTask):
 
 
 def perplexity(nats: float, count: float) -> float:
-    """exp(nats / count), a number even where a model has diverged; 1 where there is nothing.
+    """exp(nats / count), a number even where a model has diverged; NaN where there is nothing.
 
     >>> perplexity(0.0, 0), perplexity(float("inf"), 1) < float("inf")
-    (1.0, True)
+    (nan, True)
     """
-    return math.exp(min(nats / count, 700.0)) if count else 1.0
+    return math.exp(min(nats / count, 700.0)) if count else math.nan

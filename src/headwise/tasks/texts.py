@@ -22,7 +22,7 @@ Example:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -203,7 +203,8 @@ def _divide(documents: dict[Part, list[Document]], settings: DividedSettings, or
         ("test", test_fraction),
         ("validation", validation_fraction),
     ]
-    total = sum(_words(line) for document in documents["train"] for line in document)
+    whole = lines_of(documents["train"])
+    total = sum(map(_words, whole))
     end = 1.0
     for part, fraction in fractions:
         if fraction:
@@ -212,10 +213,17 @@ def _divide(documents: dict[Part, list[Document]], settings: DividedSettings, or
     for part in PARTS:
         if not lines_of(documents[part]):
             counts = ", ".join(f"{p} {len(lines_of(documents[p])):,}" for p in PARTS)
+            lines, parts = len(whole), 1 + sum(fraction > 0 for _, fraction in fractions)
+            if lines < parts:
+                raise CorpusError(
+                    f"{origin}: {lines} line{'s' * (lines > 1)} of text to train on, expected at "
+                    f"least {parts}, one for each part that is made of them. Break it into "
+                    "lines, a sentence or paragraph each, or give data of their own for the parts."
+                )
             raise CorpusError(
                 f"{origin}: too little text, no line for the {part} part (lines: {counts}). Give "
-                "more lines (a text of one long line has to be broken into several), a larger "
-                "validation_fraction or test_fraction, or data of its own for the part."
+                "more or shorter lines, a larger validation_fraction or test_fraction, or data of "
+                "its own for the part."
             )
 
 
@@ -248,9 +256,3 @@ def _count(documents: Sequence[Document]) -> str:
     lines = lines_of(documents)
     words = sum(map(_words, lines))
     return f"{len(documents):,} documents, {len(lines):,} lines, {words:,} words"
-
-
-def iterate_lines(documents: Iterable[Document]) -> Iterator[str]:
-    """All lines of documents in their order, the blank ones as well."""
-    for document in documents:
-        yield from document
