@@ -137,6 +137,9 @@ def test_generate_draws_images(trained, tmp_path):
     assert done.exit_code == 0, done.output
     assert done.stdout == f"written: {picture}\n"
     assert picture.read_bytes().startswith(b"\x89PNG")
+    said = refused("generate", trained("images"), "--output", tmp_path / "drawn.jpg")
+    assert "drawn.jpg, expected a name that ends in .png" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["drawn.png"]
 
 
 def test_generate_is_of_models_that_write_or_draw(run):
@@ -161,6 +164,8 @@ def test_enhance_of_what_is_no_sound_writes_nothing(trained, tmp_path, content):
     said = refused("enhance", trained("speech-enhancement"), noisy, tmp_path / "clean.wav")
     assert str(noisy) in said
     assert {path.name for path in tmp_path.iterdir()} == {"noisy.wav"}
+    said = refused("enhance", trained("speech-enhancement"), tmp_path, tmp_path / "clean.wav")
+    assert f"{tmp_path} is a folder; name a WAV or FLAC file" in said
 
 
 def test_a_run_of_another_task_cannot_do_it(run, trained, tmp_path):

@@ -375,7 +375,7 @@ def enhance(
             weighed(model, recipe.evaluation, console, run.name),
             _bar(samples, console) as advance,
         ):
-            enhance_file(model, recipe.evaluation, source, target, advance)
+            enhance_file(model, recipe.evaluation.context, source, target, advance)
         Console().print(f"written: {target}", soft_wrap=True, highlight=False, markup=False)
 
 
@@ -450,6 +450,8 @@ def _draw_images(run: Path, recipe: Any, model: Any, output: Path, number: int) 
     from headwise.tasks.drawing import draw_samples
     from headwise.tasks.palette import Raster
 
+    if output.suffix.lower() != ".png":
+        raise ValueError(f"--output is {output}, expected a name that ends in .png: images are PNG")
     settings = recipe.evaluation
     with weighed(model, settings, Console(stderr=True), run.name):
         png = draw_samples(

@@ -131,7 +131,8 @@ def test_batches_are_of_one_size_whatever_the_lengths(tokenizer):
 
 
 def test_a_batch_holds_an_example_at_least():
-    raw = {"data": {"max_length": 300}, "training": {"max_steps": 1, "batch_tokens": 256}}
+    data = {"corpus": "docstrings", "max_length": 300}
+    raw = {"data": data, "training": {"max_steps": 1, "batch_tokens": 256}}
     with pytest.raises(ValueError, match=r"max_length is 300, but training.batch_tokens is 256"):
         Classification.recipe_class.model_validate(raw)
 

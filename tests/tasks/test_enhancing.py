@@ -24,7 +24,7 @@ PLANS = {
     "moa": MOA,
 }
 HOP = 16  # at 1000 Hz
-EVALUATION = SpeechEvaluation()
+CONTEXT = SpeechEvaluation().context
 
 
 def model(plan="standard", rate=1_000, window=12, **options):
@@ -123,7 +123,7 @@ def test_a_file_keeps_rate_length_and_channels(tmp_path, rate, channels, samples
     made = model(rate=8_000, window=30).float()
     source = sounds.write(tmp_path / "in.wav", sounds.tone(samples, rate, 200, channels), rate)
     done = []
-    enhance_file(made, EVALUATION, source, tmp_path / "out.flac", done.append)
+    enhance_file(made, CONTEXT, source, tmp_path / "out.flac", done.append)
     info = soundfile.info(str(tmp_path / "out.flac"))
     assert (info.samplerate, info.frames, info.channels) == (rate, samples, channels)
     assert sum(done) == samples
@@ -134,11 +134,36 @@ def test_a_file_is_enhanced_as_its_samples_are(tmp_path):
     made = model(rate=8_000, window=30).float()
     sound = sounds.tone(100_000, 8_000, channels=2).astype(np.float32)
     source = sounds.write(tmp_path / "a.wav", sound, 8_000, subtype="FLOAT")
-    enhance_file(made, EVALUATION, source, source)  # onto itself
-    written, _ = soundfile.read(str(source), dtype="float32")
+    target = tmp_path / "b.wav"
+    enhance_file(made, CONTEXT, source, target)
+    written, _ = soundfile.read(str(target), dtype="float32")
     expected = enhance(made, torch.from_numpy(sound.T.copy())).T.numpy()
     assert np.abs(written - expected).max() < 1e-4
-    assert soundfile.info(str(source)).subtype == "FLOAT"
+    assert soundfile.info(str(target)).subtype == "FLOAT"
+
+
+def test_a_recording_is_not_replaced(tmp_path):
+    made = model(rate=8_000).float()
+    source = sounds.write(tmp_path / "a.wav", sounds.tone(9_000, 8_000), 8_000)
+    content = source.read_bytes()
+    (tmp_path / "link.wav").symlink_to(source)
+    (tmp_path / "folder").mkdir()
+    for target in (source, tmp_path / "folder" / ".." / "a.wav", tmp_path / "link.wav"):
+        with pytest.raises(AudioError, match="is the recording itself"):
+            enhance_file(made, CONTEXT, source, target)
+    assert source.read_bytes() == content
+
+
+def test_the_context_of_a_file_is_the_one_asked_for(tmp_path):
+    made = model(rate=8_000, window=30).float()
+    sound = sounds.tone(40_000, 8_000).astype(np.float32)
+    source = sounds.write(tmp_path / "a.wav", sound, 8_000, subtype="FLOAT")
+    for context in (0.0, 0.8):
+        enhance_file(made, context, source, tmp_path / "b.wav")
+        written, _ = soundfile.read(str(tmp_path / "b.wav"), dtype="float32")
+        expected = enhance(made, torch.from_numpy(sound.T.copy()), context=context)[0].numpy()
+        other = enhance(made, torch.from_numpy(sound.T.copy()), context=0.5)[0].numpy()
+        assert np.abs(written - expected).max() < 1e-4 < np.abs(written - other).max()
 
 
 def test_resampling_there_and_back_does_not_shift_a_sound(tmp_path):
@@ -151,7 +176,7 @@ def test_resampling_there_and_back_does_not_shift_a_sound(tmp_path):
     made = Same(model(rate=8_000, window=30).config)
     sound = sounds.tone(44_100, 44_100, 500)
     source = sounds.write(tmp_path / "a.wav", sound, 44_100)
-    enhance_file(made, EVALUATION, source, tmp_path / "b.wav")
+    enhance_file(made, CONTEXT, source, tmp_path / "b.wav")
     written, _ = soundfile.read(str(tmp_path / "b.wav"))
     assert np.abs(written - sound[:, 0])[2_000:-2_000].max() < 0.01
 
@@ -164,7 +189,7 @@ def test_what_cannot_be_read_leaves_nothing_behind(tmp_path):
     for path in sorted(tmp_path.glob("*.*")):
         if path.name != "before.wav":
             with pytest.raises(AudioError, match=path.name):
-                enhance_file(made, EVALUATION, path, tmp_path / "before.wav")
+                enhance_file(made, CONTEXT, path, tmp_path / "before.wav")
     assert (tmp_path / "before.wav").read_bytes() == b"what was there"
     assert sorted(path.name for path in tmp_path.iterdir()) == names
 
@@ -174,7 +199,7 @@ def test_a_fault_late_in_a_file_leaves_nothing_behind(tmp_path):
     sound[80_123] = np.inf
     source = sounds.write(tmp_path / "a.wav", sound, 8_000, subtype="FLOAT")
     with pytest.raises(AudioError, match=r"a\.wav: sample 80123 is NaN or infinite"):
-        enhance_file(model(rate=8_000).float(), EVALUATION, source, tmp_path / "b.wav")
+        enhance_file(model(rate=8_000).float(), CONTEXT, source, tmp_path / "b.wav")
     assert [path.name for path in tmp_path.iterdir()] == ["a.wav"]
 
 
@@ -182,7 +207,7 @@ def test_names_that_nothing_can_be_written_to(tmp_path):
     source = sounds.write(tmp_path / "a.wav", sounds.tone(100, 8_000), 8_000)
     for name, words in (("b.mp3", "would be no sound file"), ("no/b.wav", "does not exist")):
         with pytest.raises(AudioError, match=words):
-            enhance_file(model(rate=8_000).float(), EVALUATION, source, tmp_path / name)
+            enhance_file(model(rate=8_000).float(), CONTEXT, source, tmp_path / name)
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path):
@@ -192,7 +217,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
         sound = np.zeros((8_000 * seconds, 1), np.float32)
         source = sounds.write(tmp_path / "a.wav", sound, 8_000)
         tracemalloc.start()
-        enhance_file(made, EVALUATION, source, tmp_path / "b.wav")
+        enhance_file(made, CONTEXT, source, tmp_path / "b.wav")
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.2 * peaks[0]

@@ -50,7 +50,7 @@ def sentences(count: int, seed: int) -> list[str]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Documents of three sentences, divided by blank lines."""
     made = tmp_path_factory.mktemp("text")
-    for seed, (part, count) in enumerate({"train": 60, "validation": 12, "test": 15}.items()):
+    for seed, (part, count) in enumerate({"train": 60, "validation": 12, "test": 45}.items()):
         lines = sentences(count, seed)
         documents = ["\n".join(lines[i : i + 3]) for i in range(0, count, 3)]
         (made / f"{part}.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")

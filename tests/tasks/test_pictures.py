@@ -189,6 +189,10 @@ def test_a_folder_that_is_not_there_is_an_error(tmp_path):
     (tmp_path / "broken.tar").write_bytes(b"no tar")
     with pytest.raises(CorpusError, match=r"broken\.tar: neither a folder nor a sound tar file"):
         load_images(FolderImages(train=tmp_path / "broken.tar"))
+    (tmp_path / "idx.gz").write_bytes(gzip.compress(b"\x00\x00\x08\x03 and pixels"))
+    with pytest.raises(CorpusError, match=r"read with corpus: idx\.$") as error:
+        load_images(FolderImages(train=tmp_path / "idx.gz"))
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["images.tar", "images.tar.gz"])

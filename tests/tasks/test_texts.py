@@ -204,7 +204,7 @@ def test_the_digest_tells_texts_documents_and_parts_apart(write):
         ("a.txt", b" \n\n", r"a\.txt: there is no text in it"),
         ("a.txt", b"only one line\n", r"a\.txt: 1 line of text to train on, .* least 3, one for"),
         ("a.txt", b"one line\n\ntwo\n", r"a\.txt: 2 lines of text to train on, .* least 3"),
-        ("a.txt", b"a\nb\nc " + b"d " * 99, r"a\.txt: too little text, no line for the test"),
+        ("a.txt", b"a\nb\nc " + b"d " * 99, r"a\.txt: too little text, no line for the validation"),
         ("a.txt", b"caf\xe9\n", r"a\.txt, line 1: not UTF-8"),
         ("a.txt.gz", b"plain text\n", r"a\.txt\.gz: not a sound gzip file"),
     ],

@@ -81,6 +81,8 @@ def audio_info(path: Path) -> AudioInfo:
         AudioError: it does not exist, is empty, has no samples, or is no sound.
     """
     soundfile = speech_package("soundfile")
+    if path.is_dir():
+        raise AudioError(f"{path} is a folder; name a WAV or FLAC file in it")
     if not path.is_file():
         raise AudioError(f"{path} does not exist; name a WAV or FLAC file")
     if path.stat().st_size == 0:

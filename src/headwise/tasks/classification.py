@@ -131,8 +131,8 @@ class ClassificationRecipe(Recipe):
         longest, budget = self.data.max_length, self.training.batch_tokens
         if longest > budget:
             raise ValueError(
-                f"data.max_length is {longest}, but training.batch_tokens is {budget}: a batch must "
-                "hold an example at least"
+                f"data.max_length is {longest}, but training.batch_tokens is {budget}: a batch "
+                "must hold an example at least"
             )
         return self
 

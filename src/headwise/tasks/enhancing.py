@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -104,7 +103,7 @@ def enhance_blocks(
 
 def enhance_file(
     model: SpeechEnhancer,
-    settings: Any,
+    context: float,
     source: Path,
     target: Path,
     advance: Callable[[int], None] | None = None,
@@ -116,13 +115,14 @@ def enhance_file(
 
     Args:
         model: the model; put into evaluation.
-        settings: `evaluation` of its recipe; says the `context`.
+        context: as in `enhance`; a recipe's `evaluation.context`.
         source: WAV or FLAC, of any length, at any rate.
-        target: WAV or FLAC, as its name says.
+        target: WAV or FLAC, as its name says; another file than the source.
         advance: called with the number of samples that are done, of `audio_info(source).samples`.
 
     Raises:
-        AudioError: the source cannot be read, to its end; nothing is written then.
+        AudioError: the source cannot be read, to its end, or is the target; nothing is written
+            then.
     """
     soundfile, soxr = speech_package("soundfile"), speech_package("soxr")
     info = audio_info(source)
@@ -132,6 +132,10 @@ def enhance_file(
         )
     if not target.parent.is_dir():
         raise AudioError(f"{target.parent} does not exist; create it, or write somewhere else")
+    if target.exists() and target.samefile(source):
+        raise AudioError(
+            f"{target} is the recording itself, which would be lost; write to another file"
+        )
     kind = target.suffix[1:].upper()
     encoding = soundfile.info(str(source)).subtype
     if not soundfile.check_format(kind, encoding):
@@ -166,7 +170,7 @@ def enhance_file(
             torch.from_numpy(np.ascontiguousarray(block.T)).to(model.device)
             for block in resampled(blocks(), rate, model_rate)
         )
-        for piece in enhance_blocks(model, tensors, context=settings.context):
+        for piece in enhance_blocks(model, tensors, context=context):
             yield piece.T.cpu().numpy()
 
     partial = target.with_name(f".partial-{target.name}")

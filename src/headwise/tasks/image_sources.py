@@ -2,7 +2,7 @@
 
 Each reader yields images as they are, in the order of the data, and knows nothing of sizes, parts
 or settings; `tasks.pictures` fits and divides what comes out. Whatever cannot be read is a
-`CorpusError` that names the file, or, of many images, one is left out and named.
+`CorpusError` that names the file, or, of many images, one is left out and counted.
 """
 
 from __future__ import annotations
@@ -111,9 +111,12 @@ def _files(path: Path) -> Iterator[tuple[str, bytes]]:
                 assert stream is not None  # None for what is no file
                 yield f"{path}:{member.name}", stream.read()
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+        # Behind its first line tarfile tells of each compression that it has tried.
+        reason = str(error).partition("\n")[0].rstrip(":")
         raise CorpusError(
-            f"{path}: neither a folder nor a sound tar file ({error}). Paths are relative to the "
+            f"{path}: neither a folder nor a sound tar file ({reason}). Paths are relative to the "
             "folder in which the command is started."
+            + (" IDX files, as MNIST's, are read with corpus: idx." if path.suffix == ".gz" else "")
         ) from None
 
 

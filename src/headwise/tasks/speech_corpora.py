@@ -1,6 +1,7 @@
 """Speech to be enhanced, in three parts: read or made up, mixed with noise, divided.
 
-Files that cannot be read are skipped and counted by name; it is an error if none is left.
+Files that cannot be read are skipped and counted, the first of them named; it is an error if none
+is left.
 """
 
 from __future__ import annotations

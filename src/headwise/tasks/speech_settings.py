@@ -74,11 +74,14 @@ class SpeechData(DividedSettings):
     seconds: float = Field(
         4.0,
         ge=0.25,
-        description="length of an item: longer recordings are cut in training, shorter ones of "
-        "one speaker joined where noise is mixed in",
+        description="length of an item: in training an excerpt of a longer recording; shorter ones "
+        "of one speaker are joined where noise is mixed in. The validation loss is of the first "
+        "so many seconds of each utterance; scores are of all of it, in pieces of at most 30 s",
     )
     divide_by: Literal["file", "speaker"] = Field(
-        "file", description="what parts that are divided off do not share"
+        "file",
+        description="what parts that are divided off do not share; babble in a part of one speaker "
+        "is of the voices trained on",
     )
     transfer: dict[Name, PairedFolders] = Field(
         default_factory=dict,
@@ -99,7 +102,7 @@ class MixedSettings(SpeechData):
         ["white", "pink", "brown", "babble"],
         min_length=1,
         description="kinds, drawn from evenly: white, pink and brown noise, babble of other "
-        "speakers of the same part, recordings of noise_folder",
+        "speakers of the same part (see divide_by), recordings of noise_folder",
     )
     snr: tuple[float, float] = Field(
         (0.0, 40.0), description="range of signal-to-noise ratios in decibels (DNS: 0 to 40)"
