@@ -18,7 +18,7 @@ from headwise.analysis.verdict import count
 from headwise.cli import app
 from headwise.recipe import load_recipe, shipped_recipes
 from headwise.tasks import translation
-from headwise.tasks.corpora import load_corpus
+from headwise.tasks.text.corpora import load_corpus
 
 COMMANDS = (
     *("recipes", "keys", "compare", "cost", "train", "evaluate"),

@@ -22,7 +22,7 @@ from headwise.experiment import (
     with_seed,
 )
 from headwise.recipe import load_recipe
-from headwise.tasks.tokenization import TranslationTokenizer
+from headwise.tasks.text.tokenization import TranslationTokenizer
 from headwise.training.run import Interrupted
 
 QUIET = Console(quiet=True)

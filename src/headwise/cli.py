@@ -297,8 +297,8 @@ def translate(
     with _clear_errors():
         from headwise.experiment import weighed
         from headwise.tasks.sources import decoded_lines, read_lines
-        from headwise.tasks.tokenization import TOKENIZER, TranslationTokenizer
-        from headwise.tasks.translating import translate as translate_texts
+        from headwise.tasks.text.tokenization import TOKENIZER, TranslationTokenizer
+        from headwise.tasks.text.translating import translate as translate_texts
         from headwise.tasks.translation import Translation
 
         _quiet()
@@ -363,8 +363,8 @@ def enhance(
     """Take the noise out of a recording of speech, however long, with a finished run."""
     with _clear_errors():
         from headwise.experiment import weighed
-        from headwise.tasks.audio import audio_info
-        from headwise.tasks.enhancing import enhance_file
+        from headwise.tasks.sound.audio import audio_info
+        from headwise.tasks.sound.enhancing import enhance_file
         from headwise.tasks.speech import SpeechEnhancement
 
         _quiet()
@@ -431,8 +431,8 @@ def _refuse(option: str, value: object, task: str) -> None:
 
 def _write_texts(run: Path, recipe: Any, model: Any, prompts: Sequence[str], number: int) -> None:
     from headwise.experiment import weighed
-    from headwise.tasks.generating import generate_text
-    from headwise.tasks.tokenization import TOKENIZER, TextTokenizer
+    from headwise.tasks.text.generating import generate_text
+    from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer
 
     tokenizer = TextTokenizer.load(run / TOKENIZER)
     settings = recipe.evaluation.generation
@@ -447,8 +447,8 @@ def _write_texts(run: Path, recipe: Any, model: Any, prompts: Sequence[str], num
 def _draw_images(run: Path, recipe: Any, model: Any, output: Path, number: int) -> None:
     from headwise.experiment import weighed
     from headwise.files import write_bytes
-    from headwise.tasks.drawing import draw_samples
-    from headwise.tasks.palette import Raster
+    from headwise.tasks.image.drawing import draw_samples
+    from headwise.tasks.image.palette import Raster
 
     if output.suffix.lower() != ".png":
         raise ValueError(f"--output is {output}, expected a name that ends in .png: images are PNG")

@@ -16,10 +16,10 @@ from headwise.tasks.classification import (
     pearson,
     spearman,
 )
-from headwise.tasks.examples import Examples, fitted
-from headwise.tasks.labelled import Example, Labelled
 from headwise.tasks.outcome import Outcome
-from headwise.tasks.tokenization import TextTokenizer, TextTokenizerSettings
+from headwise.tasks.text.examples import Examples, fitted
+from headwise.tasks.text.labelled import Example, Labelled
+from headwise.tasks.text.tokenization import TextTokenizer, TextTokenizerSettings
 from headwise.training.batching import TokenBudgetSampler
 
 SIZES = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "layers": 1}

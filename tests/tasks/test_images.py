@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from headwise.models.plan import SYSTEMS
 from headwise.recipe import load_recipe
+from headwise.tasks.image.palette import Raster
+from headwise.tasks.image.pictures import ImageParts
 from headwise.tasks.images import ImageEvaluation, ImageModel, ImageRecipe, Images
-from headwise.tasks.palette import Raster
-from headwise.tasks.pictures import ImageParts
 from headwise.tasks.sources import CorpusError
 
 SIZES = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "layers": 1, "dropout": 0.0}

@@ -23,8 +23,8 @@ from headwise.tasks.language_modelling import (
     collate_blocks,
     token_losses,
 )
-from headwise.tasks.texts import Texts
-from headwise.tasks.tokenization import TextTokenizer, TextTokenizerSettings
+from headwise.tasks.text.texts import Texts
+from headwise.tasks.text.tokenization import TextTokenizer, TextTokenizerSettings
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
 from headwise.training.run import run_training
 from headwise.training.validation import validation_loss

@@ -17,9 +17,9 @@ from headwise.tasks.masked_language_modelling import (
     MaskedRecipe,
     show,
 )
-from headwise.tasks.masking import MaskedItem
 from headwise.tasks.sources import CorpusError
-from headwise.tasks.tokenization import TextTokenizer
+from headwise.tasks.text.masking import MaskedItem
+from headwise.tasks.text.tokenization import TextTokenizer
 
 WORDS = [
     "the",

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from headwise.tasks.outcome import Score
 from headwise.tasks.parts import DividedSettings, HubSettings, given_parts, part_of
-from headwise.tasks.texts import PlainTextFiles
+from headwise.tasks.text.texts import PlainTextFiles
 
 
 def test_a_share_is_divided_off_for_parts_that_are_not_given():

@@ -7,9 +7,9 @@ import pytest
 
 from headwise.recipe import load_recipe
 from headwise.tasks.classification import Classification
-from headwise.tasks.labelled import Example
 from headwise.tasks.probing import GeneratedProbe, Probing, ProbingRecipe, SentEvalFile
 from headwise.tasks.sources import CorpusError
+from headwise.tasks.text.labelled import Example
 
 # As in bigram_shift.txt: tokenised, partition by partition.
 LINES = [

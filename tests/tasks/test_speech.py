@@ -22,15 +22,16 @@ from rich.console import Console
 from transformers import set_seed
 
 from headwise.models.speech import SpeechEnhancer
-from headwise.tasks import recordings, speech, speech_scores, utterances
-from headwise.tasks.audio import AudioError
-from headwise.tasks.mixing import rms
+from headwise.tasks import speech
 from headwise.tasks.parts import PARTS
-from headwise.tasks.recordings import Skipped, divide, read_folder
+from headwise.tasks.sound import recordings, speech_scores, utterances
+from headwise.tasks.sound.audio import AudioError
+from headwise.tasks.sound.mixing import rms
+from headwise.tasks.sound.recordings import Skipped, divide, read_folder
+from headwise.tasks.sound.speech_scores import pesq_score, si_sdr
+from headwise.tasks.sound.voices import speak
 from headwise.tasks.sources import CorpusError
 from headwise.tasks.speech import SpeechEnhancement, SpeechRecipe
-from headwise.tasks.speech_scores import pesq_score, si_sdr
-from headwise.tasks.voices import speak
 from headwise.training.run import Interrupted, run_training
 
 MODEL = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 24, "layers": 3, "front_channels": [24]}

@@ -11,7 +11,7 @@ from transformers import TrainerCallback, set_seed
 
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.seq2seq import Seq2SeqLM
-from headwise.tasks.pairs import collate
+from headwise.tasks.text.pairs import collate
 from headwise.training.run import Run, run_training
 from headwise.training.settings import TrainingSettings
 from headwise.training.trainer import Trainer

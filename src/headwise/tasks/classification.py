@@ -4,9 +4,9 @@ The model begins from drawn weights, or from the encoder of a masked language mo
 has trained (`model.pretrained`): then sizes, attention and vocabulary are those of that model, and
 only what stands on top of the encoder is drawn.
 
-Its pieces are in files of their own: data (`tasks.labelled_corpora`, `tasks.labelled_sources`,
-`tasks.glue`, `tasks.docstrings`, `tasks.labelled`), encoding (`tasks.examples`), pretrained
-encoders (`tasks.pretrained`) and pictures (`tasks.predictions`).
+Its pieces are in files of their own: data (`text.labelled_corpora`, `text.labelled_sources`,
+`text.glue`, `text.docstrings`, `text.labelled`), encoding (`text.examples`), pretrained
+encoders (`text.pretrained`) and pictures (`text.predictions`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,22 +22,22 @@ from typing_extensions import Self
 from headwise.models.base import HeadwiseModel
 from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
 from headwise.models.plan import layer_specs
-from headwise.tasks.encoded import pad
-from headwise.tasks.examples import ClassificationItem, Examples
-from headwise.tasks.labelled import Example, Labelled
-from headwise.tasks.labelled_corpora import (
+from headwise.tasks.outcome import Outcome, Picture, Sample, Score, spread
+from headwise.tasks.settings import EvaluationSettings, ModelSettings, Recipe
+from headwise.tasks.task import Advance, Items
+from headwise.tasks.text.encoded import pad
+from headwise.tasks.text.examples import ClassificationItem, Examples
+from headwise.tasks.text.labelled import Example, Labelled
+from headwise.tasks.text.labelled_corpora import (
     Docstrings,
     ExampleSettings,
     known_classes,
     load_labelled,
 )
-from headwise.tasks.outcome import Outcome, Picture, Sample, Score, spread
-from headwise.tasks.predictions import draw_confusions, draw_predictions
-from headwise.tasks.pretrained import load_encoder, pretrained_config, pretrained_tokenizer
-from headwise.tasks.settings import EvaluationSettings, ModelSettings, Recipe
-from headwise.tasks.task import Advance, Items
-from headwise.tasks.text_task import TextTask
-from headwise.tasks.tokenization import TextTokenizer, TextTokenizerSettings
+from headwise.tasks.text.predictions import draw_confusions, draw_predictions
+from headwise.tasks.text.pretrained import load_encoder, pretrained_config, pretrained_tokenizer
+from headwise.tasks.text.text_task import TextTask
+from headwise.tasks.text.tokenization import TextTokenizer, TextTokenizerSettings
 
 _SAMPLES = 12
 _MOST_CLASSES = 30  # that a picture shows

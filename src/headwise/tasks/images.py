@@ -2,8 +2,8 @@
 
 Section 4.1 of Lamb et al. 2021, *Transformers with Competitive Ensembles of Independent
 Mechanisms*, https://arxiv.org/abs/2103.00336. Its pieces are in files of their own: sources of
-images (`tasks.pictures`), colours (`tasks.palette`), samples and maps (`tasks.drawing`), and the
-measure of figure 2 (`tasks.specialisation`).
+images (`image.pictures`), colours (`image.palette`), samples and maps (`image.drawing`), and the
+measure of figure 2 (`image.specialisation`).
 """
 
 import hashlib
@@ -21,21 +21,21 @@ from typing_extensions import Self
 from headwise.models.base import HeadwiseModel
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.models.decisions import decisions_by_position
-from headwise.tasks.drawing import sample_images, sheet, winner_map
-from headwise.tasks.encoded import IGNORED_LABEL
-from headwise.tasks.outcome import Outcome, Picture, Score
-from headwise.tasks.palette import FILE_NAME, PaletteSettings, Raster
-from headwise.tasks.parts import PARTS
-from headwise.tasks.pictures import (
+from headwise.tasks.image.drawing import sample_images, sheet, winner_map
+from headwise.tasks.image.palette import FILE_NAME, PaletteSettings, Raster
+from headwise.tasks.image.pictures import (
     ImageParts,
     ImageSettings,
     PairImages,
     image_shape,
     load_images,
 )
+from headwise.tasks.image.specialisation import specialisation
+from headwise.tasks.outcome import Outcome, Picture, Score
+from headwise.tasks.parts import PARTS
 from headwise.tasks.settings import EvaluationSettings, LanguageModelSettings, Recipe
-from headwise.tasks.specialisation import specialisation
 from headwise.tasks.task import Advance, Items, Task
+from headwise.tasks.text.encoded import IGNORED_LABEL
 
 _MEASURED = 16  # images; enough for a curve over training
 _BATCH_TOKENS = 16_384  # of evaluation
@@ -109,7 +109,7 @@ class Images(Task):
         has_halves: whether their left and right halves are of different sources.
 
     Example:
-        >>> from headwise.tasks.pictures import DigitsImages
+        >>> from headwise.tasks.image.pictures import DigitsImages
         >>> recipe = ImageRecipe(data=DigitsImages(), training={"max_steps": 1})
         >>> task = Images.prepare(recipe)
         >>> batch = task.collate([task.train[0], task.train[1]])

@@ -33,15 +33,15 @@ from typing_extensions import Self
 
 from headwise.models.base import HeadwiseModel
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
-from headwise.tasks.encoded import IGNORED_LABEL, Ragged, pad
-from headwise.tasks.generating import GenerationSettings, generate_text
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.parts import PARTS
 from headwise.tasks.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.task import Advance, Items
-from headwise.tasks.text_task import RunningTextRecipe, RunningTextTask, perplexity
-from headwise.tasks.texts import Document, Texts, lines_of
-from headwise.tasks.tokenization import TextTokenizer
+from headwise.tasks.text.encoded import IGNORED_LABEL, Ragged, pad
+from headwise.tasks.text.generating import GenerationSettings, generate_text
+from headwise.tasks.text.text_task import RunningTextRecipe, RunningTextTask, perplexity
+from headwise.tasks.text.texts import Document, Texts, lines_of
+from headwise.tasks.text.tokenization import TextTokenizer
 
 _LOGITS = 2**26  # at once, in evaluation: 256 MB
 

@@ -1,7 +1,7 @@
 """Masked language modelling: packed text, an encoder, the perplexity of the words that are hidden.
 
-Its pieces are in files of their own: texts (`tasks.texts`), vocabularies (`tasks.tokenization`),
-packing and masks (`tasks.masking`). What it trains is where `tasks.classification` may start from.
+Its pieces are in files of their own: texts (`text.texts`), vocabularies (`text.tokenization`),
+packing and masks (`text.masking`). What it trains is where `tasks.classification` may start from.
 """
 
 import math
@@ -17,22 +17,22 @@ from typing_extensions import Self
 
 from headwise.models.base import HeadwiseModel
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
-from headwise.tasks.encoded import IGNORED_LABEL, Ragged, pad
-from headwise.tasks.masking import (
+from headwise.tasks.outcome import Outcome, Sample, Score, spread
+from headwise.tasks.parts import PARTS, Part
+from headwise.tasks.settings import EvaluationSettings, LanguageModelSettings
+from headwise.tasks.sources import CorpusError
+from headwise.tasks.task import Advance, Items
+from headwise.tasks.text.encoded import IGNORED_LABEL, Ragged, pad
+from headwise.tasks.text.masking import (
     DynamicallyMaskedBlocks,
     MaskedBlocks,
     MaskedItem,
     MaskingSettings,
     pack_sentences,
 )
-from headwise.tasks.outcome import Outcome, Sample, Score, spread
-from headwise.tasks.parts import PARTS, Part
-from headwise.tasks.settings import EvaluationSettings, LanguageModelSettings
-from headwise.tasks.sources import CorpusError
-from headwise.tasks.task import Advance, Items
-from headwise.tasks.text_task import RunningTextRecipe, RunningTextTask, perplexity
-from headwise.tasks.texts import Texts, lines_of
-from headwise.tasks.tokenization import TextTokenizer
+from headwise.tasks.text.text_task import RunningTextRecipe, RunningTextTask, perplexity
+from headwise.tasks.text.texts import Texts, lines_of
+from headwise.tasks.text.tokenization import TextTokenizer
 from headwise.training.batching import TokenBudgetSampler
 
 _BATCH_TOKENS = 4096  # of evaluation

@@ -7,7 +7,7 @@ the ten tasks of Conneau et al. 2018, https://arxiv.org/abs/1805.01070. The pape
 the perceptron; one hidden layer is what SentEval, where the tasks come from, has.
 
 It is classification (`tasks.classification`) with other data: SentEval's files, or examples that
-`tasks.probes` makes of any text.
+`text.probes` makes of any text.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from headwise.tasks.classification import (
     ClassificationModel,
     ClassificationRecipe,
 )
-from headwise.tasks.docstrings import PACKAGES, docstrings, versions
-from headwise.tasks.labelled import Labelled, Row, divide
-from headwise.tasks.labelled_corpora import ExampleLimits
-from headwise.tasks.probes import (
+from headwise.tasks.settings import Recipe
+from headwise.tasks.sources import CorpusError, read_lines, split_sentences
+from headwise.tasks.text.docstrings import PACKAGES, docstrings, versions
+from headwise.tasks.text.labelled import Labelled, Row, divide
+from headwise.tasks.text.labelled_corpora import ExampleLimits
+from headwise.tasks.text.probes import (
     PAPER_BINS,
     balanced_parts,
     bigram_shift,
@@ -37,9 +39,7 @@ from headwise.tasks.probes import (
     usable_sentences,
     word_content,
 )
-from headwise.tasks.settings import Recipe
-from headwise.tasks.sources import CorpusError, read_lines, split_sentences
-from headwise.tasks.texts import TextSettings, lines_of, load_texts
+from headwise.tasks.text.texts import TextSettings, lines_of, load_texts
 
 # --- settings ---------------------------------------------------------------------------------
 

@@ -1,8 +1,7 @@
 """Where text comes from: message catalogues, Python's documentation, files, Hugging Face datasets.
 
 Each reader yields raw strings, or pairs of them, in the order of the data, and knows nothing of
-parts, filters or settings; :mod:`headwise.tasks.corpora` (pairs) and :mod:`headwise.tasks.texts`
-clean and divide what comes out.
+parts, filters or settings; `text.corpora` (pairs) and `text.texts` clean and divide what comes out.
 Whatever cannot be read is a :class:`CorpusError` that names the file, line or field.
 """
 

@@ -5,11 +5,11 @@ Mechanisms*, https://arxiv.org/abs/2103.00336, section 4.2 and appendix A.2): ma
 short-time Fourier transform in, log magnitudes of clean speech out, learned by squared error; the
 waveform gets the phase of the noisy one.
 
-Its pieces are in files of their own: sound files (`tasks.audio`), data (`tasks.speech_settings`,
-`tasks.speech_sources`, `tasks.speech_corpora`,
-`tasks.recordings`, `tasks.utterances`, `tasks.mixing`, `tasks.voices`), the transform
-(`tasks.spectrum`), sounds of any length (`tasks.enhancing`), scores (`tasks.speech_scores`) and
-pictures (`tasks.spectrograms`).
+Its pieces are in files of their own: sound files (`sound.audio`), data (`sound.speech_settings`,
+`sound.speech_sources`, `sound.speech_corpora`,
+`sound.recordings`, `sound.utterances`, `sound.mixing`, `sound.voices`), the transform
+(`sound.spectrum`), sounds of any length (`sound.enhancing`), scores (`sound.speech_scores`) and
+pictures (`sound.spectrograms`).
 """
 
 import hashlib
@@ -26,24 +26,24 @@ from typing_extensions import Self
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import decisions_by_position
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
-from headwise.tasks.audio import AudioError, Waveform
-from headwise.tasks.enhancing import enhance
 from headwise.tasks.outcome import Outcome, Picture, Score, spread
 from headwise.tasks.parts import PARTS
 from headwise.tasks.settings import EvaluationSettings, ModelSettings, Recipe
-from headwise.tasks.spectrograms import draw_spectrograms
-from headwise.tasks.spectrum import Spectrum
-from headwise.tasks.speech_corpora import SpeechCorpus, load_speech
-from headwise.tasks.speech_scores import (
+from headwise.tasks.sound.audio import AudioError, Waveform
+from headwise.tasks.sound.enhancing import enhance
+from headwise.tasks.sound.spectrograms import draw_spectrograms
+from headwise.tasks.sound.spectrum import Spectrum
+from headwise.tasks.sound.speech_corpora import SpeechCorpus, load_speech
+from headwise.tasks.sound.speech_scores import (
     LOWEST_PESQ,
     has_pesq,
     pesq_rate,
     pesq_score,
     si_sdr,
 )
-from headwise.tasks.speech_settings import GeneratedSpeech, SpeechSettings
+from headwise.tasks.sound.speech_settings import GeneratedSpeech, SpeechSettings
+from headwise.tasks.sound.utterances import Frames, Utterances, collate
 from headwise.tasks.task import Advance, Items, Task
-from headwise.tasks.utterances import Frames, Utterances, collate
 
 
 class SpeechModel(ModelSettings):

@@ -1,8 +1,8 @@
 """Translation: sentence pairs, an encoder-decoder model, BLEU and chrF of beam search.
 
-Its pieces are in files of their own: corpora (`tasks.corpora`), vocabularies
-(`tasks.tokenization`), batches (`tasks.pairs`), search (`tasks.translating`) and scores
-(`tasks.metrics`).
+Its pieces are in files of their own: corpora (`text.corpora`), vocabularies
+(`text.tokenization`), batches (`text.pairs`), search (`text.translating`) and scores
+(`text.metrics`).
 """
 
 import hashlib
@@ -18,15 +18,15 @@ from typing_extensions import Self
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.seq2seq import Seq2SeqLM
-from headwise.tasks.corpora import Corpus, CorpusSettings, InterfaceStringsCorpus, load_corpus
-from headwise.tasks.metrics import TranslationEvaluation, compare_to_baseline, score
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
-from headwise.tasks.pairs import TranslationDataset, TranslationItem, collate
 from headwise.tasks.parts import PARTS
 from headwise.tasks.settings import ModelSettings, Recipe
 from headwise.tasks.task import Advance, Items, Task
-from headwise.tasks.tokenization import TOKENIZER, TokenizerSettings, TranslationTokenizer
-from headwise.tasks.translating import translate
+from headwise.tasks.text.corpora import Corpus, CorpusSettings, InterfaceStringsCorpus, load_corpus
+from headwise.tasks.text.metrics import TranslationEvaluation, compare_to_baseline, score
+from headwise.tasks.text.pairs import TranslationDataset, TranslationItem, collate
+from headwise.tasks.text.tokenization import TOKENIZER, TokenizerSettings, TranslationTokenizer
+from headwise.tasks.text.translating import translate
 
 _SAMPLES = 24
 

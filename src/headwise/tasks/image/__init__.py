@@ -1,0 +1,1 @@
+"""What the image task is made of: sources, palette, drawings, maps."""

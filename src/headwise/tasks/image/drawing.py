@@ -1,0 +1,188 @@
+"""Images that a model draws, and maps of what its heads do at each pixel, as PNG."""
+
+import colorsys
+import io
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from headwise.models.causal_lm import CausalLM
+from headwise.tasks.image.palette import Raster
+
+# --- drawing from a model ---------------------------------------------------------------------
+
+
+def sample_images(
+    model: CausalLM,
+    raster: Raster,
+    number: int,
+    *,
+    seed: int = 1,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    given: Tensor | None = None,
+) -> np.ndarray:
+    """Draw images pixel by pixel, from the top left, each from what the model predicts.
+
+    Args:
+        model: put into evaluation.
+        raster: of the model's run.
+        number: of images; drawn together.
+        seed: of the draws.
+        temperature: divides the logits; below 1 likely colours become likelier.
+        top_k: draw from so many likeliest colours; None for all.
+        given: ids of the first pixels `(number, pixels)`, to be completed.
+
+    Returns:
+        Ids of colours, `(number, pixels)`.
+    """
+    start = torch.full((number, 1), raster.bos_token_id)
+    if given is not None:
+        start = torch.cat([start, given], dim=1)
+    devices = [model.device] if model.device.type == "cuda" else []
+    with torch.no_grad(), torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        ids = model.eval().generate(
+            start.to(model.device),
+            max_length=len(raster) + 1,
+            do_sample=True,
+            temperature=temperature,
+            top_k=top_k or 0,  # which is all of them
+            top_p=1.0,
+            suppress_tokens=[raster.bos_token_id],
+        )
+    return ids[:, 1:].cpu().numpy()
+
+
+def draw_samples(
+    model: CausalLM,
+    raster: Raster,
+    number: int = 16,
+    *,
+    seed: int = 1,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+) -> bytes:
+    """Images drawn from a model, side by side, as a PNG; see `sample_images`.
+
+    Example:
+        >>> from headwise.models.causal_lm import CausalLMConfig
+        >>> raster = Raster(2, 2, np.array([[0], [255]], np.uint8))
+        >>> model = CausalLM(CausalLMConfig(vocab_size=3, embed_dim=8, num_heads=2, ffn_dim=8,
+        ...                                 layers=1, **raster.token_ids()))
+        >>> draw_samples(model, raster, 2)[1:4]
+        b'PNG'
+    """
+    ids = sample_images(model, raster, number, seed=seed, temperature=temperature, top_k=top_k)
+    return sheet([("", raster.decode(ids))])
+
+
+# --- maps -------------------------------------------------------------------------------------
+
+
+class Map(NamedTuple):
+    """Which expert counts most at each pixel, in colours.
+
+    Attributes:
+        images: RGB, `(images, height, width, 3)`.
+        legend: colour and words for each expert.
+    """
+
+    images: np.ndarray
+    legend: list[tuple[tuple[int, int, int], str]]
+
+
+_LEGEND = 8  # experts in it
+
+
+def winner_map(weights: Tensor) -> Map:
+    """A colour for the expert that counts most at each pixel, the paler the less it stands out.
+
+    White is where all experts count the same; the full colour is where one stands out most in
+    these images.
+
+    Args:
+        weights: `(images, height, width, experts)`, not negative.
+    """
+    weights = weights.double().cpu()
+    weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-12)
+    experts = weights.size(-1)
+    largest, winner = weights.max(-1)  # (images, height, width)
+    above = (largest - 1 / experts).clamp(min=0)
+    strength = above / above.max().clamp(min=1e-6)
+    colours = torch.tensor([_colour(number, experts) for number in range(experts)])
+    # (images, height, width, 3)
+    mixed = 255 - strength[..., None] * (255 - colours[winner].double())
+    won = winner.flatten().bincount(minlength=experts).double() / winner.numel()
+    legend = [
+        (_colour(int(number), experts), f"{int(number) + 1}: {won[number]:.0%}")
+        for number in won.argsort(descending=True, stable=True)[:_LEGEND]
+    ]
+    white = f"all alike: {1 / experts:.2f}; full colour: {largest.max():.2f}"
+    legend.append(((255, 255, 255), white))
+    return Map(mixed.round().to(torch.uint8).numpy(), legend)
+
+
+def _colour(number: int, experts: int) -> tuple[int, int, int]:
+    """Hues as far apart as can be, from blue and orange on, which all eyes tell apart."""
+    red, green, blue = colorsys.hsv_to_rgb((0.58 + number / experts) % 1, 0.9, 0.85)
+    return round(255 * red), round(255 * green), round(255 * blue)
+
+
+# --- sheets -----------------------------------------------------------------------------------
+
+_GAP, _LINE, _SIDE = 6, 22, 96  # pixels between images, of a line of text, of an image
+
+
+def sheet(
+    blocks: Sequence[tuple[str, np.ndarray]],
+    columns: int = 8,
+    legend: Sequence[tuple[tuple[int, int, int], str]] = (),
+) -> bytes:
+    """Labelled rows of images on white, small ones magnified, as a PNG.
+
+    Args:
+        blocks: label and RGB images `(images, height, width, 3)`, all of one size.
+        columns: images in a row.
+        legend: colours and what they mean, below.
+    """
+    height, width = blocks[0][1].shape[1:3]
+    scale = max(1, _SIDE // max(height, width))
+    cell_height, cell_width = scale * height + _GAP, scale * width + _GAP
+    columns = max(1, min(columns, max(len(images) for _, images in blocks)))
+    rows = [-(-len(images) // columns) for _, images in blocks]
+    lines = sum(bool(label) for label, _ in blocks) + bool(legend)
+    font = ImageFont.load_default(13)
+    legend_width = sum(_LINE + round(font.getlength(words)) + 2 * _GAP for _, words in legend)
+    canvas = Image.new(
+        "RGB",
+        (
+            max(columns * cell_width, legend_width) + _GAP,
+            sum(rows) * cell_height + lines * _LINE + _GAP,
+        ),
+        "white",
+    )
+    draw = ImageDraw.Draw(canvas)
+    top = _GAP
+    for (label, images), number in zip(blocks, rows, strict=True):
+        if label:
+            draw.text((_GAP, top), label, "black", font)
+            top += _LINE
+        for index, image in enumerate(images):
+            row, column = divmod(index, columns)
+            magnified = image.repeat(scale, axis=0).repeat(scale, axis=1)
+            place = (_GAP + column * cell_width, top + row * cell_height)
+            canvas.paste(Image.fromarray(np.ascontiguousarray(magnified)), place)
+        top += number * cell_height
+    left = _GAP
+    for colour, words in legend:
+        draw.rectangle((left, top + 2, left + 12, top + 14), fill=colour, outline="grey")
+        draw.text((left + _LINE - 4, top), words, "black", font)
+        left += _LINE + round(font.getlength(words)) + 2 * _GAP
+    content = io.BytesIO()
+    canvas.save(content, "PNG", optimize=True)
+    return content.getvalue()

@@ -1,0 +1,1 @@
+"""What speech enhancement is made of: sounds, noise, spectra, scores."""

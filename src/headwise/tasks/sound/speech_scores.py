@@ -1,0 +1,78 @@
+"""How good speech sounds: PESQ, and SI-SDR beside it."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+
+from headwise.tasks.sound.audio import AudioError, Waveform, resample, speech_package
+from headwise.tasks.sound.mixing import SILENCE, rms
+
+LOWEST_PESQ = 1.0  # of speech in which nothing is left to hear
+_NEVER_HEARD = float("nan")
+
+
+def has_pesq() -> bool:
+    """Whether the package pesq is there. It is C, which pip compiles when it installs it."""
+    try:
+        speech_package("pesq")
+    except AudioError:
+        return False
+    return True
+
+
+def pesq_rate(rate: int) -> int:
+    """The rate at which speech is scored: PESQ has a narrow band, 8 kHz, and a wide one, 16 kHz.
+
+    >>> [pesq_rate(rate) for rate in (8_000, 11_000, 16_000, 48_000)]
+    [8000, 8000, 16000, 16000]
+    """
+    return 16_000 if rate >= 16_000 else 8_000
+
+
+def pesq_score(clean: Waveform, heard: Waveform, rate: int) -> float:
+    """Perceptual Evaluation of Speech Quality, as MOS-LQO, from about 1 (bad) to 4.5.
+
+    Rix et al. 2001, *Perceptual evaluation of speech quality (PESQ)*,
+    https://doi.org/10.1109/ICASSP.2001.941023; wide band (ITU-T P.862.2) from 16 kHz on, else
+    narrow band (P.862.1). NaN where it finds no speech.
+
+    Args:
+        clean, heard: of one length.
+        rate: samples per second.
+    """
+    package = speech_package("pesq")
+    at = pesq_rate(rate)
+    waves = [resample(wave, rate, at) for wave in (clean, heard)]
+    heard_at_all = all(SILENCE < rms(wave) < np.inf for wave in waves)  # not so with NaN either
+    if not heard_at_all or len(waves[0]) < at // 4:  # it asks for a quarter of a second
+        return _NEVER_HEARD
+    try:
+        return float(package.pesq(at, *waves, "wb" if at == 16_000 else "nb"))
+    except package.PesqError:  # no utterances, or too short
+        return _NEVER_HEARD
+    except ValueError as error:
+        warnings.warn(f"PESQ cannot be computed: {error}", stacklevel=2)
+        return _NEVER_HEARD
+
+
+def si_sdr(clean: Waveform, heard: Waveform) -> float:
+    """Scale-invariant signal-to-distortion ratio, in decibels.
+
+    Le Roux et al. 2019, *SDR – half-baked or well done?*, https://arxiv.org/abs/1811.02508:
+    10 log₁₀ (‖αs‖² / ‖αs − ŝ‖²) with α = ⟨ŝ, s⟩ / ‖s‖². NaN where the clean speech s is silence,
+    100 at most.
+
+    >>> clean = np.array([1.0, 0.0, -1.0, 0.0])
+    >>> round(si_sdr(clean, 3 * clean + np.array([0.0, 0.3, 0.0, 0.3])), 1)
+    20.0
+    """
+    s, estimate = clean.astype(np.float64), heard.astype(np.float64)
+    if rms(s) <= SILENCE:
+        return _NEVER_HEARD
+    target = estimate @ s / (s @ s) * s
+    wanted, distortion = target @ target, np.sum((target - estimate) ** 2)
+    if wanted == 0:
+        return -100.0
+    return float(10 * np.log10(wanted / max(float(distortion), 1e-10 * float(wanted))))

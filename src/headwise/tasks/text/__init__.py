@@ -1,0 +1,1 @@
+"""What text tasks are made of: corpora, vocabularies, batches, search, scores."""

@@ -1,0 +1,401 @@
+"""Sources of images: what is read, skipped, divided and refused."""
+
+import gzip
+import io
+import struct
+import tarfile
+
+import datasets
+import numpy as np
+import pytest
+from PIL import Image
+from pydantic import TypeAdapter, ValidationError
+
+from headwise.tasks.image.pictures import (
+    DigitsImages,
+    FolderImages,
+    HubImages,
+    IdxImages,
+    ImageSettings,
+    PairImages,
+    PhotographsImages,
+    image_shape,
+    load_images,
+)
+from headwise.tasks.sources import CorpusError
+
+PARTS = ("train", "validation", "test")
+
+
+def noise(number, seed=0, height=4, width=4):
+    return np.random.default_rng(seed).integers(0, 256, (number, height, width, 3), np.uint8)
+
+
+def write_folder(folder, images, classes=("cat", "dog")):
+    for number, image in enumerate(images):
+        path = folder / classes[number % len(classes)] / f"{number:03}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    return folder
+
+
+def idx_bytes(images):
+    """As http://yann.lecun.com/exdb/mnist/ describes the files."""
+    return struct.pack(">IIII", 0x00000803, *images.shape) + images.tobytes()
+
+
+def write_idx(path, images):
+    content = idx_bytes(images)
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+def rows(images):
+    return {image.tobytes() for image in images}
+
+
+# --- settings ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"corpus": "digit"}, "'digits', 'photographs', 'folder', 'idx', 'hub', 'pair'"),
+        ({"corpus": "digits", "size": 0}, "greater than or equal to 1"),
+        ({"corpus": "folder"}, "train"),
+        ({"corpus": "digits", "colour": 1}, "colour"),
+        (
+            {"corpus": "pair", "left": {"corpus": "digits", "size": 9}},
+            "left.size is 9, but right.size is 8",
+        ),
+        ({"corpus": "pair", "left": {"corpus": "pair"}}, "left"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(settings, message):
+    with pytest.raises(ValidationError, match=message):
+        TypeAdapter(ImageSettings).validate_python(settings)
+
+
+def test_shapes_are_known_without_data(tmp_path):
+    assert image_shape(DigitsImages()) == (8, 8, 1)
+    assert image_shape(PhotographsImages(size=12)) == (12, 12, 3)
+    assert image_shape(PairImages(left=DigitsImages(), right=DigitsImages())) == (8, 16, 1)
+
+
+# --- what ships with scikit-learn -------------------------------------------------------------
+
+
+def test_digits_keep_their_17_levels():
+    images = load_images(DigitsImages())
+    everything = np.concatenate([getattr(images, part) for part in PARTS])
+    assert everything.shape == (1797, 8, 8, 1)
+    assert len(np.unique(everything)) == 17 and everything.max() == 255
+    assert 0.05 < len(images.test) / 1797 < 0.15
+    assert images.notes["parts"].startswith("train 1,4")
+
+
+@pytest.mark.parametrize("patch", [1, 4, 7])
+def test_no_pixel_of_a_photograph_is_in_two_parts(patch, monkeypatch):
+    """Each pixel's colour is its own number, which has to stay in one part."""
+    from sklearn.utils import Bunch
+
+    height, width = 6 * patch, 15 * patch + 2
+    numbers = np.arange(2 * height * width).reshape(2, height, width, 1)
+    colours = np.concatenate([numbers >> 16, numbers >> 8, numbers], axis=-1) & 255
+    photographs = Bunch(images=list(colours.astype(np.uint8)))
+    monkeypatch.setattr("sklearn.datasets.load_sample_images", lambda: photographs)
+    images = load_images(PhotographsImages(patch=patch, size=patch))
+    found = {}
+    for part in PARTS:
+        red, green, blue = getattr(images, part).astype(int).reshape(-1, 3).T
+        numbers = red << 16 | green << 8 | blue
+        found[part] = set(numbers.tolist())
+        # Both photographs are in all parts, and held-out patches do not overlap.
+        assert set(numbers // (height * width)) == {0, 1}
+        assert part == "train" or len(found[part]) == len(numbers)
+    assert not found["train"] & found["validation"]
+    assert not found["train"] & found["test"]
+    assert not found["validation"] & found["test"]
+    assert len(found["train"]) > len(found["test"]) > 0
+
+
+def test_photographs_are_divided_the_same_each_time():
+    first, second = load_images(PhotographsImages()), load_images(PhotographsImages())
+    assert all(np.array_equal(getattr(first, part), getattr(second, part)) for part in PARTS)
+    assert len(first.train) > 4000 and len(first.test) >= 180
+
+
+# --- folders ----------------------------------------------------------------------------------
+
+
+def test_a_folder_with_folders_is_divided_by_content(tmp_path):
+    originals = noise(60)
+    folder = write_folder(tmp_path / "images", originals)
+    # The same image under another name falls into the same part.
+    Image.fromarray(originals[7]).save(folder / "copy.png")
+    images = load_images(FolderImages(train=folder, size=4))
+    assert sum(len(getattr(images, part)) for part in PARTS) == 61
+    assert rows(np.concatenate([getattr(images, part) for part in PARTS])) == rows(originals)
+    for one, other in (("train", "validation"), ("train", "test"), ("validation", "test")):
+        assert not rows(getattr(images, one)) & rows(getattr(images, other))
+    assert sum(originals[7].tobytes() in rows(getattr(images, part)) for part in PARTS) == 1
+
+
+def test_given_parts_stay_as_they_are(tmp_path):
+    settings = FolderImages(
+        train=write_folder(tmp_path / "a", noise(5, 1)),
+        validation=write_folder(tmp_path / "b", noise(3, 2)),
+        test=write_folder(tmp_path / "c", noise(2, 3)),
+        size=4,
+    )
+    images = load_images(settings)
+    assert [len(getattr(images, part)) for part in PARTS] == [5, 3, 2]
+    assert rows(images.test) == rows(noise(2, 3))
+    with pytest.raises(CorpusError, match=r"none for the validation part \(train 5"):
+        load_images(settings.model_copy(update={"validation": None, "validation_fraction": 1e-9}))
+
+
+def test_a_broken_image_is_skipped_and_counted(tmp_path):
+    folder = write_folder(tmp_path / "images", noise(40))
+    png = (folder / "cat" / "000.png").read_bytes()
+    (folder / "broken.jpg").write_bytes(b"no image")
+    (folder / "cat" / "000.png").write_bytes(png[: len(png) // 2])
+    (folder / "empty.png").write_bytes(b"")
+    (folder / "._cat.png").write_bytes(b"what another system left")
+    (folder / "labels.csv").write_text("no image by name")
+    images = load_images(FolderImages(train=folder, size=4))
+    assert sum(len(getattr(images, part)) for part in PARTS) == 39
+    assert images.notes["skipped"].startswith(f"3 images that cannot be read: {folder}/broken.jpg")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "no images are in it"),
+        ({"notes.txt": b"x"}, "no images are in it"),
+        ({"a.png": b"x", "b.jpg": b""}, "none of its 2 images can be read"),
+    ],
+)
+def test_a_folder_without_images_is_an_error(tmp_path, files, message):
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(CorpusError, match=f"{tmp_path}: {message}"):
+        load_images(FolderImages(train=tmp_path))
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(CorpusError, match="nowhere: neither a folder nor a sound tar file"):
+        load_images(FolderImages(train=tmp_path / "nowhere"))
+    (tmp_path / "broken.tar").write_bytes(b"no tar")
+    with pytest.raises(CorpusError, match=r"broken\.tar: neither a folder nor a sound tar file"):
+        load_images(FolderImages(train=tmp_path / "broken.tar"))
+    (tmp_path / "idx.gz").write_bytes(gzip.compress(b"\x00\x00\x08\x03 and pixels"))
+    with pytest.raises(CorpusError, match=r"read with corpus: idx\.$") as error:
+        load_images(FolderImages(train=tmp_path / "idx.gz"))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["images.tar", "images.tar.gz"])
+def test_a_tar_file_is_read_as_its_folder(tmp_path, name):
+    folder = write_folder(tmp_path / "images", noise(40))
+    (folder / "dog" / "broken.png").write_bytes(b"no image")
+    with tarfile.open(tmp_path / name, "w:gz" if name.endswith("gz") else "w") as archive:
+        archive.add(folder, "images")
+    ours = load_images(FolderImages(train=tmp_path / name, size=4))
+    theirs = load_images(FolderImages(train=folder, size=4))
+    assert all(np.array_equal(getattr(ours, part), getattr(theirs, part)) for part in PARTS)
+    assert f"{name}:images/dog/broken.png" in ours.notes["skipped"]
+
+
+def parts_of(folder, **settings):
+    """The only image of a folder, given as each part."""
+    settings = FolderImages(train=folder, validation=folder, test=folder, **settings)
+    return load_images(settings).train[0]
+
+
+def test_images_are_cut_square_and_resized(tmp_path):
+    image = np.zeros((8, 16, 3), np.uint8)
+    image[:, :4], image[:, 4:12], image[:, 12:] = 50, 100, 150
+    Image.fromarray(image).save(tmp_path / "wide.png")
+    # What is left and right of the middle is cut off; a filter sees a little over the edge.
+    assert np.abs(parts_of(tmp_path, size=4).astype(int) - 100).max() < 10
+    assert parts_of(tmp_path, size=4, mode="grey").shape == (4, 4, 1)
+
+
+def test_modes_of_all_kinds_come_as_they_look(tmp_path):
+    def only(picture):
+        for path in tmp_path.iterdir():
+            path.unlink()
+        picture.save(tmp_path / "a.png")
+        return parts_of(tmp_path, size=2)
+
+    hidden = np.zeros((2, 2, 4), np.uint8)  # black, but transparent: it looks white
+    assert (only(Image.fromarray(hidden)) == 255).all()
+    deep = np.full((2, 2), 200 << 8, np.uint16)  # 16 bits per pixel
+    assert (only(Image.fromarray(deep)) == 200).all()
+    assert (only(Image.new("1", (2, 2), 1)) == 255).all()
+    assert (only(Image.new("L", (2, 2), 7)) == 7).all()
+    palette = Image.new("P", (2, 2), 1)
+    palette.putpalette([9, 9, 9, 1, 2, 3])
+    assert (only(palette) == [1, 2, 3]).all()
+
+
+def test_photographs_stand_upright(tmp_path):
+    picture = Image.fromarray(np.array([[[255] * 3, [0] * 3], [[255] * 3, [0] * 3]], np.uint8))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned
+    picture.save(tmp_path / "a.png", exif=exif)
+    assert parts_of(tmp_path, size=2)[:, :, 0].tolist() == [[255, 255], [0, 0]]
+
+
+# --- IDX files --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["train-images-idx3-ubyte", "train-images-idx3-ubyte.gz"])
+def test_idx_files_are_read(tmp_path, name):
+    levels = noise(30, height=5, width=5)[..., 0]
+    train = write_idx(tmp_path / name, levels)
+    test = write_idx(tmp_path / "t10k-images-idx3-ubyte", levels[:3])
+    images = load_images(IdxImages(train=train, test=test, size=5))
+    assert np.array_equal(images.test[..., 0], levels[:3])
+    assert len(images.train) + len(images.validation) == 30
+    assert load_images(IdxImages(train=train, size=4, mode="rgb")).train.shape[1:] == (4, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: content[:-1], "115 bytes, expected 116 for 4 × 5 × 5 pixels"),
+        (lambda content: content + b"x", "117 bytes, expected 116"),
+        (lambda content: content[:9], "9 bytes, expected"),
+        (lambda content: b"", "begins with , expected 00 00 08 03"),
+        (lambda content: b"\x00\x00\x08\x01" + content[4:], "00 00 08 01.*Labels are in another"),
+        (lambda content: b"\x00\x00\x08\x03" + 12 * b"\x00", "at least one image"),
+        (lambda content: gzip.compress(content)[:-9], "not a sound gzip file"),
+        (lambda content: b"\x00\x00\x08\x03" + 12 * b"\xff", "16 bytes, expected"),
+    ],
+)
+def test_a_corrupt_idx_file_is_an_error(tmp_path, change, message):
+    path = tmp_path / "images"
+    path.write_bytes(change(idx_bytes(noise(4, height=5, width=5)[..., 0])))
+    with pytest.raises(CorpusError, match=f"{path}: .*{message}"):
+        load_images(IdxImages(train=path))
+
+
+def test_a_missing_idx_file_is_an_error(tmp_path):
+    with pytest.raises(CorpusError, match=r"nowhere: cannot be read \(No such file"):
+        load_images(IdxImages(train=tmp_path / "nowhere"))
+
+
+# --- Hugging Face datasets --------------------------------------------------------------------
+
+
+def png(image):
+    content = io.BytesIO()
+    Image.fromarray(image).save(content, "PNG")
+    return content.getvalue()
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A folder in the format of CIFAR-10 on the hub: parquet with columns img and label."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+    def write(parts, column="img"):
+        features = datasets.Features(
+            {column: datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])}
+        )
+        folder = tmp_path / "plain_text"
+        folder.mkdir()
+        for part, contents in parts.items():
+            values = [{"bytes": content, "path": None} for content in contents]
+            columns = {column: values, "label": [0] * len(values)}
+            table = datasets.Dataset.from_dict(columns, features=features)
+            table.to_parquet(str(folder / f"{part}-00000-of-00001.parquet"))
+        return str(folder)
+
+    return write
+
+
+def test_a_dataset_of_the_hub_is_read(hub):
+    train, test = noise(30, 1), noise(3, 2)
+    name = hub({"train": map(png, train), "test": map(png, test)})
+    images = load_images(HubImages(name=name, field="img", size=4))
+    assert np.array_equal(images.test, test)
+    assert rows(images.train) | rows(images.validation) == rows(train)
+    assert images.notes["images"].startswith(f"dataset {name}; 4×4")
+    with pytest.raises(CorpusError, match=r"no column 'image' of images; there are img \(Image\)"):
+        load_images(HubImages(name=name))
+    with pytest.raises(CorpusError, match="no column 'label' of images"):
+        load_images(HubImages(name=name, field="label"))
+    with pytest.raises(CorpusError, match="'holdout'"):
+        load_images(HubImages(name=name, field="img", test_split="holdout"))
+
+
+def test_broken_images_of_a_dataset_are_skipped_and_counted(hub):
+    contents = [*map(png, noise(30)), b"no image"]
+    name = hub({"train": contents, "test": [b"", b"broken"]})
+    images = load_images(HubImages(name=name, field="img", size=4, test_split=None))
+    assert images.notes["skipped"].endswith("split 'train', row 30")
+    with pytest.raises(CorpusError, match="split 'test': none of its 2 images can be read"):
+        load_images(HubImages(name=name, field="img", size=4))
+
+
+def test_a_dataset_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(CorpusError, match=r"nowhere' .* could not be loaded"):
+        load_images(HubImages(name=str(tmp_path / "nowhere")))
+
+
+# --- pairs ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_sources(tmp_path):
+    """Folders of 4 dark and of 9 light images, the same for each part."""
+    dark, light = noise(4, 1) // 2, noise(9, 2) // 2 + 128
+    folders = []
+    for name, images in (("dark", dark), ("light", light)):
+        folder = write_folder(tmp_path / name, images)
+        folders.append(
+            FolderImages(train=folder, validation=folder, test=folder, size=4, mode="grey")
+        )
+    return folders
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_halves_are_of_their_sources(two_sources, swapped):
+    left, right = reversed(two_sources) if swapped else two_sources
+    images = load_images(PairImages(left=left, right=right))
+    assert images.train.shape == (9, 4, 8, 1)
+    halves = {"left": images.train[:, :, :4], "right": images.train[:, :, 4:]}
+    dark, light = (halves["right"], halves["left"]) if swapped else halves.values()
+    assert dark.max() < 128 <= light.min()
+    assert np.array_equal(light, load_images(two_sources[1]).train)
+    # The smaller source takes turns: each image twice, one of them three times.
+    counts = sorted(list(map(bytes, dark)).count(image) for image in rows(dark))
+    assert counts == [2, 2, 2, 3]
+
+
+def test_pairs_are_drawn_once_and_for_all(two_sources):
+    left, right = two_sources
+    first = load_images(PairImages(left=left, right=right))
+    assert np.array_equal(first.train, load_images(PairImages(left=left, right=right)).train)
+    other = load_images(PairImages(left=left, right=right, pairing_seed=2))
+    assert not np.array_equal(first.train, other.train)
+    # Parts of the same images are paired by draws of their own.
+    assert not np.array_equal(first.train, first.test)
+
+
+def test_a_grey_half_beside_a_coloured_one_has_three_channels():
+    images = load_images(PairImages())
+    assert images.train.shape[1:] == (8, 16, 3)
+    digits = images.train[:, :, :8]
+    assert (digits[..., 0] == digits[..., 2]).all()
+    assert {"left images", "right images", "parts"} <= set(images.notes)
+
+
+def test_no_half_of_a_held_out_pair_is_trained_on():
+    images = load_images(PairImages())
+    trained = rows(images.train[:, :, :8])
+    assert not trained & rows(images.test[:, :, :8])
+    assert not trained & rows(images.validation[:, :, :8])

@@ -1,0 +1,73 @@
+"""The measure of figure 2 of the TIM paper, on weights made by hand."""
+
+import pytest
+import torch
+
+from headwise.tasks.image.specialisation import specialisation
+
+
+def halves(left, right, images=3, height=2, width=4):
+    """Weights `(images, height, width, mechanisms)` that are constant on each side."""
+    sides = [
+        torch.tensor(side).expand(images, height, width // 2, len(side)) for side in (left, right)
+    ]
+    return torch.cat(sides, dim=2)
+
+
+def naive(weights):
+    """Σ_s P(s) ‖c̄_s − c̄‖² / mean ‖c − c̄‖², pixel by pixel."""
+    width = weights.size(-2)
+    pixels = [
+        (int(x >= width // 2), weights[i, y, x].double())
+        for i in range(weights.size(0))
+        for y in range(weights.size(1))
+        for x in range(width)
+    ]
+    mean = sum(c for _, c in pixels) / len(pixels)
+    total = sum(((c - mean) ** 2).sum() for _, c in pixels) / len(pixels)
+    between = 0.0
+    for side in (0, 1):
+        own = [c for s, c in pixels if s == side]
+        between += len(own) / len(pixels) * ((sum(own) / len(own) - mean) ** 2).sum()
+    return float(between / total)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 2), (2, 3, 4), (5, 2, 7)])
+@pytest.mark.parametrize("mechanisms", [2, 5])
+def test_it_is_the_equation(shape, mechanisms):
+    weights = torch.rand(*shape, mechanisms).softmax(-1)
+    assert specialisation(weights) == pytest.approx(naive(weights), abs=1e-12)
+
+
+def test_one_mechanism_for_each_side_is_all_of_it():
+    assert specialisation(halves([1.0, 0.0], [0.0, 1.0])) == pytest.approx(1.0)
+    # However unsure they are of it: what counts is what of the variance the sides explain.
+    assert specialisation(halves([0.6, 0.4], [0.5, 0.5])) == pytest.approx(1.0)
+    assert specialisation(halves([0.8, 0.1, 0.1], [0.1, 0.8, 0.1])) == pytest.approx(1.0)
+
+
+def test_sides_that_are_alike_are_nothing_of_it():
+    by_brightness = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(2, 1)  # (4, 2): left as right
+    assert specialisation(by_brightness.expand(3, 2, 4, 2)) == pytest.approx(0.0)
+
+
+def test_equal_weights_are_nothing_of_it():
+    assert specialisation(torch.full((2, 2, 4, 3), 1 / 3)) == 0.0
+    assert specialisation(torch.full((2, 2, 4, 3), 1 / 3).half()) == 0.0
+
+
+def test_it_grows_as_noise_falls():
+    noise = torch.rand(4, 8, 8, 1)
+    sides = halves([1.0], [0.0], 4, 8, 8)
+    values = [
+        specialisation(torch.cat([c, 1 - c], -1))
+        for share in (1.0, 0.7, 0.3, 0.0)
+        for c in [share * noise + (1 - share) * sides]
+    ]
+    assert values == sorted(values) and values[0] < 0.05 and values[-1] == pytest.approx(1.0)
+
+
+def test_which_mechanism_is_where_does_not_matter():
+    weights = torch.rand(2, 4, 4, 3).softmax(-1)
+    assert specialisation(weights) == pytest.approx(specialisation(weights.flip(-1)))
+    assert specialisation(weights) == pytest.approx(specialisation(weights.flip(-2)))

@@ -1,0 +1,114 @@
+"""Sound files of all kinds, good and bad."""
+
+import numpy as np
+import pytest
+import soundfile
+import sounds
+
+from headwise.tasks.sound import audio
+from headwise.tasks.sound.audio import (
+    AudioError,
+    audio_info,
+    check_finite,
+    decode_audio,
+    find_audio,
+    read_audio,
+    resample,
+    speech_package,
+)
+
+
+@pytest.mark.parametrize("suffix", ["wav", "flac", "WAV"])
+@pytest.mark.parametrize("rate", [8_000, 22_050, 44_100, 48_000])
+@pytest.mark.parametrize("channels", [1, 2, 3])
+def test_any_rate_and_number_of_channels_becomes_mono_at_the_rate_wanted(
+    tmp_path, suffix, rate, channels
+):
+    sound = sounds.tone(rate, rate, channels=channels)
+    path = sounds.write(tmp_path / f"a.{suffix}", sound, rate)
+    wave = read_audio(path, 16_000)
+    assert wave.shape == (16_000,) and wave.dtype == np.float32
+    expected = sounds.tone(16_000, 16_000, channels=channels).mean(1)
+    assert np.abs(wave - expected).max() < 0.01
+    assert audio_info(path) == (rate, rate, channels)
+
+
+@pytest.mark.parametrize(("rate", "wanted"), [(8_000, 8_000), (44_100, 8_000), (8_000, 16_000)])
+def test_a_part_is_that_part_of_the_whole(tmp_path, rate, wanted):
+    path = sounds.write(tmp_path / "a.wav", sounds.tone(2 * rate, rate), rate)
+    whole = read_audio(path, wanted)
+    part = read_audio(path, wanted, 700, 900)
+    assert part.shape == (900,)
+    # Resampling hears the cut at both ends.
+    inner = slice(100, -100) if rate != wanted else slice(None)
+    assert np.abs(part - whole[700:1600])[inner].max() < 0.01
+    assert len(read_audio(path, wanted, len(whole) - 10, 900)) == 10
+    assert len(read_audio(path, wanted, len(whole) + 10, 900)) == 0
+
+
+def test_one_sample_is_sound(tmp_path):
+    path = sounds.write(tmp_path / "a.wav", np.full((1, 2), 0.5), 44_100)
+    assert read_audio(path, 8_000).shape == (1,)
+
+
+def test_what_is_no_sound_is_an_error_that_names_the_file(tmp_path):
+    count = sounds.break_files(tmp_path)
+    assert len(find_audio(tmp_path)) == count
+    for path in find_audio(tmp_path):
+        with pytest.raises(AudioError, match=path.name):
+            read_audio(path, 8_000)
+    for name, words in (
+        ("empty.wav", "is empty"),
+        ("text.wav", "cannot be read as sound"),
+        ("nothing.wav", "no samples"),
+        ("nan.wav", "sample 17 is NaN or infinite"),
+        ("missing.wav", "does not exist"),
+    ):
+        with pytest.raises(AudioError, match=words):
+            read_audio(tmp_path / name, 8_000)
+
+
+def test_folders(tmp_path):
+    with pytest.raises(AudioError, match="is not a folder"):
+        find_audio(tmp_path / "missing")
+    with pytest.raises(AudioError, match="has no WAV or FLAC files"):
+        find_audio(tmp_path)
+    for name in ("b.wav", "c/a.FLAC", ".hidden.wav", "notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    assert [path.name for path in find_audio(tmp_path)] == ["b.wav", "a.FLAC"]
+
+
+def test_sound_in_memory(tmp_path):
+    path = sounds.write(tmp_path / "a.flac", sounds.tone(4_410, 44_100, channels=2), 44_100)
+    decoded = decode_audio(path.read_bytes(), 8_000, "row 3")
+    assert np.array_equal(decoded, read_audio(path, 8_000))
+    with pytest.raises(AudioError, match="row 3"):
+        decode_audio(b"no sound", 8_000, "row 3")
+
+
+def test_there_and_back(tmp_path):
+    wave = sounds.tone(8_000, 8_000)[:, 0].astype(np.float32)
+    assert np.abs(resample(resample(wave, 8_000, 44_100), 44_100, 8_000) - wave).max() < 1e-3
+
+
+def test_a_loud_sample_is_finite():
+    check_finite(np.full((4, 2), 3e38, np.float32), "loud.wav")
+    with pytest.raises(AudioError, match=r"x\.wav: sample 12 is"):
+        check_finite(np.array([0.0, 1.0, -np.inf]), "x.wav", first=10)
+
+
+def test_a_missing_package_says_what_to_install(monkeypatch):
+    def refuse(name):
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(audio, "import_module", refuse)
+    with pytest.raises(AudioError, match=r'pip install "headwise\[speech\]"'):
+        speech_package("soundfile")
+
+
+def test_what_soundfile_writes_is_what_is_read(tmp_path):
+    wave = np.random.default_rng(0).uniform(-1, 1, (1_000, 1))
+    path = sounds.write(tmp_path / "a.wav", wave, 8_000, subtype="PCM_24")
+    assert np.abs(read_audio(path, 8_000) - wave[:, 0]).max() < 1e-6
+    assert soundfile.info(str(path)).frames == 1_000

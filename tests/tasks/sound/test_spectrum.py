@@ -1,0 +1,79 @@
+"""The transform, the way back, and what stands between."""
+
+import cmath
+import math
+
+import pytest
+import torch
+
+from headwise.tasks.sound.spectrum import Spectrum, log_magnitude, magnitude, with_phase
+
+
+def naive_frame(signal, t, hop):
+    """X[t, f] as the module's docstring has it."""
+    spectrum = []
+    for f in range(hop + 1):
+        total = 0j
+        for n in range(2 * hop):
+            position = (t - 1) * hop + n
+            x = float(signal[position]) if 0 <= position < len(signal) else 0.0
+            window = math.sqrt(0.5 - 0.5 * math.cos(2 * math.pi * n / (2 * hop)))
+            total += window * x * cmath.exp(-2j * math.pi * f * n / (2 * hop))
+        spectrum.append(total)
+    return torch.tensor(spectrum, dtype=torch.complex128)
+
+
+@pytest.mark.parametrize("samples", [1, 15, 16, 17, 50])
+def test_frames_are_those_of_the_equation(samples):
+    spectrum = Spectrum(1_000)  # 16 samples a hop
+    signal = torch.randn(samples, dtype=torch.float64)
+    frames = spectrum.analyse(signal)
+    assert len(frames) == spectrum.num_frames(samples)
+    for t in range(len(frames)):
+        assert torch.allclose(frames[t], naive_frame(signal, t, 16), atol=1e-12)
+
+
+@pytest.mark.parametrize(("rate", "points"), [(16_000, 512), (8_000, 256), (48_000, 1536)])
+@pytest.mark.parametrize("samples", [1, 1_000, 4_096])
+def test_agrees_with_torch(rate, points, samples):
+    spectrum = Spectrum(rate)
+    signal = torch.randn(2, samples, dtype=torch.float64)
+    hop = points // 2
+    padded = torch.nn.functional.pad(signal, (0, -samples % hop))
+    window = torch.hann_window(points, dtype=torch.float64).sqrt()
+    expected = torch.stft(
+        padded, points, hop, window=window, pad_mode="constant", return_complex=True
+    ).mT
+    assert torch.allclose(spectrum.analyse(signal), expected)
+    assert spectrum.bins == points // 2 + 1
+
+
+@pytest.mark.parametrize("samples", [1, 127, 128, 129, 1_000])
+def test_what_is_not_changed_comes_back(samples):
+    spectrum = Spectrum(8_000)
+    signal = torch.randn(3, samples, dtype=torch.float64)
+    assert torch.allclose(spectrum.synthesise(spectrum.analyse(signal), samples), signal)
+
+
+def test_gradients_pass():
+    signal = torch.randn(40, dtype=torch.float64, requires_grad=True)
+    spectrum = Spectrum(1_000)
+    torch.autograd.gradcheck(lambda x: spectrum.synthesise(spectrum.analyse(x) * 2, 40), signal)
+
+
+@pytest.mark.parametrize("rate", [0, 44_100, 8_001])
+def test_rates_of_which_16_ms_are_no_samples(rate):
+    with pytest.raises(ValueError, match="expected a multiple of 125"):
+        Spectrum(rate)
+
+
+def test_logarithm_and_back():
+    values = torch.tensor([0.0, 1e-3, 1.0, 300.0], dtype=torch.float64)
+    assert torch.allclose(magnitude(log_magnitude(values, 0.01), 0.01), values)
+    assert torch.isfinite(log_magnitude(values, 0.01)).all()
+    assert magnitude(torch.tensor([-50.0]), 0.01) == 0.0
+
+
+def test_phase_is_kept():
+    spectra = torch.randn(5, 9, dtype=torch.complex128)
+    assert torch.allclose(with_phase(spectra.abs(), 7 * spectra), spectra)
