@@ -328,7 +328,7 @@ def test_every_shipped_recipe_has_its_cost_told_without_memory(recipe):
     file = load_recipe(recipe)
     task = task_class(file.recipe.task)
     for name in file.system_names:
-        cost = model_cost(task.nominal_config(file.system(name)), task.macs_lengths)
+        cost = model_cost(task.nominal_config(file.system(name)), task.cost_lengths(file.recipe))
         assert cost.parameters.total > 1e5
         assert cost.linear_macs < cost.macs
 
