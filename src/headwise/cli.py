@@ -331,8 +331,8 @@ def generate(
 ) -> None:
     """Write text behind a prompt, or draw images, with a finished run.
 
-    How they are drawn says evaluation.generation of a language model's recipe, and evaluation
-    of an image model's: --set evaluation.generation.temperature=0.7.
+    Settings of the drawing: --set evaluation.generation.temperature=0.7, for images
+    --set evaluation.temperature=0.7.
     """
     with _clear_errors():
         from headwise.experiment import FolderError, open_run
