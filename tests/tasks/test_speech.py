@@ -572,7 +572,7 @@ def test_evaluation_gives_scores_and_pictures(generated, network):
     assert sum(done) == len(generated.test) == len(outcome.items)
     names = [score.name for score in outcome.scores]
     assert names == [
-        *("PESQ", "PESQ noisy", "SI-SDR", "SI-SDR noisy", "PESQ gain", "SI-SDR gain"),
+        *("PESQ", "PESQ gain", "PESQ noisy", "SI-SDR", "SI-SDR gain", "SI-SDR noisy"),
     ]
     by_name = {score.name: score for score in outcome.scores}
     assert by_name["PESQ"].value == pytest.approx(generated.statistic(np.array(outcome.items)))
@@ -605,7 +605,7 @@ def test_without_pesq_the_other_score_is_first(generated, network, monkeypatch):
     monkeypatch.setattr(speech_scores, "speech_package", refuse)
     settings = recipe(evaluation={"pictures": 1}).evaluation
     outcome = generated.evaluate(network, generated.test, settings, lambda _: None)
-    assert [score.name for score in outcome.scores] == ["SI-SDR", "SI-SDR noisy", "SI-SDR gain"]
+    assert [score.name for score in outcome.scores] == ["SI-SDR", "SI-SDR gain", "SI-SDR noisy"]
     assert len(outcome.items) == len(generated.test)
     assert "needs a C compiler" in SpeechEnhancement(generated.corpus).notes["PESQ"]
 

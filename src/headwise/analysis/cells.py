@@ -75,7 +75,7 @@ def score_cell(comparison: Comparison, system: SystemSummary, score: Score) -> C
     first = find_score(system.runs[0], score.name)
     if first is None or diverged(system.runs[0]) or (ends := finite_interval(first)) is None:
         return cell
-    low, high = (f"{end:.{score.digits}f}" for end in ends)
+    low, high = (_written(end, score.digits) for end in ends)
     return Cell(cell.figure, (*cell.details, f"[{low}, {high}]"))
 
 
@@ -84,8 +84,17 @@ def over_seeds(centre: Centre, values: list[float], digits: int) -> Cell:
     value, deviation = middle(values, centre)
     if not math.isfinite(value):
         return Cell(NONE)
-    text = f"{value:.{digits}f}" if abs(value) < 1e5 else f"{value:.1e}"
+    text = _written(value, digits)
     return Cell(text, () if math.isnan(deviation) else (f"± {deviation:.{digits}f}",))
+
+
+def _written(value: float, digits: int) -> str:
+    """With so many decimals; a number too long for a column by its power of ten.
+
+    >>> _written(5563.6, 1), _written(687_345.2, 1)
+    ('5563.6', '6.9e+05')
+    """
+    return f"{value:.{digits}f}" if abs(value) < 1e5 else f"{value:.1e}"
 
 
 def seeds_lost(system: SystemSummary) -> str:

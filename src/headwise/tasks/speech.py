@@ -235,10 +235,11 @@ def _enhance(model: SpeechEnhancer, noisy: Waveform, evaluation: SpeechEvaluatio
 def _summarise(table: Table, unread: Unread, rate: int, statistic: Any) -> list[Score]:
     """A score for each column, and how far the enhanced sound is from the noisy one."""
     band = "wide band, P.862.2" if pesq_rate(rate) == 16_000 else "narrow band, P.862.1"
-    columns = {name: np.array(values) for name, values in table.items()}
+    columns: dict[str, np.ndarray] = {}
     for name in ("PESQ", "SI-SDR"):
-        if name in columns:
-            columns[f"{name} gain"] = columns[name] - columns[f"{name} noisy"]
+        if name in table:
+            after, before = np.array(table[name]), np.array(table[f"{name} noisy"])
+            columns |= {name: after, f"{name} gain": after - before, f"{name} noisy": before}
     scores = []
     for name, values in columns.items():
         silent = int(np.isnan(values).sum()) - len(unread)
