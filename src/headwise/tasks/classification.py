@@ -25,7 +25,7 @@ from headwise.models.plan import layer_specs
 from headwise.tasks.outcome import Outcome, Picture, Sample, Score, spread
 from headwise.tasks.settings import EvaluationSettings, ModelSettings, Recipe
 from headwise.tasks.task import Advance, Items
-from headwise.tasks.text.encoded import pad
+from headwise.tasks.text.encoded import pad, token_mask
 from headwise.tasks.text.examples import ClassificationItem, Examples
 from headwise.tasks.text.labelled import Example, Labelled
 from headwise.tasks.text.labelled_corpora import (
@@ -238,7 +238,7 @@ class Classification(TextTask):
         kind = torch.float32 if self.classes is None else torch.int64
         return {
             "input_ids": pad(rows, self.tokenizer.pad_token_id),
-            "attention_mask": pad([[1] * len(row) for row in rows], 0),
+            "attention_mask": token_mask(rows),
             "labels": torch.tensor([item["label"] for item in items]).to(kind),
         }
 

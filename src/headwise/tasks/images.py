@@ -34,8 +34,7 @@ from headwise.tasks.image.specialisation import specialisation
 from headwise.tasks.outcome import Outcome, Picture, Score
 from headwise.tasks.parts import PARTS
 from headwise.tasks.settings import EvaluationSettings, LanguageModelSettings, Recipe
-from headwise.tasks.task import Advance, Items, Task
-from headwise.tasks.text.encoded import IGNORED_LABEL
+from headwise.tasks.task import IGNORED_LABEL, Advance, Items, Task
 
 _MEASURED = 16  # images; enough for a curve over training
 _BATCH_TOKENS = 16_384  # of evaluation
@@ -122,7 +121,6 @@ class Images(Task):
     loss_name = "nats per pixel"
     item_name = "images"
     saved = (FILE_NAME,)
-    # The pixels of CIFAR-10's images.
 
     def __init__(self, images: ImageParts, raster: Raster, *, has_halves: bool) -> None:
         self.images = images

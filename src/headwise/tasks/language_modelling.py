@@ -36,8 +36,8 @@ from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.parts import PARTS
 from headwise.tasks.settings import EvaluationSettings, LanguageModelSettings
-from headwise.tasks.task import Advance, Items
-from headwise.tasks.text.encoded import IGNORED_LABEL, Ragged, pad
+from headwise.tasks.task import IGNORED_LABEL, Advance, Items
+from headwise.tasks.text.encoded import Ragged, pad, token_mask
 from headwise.tasks.text.generating import GenerationSettings, generate_text
 from headwise.tasks.text.text_task import RunningTextRecipe, RunningTextTask, perplexity
 from headwise.tasks.text.texts import Document, Texts, lines_of
@@ -182,7 +182,7 @@ def collate_blocks(items: Sequence[Tensor], pad_token_id: int) -> dict[str, Tens
         "labels": pad([[IGNORED_LABEL, *row[1:]] for row in rows], IGNORED_LABEL),
     }
     if len({len(row) for row in rows}) > 1:
-        batch["attention_mask"] = pad([[1] * len(row) for row in rows], 0)
+        batch["attention_mask"] = token_mask(rows)
     return batch
 
 

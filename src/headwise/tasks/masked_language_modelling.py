@@ -21,8 +21,8 @@ from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.parts import PARTS, Part
 from headwise.tasks.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.sources import CorpusError
-from headwise.tasks.task import Advance, Items
-from headwise.tasks.text.encoded import IGNORED_LABEL, Ragged, pad
+from headwise.tasks.task import IGNORED_LABEL, Advance, Items
+from headwise.tasks.text.encoded import Ragged, pad, token_mask
 from headwise.tasks.text.masking import (
     DynamicallyMaskedBlocks,
     MaskedBlocks,
@@ -122,7 +122,7 @@ class MaskedLanguageModelling(RunningTextTask):
         read = [item["input_ids"] for item in items]
         return {
             "input_ids": pad(read, self.tokenizer.pad_token_id),
-            "attention_mask": pad([[1] * len(row) for row in read], 0),
+            "attention_mask": token_mask(read),
             "labels": pad([item["labels"] for item in items], IGNORED_LABEL),
         }
 

@@ -16,6 +16,7 @@ from headwise.tasks.settings import ModelSettings, Recipe
 from headwise.tasks.significance import paired_bootstrap
 from headwise.training.batching import Items
 
+IGNORED_LABEL = -100  # where nothing is to be predicted, of numbers too; as in PyTorch's losses
 Advance = Callable[[int], None]  # called with the number of items that are done
 
 

@@ -29,10 +29,10 @@ from headwise.tasks.sound.mixing import (
 )
 from headwise.tasks.sound.recordings import Recording, by_speaker, chains
 from headwise.tasks.sound.spectrum import Spectrum, log_magnitude
+from headwise.tasks.task import IGNORED_LABEL
 
 PIECE_SECONDS = 30  # what is longer is scored in pieces; PESQ is made for 8 to 30 s
 ATTEMPTS = 100  # that many items in a row that cannot be read are no accident
-IGNORED_LABEL = -100.0
 
 
 class Frames(TypedDict):

@@ -6,8 +6,6 @@ from itertools import accumulate
 
 import torch
 
-IGNORED_LABEL = -100  # what PyTorch's cross entropy leaves out
-
 
 class Ragged:
     """Lists of ids of any length in one tensor.
@@ -44,3 +42,13 @@ def pad(rows: Sequence[Sequence[int]], value: int) -> torch.Tensor:
     """
     longest = max(map(len, rows))
     return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows])
+
+
+def token_mask(rows: Sequence[Sequence[int]]) -> torch.Tensor:
+    """1 at the tokens of rows that `pad` fills up, 0 at padding.
+
+    >>> token_mask([[5, 6, 7], [8]])
+    tensor([[1, 1, 1],
+            [1, 0, 0]])
+    """
+    return pad([[1] * len(row) for row in rows], 0)

@@ -8,8 +8,9 @@ from typing import TypedDict
 import torch
 from torch.utils.data import Dataset
 
+from headwise.tasks.task import IGNORED_LABEL
 from headwise.tasks.text.corpora import Pair
-from headwise.tasks.text.encoded import IGNORED_LABEL, Ragged, pad
+from headwise.tasks.text.encoded import Ragged, pad, token_mask
 from headwise.tasks.text.tokenization import TranslationTokenizer
 
 
@@ -73,6 +74,6 @@ def collate(items: Sequence[TranslationItem], pad_token_id: int) -> dict[str, to
     source = [item["input_ids"] for item in items]
     return {
         "input_ids": pad(source, pad_token_id),
-        "attention_mask": pad([[1] * len(row) for row in source], 0),
+        "attention_mask": token_mask(source),
         "labels": pad([item["labels"] for item in items], IGNORED_LABEL),
     }
