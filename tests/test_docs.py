@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from headwise.keys import keys_page, shared_sections, task_sections
 from headwise.recipe import load_recipe, shipped_recipes
-from headwise.tasks.catalogue import TASKS
+from headwise.recipe.catalogue import TASKS
+from headwise.recipe.keys import keys_page, shared_sections, task_sections
 
 ROOT = Path(__file__).parent.parent
 

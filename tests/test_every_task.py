@@ -23,7 +23,7 @@ from headwise.experiment import (
     train_system,
 )
 from headwise.recipe import load_recipe
-from headwise.tasks.catalogue import TASKS
+from headwise.recipe.catalogue import TASKS
 from headwise.training.run import Interrupted
 from headwise.training.trainer import Trainer
 

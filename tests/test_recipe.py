@@ -13,7 +13,7 @@ from headwise.recipe import (
     shipped_recipes,
     to_yaml,
 )
-from headwise.tasks.catalogue import task_class
+from headwise.recipe.catalogue import task_class
 
 DEMO = "interface-strings"
 SMALL = """

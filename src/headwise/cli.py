@@ -14,7 +14,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from headwise.models.base import HeadwiseModel
-    from headwise.tasks.settings import Recipe
+    from headwise.recipe.settings import Recipe
     from headwise.tasks.task import Task
 
 app = typer.Typer(
@@ -58,7 +58,7 @@ def recipes(
     """List the recipes that come with headwise, by task; or print one to start your own."""
     with _clear_errors():
         from headwise.recipe import load_recipe, shipped_recipes
-        from headwise.tasks.catalogue import TASKS
+        from headwise.recipe.catalogue import TASKS
 
         shipped = shipped_recipes()
         if name is not None:
@@ -84,7 +84,7 @@ def keys(
 ) -> None:
     """List the keys that a recipe may have, with their defaults."""
     with _clear_errors():
-        from headwise.keys import keys_page, shared_sections, task_sections
+        from headwise.recipe.keys import keys_page, shared_sections, task_sections
 
         if markdown:
             typer.echo(keys_page(), nl=False)
@@ -96,7 +96,7 @@ def keys(
                 table.add_row(Text(key.name, style="bold"), Text(key.default), Text(key.meaning))
             console.print(Text(f"\n{section.title}", style="underline"), table)
         if task is None:
-            from headwise.tasks.catalogue import TASKS
+            from headwise.recipe.catalogue import TASKS
 
             console.print(f"\nMore: headwise keys TASK, one of {', '.join(TASKS)}", highlight=False)
 
@@ -197,7 +197,7 @@ def cost(
     with _clear_errors():
         from headwise.analysis.cost import cost_table
         from headwise.recipe import load_recipe
-        from headwise.tasks.catalogue import task_class
+        from headwise.recipe.catalogue import task_class
 
         console = Console()
         if papers:
@@ -266,7 +266,7 @@ def evaluate(
     with _clear_errors():
         from headwise.experiment import evaluate as evaluate_run
         from headwise.experiment import is_other_data, open_run
-        from headwise.tasks.catalogue import task_class
+        from headwise.recipe.catalogue import task_class
         from headwise.tasks.parts import PARTS
 
         _quiet()

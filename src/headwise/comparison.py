@@ -32,8 +32,8 @@ from headwise.experiment import (
 )
 from headwise.matching import match_parameters
 from headwise.recipe import RecipeFile, to_yaml
+from headwise.recipe.settings import ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome
-from headwise.tasks.settings import ModelSettings, Recipe
 from headwise.tasks.task import Task
 from headwise.training.run import MODEL
 

@@ -35,9 +35,9 @@ from headwise.heads.weighted import branches_weighed
 from headwise.models.base import HeadwiseModel
 from headwise.models.sites import attention_sites
 from headwise.recipe import differences, load_recipe, to_yaml, with_defaults
-from headwise.tasks.catalogue import task_class
+from headwise.recipe.catalogue import task_class
+from headwise.recipe.settings import EvaluationSettings, Recipe
 from headwise.tasks.outcome import Outcome
-from headwise.tasks.settings import EvaluationSettings, Recipe
 from headwise.tasks.task import Items, Task
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
 from headwise.training.branches import branched_attentions

@@ -7,7 +7,7 @@ fifth, until it has the parameters of the standard one.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from headwise.tasks.settings import ModelSettings
+from headwise.recipe.settings import ModelSettings
 
 TOLERANCE = 0.005  # of the number of parameters
 

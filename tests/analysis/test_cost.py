@@ -27,7 +27,7 @@ from headwise.models.plan import SYSTEMS
 from headwise.models.seq2seq import Seq2SeqLM
 from headwise.models.sites import attention_sites
 from headwise.recipe import load_recipe, shipped_recipes
-from headwise.tasks.catalogue import task_class
+from headwise.recipe.catalogue import task_class
 
 D, FFN, V, HEADS = 16, 32, 50, 4
 T = 10  # tokens on either side

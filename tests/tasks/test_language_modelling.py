@@ -14,7 +14,7 @@ from transformers import set_seed
 
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.recipe import load_recipe, shipped_recipes
-from headwise.tasks.catalogue import task_class
+from headwise.recipe.catalogue import task_class
 from headwise.tasks.language_modelling import (
     LanguageEvaluation,
     LanguageModelling,

@@ -22,8 +22,8 @@ from typing_extensions import Self
 from headwise.models.base import HeadwiseModel
 from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
 from headwise.models.plan import layer_specs
+from headwise.recipe.settings import EvaluationSettings, ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome, Picture, Sample, Score, spread
-from headwise.tasks.settings import EvaluationSettings, ModelSettings, Recipe
 from headwise.tasks.task import Advance, Items
 from headwise.tasks.text.encoded import pad, token_mask
 from headwise.tasks.text.examples import ClassificationItem, Examples

@@ -21,6 +21,8 @@ from typing_extensions import Self
 from headwise.models.base import HeadwiseModel
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.models.decisions import decisions_by_position
+from headwise.ops.labels import IGNORED_LABEL
+from headwise.recipe.settings import EvaluationSettings, LanguageModelSettings, Recipe
 from headwise.tasks.image.drawing import sample_images, sheet, winner_map
 from headwise.tasks.image.palette import FILE_NAME, PaletteSettings, Raster
 from headwise.tasks.image.pictures import (
@@ -33,8 +35,7 @@ from headwise.tasks.image.pictures import (
 from headwise.tasks.image.specialisation import specialisation
 from headwise.tasks.outcome import Outcome, Picture, Score
 from headwise.tasks.parts import PARTS
-from headwise.tasks.settings import EvaluationSettings, LanguageModelSettings, Recipe
-from headwise.tasks.task import IGNORED_LABEL, Advance, Items, Task
+from headwise.tasks.task import Advance, Items, Task
 
 _MEASURED = 16  # images; enough for a curve over training
 _BATCH_TOKENS = 16_384  # of evaluation

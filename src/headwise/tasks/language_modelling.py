@@ -33,10 +33,11 @@ from typing_extensions import Self
 
 from headwise.models.base import HeadwiseModel
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
+from headwise.ops.labels import IGNORED_LABEL
+from headwise.recipe.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.parts import PARTS
-from headwise.tasks.settings import EvaluationSettings, LanguageModelSettings
-from headwise.tasks.task import IGNORED_LABEL, Advance, Items
+from headwise.tasks.task import Advance, Items
 from headwise.tasks.text.encoded import Ragged, pad, token_mask
 from headwise.tasks.text.generating import GenerationSettings, generate_text
 from headwise.tasks.text.text_task import RunningTextRecipe, RunningTextTask, perplexity

@@ -17,11 +17,12 @@ from typing_extensions import Self
 
 from headwise.models.base import HeadwiseModel
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
+from headwise.ops.labels import IGNORED_LABEL
+from headwise.recipe.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.parts import PARTS, Part
-from headwise.tasks.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.sources import CorpusError
-from headwise.tasks.task import IGNORED_LABEL, Advance, Items
+from headwise.tasks.task import Advance, Items
 from headwise.tasks.text.encoded import Ragged, pad, token_mask
 from headwise.tasks.text.masking import (
     DynamicallyMaskedBlocks,

@@ -30,6 +30,7 @@ class Score(BaseModel):
     higher_is_better: bool = True
     digits: int = Field(1, description="decimals that are worth printing")
     note: str = Field("", description="how it was counted, where that is not clear: a signature")
+    is_perplexity: bool = Field(False, description="whether it is a perplexity of held-out text")
 
     @classmethod
     def of(
@@ -41,6 +42,7 @@ class Score(BaseModel):
         higher_is_better: bool = True,
         digits: int = 1,
         note: str = "",
+        is_perplexity: bool = False,
     ) -> Self:
         """The figure that a statistic makes of test items, with its interval.
 
@@ -48,7 +50,7 @@ class Score(BaseModel):
             name: as a table's header says it.
             items: a row of numbers per test item.
             statistic: the figure of an array of such rows, `(items, numbers)`.
-            higher_is_better, digits, note: as the fields.
+            higher_is_better, digits, note, is_perplexity: as the fields.
 
         >>> print(Score.of("accuracy", [[1.0]] * 80 + [[0.0]] * 20, lambda rows: 100 * rows.mean()))
         accuracy 80.00 [72.97, 87.00]
@@ -64,6 +66,7 @@ class Score(BaseModel):
             higher_is_better=higher_is_better,
             digits=digits,
             note=note,
+            is_perplexity=is_perplexity,
         )
 
     @property

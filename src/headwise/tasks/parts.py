@@ -8,7 +8,7 @@ data where a part is not given.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -81,6 +81,44 @@ def given_parts(settings: BaseModel) -> dict[Part, Any]:
     """What settings have under `train`, `validation` and `test`, where they have something."""
     found = {part: getattr(settings, part) for part in PARTS}
     return {part: value for part, value in found.items() if value is not None}
+
+
+def divide(
+    keys: Iterable[str], validation_fraction: float, test_fraction: float
+) -> dict[str, Part]:
+    """Divide keys, such as texts or names of files, into three parts: the rule of all tasks.
+
+    The keys are sorted by their SHA-256. The first are the test part, the next the validation part,
+    and the rest is trained on. A part has its share of the different keys, rounded to the nearest
+    whole number, and at least one key; with a share of 0 it has none. So the order in which keys
+    come does not matter, and one that comes twice is in one part.
+
+    Args:
+        keys: what is divided.
+        validation_fraction, test_fraction: the shares.
+
+    Returns:
+        The part of each key. With fewer than three keys a part may be empty.
+
+    >>> divide("abcdefghij", 0.2, 0.1)["a"]
+    'train'
+    >>> parts = list(divide("abcdefghij", 0.2, 0.1).values())
+    >>> [parts.count(part) for part in PARTS]
+    [7, 2, 1]
+    """
+    ordered = sorted(set(keys), key=lambda key: hashlib.sha256(_bytes(key)).digest())
+    tests, validations = (
+        max(1, round(fraction * len(ordered))) if fraction else 0
+        for fraction in (test_fraction, validation_fraction)
+    )
+    return {
+        key: "test" if n < tests else "validation" if n < tests + validations else "train"
+        for n, key in enumerate(ordered)
+    }
+
+
+def _bytes(key: str) -> bytes:
+    return key.encode("utf-8", "surrogatepass")
 
 
 def part_of(source: str, validation_fraction: float, test_fraction: float) -> Part:

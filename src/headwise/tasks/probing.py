@@ -21,12 +21,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
+from headwise.recipe.settings import Recipe
 from headwise.tasks.classification import (
     Classification,
     ClassificationModel,
     ClassificationRecipe,
 )
-from headwise.tasks.settings import Recipe
 from headwise.tasks.sources import CorpusError, read_lines, split_sentences
 from headwise.tasks.text.docstrings import PACKAGES, docstrings, versions
 from headwise.tasks.text.labelled import Labelled, Row, divide

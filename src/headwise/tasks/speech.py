@@ -26,9 +26,9 @@ from typing_extensions import Self
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import decisions_by_position
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
+from headwise.recipe.settings import EvaluationSettings, ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome, Picture, Score, spread
 from headwise.tasks.parts import PARTS
-from headwise.tasks.settings import EvaluationSettings, ModelSettings, Recipe
 from headwise.tasks.sound.audio import AudioError, Waveform
 from headwise.tasks.sound.enhancing import enhance
 from headwise.tasks.sound.spectrograms import draw_spectrograms

@@ -1,7 +1,8 @@
 """The seam between tasks and everything that they share: trainer, runs, comparisons, reports."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -11,13 +12,40 @@ from typing_extensions import Self
 
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import TransformerConfig
+from headwise.recipe.settings import ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome
-from headwise.tasks.settings import ModelSettings, Recipe
 from headwise.tasks.significance import paired_bootstrap
 from headwise.training.batching import Items
 
-IGNORED_LABEL = -100  # where nothing is to be predicted, of numbers too; as in PyTorch's losses
 Advance = Callable[[int], None]  # called with the number of items that are done
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What somebody asks `headwise generate` for.
+
+    Attributes:
+        prompts: texts to go on from; None if none was given.
+        number: how many texts for each prompt, or how many images; None for the task's own number.
+        output: the file to write; None for the task's own name of it.
+        echo: prints a line of text.
+    """
+
+    prompts: Sequence[str] | None
+    number: int | None
+    output: Path | None
+    echo: Callable[[str], None]
+
+    def refuse(self, option: str, task: str) -> None:
+        """Raise `ValueError` if an option was given that runs of a task do not have.
+
+        Args:
+            option: `prompts` or `output`.
+            task: the task's name.
+        """
+        if getattr(self, option) is not None:
+            name = option.removesuffix("s")
+            raise ValueError(f"--{name} is not for a run of {task}; leave it out")
 
 
 class Task(ABC):
@@ -31,6 +59,8 @@ class Task(ABC):
     recipe_class: ClassVar[type[Recipe]]
     model_class: ClassVar[type[HeadwiseModel]]
     loss_name: ClassVar[str] = "nats per token"  # what the validation loss is
+    # Whether the exponential of the loss is a perplexity of tokens, which tables then show too.
+    loss_has_perplexity: ClassVar[bool] = True
     item_name: ClassVar[str] = "sentences"  # what `evaluate` advances by, and a test draws from
     saved: ClassVar[tuple[str, ...]] = ("tokenizer",)  # what `save` writes
     centre: ClassVar[Literal["mean", "median"]] = "mean"  # over seeds, as the paper reports it
@@ -107,6 +137,25 @@ class Task(ABC):
     @abstractmethod
     def statistic(self, items: np.ndarray) -> float:
         """The first score of an `Outcome` from a resample of its items, `(items, numbers)`."""
+
+    @classmethod
+    def generate(cls, run: Path, recipe: Any, model: HeadwiseModel, wish: Wish) -> None:
+        """What `headwise generate` does with a finished run: write texts or draw images.
+
+        Args:
+            run: the folder of the run.
+            recipe: of the run, of this task.
+            model: its model, in evaluation.
+            wish: what the command line asks for.
+
+        Raises:
+            ValueError: the task generates nothing, or `wish` names an option that it does not have.
+        """
+        task = cls.recipe_class.model_fields["task"].default
+        raise ValueError(
+            f"{run} is a run of {task}, expected one of a task that generates something: "
+            f"language-modelling or images"
+        )
 
     def paired_test(
         self, baseline: Outcome, other: Outcome, evaluation: Any

@@ -18,9 +18,9 @@ from typing_extensions import Self
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.seq2seq import Seq2SeqLM
+from headwise.recipe.settings import ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.parts import PARTS
-from headwise.tasks.settings import ModelSettings, Recipe
 from headwise.tasks.task import Advance, Items, Task
 from headwise.tasks.text.corpora import Corpus, CorpusSettings, InterfaceStringsCorpus, load_corpus
 from headwise.tasks.text.metrics import TranslationEvaluation, compare_to_baseline, score

@@ -22,8 +22,8 @@ from pydantic import (
 )
 from typing_extensions import Self
 
+from headwise.recipe.settings import Name
 from headwise.tasks.parts import DividedSettings, HubSettings
-from headwise.tasks.settings import Name
 from headwise.tasks.sound.spectrum import Spectrum
 
 Noise = Literal["white", "pink", "brown", "babble", "recordings"]

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from typing_extensions import Self
 
+from headwise.ops.labels import IGNORED_LABEL
 from headwise.tasks.parts import PARTS, Part
 from headwise.tasks.sound.audio import AudioError, Waveform
 from headwise.tasks.sound.mixing import (
@@ -29,7 +30,6 @@ from headwise.tasks.sound.mixing import (
 )
 from headwise.tasks.sound.recordings import Recording, by_speaker, chains
 from headwise.tasks.sound.spectrum import Spectrum, log_magnitude
-from headwise.tasks.task import IGNORED_LABEL
 
 PIECE_SECONDS = 30  # what is longer is scored in pieces; PESQ is made for 8 to 30 s
 ATTEMPTS = 100  # that many items in a row that cannot be read are no accident

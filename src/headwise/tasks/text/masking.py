@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from typing_extensions import Self
 
-from headwise.tasks.task import IGNORED_LABEL
+from headwise.ops.labels import IGNORED_LABEL
 
 
 class MaskingSettings(BaseModel):

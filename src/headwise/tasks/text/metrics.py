@@ -36,7 +36,7 @@ from sacrebleu.metrics.bleu import BLEUScore
 from sacrebleu.metrics.chrf import CHRFScore
 from sacrebleu.significance import PairedTest
 
-from headwise.tasks.settings import EvaluationSettings
+from headwise.recipe.settings import EvaluationSettings
 
 # Languages without spaces between words; all others take 13a.
 _TOKENIZERS = {"zh": "zh", "ja": "char"}

@@ -8,7 +8,7 @@ from typing import TypedDict
 import torch
 from torch.utils.data import Dataset
 
-from headwise.tasks.task import IGNORED_LABEL
+from headwise.ops.labels import IGNORED_LABEL
 from headwise.tasks.text.corpora import Pair
 from headwise.tasks.text.encoded import Ragged, pad, token_mask
 from headwise.tasks.text.tokenization import TranslationTokenizer

@@ -9,7 +9,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from headwise.models.config import LanguageModelConfig
-from headwise.tasks.settings import LanguageModelSettings, Recipe
+from headwise.recipe.settings import LanguageModelSettings, Recipe
 from headwise.tasks.task import Task
 from headwise.tasks.text.texts import PydocTopics, Texts, TextSettings, lines_of, load_texts
 from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer, TextTokenizerSettings

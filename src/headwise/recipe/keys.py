@@ -7,8 +7,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from headwise.tasks.catalogue import TASKS, task_class
-from headwise.tasks.settings import EvaluationSettings, ModelSettings, Recipe
+from headwise.recipe.catalogue import TASKS, task_class
+from headwise.recipe.settings import EvaluationSettings, ModelSettings, Recipe
 
 # What all tasks share is told once; a task's own class of it adds to these.
 _SHARED: Mapping[str, type[BaseModel]] = {

@@ -20,9 +20,8 @@ from typing import Any, Literal, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from headwise.tasks.catalogue import task_class
-from headwise.tasks.settings import Recipe
-from headwise.tasks.sources import CorpusError, read_lines
+from headwise.recipe.catalogue import task_class
+from headwise.recipe.settings import Recipe
 
 Change = tuple[tuple[str, ...], Any]  # a path of keys, and the value to put there
 
@@ -137,9 +136,15 @@ def load_recipe(name: str, changes: Sequence[str] = ()) -> RecipeFile:
         if not path.is_file():
             raise RecipeError(f"there is no recipe file {name}")
         try:
-            text = "\n".join(read_lines(path))
-        except CorpusError as error:
-            raise RecipeError(f"recipe {error}") from error
+            text = path.read_text(encoding="utf-8-sig")  # without the mark of Windows editors
+        except UnicodeDecodeError as error:
+            line = error.object.count(b"\n", 0, error.start) + 1
+            raise RecipeError(
+                f"recipe {path}, line {line}: not UTF-8 (byte 0x{error.object[error.start]:02x}). "
+                "Convert it, for example with `iconv -f LATIN1 -t UTF-8`."
+            ) from None
+        except OSError as error:
+            raise RecipeError(f"recipe {path}: cannot be read ({error.strerror})") from None
     else:
         shipped = shipped_recipes()
         if name not in shipped:
