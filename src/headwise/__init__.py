@@ -4,17 +4,23 @@ from headwise.heads.agreement import AgreementAttention
 from headwise.heads.attention import Attention, MultiHeadAttention
 from headwise.heads.cache import AttentionCache
 from headwise.heads.mae import MixtureOfAttentiveExperts
+from headwise.heads.mae.parameters import gate_parameters, other_parameters, output_parameters
 from headwise.heads.moa import MixtureOfAttentionHeads
+from headwise.heads.rule import Moment, Rule, RuleSettings
 from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
 from headwise.heads.tim import IndependentMechanismsLayer
-from headwise.heads.weighted import BranchedAttention, branches_weighed
+from headwise.heads.weighted import BranchedAttention
+from headwise.heads.words import Words
+from headwise.models.ablation import ablated
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
 from headwise.models.config import Seq2SeqConfig
+from headwise.models.decisions import decisions
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
-from headwise.models.parameters import gate_parameters, other_parameters, output_parameters
 from headwise.models.seq2seq import Seq2SeqLM
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
+from headwise.training.rules import TrainingRules, training_rules
+from headwise.training.rules_mixin import RulesMixin
 
 __version__ = "0.1.0"
 
@@ -32,9 +38,13 @@ __all__ = [
     "MaskedLMConfig",
     "MixtureOfAttentionHeads",
     "MixtureOfAttentiveExperts",
+    "Moment",
     "MultiHeadAttention",
     "Place",
     "Routing",
+    "Rule",
+    "RuleSettings",
+    "RulesMixin",
     "Seq2SeqConfig",
     "Seq2SeqLM",
     "SequenceClassifier",
@@ -42,8 +52,12 @@ __all__ = [
     "SpeechEnhancer",
     "SpeechEnhancerConfig",
     "System",
-    "branches_weighed",
+    "TrainingRules",
+    "Words",
+    "ablated",
+    "decisions",
     "gate_parameters",
     "other_parameters",
     "output_parameters",
+    "training_rules",
 ]

@@ -295,7 +295,7 @@ def translate(
 ) -> None:
     """Translate lines of text to standard output."""
     with _clear_errors():
-        from headwise.experiment import weighed
+        from headwise.experiment import as_evaluated
         from headwise.tasks.sources import decoded_lines, read_lines
         from headwise.tasks.text.tokenization import TOKENIZER, TranslationTokenizer
         from headwise.tasks.text.translating import translate as translate_texts
@@ -308,7 +308,7 @@ def translate(
             lines = read_lines(source)
         else:
             lines = list(decoded_lines(sys.stdin.buffer, "standard input"))
-        with weighed(model, recipe.evaluation, Console(stderr=True), run.name):
+        with as_evaluated(model, recipe.evaluation, Console(stderr=True), run.name):
             translations = translate_texts(model, tokenizer, lines, recipe.evaluation)
         for line in translations:
             typer.echo(line)
@@ -362,7 +362,7 @@ def enhance(
 ) -> None:
     """Take the noise out of a recording of speech, however long, with a finished run."""
     with _clear_errors():
-        from headwise.experiment import weighed
+        from headwise.experiment import as_evaluated
         from headwise.tasks.sound.audio import audio_info
         from headwise.tasks.sound.enhancing import enhance_file
         from headwise.tasks.speech import SpeechEnhancement
@@ -372,7 +372,7 @@ def enhance(
         console = Console(stderr=True)
         samples = audio_info(source).samples
         with (
-            weighed(model, recipe.evaluation, console, run.name),
+            as_evaluated(model, recipe.evaluation, console, run.name),
             _bar(samples, console) as advance,
         ):
             enhance_file(model, recipe.evaluation.context, source, target, advance)
@@ -430,13 +430,13 @@ def _refuse(option: str, value: object, task: str) -> None:
 
 
 def _write_texts(run: Path, recipe: Any, model: Any, prompts: Sequence[str], number: int) -> None:
-    from headwise.experiment import weighed
+    from headwise.experiment import as_evaluated
     from headwise.tasks.text.generating import generate_text
     from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer
 
     tokenizer = TextTokenizer.load(run / TOKENIZER)
     settings = recipe.evaluation.generation
-    with weighed(model, recipe.evaluation, Console(stderr=True), run.name):
+    with as_evaluated(model, recipe.evaluation, Console(stderr=True), run.name):
         for i in range(number):
             drawn = settings.model_copy(update={"seed": settings.seed + i})
             texts = generate_text(model, tokenizer, prompts, drawn)
@@ -445,7 +445,7 @@ def _write_texts(run: Path, recipe: Any, model: Any, prompts: Sequence[str], num
 
 
 def _draw_images(run: Path, recipe: Any, model: Any, output: Path, number: int) -> None:
-    from headwise.experiment import weighed
+    from headwise.experiment import as_evaluated
     from headwise.files import write_bytes
     from headwise.tasks.image.drawing import draw_samples
     from headwise.tasks.image.palette import Raster
@@ -453,7 +453,7 @@ def _draw_images(run: Path, recipe: Any, model: Any, output: Path, number: int) 
     if output.suffix.lower() != ".png":
         raise ValueError(f"--output is {output}, expected a name that ends in .png: images are PNG")
     settings = recipe.evaluation
-    with weighed(model, settings, Console(stderr=True), run.name):
+    with as_evaluated(model, settings, Console(stderr=True), run.name):
         png = draw_samples(
             model,
             Raster.load(run),

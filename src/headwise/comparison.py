@@ -159,6 +159,7 @@ def _summary(
         title=f"{file.name}{f', {dataset}' if dataset else ''}: {', '.join(recipes)}",
         task=recipes[baseline].task,
         loss_name=task.loss_name,
+        loss_has_perplexity=task.loss_has_perplexity,
         item_name=task.item_name,
         centre=task.centre,
         baseline=baseline,
@@ -224,8 +225,8 @@ def _step_times(
     models = {
         name: task.model_class.from_pretrained(run / MODEL).to(device) for name, run in runs.items()
     }
-    gates = {name: recipe.training.gates for name, recipe in recipes.items()}
-    return relative_step_times(models, gates, some)
+    settings = {name: recipe.training.of_rules() for name, recipe in recipes.items()}
+    return relative_step_times(models, settings, some)
 
 
 def _versions() -> dict[str, str]:

@@ -13,9 +13,10 @@ A run lives in a folder of its own:
     result.json         figures; once it is there the run is finished
 """
 
+import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,11 +29,14 @@ from safetensors import SafetensorError
 from transformers import set_seed
 
 from headwise.analysis.cost import count_macs, count_parameters
+from headwise.analysis.former_results import without_former_keys
 from headwise.analysis.recording import record_attention
-from headwise.analysis.results import BranchTrajectory, RunResult
+from headwise.analysis.results import Course, RunResult
 from headwise.files import write_bytes, write_text
-from headwise.heads.weighted import branches_weighed
+from headwise.models.ablation import LEARNED, ablated, held_systems
 from headwise.models.base import HeadwiseModel
+from headwise.models.config import TransformerConfig
+from headwise.models.plan import rules_by_name, system_name
 from headwise.models.sites import attention_sites
 from headwise.recipe import differences, load_recipe, to_yaml, with_defaults
 from headwise.recipe.catalogue import task_class
@@ -40,7 +44,6 @@ from headwise.recipe.settings import EvaluationSettings, Recipe
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.task import Items, Task
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
-from headwise.training.branches import branched_attentions
 from headwise.training.run import MODEL, run_training
 from headwise.training.settings import TrainingSettings
 from headwise.training.validation import validation_loss
@@ -138,7 +141,7 @@ def train_system(
     """
     claim_folder(folder, recipe)
     if (folder / RESULT).is_file():
-        return _read(RunResult, folder / RESULT)
+        return _read_result(folder / RESULT, task.model_config(recipe.model))
     if is_main_process():
         task.save(folder)
     for part in (task.validation, task.test):
@@ -169,7 +172,10 @@ def train_system(
         history=_curves(run.history),
         scores=outcome.scores,
         attention=record_attention(model, batches(task, task.test, recipe.training)),
-        branches=_trajectories(model, run.history),
+        courses=_courses(model, run.history),
+        words={
+            system_name(type(place.module)): place.module.words for place in attention_sites(model)
+        },
     )
     if is_main_process():
         _write_outcome(outcome, folder)
@@ -187,7 +193,7 @@ def evaluate(
 ) -> Outcome:
     """What a model does on a part of the data, with a bar."""
     with (
-        weighed(model, settings, console, label),
+        as_evaluated(model, settings, console, label),
         torch.no_grad(),
         torch.random.fork_rng(),
         Progress(
@@ -205,20 +211,19 @@ def evaluate(
 
 
 @contextmanager
-def weighed(
+def as_evaluated(
     model: HeadwiseModel, settings: EvaluationSettings, console: Console, label: str
 ) -> Iterator[None]:
-    """The model with its branches weighed as an evaluation asks for."""
-    if settings.branches != "learned" and not branched_attentions(model):
-        console.print(
-            f"evaluation.branches is {settings.branches}, which changes nothing: {label} has no "
-            f"weighted branches",
-            style="yellow",
-            highlight=False,
-        )
-    with branches_weighed(
-        model, settings.branches, settings.branches_top_k, settings.branches_seed
-    ):
+    """Within it, the model computes with the ablations that an evaluation asks for."""
+    for name, asked in settings.ablation.items():
+        if asked != LEARNED and not held_systems(model, name):
+            console.print(
+                f"evaluation.ablation names {name}, which changes nothing: {label} has no system "
+                f"of that name",
+                style="yellow",
+                highlight=False,
+            )
+    with ablated(model, settings.ablation):
         yield
 
 
@@ -246,33 +251,58 @@ def _curves(history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
     ]
 
 
-def _trajectories(
-    model: HeadwiseModel, history: Sequence[Mapping[str, Any]]
-) -> list[BranchTrajectory]:
-    """How κ and α of each weighted attention moved while training; empty without any."""
-    records = [record for record in history if "branches" in record]
-    return [
-        BranchTrajectory(
-            site=place.site,
-            layer=place.layer,
-            steps=[record["step"] for record in records],
-            kappa=[record["branches"][place.path]["kappa"] for record in records],
-            alpha=[record["branches"][place.path]["alpha"] for record in records],
-        )
-        for place in attention_sites(model)
-        if records and place.path in records[0]["branches"]
-    ]
+def _courses(model: HeadwiseModel, history: Sequence[Mapping[str, Any]]) -> list[Course]:
+    """What the rules of training recorded of each system; empty without any."""
+    records = [(record["step"], found) for record in history if (found := _recorded(record))]
+    courses = []
+    for place in attention_sites(model):
+        of_place = [(step, found[place.path]) for step, found in records if place.path in found]
+        if of_place:
+            courses.append(
+                Course(
+                    site=place.site,
+                    layer=place.layer,
+                    system=system_name(type(place.module)),
+                    whole_layer=place.module.replaces == "layer",
+                    steps=[step for step, _ in of_place],
+                    values={name: [made[name] for _, made in of_place] for name in of_place[0][1]},
+                )
+            )
+    return courses
 
 
-def _read(kind: type[_Record], path: Path) -> _Record:
+def _recorded(record: Mapping[str, Any]) -> dict[str, dict[str, list[float]]]:
+    """What rules recorded at a step, by path; runs that began long ago named it otherwise."""
+    found = dict(record.get("recorded", {}))
+    for name, rule in rules_by_name().items():
+        if rule.former_key in record:
+            found[name] = record[rule.former_key]
+    return {path: made for of_rule in found.values() for path, made in of_rule.items()}
+
+
+def _read_result(path: Path, config: TransformerConfig) -> RunResult:
+    """The result of a finished run, also of one that was written by an older headwise."""
+    return _read(RunResult, path, lambda raw: without_former_keys(raw, config))
+
+
+def _read(
+    kind: type[_Record], path: Path, change: Callable[[Any], Any] = lambda raw: raw
+) -> _Record:
     try:
-        return kind.model_validate_json(path.read_text(encoding="utf-8"))
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        return kind.model_validate_json(json.dumps(change(raw)))
+    except json.JSONDecodeError as error:
+        raise FolderError(_damaged(path, error)) from error
     except (ValidationError, OSError) as error:
         problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
-        raise FolderError(
-            f"{path} cannot be read ({problem}): delete {RESULT} in {path.parent}, and the same "
-            f"command evaluates the run again from its checkpoints"
-        ) from error
+        raise FolderError(_damaged(path, problem)) from error
+
+
+def _damaged(path: Path, problem: object) -> str:
+    return (
+        f"{path} cannot be read ({problem}): delete {RESULT} in {path.parent}, and the same "
+        f"command evaluates the run again from its checkpoints"
+    )
 
 
 def open_run(folder: Path, changes: Sequence[str] = ()) -> tuple[Recipe, HeadwiseModel]:

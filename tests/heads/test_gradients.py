@@ -6,7 +6,7 @@ from reference import expert, head_outputs
 from systems import DIM, GATED, HEADS, SYSTEMS, padding
 
 from headwise import gate_parameters
-from headwise.training.block_coordinate_descent import gate_step
+from headwise.heads.mae.rule import gate_step
 
 BATCH, TIME = 2, 3
 

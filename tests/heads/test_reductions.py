@@ -6,7 +6,7 @@ from systems import DIM, HEADS, SYSTEMS, padding, random_mask
 from torch import nn
 
 import headwise as hw
-from headwise.ops.experts import assign_experts, expert_combine, expert_project
+from headwise.heads.moa.experts import assign_experts, expert_combine, expert_project
 
 BATCH, TIME, KEYS = 3, 5, 7
 

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM
 import headwise as hw
 from headwise.models.seq2seq import shift_right
 from headwise.models.sites import attention_sites
-from headwise.training.block_coordinate_descent import expert_step, gate_step
+from headwise.heads.mae.rule import expert_step, gate_step
 
 SOURCE_LENGTHS, TARGET_LENGTHS = [6, 3, 5], [4, 5, 2]
 

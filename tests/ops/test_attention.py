@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from headwise.ops.attention import attention_weights, dot_product_attention, naive_attention
+from headwise.ops.attention import attention_weights, dot_product_attention
+from headwise.ops.naive import naive_attention
 
 BATCH, HEADS, QUERIES, KEYS, WIDTH = 2, 3, 4, 5, 3
 

@@ -13,8 +13,8 @@ from matplotlib.ticker import MaxNLocator
 
 from headwise.analysis.results import (
     AttentionRecord,
-    BranchTrajectory,
     Comparison,
+    Course,
     RunResult,
     SystemSummary,
 )
@@ -31,6 +31,7 @@ from headwise.analysis.svg import (
     to_svg,
 )
 from headwise.analysis.verdict import diverged, finite_interval, first_score, heading, sound_runs
+from headwise.heads.words import Words
 from headwise.tasks.outcome import Score
 
 SITES = {
@@ -40,14 +41,6 @@ SITES = {
 }
 # Records of a validation that are no figures measured by a task.
 _NOT_MEASURED = ("step", "epoch", "loss", "eval_loss", "seconds")
-# What a system's decision is about, by kind.
-NOUNS = {
-    "gates": "expert",
-    "choices": "expert",
-    "agreement": "head",
-    "competition": "mechanism",
-    "branches": "branch",
-}
 # Of a fully used expert; more would drown the number written on it.
 HEAT_OPACITY = 0.75
 
@@ -314,32 +307,15 @@ def uniform_entropy(record: AttentionRecord) -> float:
     return math.log(record.experts) if record.uniform is None else record.uniform
 
 
-def noun(kind: str) -> str:
-    """What a decision of this kind is about."""
-    return NOUNS.get(kind, "expert")
-
-
-def plural(kind: str) -> str:
-    """Several of them.
-
-    >>> plural("branches"), plural("competition")
-    ('branches', 'mechanisms')
-    """
-    return "branches" if kind == "branches" else f"{noun(kind)}s"
-
-
-def site_name(site: str, kind: str, *, alone: bool = False) -> str:
-    """Where it stands, for titles; mechanisms are those of a whole layer.
+def site_name(record: AttentionRecord | Course, *, alone: bool = False) -> str:
+    """Where a system stands, for titles.
 
     Args:
-        site: encoder_self, decoder_self or decoder_cross.
-        kind: of the decision.
+        record: of the system.
         alone: the model has a single stack, which needs no name.
-
-    >>> site_name("decoder_self", "gates"), site_name("decoder_self", "gates", alone=True)
-    ('Decoder self-attention', 'Self-attention')
     """
-    if kind == "competition":
+    site = record.site
+    if record.whole_layer:
         return "Layers" if alone else f"{site.partition('_')[0].capitalize()} layers"
     if alone and site.endswith("_self"):
         return "Self-attention"
@@ -347,14 +323,18 @@ def site_name(site: str, kind: str, *, alone: bool = False) -> str:
 
 
 def entropy_by_layer(
-    records: list[AttentionRecord], look: Look, identity: str, *, alone: bool = False
+    records: list[AttentionRecord],
+    words: Words,
+    look: Look,
+    identity: str,
+    *,
+    alone: bool = False,
 ) -> str:
     """Entropy over layers, a line per site, and the entropy of equal weights for reference.
 
-    Of a competition also the lowest percentile, as in figure 3 of the TIM paper.
-
     Args:
-        records: of one kind of decision.
+        records: of one system.
+        words: of this system; they say whether the lowest percentile is drawn too.
         look: of the system.
         identity: unique in the page.
         alone: the model has a single stack.
@@ -392,7 +372,7 @@ def entropy_by_layer(
             lowest = [
                 (r.layer, min(r.entropy_percentiles.values()))
                 for r in sorted(records, key=lambda record: record.layer)
-                if r.site == site and r.kind == "competition" and r.entropy_percentiles
+                if r.site == site and words.shows_lowest and r.entropy_percentiles
             ]
             style |= {"linewidth": 1.2, "alpha": 0.7, "markersize": 4}
             axes.plot([layer for layer, _ in lowest], [value for _, value in lowest], **style)
@@ -421,12 +401,18 @@ def load_scale(records: list[AttentionRecord]) -> float:
 
 
 def expert_load(
-    records: list[AttentionRecord], scale: float, identity: str, *, alone: bool = False
+    records: list[AttentionRecord],
+    words: Words,
+    scale: float,
+    identity: str,
+    *,
+    alone: bool = False,
 ) -> str:
     """Layers × experts of one site; the stronger a cell's colour, the larger its share.
 
     Args:
         records: of one site, with equally many experts.
+        words: of their system.
         scale: `load_scale` of all sites of the system, so that their colours can be compared.
         identity: unique in the page.
         alone: the model has a single stack.
@@ -457,12 +443,11 @@ def expert_load(
             axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
         else:
             axes.set_xticks(range(experts))
-        kind = records[0].kind
-        axes.set_xlabel(noun(kind).capitalize())
+        axes.set_xlabel(words.unit.capitalize())
         axes.set_ylabel("Layer")
         said = "; ".join(f"layer {r.layer} {_extremes(r)}" for r in records)
-        place = site_name(records[0].site, kind, alone=alone)
-        what = f"{place}, share of each of {experts} {plural(kind)}"
+        place = site_name(records[0], alone=alone)
+        what = f"{place}, share of each of {experts} {words.units}"
         return to_svg(figure, identity, f"{what}: {said}.")
 
 
@@ -471,11 +456,11 @@ def _extremes(record: AttentionRecord) -> str:
 
 
 def _short_site(record: AttentionRecord, alone: bool) -> str:
-    name = site_name(record.site, record.kind, alone=alone)
+    name = site_name(record, alone=alone)
     return name.removesuffix("-attention").removesuffix(" layers").lower()
 
 
-# Weights of branches over training
+# What rules of training record
 
 
 def smoothed(values: list[float], radius: int) -> list[float]:
@@ -491,57 +476,68 @@ def smoothed(values: list[float], radius: int) -> list[float]:
     return means
 
 
-def smoothing_radius(trajectory: BranchTrajectory) -> int:
+def smoothing_radius(course: Course) -> int:
     """Lightly: a window of about a twentieth of the curve."""
-    return len(trajectory.steps) // 40
+    return len(course.steps) // 40
 
 
-def branch_ceiling(trajectories: list[BranchTrajectory]) -> float:
-    """The largest weight of all: panels of one system have one scale."""
-    weights = [w for t in trajectories for row in t.kappa + t.alpha for w in row]
-    return max([w for w in weights if math.isfinite(w)], default=1.0)
+def course_ceiling(courses: list[Course]) -> float:
+    """The largest number of all: panels of one system have one scale."""
+    values = [
+        x for course in courses for rows in course.values.values() for row in rows for x in row
+    ]
+    return max([x for x in values if math.isfinite(x)], default=1.0)
 
 
-def branch_weights(
-    trajectory: BranchTrajectory, ceiling: float, look: Look, identity: str, *, alone: bool = False
+def course_over_training(
+    course: Course, words: Words, ceiling: float, look: Look, identity: str, *, alone: bool = False
 ) -> str:
-    """κ and α of a layer over training, a line per branch; figure 3 of Weighted Transformer.
+    """What was recorded of a layer over training, a panel for each name and a line per unit.
 
-    The branches that end with the largest and the smallest weight are named.
+    The units that end highest and lowest are named.
     """
     said = []
     with drawing(identity):
-        figure, both = panels(160, columns=2, width=280)
-        for axes, symbol, rows in zip(
-            both, "κα", (trajectory.kappa, trajectory.alpha), strict=True
-        ):
-            radius = smoothing_radius(trajectory)
-            curves = [smoothed(list(branch), radius) for branch in zip(*rows, strict=True)]
-            last = [weights[-1] for weights in curves]
+        number = len(course.values)
+        figure, side_by_side = panels(160, columns=number, width=140 * number)
+        for axes, (name, rows) in zip(side_by_side, course.values.items(), strict=True):
+            symbol = words.recorded.get(name, name)
+            radius = smoothing_radius(course)
+            curves = [smoothed(list(of_unit), radius) for of_unit in zip(*rows, strict=True)]
+            last = [curve[-1] for curve in curves]
             top, bottom = last.index(max(last)), last.index(min(last))
-            _draw_branches(axes, trajectory.steps, curves, {top, bottom}, look)
+            are_shares = all(math.isclose(sum(row), 1.0, abs_tol=1e-3) for row in rows)
+            _draw_course(axes, course.steps, curves, {top, bottom}, look, evenly=are_shares)
             axes.set_title(symbol, loc="left", fontsize=13)
             axes.set_ylim(0, 1.05 * ceiling)
             said.append(
-                f"{symbol} ends between {last[bottom]:.3f} (branch {bottom}) and {last[top]:.3f} "
-                f"(branch {top})"
+                f"{symbol} ends between {last[bottom]:.3f} ({words.unit} {bottom}) and "
+                f"{last[top]:.3f} ({words.unit} {top})"
             )
-        site = site_name(trajectory.site, "branches", alone=alone)
-        return to_svg(figure, identity, f"{site}, layer {trajectory.layer}: {'; '.join(said)}.")
+        site = site_name(course, alone=alone)
+        return to_svg(figure, identity, f"{site}, layer {course.layer}: {'; '.join(said)}.")
 
 
-def _draw_branches(
-    axes: Axes, steps: list[int], curves: list[list[float]], named: set[int], look: Look
+def _draw_course(
+    axes: Axes,
+    steps: list[int],
+    curves: list[list[float]],
+    named: set[int],
+    look: Look,
+    *,
+    evenly: bool,
 ) -> None:
-    axes.axhline(1 / len(curves), color=MUTED, linestyle="--", linewidth=1)
-    for branch, weights in enumerate(curves):
-        width, alpha = (1.8, 1.0) if branch in named else (1.0, 0.6)
-        points = _thinned(steps, weights)
+    """A line per unit; of shares also where they would all be equal."""
+    if evenly:
+        axes.axhline(1 / len(curves), color=MUTED, linestyle="--", linewidth=1)
+    for unit, values in enumerate(curves):
+        width, alpha = (1.8, 1.0) if unit in named else (1.0, 0.6)
+        points = _thinned(steps, values)
         axes.plot(*points, color=look.colour, linewidth=width, alpha=alpha)
-    for branch in sorted(named):
+    for unit in sorted(named):
         axes.annotate(
-            str(branch),
-            (steps[-1], curves[branch][-1]),
+            str(unit),
+            (steps[-1], curves[unit][-1]),
             xytext=(4, 0),
             textcoords="offset points",
             va="center",

@@ -1,19 +1,19 @@
-"""What the heads of a model do on given data: entropy and load per module."""
+"""What the heads of a model do on given data: entropy and load of each system."""
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from headwise.analysis.results import AttentionRecord
-from headwise.heads.system import AttentionOutput, Routing
-from headwise.models.sites import AttentionSite, attention_sites
-from headwise.ops.masks import padding_positions
+from headwise.heads.system import Routing
+from headwise.models.decisions import decisions
+from headwise.models.plan import system_name
+from headwise.models.sites import AttentionSite
 
-# The lowest tell whether a module is certain at least somewhere, as figure 3 of the TIM paper asks.
+# The lowest tell whether a system is certain at least somewhere.
 PERCENTILES = (10, 50, 90)
 
 
@@ -22,65 +22,55 @@ def record_attention(
 ) -> list[AttentionRecord]:
     """Run the model on the batches and count what its systems of heads decide.
 
-    Entropy is the mean of -Σ w ln w over all rows of weights w, each scaled to sum 1: a row for
-    each token; of gates that are not causal, for each sequence; of branches, a single one. Its
-    percentiles are taken over the same rows.
+    Entropy is the mean of -Σ w ln w over all rows of weights w, each scaled to sum 1. There is a
+    row for each token, for each sequence, or a single one, as the system decides. The percentiles
+    of the entropy are taken over the same rows.
 
-    Load says how the work is shared, and sums to 1:
+    Load says how the work is shared, and sums to 1. The system's words say how it is measured:
 
-    - gates: the share of rows whose largest gate an expert holds, as in table 8 of the MAE paper;
-    - choices: the share of all choices that fall on an expert, as in figure 3 of the MoA paper;
-    - competition: the share of positions that a mechanism wins;
-    - agreement: a head's mean share of what the routing agreed on;
-    - branches: α, the weight of a branch.
+    - `lead`: the share of rows in which a unit has the largest weight; units that have the largest
+      weight together share the row;
+    - `choice`: the share of all choices that fall on a unit;
+    - `weight`: a unit's mean weight.
 
-    Those that hold the largest weight together share the row. Padding counts in nothing.
+    Padding counts in nothing.
 
     Args:
         model: a headwise model; it is put into evaluation.
         batches: keyword arguments of its forward.
     """
-    counters = [_Counter(site) for site in attention_sites(model)]
-    hooks = [
-        counter.site.module.register_forward_hook(counter.count, with_kwargs=True)
-        for counter in counters
-    ]
+    counters: dict[AttentionSite, _Counter] = {}
     model.eval()
-    try:
-        with torch.no_grad():
-            for batch in batches:
-                model(**{name: tensor.to(model.device) for name, tensor in batch.items()})
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return [record for counter in counters if (record := counter.record()) is not None]
+    with torch.no_grad():
+        for batch in batches:
+            inputs = {name: tensor.to(model.device) for name, tensor in batch.items()}
+            with decisions(model) as decided:
+                model(**inputs)
+            for place, made in decided.items():
+                counter = counters.setdefault(place, _Counter(place))
+                for routing in made:
+                    counter.count(routing)
+    return [record for counter in counters.values() if (record := counter.record()) is not None]
 
 
 class _Counter:
-    """What one module has decided so far."""
+    """What one system has decided so far."""
 
-    def __init__(self, site: AttentionSite) -> None:
-        self.site = site
-        self.kind = ""
+    def __init__(self, place: AttentionSite) -> None:
+        self.place = place
         self.uniform = 0.0
         self.entropies: list[Tensor] = []  # (rows,) of each batch
         self.load: Tensor | None = None  # (experts,), summed over rows
 
-    def count(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: AttentionOutput
-    ) -> None:
-        if out.routing is None:
-            return
-        weights = out.routing.weights.float()  # (batch, queries, experts) or less, see Routing
+    def count(self, routing: Routing) -> None:
+        weights = routing.weights.float()  # (batch, queries, experts) or less, see Routing
         weights = weights / weights.sum(-1, keepdim=True)
         real = torch.ones(weights.shape[:-1], dtype=torch.bool, device=weights.device)
-        padding = _query_padding(args, kwargs)
-        if padding is not None and weights.dim() == 3:
-            real = real & ~padding
-        shares = _shares(out.routing, weights)[real]  # (rows, experts)
-        weights = weights[real]
-        self.kind = out.routing.kind
-        self.uniform = math.log(_how_many_count(out.routing))
+        if routing.padding is not None and weights.dim() == 3:
+            real = real & ~routing.padding
+        shares = _shares(routing, weights, self.place.module.words.measure)[real]
+        weights = weights[real]  # (rows, experts)
+        self.uniform = math.log(_how_many_count(routing))
         self.entropies.append(-torch.xlogy(weights, weights).sum(-1).cpu())
         load = shares.sum(0, dtype=torch.float64).cpu()
         self.load = load if self.load is None else self.load + load
@@ -93,9 +83,10 @@ class _Counter:
             return None
         ordered = entropies.sort().values  # torch.quantile takes no more than 16 million
         return AttentionRecord(
-            site=self.site.site,
-            layer=self.site.layer,
-            kind=self.kind,
+            site=self.place.site,
+            layer=self.place.layer,
+            system=system_name(type(self.place.module)),
+            whole_layer=self.place.module.replaces == "layer",
             experts=self.load.numel(),
             entropy=float(entropies.mean()),
             load=(self.load / entropies.numel()).tolist(),
@@ -107,28 +98,18 @@ class _Counter:
         )
 
 
-def _query_padding(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """Boolean `(batch, queries)`, `True` at padding, from what a module was called with."""
-    padding = kwargs.get("query_padding_mask")
-    if padding is None and len(args) == 1:  # self-attention
-        padding = kwargs.get("key_padding_mask")
-    return padding_positions(padding)
-
-
 def _how_many_count(routing: Routing) -> int:
-    """How many experts have a weight in each row."""
-    if routing.kind == "choices":
-        assert routing.indices is not None
-        return routing.indices.size(-1)
-    return routing.weights.size(-1)
+    """How many units have a weight in each row."""
+    counted = routing.weights if routing.indices is None else routing.indices
+    return counted.size(-1)
 
 
-def _shares(routing: Routing, weights: Tensor) -> Tensor:
+def _shares(routing: Routing, weights: Tensor, measure: str) -> Tensor:
     """How each row's work is shared; the shape of `weights`."""
-    if routing.kind == "choices":
-        assert routing.indices is not None
-        return torch.zeros_like(weights).scatter(-1, routing.indices, 1 / _how_many_count(routing))
-    if routing.kind in ("agreement", "branches"):
+    if measure == "choice" and routing.indices is not None:
+        each = 1 / routing.indices.size(-1)
+        return torch.zeros_like(weights).scatter(-1, routing.indices, each)
+    if measure != "lead":
         return weights
     largest = (weights == weights.amax(-1, keepdim=True)).float()
-    return largest / largest.sum(-1, keepdim=True)  # UNI-MAE's gates are all the largest
+    return largest / largest.sum(-1, keepdim=True)

@@ -22,10 +22,10 @@ from headwise.analysis.cells import NONE, all_scores
 from headwise.analysis.results import (
     AttentionRecord,
     Benchmark,
-    BranchTrajectory,
     ComparedPicture,
     ComparedSample,
     Comparison,
+    Course,
     RunResult,
     SystemSummary,
 )
@@ -46,6 +46,7 @@ from headwise.analysis.verdict import (
     verdict,
 )
 from headwise.files import write_text
+from headwise.heads.words import Words
 
 TEMPLATE = "report.html.jinja"
 BENCHMARK_TEMPLATE = "benchmark.html.jinja"
@@ -58,19 +59,17 @@ _SMALL = 200
 
 @dataclass(frozen=True)
 class Decisions:
-    """What the report shows of one kind of decision in one system."""
+    """What the report shows of the decisions of one system of heads in a model."""
 
     title: str
-    kind: str
     alone: bool  # the model has a single stack
-    noun: str
-    plural: str
+    words: Words
     records: list[AttentionRecord]
     percentiles: list[int]  # those that are worth a column
     entropy: Markup
     scale: float
     loads: list[tuple[str, Markup]]  # title and figure per site
-    branches: dict[str, list[tuple[str, Markup]]]  # by site: title and figure per layer
+    courses: dict[str, list[tuple[str, Markup]]]  # by site: title and figure per layer
     smoothing: int  # how many records of these a point is the mean of
 
 
@@ -222,46 +221,45 @@ def _intervals(comparison: Comparison) -> Markup | None:
 
 def _decisions(system: SystemSummary, look: figures.Look, identity: str) -> list[Decisions]:
     """Of the first seed: which expert bears which number is chance, so seeds have no mean."""
-    alone = len(system.runs[0].macs_lengths) == 1
-    kinds = list(dict.fromkeys(record.kind for record in system.runs[0].attention))
+    run = system.runs[0]
+    alone = len(run.macs_lengths) == 1
+    names = list(dict.fromkeys(record.system for record in run.attention))
     found = []
-    for number, kind in enumerate(kinds):
-        records = [record for record in system.runs[0].attention if record.kind == kind]
-        title = f"{system.name}: {figures.plural(kind)}" if len(kinds) > 1 else system.name
-        trajectories = system.runs[0].branches if kind == "branches" else []
+    for number, name in enumerate(names):
+        words = run.words.get(name, Words())
+        records = [record for record in run.attention if record.system == name]
+        title = f"{system.name}: {words.units}" if len(names) > 1 else system.name
+        courses = [course for course in run.courses if course.system == name]
         prefix = f"{identity}-{number}"
         scale = figures.load_scale(records)
         found.append(
             Decisions(
                 title=title,
-                kind=kind,
                 alone=alone,
-                noun=figures.noun(kind),
-                plural=figures.plural(kind),
+                words=words,
                 records=records,
                 percentiles=_percentiles(records),
                 entropy=Markup(
-                    figures.entropy_by_layer(records, look, f"{prefix}-entropy", alone=alone)
+                    figures.entropy_by_layer(records, words, look, f"{prefix}-entropy", alone=alone)
                 ),
                 scale=scale,
-                loads=_loads(records, scale, prefix, alone),
-                branches=_branches(trajectories, look, prefix, alone),
-                smoothing=max(
-                    (2 * figures.smoothing_radius(t) + 1 for t in trajectories), default=1
-                ),
+                loads=_loads(records, words, scale, prefix, alone),
+                courses=_courses(courses, words, look, prefix, alone),
+                smoothing=max((2 * figures.smoothing_radius(c) + 1 for c in courses), default=1),
             )
         )
     return found
 
 
 def _percentiles(records: list[AttentionRecord]) -> list[int]:
-    if records[0].kind == "branches":  # a single row, which is all of its percentiles
+    # Of a decision that holds for all positions there is a single row, which is its percentiles.
+    if all(len(set(record.entropy_percentiles.values())) == 1 for record in records):
         return []
     return sorted({percent for record in records for percent in record.entropy_percentiles})
 
 
 def _loads(
-    records: list[AttentionRecord], scale: float, prefix: str, alone: bool
+    records: list[AttentionRecord], words: Words, scale: float, prefix: str, alone: bool
 ) -> list[tuple[str, Markup]]:
     groups: dict[tuple[str, int], list[AttentionRecord]] = {}
     for record in records:
@@ -269,24 +267,24 @@ def _loads(
     sizes = {experts for _, experts in groups}
     loads = []
     for number, ((_, experts), group) in enumerate(groups.items()):
-        title = figures.site_name(group[0].site, group[0].kind, alone=alone)
-        title += f", {experts} {figures.plural(group[0].kind)}" if len(sizes) > 1 else ""
-        svg = figures.expert_load(group, scale, f"{prefix}-load-{number}", alone=alone)
+        title = figures.site_name(group[0], alone=alone)
+        title += f", {experts} {words.units}" if len(sizes) > 1 else ""
+        svg = figures.expert_load(group, words, scale, f"{prefix}-load-{number}", alone=alone)
         loads.append((title, Markup(svg)))
     return loads
 
 
-def _branches(
-    trajectories: list[BranchTrajectory], look: figures.Look, prefix: str, alone: bool
+def _courses(
+    courses: list[Course], words: Words, look: figures.Look, prefix: str, alone: bool
 ) -> dict[str, list[tuple[str, Markup]]]:
-    shown = [trajectory for trajectory in trajectories if len(trajectory.steps) > 1]
-    ceiling = figures.branch_ceiling(shown)
+    shown = [course for course in courses if len(course.steps) > 1]
+    ceiling = figures.course_ceiling(shown)
     by_site: dict[str, list[tuple[str, Markup]]] = {}
-    for number, trajectory in enumerate(shown):
-        site = figures.site_name(trajectory.site, "branches", alone=alone)
-        identity = f"{prefix}-branches-{number}"
-        svg = figures.branch_weights(trajectory, ceiling, look, identity, alone=alone)
-        by_site.setdefault(site, []).append((f"Layer {trajectory.layer}", Markup(svg)))
+    for number, course in enumerate(shown):
+        site = figures.site_name(course, alone=alone)
+        identity = f"{prefix}-course-{number}"
+        svg = figures.course_over_training(course, words, ceiling, look, identity, alone=alone)
+        by_site.setdefault(site, []).append((f"Layer {course.layer}", Markup(svg)))
     return by_site
 
 

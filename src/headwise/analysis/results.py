@@ -7,28 +7,29 @@ from typing import Literal
 from pydantic import BaseModel, Field, model_validator
 from typing_extensions import Self
 
+from headwise.heads.words import Words
 from headwise.tasks.outcome import RECORD, Picture, Sample, Score
 
 Centre = Literal["mean", "median"]
 
 
 class AttentionRecord(BaseModel):
-    """What the heads of one module did on the held-out data.
+    """What the heads of one system did on the held-out data.
 
-    "Experts" stands for whatever its decision is about: experts (gates of MAE, choices of MoA),
-    heads (agreement), mechanisms (competition, TIM) or branches (Weighted Transformer).
+    "Experts" stands for whatever the system's decision is about; the system's words, in
+    `RunResult.words`, name it.
     """
 
     model_config = RECORD
 
     site: str = Field(description="encoder_self, decoder_self or decoder_cross")
     layer: int = Field(description="counted from 0")
-    kind: str = Field(description="gates, choices, agreement, competition or branches")
+    system: str = Field(description="its name in plans, a key of RunResult.words")
+    whole_layer: bool = Field(False, description="whether the system takes the place of a layer")
     experts: int = Field(description="how many there are")
     entropy: float = Field(description="mean over sequences or tokens of -Σ g ln g, in nats")
     load: list[float] = Field(
-        description="sum 1; gates, competition: how often each one's is the largest; choices: its "
-        "share of them; agreement, branches: its mean weight"
+        description="each one's share of the work, sum 1; the system's words say how it is measured"
     )
     uniform: float | None = Field(
         default=None,
@@ -42,22 +43,28 @@ class AttentionRecord(BaseModel):
     )
 
 
-class BranchTrajectory(BaseModel):
-    """The weights of one module's branches over training (Weighted Transformer)."""
+class Course(BaseModel):
+    """What a rule of training recorded of one system over the training."""
 
     model_config = RECORD
 
-    site: str = Field(description="encoder_self or decoder_cross")
+    site: str = Field(description="encoder_self, decoder_self or decoder_cross")
     layer: int = Field(description="counted from 0")
-    steps: list[int] = Field(description="after which steps they were recorded, ascending")
-    kappa: list[list[float]] = Field(description="for each of these steps, one κ per branch")
-    alpha: list[list[float]] = Field(description="for each of these steps, one α per branch")
+    system: str = Field(description="its name in plans, a key of RunResult.words")
+    whole_layer: bool = Field(False, description="whether the system takes the place of a layer")
+    steps: list[int] = Field(description="after which steps it was recorded, ascending")
+    values: dict[str, list[list[float]]] = Field(
+        description="name of what was recorded to a row of numbers for each of these steps"
+    )
 
     @model_validator(mode="after")
     def _one_row_per_step(self) -> Self:
-        lengths = {len(self.steps), len(self.kappa), len(self.alpha)}
-        if len(lengths) > 1 or len({len(row) for row in self.kappa + self.alpha}) > 1:
-            raise ValueError("steps, kappa and alpha differ in length, expected a row per step")
+        for name, rows in self.values.items():
+            if len(rows) != len(self.steps) or len({len(row) for row in rows}) > 1:
+                raise ValueError(
+                    f"{name} has {len(rows)} rows for {len(self.steps)} steps, expected a row of "
+                    f"equal length for each step"
+                )
         return self
 
 
@@ -82,8 +89,11 @@ class RunResult(BaseModel):
     )
     scores: list[Score] = Field(min_length=1, description="systems are ranked by the first")
     attention: list[AttentionRecord] = Field(description="empty for standard attention")
-    branches: list[BranchTrajectory] = Field(
-        default=[], description="empty unless the system has branches whose weights are learned"
+    courses: list[Course] = Field(
+        default=[], description="empty unless a rule of training records something"
+    )
+    words: dict[str, Words] = Field(
+        default={}, description="name of a system in plans to what its decisions are called"
     )
 
 
@@ -143,6 +153,9 @@ class Comparison(BaseModel):
     title: str
     task: str = Field(description="what was learned: translation")
     loss_name: str = Field(description="the unit of the losses: nats per token")
+    loss_has_perplexity: bool = Field(
+        True, description="whether the exponential of the loss is a perplexity of tokens"
+    )
     item_name: str = Field(description="what the paired bootstrap draws: sentences")
     centre: Centre = Field("mean", description="of figures over seeds")
     baseline: str = Field(description="the system others are compared with")

@@ -3,20 +3,20 @@
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headwise.training.block_coordinate_descent import expert_step, gate_step, has_experts
-from headwise.training.settings import GateSettings
+from headwise.training.rules import TrainingRules
 
 Batch = dict[str, Tensor]
 
 
 def relative_step_times(
     models: Mapping[str, PreTrainedModel],
-    gates: Mapping[str, GateSettings],
+    settings: Mapping[str, Mapping[str, Any]],
     batches: Sequence[Batch],
     *,
     repetitions: int = 7,
@@ -25,19 +25,20 @@ def relative_step_times(
 
     A round runs every model forward and backward on the same batches, one model after the other;
     the ratio is taken within each round, so that a machine whose speed drifts does not matter, and
-    the median over rounds counts. For MAE it is an F step plus the share of a G step that its
-    schedule asks for. Parameters do not change, but the running statistics of gates do.
+    the median over rounds counts. Where a system's rule of training takes further passes, their
+    share is part of the time. Parameters do not change, but running statistics do.
 
     Args:
         models: name to model; the first is the baseline.
-        gates: name to how often gates learn, for models that have them.
+        settings: name of a model to the settings of its systems' rules of training.
         batches: keyword arguments of forward, with labels.
         repetitions: rounds; one more goes first and is not counted.
     """
+    rules = {name: TrainingRules(model, settings[name]) for name, model in models.items()}
     ratios: dict[str, list[float]] = {name: [] for name in models}
     for repetition in range(repetitions + 1):
         seconds = {
-            name: sum(_step_seconds(model, gates[name], batch) for batch in batches)
+            name: sum(_step_seconds(model, rules[name], batch) for batch in batches)
             for name, model in models.items()
         }
         if repetition:
@@ -47,13 +48,8 @@ def relative_step_times(
     return {name: statistics.median(of_name) for name, of_name in ratios.items()}
 
 
-def _step_seconds(model: PreTrainedModel, gates: GateSettings, batch: Batch) -> float:
-    if not has_experts(model) or gates.method == "joint":
-        return _forward_backward(model, batch)
-    with expert_step(model):
-        seconds = _forward_backward(model, batch)
-    with gate_step(model) as learning:
-        return seconds + (_forward_backward(model, batch) / gates.period if learning else 0.0)
+def _step_seconds(model: PreTrainedModel, rules: TrainingRules, batch: Batch) -> float:
+    return rules.step_seconds(lambda: _forward_backward(model, batch))
 
 
 def _forward_backward(model: PreTrainedModel, batch: Batch) -> float:

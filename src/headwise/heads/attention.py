@@ -167,6 +167,7 @@ class Attention(System):
             cache: for decoding step by step: the call sees what earlier calls with this cache
                 saw, and `key_padding_mask` then covers all keys, cached ones first.
         """
+        self.notice_training()
         is_self_attention = key is None or key is query
         key = query if key is None else key
         value = key if value is None else value
@@ -204,6 +205,8 @@ class Attention(System):
         )
         heads = self.attend(q, k, v, mask, plain)
         output, routing = self.combine(heads, inputs, choice)
+        if routing is not None:
+            routing = routing._replace(padding=inputs.query_padding)
 
         weights = None
         if need_weights:
@@ -211,7 +214,7 @@ class Attention(System):
                 mask = merge_masks(
                     None, None, True, heads=q.size(1), queries=q.size(2), keys=keys, device=q.device
                 )
-            weights = attention_weights(q, k, mask)
+            weights = self.attention_weights(q, k, mask)
             weights = weights.mean(1) if average_attn_weights else weights
         return AttentionOutput(output, weights, routing)
 
@@ -230,6 +233,13 @@ class Attention(System):
         """What each head reads: `(batch, heads, queries, head_dim)`."""
         dropout = self.dropout if self.training else 0.0
         return dot_product_attention(q, k, v, mask, is_causal=is_causal, dropout=dropout)
+
+    def attention_weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        """The weights by which `attend` reads, `(batch, heads, queries, keys)`, for those who ask.
+
+        A subclass that overrides `attend` overrides this too.
+        """
+        return attention_weights(q, k, mask)
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing | None]:
         """The output from what the heads read.

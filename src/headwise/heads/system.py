@@ -1,29 +1,44 @@
-"""What every system of heads has in common, whatever part of a layer it takes the place of."""
+"""What every system of heads has in common, whatever part of a layer it takes the place of.
 
-from typing import Any, ClassVar, Literal, NamedTuple
+A system also says of itself what others need in order to train, evaluate and report it: its rule
+of training (`rule`), the ways to evaluate it otherwise (`ablations`), what its decisions are called
+(`words`), which parameters take no weight decay (`no_decay`), where it stands by default
+(`default_layers`). So nobody else has to know a system by its name.
+"""
 
+import warnings
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+import torch
 from torch import Tensor, nn
 from typing_extensions import Self
+
+from headwise.heads.words import Words
+
+if TYPE_CHECKING:
+    from headwise.heads.rule import Rule
+
+LayerWord = Literal["all", "low", "middle"]
 
 
 class Routing(NamedTuple):
     """What a system decided about its heads.
 
     Attributes:
-        weights: how much each expert, head or mechanism counts; the last dimension counts them.
-        indices: the experts chosen, `(batch, time, top_k)`, where a system chooses (MoA).
+        weights: how much each expert, head, branch or mechanism counts. The last dimension counts
+            them; before it stand batch and time, `(batch, time, units)`, or the batch alone where
+            there is one decision for a sequence, or nothing where one holds for all positions.
+        indices: the units chosen, `(batch, time, chosen)`, where a system chooses; else None.
         loss: a scalar to add to the training loss, its coefficients already in it, or None.
-        kind: what the weights are, for those who read them. `"gates"` over experts (MAE), one row
-            for each sequence or position; `"choices"`, zero where not chosen (MoA); `"agreement"`,
-            each head's share of what the routing agreed on; `"competition"` of mechanisms for each
-            position (TIM); `"branches"`, one row that holds for all positions (Weighted
-            Transformer).
+        padding: boolean `(batch, time)`, `True` at padding; None where nothing is padding.
+            `Attention.forward` sets it.
     """
 
     weights: Tensor
     indices: Tensor | None = None
     loss: Tensor | None = None
-    kind: Literal["gates", "choices", "agreement", "competition", "branches"] = "gates"
+    padding: Tensor | None = None
 
 
 class AttentionOutput(NamedTuple):
@@ -65,26 +80,61 @@ class Macs(NamedTuple):
         return Macs(self.linear + other.linear, self.attention + other.attention)
 
 
+class UntrainedRuleWarning(UserWarning):
+    """A system is trained without the rule of training that it declares."""
+
+
 class System(nn.Module):
     """A module that a plan can put into a model: a base for what models ask of all of them.
 
     Attributes:
-        replaces: what part of a layer it takes the place of: `"attention"`; `"feed-forward"`, an
+        replaces: the part of a layer whose place it takes: `"attention"`; `"feed-forward"`, an
             attention and the feed-forward behind it; or `"layer"`, all of it.
-        default_layers: where it stands if a plan does not say: `"all"` layers, or `"middle"`, all
-            but the first two and the last.
-        routing_parameters: names (or beginnings of names) of parameters that decide how heads are
-            combined; they are counted apart.
+        default_layers: where it stands if a plan does not say: in `"all"` layers, in the `"low"`
+            ones (the first two), or in the `"middle"` (all but the first two and the last).
+        routing_parameters: names (or beginnings of names) of the parameters that decide how heads
+            are combined; they are counted apart.
+        no_decay: names (or beginnings of names) of the parameters that take no weight decay,
+            beside biases, scalars, vectors and PyTorch's norms, which never do.
+        rule: its rule of training, or None if gradient descent on all parameters is all.
+        ablations: ways to evaluate it otherwise than it was trained, by name. Each is a function
+            `(system, *, option=default, ...)` that returns what `ablation` is to be; the first line
+            of its docstring says what it does. See `headwise.models.ablation`.
+        words: what its decisions are called in reports.
+        ablation: what the ablation in force has returned; None without one. `forward` looks at it
+            in evaluation only.
     """
 
     replaces: ClassVar[Literal["attention", "feed-forward", "layer"]] = "attention"
-    default_layers: ClassVar[Literal["all", "middle"]] = "all"
+    default_layers: ClassVar[LayerWord] = "all"
     routing_parameters: ClassVar[tuple[str, ...]] = ()
+    no_decay: ClassVar[tuple[str, ...]] = ()
+    rule: ClassVar["type[Rule] | None"] = None
+    ablations: ClassVar[Mapping[str, Callable[..., Any]]] = {}
+    words: ClassVar[Words] = Words()
+
+    ablation: Any = None
+    follows_rule: bool = False  # set by whoever trains by the rule
+    _seen_version: int | None = None
+    _warned: bool = False
 
     @classmethod
     def from_plan(cls, place: Place, **options: Any) -> Self:
         """The system at a place of a model; `options` are the plan's, and win."""
         raise NotImplementedError
+
+    @classmethod
+    def read_former_evaluation(cls, given: Mapping[str, Any]) -> tuple[set[str], Any]:
+        """Settings of an ablation that older recipes gave under other names.
+
+        Args:
+            given: a recipe's `evaluation`.
+
+        Returns:
+            The old keys among them, and the ablation that they ask for, as `evaluation.ablation`
+            names it; None for no ablation.
+        """
+        return set(), None
 
     def reset_parameters(self) -> None:
         """Draw all parameters afresh, by functions of `torch.nn.init` alone.
@@ -97,3 +147,28 @@ class System(nn.Module):
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         """Multiply-accumulates for one sequence of `queries` that attends to `keys` positions."""
         raise NotImplementedError
+
+    def notice_training(self) -> None:
+        """Warn, once, if the system is being trained and its rule is not followed.
+
+        `forward` calls it. Parameters that have changed since the last call in training were
+        changed by an optimizer.
+        """
+        if self.rule is None or self.follows_rule or self._warned or not self.training:
+            return
+        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return
+        learning = [p for p in self.parameters(recurse=False) if p.requires_grad]
+        learning = learning or [p for p in self.parameters() if p.requires_grad]
+        version = sum(parameter._version for parameter in learning)
+        if self._seen_version is not None and version != self._seen_version:
+            name = type(self).__name__
+            warnings.warn(
+                f"{name} is trained without its rule ({self.rule.__name__}), which its paper asks "
+                f"for: use headwise.training_rules(model) in your loop, headwise.RulesMixin with "
+                f"transformers' Trainer, or filter this warning if you mean it",
+                UntrainedRuleWarning,
+                stacklevel=3,
+            )
+            self._warned = True
+        self._seen_version = version

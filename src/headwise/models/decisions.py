@@ -12,35 +12,45 @@ from headwise.models.sites import AttentionSite, attention_sites
 
 @contextmanager
 def decisions(model: nn.Module) -> Iterator[dict[AttentionSite, list[Routing]]]:
-    """Within it, every forward pass of the model notes what each system decides.
+    """Within it, every forward pass of a model notes what each of its systems decides.
+
+    Args:
+        model: a headwise model, or any module that holds systems of headwise or of your own.
 
     Yields:
-        For each site, in the order in which they stand, the decisions of the passes so far, their
+        For each place, in the order in which they stand, the decisions of the passes so far, their
         tensors detached. Systems that decide nothing, such as standard attention, are left out.
 
+    Raises:
+        ValueError: the model holds no system.
+
     Example:
-        >>> import torch
-        >>> from headwise.models.causal_lm import CausalLM, CausalLMConfig
-        >>> config = CausalLMConfig(vocab_size=50, embed_dim=16, num_heads=4, ffn_dim=32, layers=2,
-        ...                         attention={"system": "tim", "layers": [1]})
-        >>> model = CausalLM(config).eval()
-        >>> with decisions(model) as decided:
-        ...     logits = model(input_ids=torch.tensor([[5, 6, 7]])).logits
-        >>> [(place.site, place.layer, [tuple(each.weights.shape) for each in routings])
+        >>> import headwise as hw
+        >>> layer = nn.TransformerEncoderLayer(16, 4, batch_first=True)
+        >>> layer.self_attn = hw.AgreementAttention(16, 4)
+        >>> with decisions(layer) as decided:
+        ...     y = layer(torch.randn(2, 5, 16))
+        >>> [(place.path, [tuple(each.weights.shape) for each in routings])
         ...  for place, routings in decided.items()]
-        [('decoder_self', 1, [(1, 3, 2)])]
+        [('self_attn', [(2, 5, 4)])]
     """
+    places = attention_sites(model)
+    if not places:
+        raise ValueError(
+            f"model is a {type(model).__name__} without any system of heads, expected at least one "
+            f"module that derives from headwise.System"
+        )
     decided: dict[AttentionSite, list[Routing]] = {}
     hooks = []
-    for site in attention_sites(model):
+    for place in places:
 
         def note(
-            module: nn.Module, args: object, out: AttentionOutput, site: AttentionSite = site
+            module: nn.Module, args: object, out: AttentionOutput, place: AttentionSite = place
         ) -> None:
             if out.routing is not None:
-                decided.setdefault(site, []).append(_detached(out.routing))
+                decided.setdefault(place, []).append(_detached(out.routing))
 
-        hooks.append(site.module.register_forward_hook(note))
+        hooks.append(place.module.register_forward_hook(note))
     try:
         yield decided
     finally:
@@ -53,12 +63,12 @@ def decisions_by_position(model: nn.Module, **inputs: Tensor) -> dict[AttentionS
     """What a pass decides for each of its positions, in evaluation mode.
 
     Args:
-        model: of one stack.
-        inputs: of its forward; the first is `(batch, time, ...)`.
+        model: a model of one stack.
+        inputs: arguments of its forward; the first is `(batch, time, ...)`.
 
     Returns:
-        For each site whose system decides for every position by itself, the decisions, their
-        weights `(batch, time, experts)`.
+        For each place whose system decides for every position by itself, the decisions, their
+        weights `(batch, time, units)`.
     """
     batch, time = next(iter(inputs.values())).shape[:2]
     training = model.training
@@ -67,8 +77,8 @@ def decisions_by_position(model: nn.Module, **inputs: Tensor) -> dict[AttentionS
         model(**inputs)
     model.train(training)
     return {
-        site: made
-        for site, (made, *_) in decided.items()
+        place: made
+        for place, (made, *_) in decided.items()
         if made.weights.dim() == 3 and made.weights.shape[:2] == (batch, time)
     }
 

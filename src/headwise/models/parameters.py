@@ -1,51 +1,31 @@
-"""Which parameters of a model are whose: gates, output projections, the rest.
-
-The names are those of MAE's fine-tuning (Peng et al. 2020, section 5.2): FTG updates
-`gate_parameters`, FTG+ these and `output_parameters`, FTALL everything.
-"""
+"""Which parameters of a model weight decay acts on."""
 
 from torch import nn
 
-from headwise.heads.attention import MultiHeadAttention
-from headwise.heads.mae import ExpertGate
-from headwise.heads.tim import MechanismNorm
+from headwise.heads.system import System
 
-_NORMS = (nn.LayerNorm, nn.BatchNorm1d, MechanismNorm)
-
-
-def gate_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters of all gates over experts (φ of the MAE paper); empty without gates.
-
-    >>> from headwise.heads.mae import MixtureOfAttentiveExperts
-    >>> sum(p.numel() for p in gate_parameters(MixtureOfAttentiveExperts(8, 2)))
-    2834
-    """
-    gates = [module for module in model.modules() if isinstance(module, ExpertGate)]
-    return [parameter for gate in gates for parameter in gate.parameters()]
-
-
-def output_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters of all output projections W (equation 4 of the MAE paper)."""
-    attentions = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
-    dense = [attention.out_proj for attention in attentions]
-    return [parameter for projection in dense for parameter in projection.parameters()]
-
-
-def other_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """All parameters that are no gate's (θ of the MAE paper), each once though it may be tied."""
-    gates = {id(parameter) for parameter in gate_parameters(model)}
-    return [parameter for parameter in model.parameters() if id(parameter) not in gates]
+_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm)
 
 
 def decayed_parameters(model: nn.Module) -> list[nn.Parameter]:
     """Those that weight decay acts on: matrices and embeddings, no norms, biases or scalars.
 
+    A system names further parameters of its own that take none, in `System.no_decay`.
+
     >>> layer = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3))
     >>> [tuple(parameter.shape) for parameter in decayed_parameters(layer)]
     [(3, 2)]
     """
-    norms = [module for module in model.modules() if isinstance(module, _NORMS)]
-    spared = {id(parameter) for norm in norms for parameter in norm.parameters()}
+    spared: set[int] = set()
+    for module in model.modules():
+        if isinstance(module, _NORMS):
+            spared |= {id(parameter) for parameter in module.parameters()}
+        elif isinstance(module, System) and module.no_decay:
+            spared |= {
+                id(parameter)
+                for name, parameter in module.named_parameters()
+                if name.startswith(module.no_decay)
+            }
     return [
         parameter
         for name, parameter in model.named_parameters()

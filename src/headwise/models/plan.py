@@ -2,7 +2,7 @@
 
     attention: mae                                    # every site, every layer
     attention: {system: moa, size: 8K32E64D}          # likewise, with options
-    attention: {agreement: low}                       # its paper's choice, two encoder layers
+    attention: {agreement: low}                       # in two layers of the first site alone
 
     attention:
       encoder_self:  {system: moa, size: 8K32E64D, layers: [0, 1]}
@@ -26,8 +26,7 @@ and class in which it is: `attention: my_heads:ScaledHeads`.
 import importlib
 import inspect
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
@@ -35,9 +34,11 @@ from headwise.heads.agreement import AgreementAttention
 from headwise.heads.attention import MultiHeadAttention
 from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.moa import MixtureOfAttentionHeads
-from headwise.heads.system import Place, System
+from headwise.heads.rule import Rule
+from headwise.heads.system import LayerWord, Place, System
 from headwise.heads.tim import IndependentMechanismsLayer
 from headwise.heads.weighted import BranchedAttention
+from headwise.spelling import did_you_mean
 
 SYSTEMS: dict[str, type[System]] = {
     "standard": MultiHeadAttention,
@@ -53,7 +54,7 @@ _SET_BY_MODEL = {
     *("embed_dim", "kdim", "vdim", "norm", "causal_queries", "cross_attention"),
     *("dropout", "attention_dropout", "residual_dropout", "ffn_dropout"),
 }
-_LAYER_WORDS = ("all", "low", "middle")
+_LAYER_WORDS = get_args(LayerWord)
 
 Plan = str | Mapping[str, Any]
 Spec = dict[str, Any]
@@ -116,14 +117,43 @@ def system_class(name: Any) -> type[System]:
     return found
 
 
+def system_name(system: type[System]) -> str:
+    """What plans and recipes call a system: its short name, or `module:Class`.
+
+    >>> system_name(MultiHeadAttention)
+    'standard'
+    """
+    for name, known in SYSTEMS.items():
+        if known is system:
+            return name
+    return f"{system.__module__}:{system.__qualname__}"
+
+
+def rules_by_name() -> dict[str, type[Rule]]:
+    """The rules of training of the systems that headwise has, by the systems' names."""
+    return {name: system.rule for name, system in SYSTEMS.items() if system.rule is not None}
+
+
+def rule_name(system: type[System]) -> str:
+    """The name under which a recipe has the settings of a system's rule of training.
+
+    It is the name of the system that declares the rule: a subclass that changes something else
+    shares its settings.
+    """
+    declaring = next(base for base in system.__mro__ if "rule" in vars(base))
+    return system_name(declaring)
+
+
 def _names_sites(plan: Plan) -> bool:
     return isinstance(plan, Mapping) and "system" not in plan
 
 
 def _by_site(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[Spec]]:
     """The checked entries of each site."""
-    if plan == {"agreement": "low"}:
-        plan = {next(iter(depths)): {"system": "agreement", "layers": "low"}}
+    if isinstance(plan, Mapping) and len(plan) == 1:
+        ((name, layers),) = plan.items()
+        if name in SYSTEMS and layers in _LAYER_WORDS:
+            plan = {next(iter(depths)): {"system": name, "layers": layers}}
     if isinstance(plan, Mapping) and _names_sites(plan):
         for site in plan:
             if site in SYSTEMS:
@@ -313,6 +343,4 @@ def _is_last(site: str, sites: Mapping[str, Any]) -> bool:
 
 
 def _unknown(where: str, name: Any, known: Sequence[str]) -> str:
-    near = get_close_matches(str(name), known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"{where} {name!r}, expected one of {', '.join(known)}{hint}"
+    return f"{where} {name!r}, expected one of {', '.join(known)}{did_you_mean(name, known)}"

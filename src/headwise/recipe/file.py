@@ -22,6 +22,7 @@ from pydantic import BaseModel, ValidationError
 
 from headwise.recipe.catalogue import task_class
 from headwise.recipe.settings import Recipe
+from headwise.recipe.systems import with_rules, without_former_keys
 
 Change = tuple[tuple[str, ...], Any]  # a path of keys, and the value to put there
 
@@ -42,11 +43,14 @@ class RecipeFile:
 
     Attributes:
         recipe: the checked recipe.
+        notes: what its author should know, such as keys that have another name by now.
     """
 
     def __init__(self, name: str, raw: dict[str, Any], changes: Sequence[Change]) -> None:
         self.name = name
-        self._raw = _assign(raw, changes)
+        raw, self.notes = without_former_keys(raw)
+        self._raw, more = without_former_keys(_assign(raw, changes))
+        self.notes += more
         self._changes = changes
         self.recipe = _validate(name, self._raw)
         self._chosen = {
@@ -114,7 +118,8 @@ class RecipeFile:
         ]
         where = f", system {system}" if system else ""
         where += f", data set {dataset}" if dataset else ""
-        return _validate(self.name + where, _assign(base, changes))
+        changed, _ = without_former_keys(_assign(base, changes))
+        return _validate(self.name + where, changed)
 
 
 def load_recipe(name: str, changes: Sequence[str] = ()) -> RecipeFile:
@@ -199,7 +204,7 @@ def with_defaults(text: str) -> str:
     A run that was started before a key came into being had what is its default.
     """
     try:
-        raw = yaml.safe_load(text)
+        raw, _ = without_former_keys(yaml.safe_load(text))
         return to_yaml(_recipe_class(raw).model_validate(raw))
     except ValueError:
         return text
@@ -262,7 +267,7 @@ def _parse_change(change: str) -> Change:
 
 
 def _recipe_class(raw: Mapping[str, Any]) -> type[Recipe]:
-    return task_class(raw.get("task", "translation")).recipe_class
+    return with_rules(task_class(raw.get("task", "translation")).recipe_class, raw)
 
 
 def _validate(name: str, raw: Mapping[str, Any]) -> Recipe:

@@ -3,9 +3,9 @@
 from abc import ABC, abstractmethod
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from headwise.heads.weighted import BranchWeights
+from headwise.models.ablation import check_ablations
 from headwise.models.config import TransformerConfig
 from headwise.training.settings import TrainingSettings
 
@@ -60,24 +60,18 @@ class EvaluationSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    branches: BranchWeights = Field(
-        "learned",
-        description="κ and α of weighted branches: learned; uniform, random and top-k are the "
-        "ablations of the Weighted Transformer",
+    ablation: dict[str, str | dict[str, Any]] = Field(
+        default_factory=dict,
+        description="How the systems compute otherwise than they were trained: the name of a "
+        "system to the name of one of its ablations, or to a mapping with `name` and its options. "
+        "`headwise keys ablations` lists them.",
     )
-    branches_top_k: int | None = Field(
-        None, ge=1, description="for branches: top-k, how many of largest α count"
-    )
-    branches_seed: int = Field(0, ge=0, description="for branches: random, of the draw")
 
-    @model_validator(mode="after")
-    def _check_branches(self) -> "EvaluationSettings":
-        if (self.branches == "top-k") != (self.branches_top_k is not None):
-            raise ValueError(
-                f"branches is {self.branches!r} and branches_top_k {self.branches_top_k}: "
-                f"top-k needs a number, and nothing else takes one"
-            )
-        return self
+    @field_validator("ablation")
+    @classmethod
+    def _check_ablation(cls, ablation: dict[str, Any]) -> dict[str, Any]:
+        check_ablations(ablation)
+        return ablation
 
 
 class SystemSettings(BaseModel):

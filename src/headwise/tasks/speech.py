@@ -310,4 +310,4 @@ def _maps(
     """What each layer's system decided for each frame, where it decides for frames."""
     decided = decisions_by_position(model, inputs=magnitudes.unsqueeze(0).to(model.device))
     maps = [(f"layer {place.layer}", made.weights[0]) for place, made in decided.items()]
-    return maps, sorted({made.kind for made in decided.values()})
+    return maps, sorted({place.module.words.decision for place in decided})

@@ -1,4 +1,4 @@
-"""What watches a run: a progress bar, Ctrl-C, and what a system needs between steps."""
+"""What watches a run: a progress bar, Ctrl-C, the last validation, a plateau."""
 
 import signal
 import time
@@ -186,11 +186,10 @@ class WatchPlateau(TrainerCallback):
         self.plateau.validated((metrics or {})["eval_loss"])
 
 
-class BranchesOnSimplex(TrainerCallback):
-    """Calls `project` after each optimizer step, and `record` before the first and after each."""
+class Recorder(TrainerCallback):
+    """Calls `record` before the first step and after each."""
 
-    def __init__(self, project: Callable[[], None], record: Callable[[], None]) -> None:
-        self.project = project
+    def __init__(self, record: Callable[[], None]) -> None:
         self.record = record
 
     def on_train_begin(
@@ -198,11 +197,6 @@ class BranchesOnSimplex(TrainerCallback):
     ) -> None:
         if state.global_step == 0:  # a run that goes on has recorded where it stopped
             self.record()
-
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
-        self.project()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any

@@ -1,7 +1,6 @@
 """Learning rate schedules of the papers."""
 
 import math
-from collections.abc import Callable
 from typing import Literal
 
 from torch.optim import Optimizer
@@ -32,20 +31,6 @@ def learning_rate_factor(step: int, schedule: Schedule, warmup: int, total: int)
         left = max(0.0, (total - step + 1) / max(1, total - warmup + 1))
         return (1 - math.cos(math.pi * min(1.0, left))) / 2
     return 1.0
-
-
-def branch_learning_rate_factor(step: int, warmup: int, total: int, freeze_last: int) -> float:
-    """Likewise for the Weighted Transformer's κ and α; zero in the last `freeze_last` steps.
-
-    The paper's (d/N)^-0.5 · min(s^-0.5, s · warmup^-1.5) over its peak (d/N)^-0.5 · warmup^-0.5.
-
-    >>> [branch_learning_rate_factor(s, 4, total=20, freeze_last=3) for s in (0, 3, 15, 16, 17)]
-    [0.25, 1.0, 0.5, 0.48507125007266594, 0.0]
-    """
-    if step >= total - freeze_last:
-        return 0.0
-    step += 1
-    return min((warmup / step) ** 0.5, step / warmup)
 
 
 class Plateau:
@@ -94,20 +79,11 @@ def learning_rate_scheduler(
     schedule: Schedule,
     warmup: int,
     total: int,
-    branch_factor: Callable[[int], float] | None = None,
     plateau: Plateau | None = None,
 ) -> LambdaLR:
-    """A PyTorch scheduler that follows `learning_rate_factor`, or `plateau` where it is given.
-
-    Groups of parameters that carry the key `branches` follow `branch_factor` instead.
-    """
+    """A PyTorch scheduler that follows `learning_rate_factor`, or `plateau` where it is given."""
 
     def of_step(step: int) -> float:
         return learning_rate_factor(step, schedule, warmup, total)
 
-    factor = plateau or of_step
-    groups = optimizer.param_groups
-    return LambdaLR(
-        optimizer,
-        [branch_factor if branch_factor and g.get("branches") else factor for g in groups],
-    )
+    return LambdaLR(optimizer, plateau or of_step)

@@ -1,38 +1,18 @@
-"""Settings of training, as recipes give them."""
+"""Settings of training, as recipes give them.
 
-from typing import Literal
+Beside what all trainings have in common stand the settings of the systems' rules of training, each
+under the name of its system: `training.SYSTEM`. Those of headwise's own systems are always there;
+those of a user's own system are there where a recipe names them (`settings_with_rules`).
+"""
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from typing_extensions import Self
 
-class GateSettings(BaseModel):
-    """How MAE's gates and experts take turns (section 3 of the MAE paper)."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    method: Literal["block-coordinate-descent", "joint"] = Field(
-        "block-coordinate-descent",
-        description="G and F steps in turn, or everything together (the paper's NOBCD)",
-    )
-    period: int = Field(5, ge=1, description="a G step before each F step in every period-th unit")
-    unit: Literal["epochs", "steps"] = Field("epochs", description="what the period counts")
-    learning_rate: float = Field(1.0, gt=0, description="of the gates' SGD, without momentum")
-
-
-class BranchSettings(BaseModel):
-    """How the Weighted Transformer's κ and α learn (section 4.1 of its paper)."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    learning_rate: float | None = Field(
-        None, gt=0, description="at the end of the warm-up; default: (d/N)^-0.5 · warmup_steps^-0.5"
-    )
-    warmup_steps: int = Field(
-        400, ge=1, description="steps of linear growth from zero; then inverse square root"
-    )
-    freeze_last: int | None = Field(
-        None, ge=0, description="steps at the end without learning; default: a sixth of the run"
-    )
+from headwise.heads.rule import Rule, RuleSettings
+from headwise.models.plan import rules_by_name
 
 
 class PlateauSettings(BaseModel):
@@ -46,8 +26,11 @@ class PlateauSettings(BaseModel):
     factor: float = Field(0.5, gt=0, lt=1, description="what the rate is multiplied by")
 
 
-class TrainingSettings(BaseModel):
-    """What a run does with its data; defaults are those of the base Transformer."""
+class CommonSettings(BaseModel):
+    """What a run does with its data, whatever systems it trains.
+
+    The defaults are those of the base Transformer.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -91,13 +74,9 @@ class TrainingSettings(BaseModel):
     final_model: Literal["best", "last", "average"] = Field(
         "best", description="which weights are evaluated and kept as the run's model"
     )
-    gates: GateSettings = Field(default_factory=GateSettings, description="how MAE's gates learn")
-    branches: BranchSettings = Field(
-        default_factory=BranchSettings, description="how the Weighted Transformer's κ and α learn"
-    )
 
     @model_validator(mode="after")
-    def _check(self) -> "TrainingSettings":
+    def _check(self) -> Self:
         if (self.max_steps is None) == (self.epochs is None):
             raise ValueError("give one of max_steps and epochs")
         if self.final_model == "average" and self.average_last < 2:
@@ -112,13 +91,21 @@ class TrainingSettings(BaseModel):
                 f"average_last is {self.average_last}, but keep_checkpoints is "
                 f"{self.keep_checkpoints}: only checkpoints that are kept can be averaged"
             )
-        freeze_last = self.branches.freeze_last
-        if freeze_last and self.max_steps and freeze_last > self.max_steps:
-            raise ValueError(
-                f"branches.freeze_last is {freeze_last}, but max_steps is {self.max_steps}: give "
-                f"at most that, or leave it out for a sixth of the run"
-            )
+        for name, settings in self.of_rules().items():
+            if self.max_steps is not None:
+                try:
+                    settings.check(self.max_steps)
+                except ValueError as error:
+                    raise ValueError(f"{name}.{error}") from None
         return self
+
+    def of_rules(self) -> dict[str, RuleSettings]:
+        """The settings of the systems' rules of training: name of the system to settings."""
+        return {
+            name: getattr(self, name)
+            for name in type(self).model_fields
+            if name not in CommonSettings.model_fields
+        }
 
     def warmup(self, num_training_steps: int) -> int:
         """Steps of linear growth from zero, in a run of so many.
@@ -129,3 +116,29 @@ class TrainingSettings(BaseModel):
         if self.warmup_fraction is None:
             return self.warmup_steps
         return round(self.warmup_fraction * num_training_steps)
+
+
+def settings_with_rules(rules: Mapping[str, type[Rule]]) -> type[CommonSettings]:
+    """The settings of training with those of some rules, under the names of their systems.
+
+    >>> settings_with_rules({})(max_steps=5).of_rules()
+    {}
+    """
+    fields: dict[str, Any] = {
+        name: (
+            rule.settings_class,
+            Field(
+                default_factory=rule.settings_class,
+                description=(rule.settings_class.__doc__ or "").partition("\n")[0],
+            ),
+        )
+        for name, rule in rules.items()
+        if rule.settings_class.model_fields
+    }
+    return create_model("TrainingSettings", __base__=CommonSettings, **fields)
+
+
+if TYPE_CHECKING:
+    TrainingSettings = CommonSettings
+else:
+    TrainingSettings = settings_with_rules(rules_by_name())

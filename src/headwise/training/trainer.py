@@ -1,8 +1,7 @@
-"""Training: transformers' Trainer with batches by token budget and MAE's two kinds of step."""
+"""Training: transformers' Trainer with batches by token budget and the systems' rules."""
 
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,35 +14,18 @@ from transformers import PreTrainedModel, TrainingArguments
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import rotate_checkpoints
 
-from headwise.models.parameters import decayed_parameters, gate_parameters
 from headwise.training.batching import BatchLoader, Items, TokenBudgetSampler
-from headwise.training.block_coordinate_descent import (
-    expert_step,
-    gate_step,
-    gate_step_is_due,
-    has_experts,
-    update_gates,
-)
-from headwise.training.branches import (
-    branch_parameters,
-    branch_weights,
-    frozen_steps,
-    peak_learning_rate,
-    project_branches,
-)
 from headwise.training.callbacks import (
-    BranchesOnSimplex,
     EvaluateAtEnd,
     ProgressBar,
+    Recorder,
     StopOnInterrupt,
     WatchPlateau,
 )
 from headwise.training.checkpoints import STATE, checkpoints
-from headwise.training.schedule import (
-    Plateau,
-    branch_learning_rate_factor,
-    learning_rate_scheduler,
-)
+from headwise.training.rules import TrainingRules
+from headwise.training.rules_mixin import RulesMixin
+from headwise.training.schedule import Plateau, learning_rate_scheduler
 from headwise.training.settings import TrainingSettings
 from headwise.training.validation import validation_loss
 
@@ -52,17 +34,16 @@ Collate = Callable[[list[Any]], Batch]
 Measure = Callable[[Any], dict[str, float]]
 
 
-class Trainer(transformers.Trainer):
+class Trainer(RulesMixin, transformers.Trainer):
     """Trains a model whose output has `token_loss`, `auxiliary_loss` and `logits`.
 
-    With MAE in the model it takes G and F steps as `settings.gates` says; gates learn by an SGD of
-    their own. A run can be stopped at any time and goes on from its last checkpoint with the same
-    losses as if it had not been; checkpoints appear under their name only when they are whole.
-    The Weighted Transformer's κ and α learn as `settings.branches` says; records of them by module,
-    `{"step": ..., "branches": {path: {"kappa": [...], "alpha": [...]}}}`, are among those of the
-    losses; what `measure` finds is in those of validations, as `{"measured": {name: figure}}`.
-    With several processes (`torchrun`, `accelerate launch`) each takes its share of every batch,
-    and losses are those of one process.
+    The systems in the model are trained by their rules, with the settings that `settings` has for
+    them. A run can be stopped at any time and goes on from its last checkpoint with the same losses
+    as if it had not been; checkpoints appear under their name only when they are whole. What the
+    rules record is among the records of the losses, as `{"step": ..., "recorded": {system: {path:
+    {name: [...]}}}}`; what `measure` finds is in those of validations, as
+    `{"measured": {name: figure}}`. With several processes (`torchrun`, `accelerate launch`) each
+    takes its share of every batch, and losses are those of one process.
 
     Args:
         model: what to train.
@@ -97,20 +78,18 @@ class Trainer(transformers.Trainer):
         self.measure = measure
         self.progress = ProgressBar(label, console or Console(stderr=True))
         self.stop = StopOnInterrupt()
-        self._takes_turns = has_experts(model) and settings.gates.method != "joint"
-        self._has_branches = bool(branch_parameters(model))
+        self.rules = TrainingRules(model, settings.of_rules())
         self._seconds_before = 0.0
-        self._undone: tuple[Sequence[Batch], Tensor | int | None] | None = None
         super().__init__(
             model=model,
-            args=_arguments(settings, folder, self._takes_turns),
+            args=_arguments(settings, folder, self.rules.leaves_out_gradients),
             train_dataset=cast(Any, train),
             eval_dataset=cast(Any, validation),
             data_collator=collate,
             callbacks=[EvaluateAtEnd(), self.progress, self.stop],
         )
-        if self._has_branches:
-            self.add_callback(BranchesOnSimplex(self.project_branches, self.log_branches))
+        if self.rules.rules:
+            self.add_callback(Recorder(self.log_records))
         self.remove_callback(transformers.PrinterCallback)
         self.model_accepts_loss_kwargs = True  # forward takes num_items_in_batch
 
@@ -136,47 +115,17 @@ class Trainer(transformers.Trainer):
 
     # Optimization
 
-    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """For everything but the gates, which `update_gates` moves; κ and α by themselves."""
-        if self.optimizer is None:
-            branches = [p for p in branch_parameters(self.model) if p.requires_grad]
-            apart = {id(parameter) for parameter in [*gate_parameters(self.model), *branches]}
-            decayed = {id(parameter) for parameter in decayed_parameters(self.model)}
-            learning = [p for p in self.model.parameters() if p.requires_grad]
-            others = [p for p in learning if id(p) not in apart]
-            decay = self.settings.weight_decay
-            groups: list[dict[str, Any]] = [
-                {"params": [p for p in others if id(p) in decayed], "weight_decay": decay},
-                {"params": [p for p in others if id(p) not in decayed], "weight_decay": 0.0},
-            ]
-            if branches:
-                config = self.model.config
-                sizes = config.hidden_size, config.num_hidden_layers
-                rate = peak_learning_rate(self.settings.branches, *sizes)
-                # `branches` tells the scheduler which group it is.
-                own = {"lr": rate, "weight_decay": 0.0, "branches": True}
-                groups.append({"params": branches, **own})
-            kind, options = self.get_optimizer_cls_and_kwargs(self.args, self.model)
-            if self.settings.optimizer == "nesterov":
-                rate, momentum = self.settings.learning_rate, self.settings.momentum
-                kind, options = torch.optim.SGD, {"lr": rate, "momentum": momentum}
-                options["nesterov"] = momentum > 0
-            self.optimizer = kind([g for g in groups if g["params"]], **options)
-        return self.optimizer
+    def optimizer_kind(self) -> tuple[Any, dict[str, Any]]:
+        if self.settings.optimizer == "nesterov":
+            rate, momentum = self.settings.learning_rate, self.settings.momentum
+            return torch.optim.SGD, {"lr": rate, "momentum": momentum, "nesterov": momentum > 0}
+        return super().optimizer_kind()
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
         if self.lr_scheduler is None:
-            branches = self.settings.branches
             warmup_steps = self.settings.warmup(num_training_steps)
-
-            def branch_factor(step: int) -> float:
-                frozen = frozen_steps(branches, num_training_steps)
-                return branch_learning_rate_factor(
-                    step, branches.warmup_steps, num_training_steps, frozen
-                )
-
             plateau = None
             if self.settings.schedule == "plateau":
                 how = self.settings.plateau
@@ -187,78 +136,27 @@ class Trainer(transformers.Trainer):
                 self.settings.schedule,
                 warmup_steps,
                 num_training_steps,
-                branch_factor,
                 plateau,
             )
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
-    def get_batch_samples(
-        self, epoch_iterator: Any, num_batches: int, device: torch.device
-    ) -> tuple[list[Batch], Tensor | int | None]:
-        batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        # The G step waits for the first training_step: only by then has a resumed run its
-        # random state back.
-        self._undone = (batches, items)
-        return batches, items
-
     def training_step(
         self, model: nn.Module, inputs: Batch, num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
-        undone, self._undone = self._undone, None
-        if undone is not None and self._takes_turns:
-            epoch = int(self.state.epoch or 0)
-            due = gate_step_is_due(self.settings.gates, self.state.global_step, epoch)
-            if due and any(gate.requires_grad for gate in gate_parameters(self.model)):
-                self._gate_step(*undone)
         self.progress.count_tokens(_tokens(inputs) * self.args.world_size)
-        turn = expert_step(self.model) if self._takes_turns else nullcontext()
-        with turn:
-            loss = super().training_step(model, inputs, num_items_in_batch)
-        last = self.accelerator.gradient_state.sync_gradients
-        if not self._takes_turns and last:
-            # Every process holds the same mean gradient already: the sum over them is undone.
-            gates = gate_parameters(self.model)
-            update_gates(gates, self.settings.gates.learning_rate / self.args.world_size)
-        if last and self._has_branches and self._branches_are_frozen():
-            # Without gradients they count in no norm to clip, and Adam leaves them as they are.
-            for parameter in branch_parameters(self.model):
-                parameter.grad = None
-        return loss
+        return super().training_step(model, inputs, num_items_in_batch)
 
-    def _branches_are_frozen(self) -> bool:
-        total = self.state.max_steps
-        return self.state.global_step >= total - frozen_steps(self.settings.branches, total)
-
-    def project_branches(self) -> None:
-        """Put κ and α back onto the simplex, unless the step has left them alone."""
-        if not self._branches_are_frozen():
-            project_branches(self.model)
-
-    def log_branches(self) -> None:
-        """Record κ and α every so often: at most some 200 times in a run, and at its ends."""
+    def log_records(self) -> None:
+        """Log what the rules follow, every so often: some 200 times in a run, and at its ends."""
         step, total = self.state.global_step, self.state.max_steps
         if step % max(self.settings.log_every, total // 200) == 0 or step == total:
-            # A record of any kind takes back the request for one of the loss.
-            requested = self.control.should_log
-            self.log({"branches": branch_weights(self.model)})
-            self.control.should_log = requested
-
-    def _gate_step(self, batches: Sequence[Batch], items: Tensor | int | None) -> None:
-        # Past the data-parallel wrapper: on the bare model, and without backward(), whose hooks
-        # would have the wrapper wait for gradients of the gates in the F step that follows.
-        self.model.train()
-        with gate_step(self.model) as gates:
-            for batch in batches:
-                batch = self._prepare_inputs(batch)
-                with self.compute_loss_context_manager():
-                    out = self.model(**batch, num_items_in_batch=items)
-                loss = out.token_loss
-                if out.auxiliary_loss is not None:
-                    loss = loss + out.auxiliary_loss / (len(batches) * self.args.world_size)
-                for gate, gradient in zip(gates, torch.autograd.grad(loss, gates), strict=True):
-                    gate.grad = gradient if gate.grad is None else gate.grad + gradient
-            update_gates(gates, self.settings.gates.learning_rate)
+            records = self.rules.record()
+            if records:
+                # A record of any kind takes back the request for one of the loss.
+                requested = self.control.should_log
+                self.log({"recorded": records})
+                self.control.should_log = requested
 
     def compute_loss(
         self,
@@ -373,7 +271,9 @@ def _tokens(inputs: Batch) -> int:
     return int(read + (labels != -100).sum())
 
 
-def _arguments(settings: TrainingSettings, folder: Path, takes_turns: bool) -> TrainingArguments:
+def _arguments(
+    settings: TrainingSettings, folder: Path, leaves_out_gradients: bool
+) -> TrainingArguments:
     return TrainingArguments(
         output_dir=str(folder),
         # Without it processes that torchrun starts on CPUs would train apart.
@@ -400,8 +300,7 @@ def _arguments(settings: TrainingSettings, folder: Path, takes_turns: bool) -> T
         save_total_limit=settings.keep_checkpoints + 1,
         metric_for_best_model="loss",
         greater_is_better=False,
-        # An F step leaves the gates without gradients.
-        ddp_find_unused_parameters=takes_turns,
+        ddp_find_unused_parameters=leaves_out_gradients,
         report_to="none",
         disable_tqdm=True,
         remove_unused_columns=False,

@@ -1,0 +1,156 @@
+"""Routing by agreement: heads vote for the parts of the output, and agreement decides."""
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from headwise.heads.agreement.ablations import ABLATIONS
+from headwise.heads.agreement.routing import em_routing, simple_routing
+from headwise.heads.agreement.votes import check_routing
+from headwise.heads.attention import Attention, Inputs, NoPackedWeights
+from headwise.heads.system import Macs, Routing
+from headwise.heads.words import Words
+
+
+class AgreementAttention(Attention):
+    """Attention whose heads are combined by how far they agree, in place of an output projection.
+
+    Li et al. 2019, *Information Aggregation for Multi-Head Attention with Routing-by-Agreement*,
+    https://arxiv.org/abs/1904.03100.
+
+        Ω_h     = ReLU(o_h W_h + b_h)       input capsule of head h, as wide as the output
+        V_{h→n} = Ω_h W_{h→n}               its vote for output capsule n of N
+        y       = [Ω_1; …; Ω_N]             routed from the votes, token by token
+
+    by `em_routing` or `simple_routing` of `headwise.heads.agreement.routing`, which have the
+    equations. With one iteration of simple routing, not squashed, a head has the same weight in
+    every capsule, and y = Σ_h Ω_h W_h→ / H is a fixed linear map of the input capsules: of the
+    heads themselves, as in standard attention, where no pre-activation of the ReLU is negative.
+
+    The routing of large calls is compiled, at the first of them, in some tens of seconds. The
+    module `headwise.heads.agreement.compiling` says when, and what the environment variable
+    `HEADWISE_COMPILE` changes.
+
+    The paper leaves open what f_h in Ω_h = f_h(Ô) sees, and whether W^O stays. One head's output,
+    and no W^O, is what its counts of parameters say: H·embed_dim² more than standard attention.
+
+    Args:
+        embed_dim: width of queries and of the output.
+        num_heads: H.
+        routing: `"em"`, or `"simple"`.
+        squash: whether simple routing squashes the output capsules, so that their length is
+            below 1; EM routing never does.
+        num_capsules: N, which divides `embed_dim`; `embed_dim` if not given, the paper's choice.
+        iterations: of the routing.
+        head_dim, kdim, vdim, dropout: as in `MultiHeadAttention`.
+        bias: whether the projections and the input capsules have one; votes have none.
+
+    Shape:
+        As `MultiHeadAttention`. `routing.weights` is `(batch, queries, heads)`: the mean over
+        output capsules of a head's share of all weights C_{h→n}; it sums to 1 and has no gradient.
+
+    Raises:
+        ValueError: a `routing` there is not; `num_capsules` that does not divide `embed_dim`;
+            `iterations` below 1; sizes that do not fit together.
+
+    Example:
+        >>> attention = AgreementAttention(embed_dim=32, num_heads=4)
+        >>> out = attention(torch.randn(2, 5, 32), is_causal=True)
+        >>> out.output.shape, out.routing.weights.shape
+        (torch.Size([2, 5, 32]), torch.Size([2, 5, 4]))
+    """
+
+    out_proj: ClassVar[Any] = NoPackedWeights()
+    # The capsules take the place of W^O; the votes and what follows is what routing adds.
+    routing_parameters = ("vote_weight", "beta_a", "beta_u")
+    ablations = ABLATIONS
+    words = Words(
+        unit="head",
+        units="heads",
+        decision="agreement",
+        measure="weight",
+        entropy="says how evenly the heads share in what the routing agrees on for a position: on "
+        "the dashed line all have the same share, near 0 a single head is listened to.",
+        share="is the mean share of each head.",
+    )
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        routing: Literal["em", "simple"] = "em",
+        squash: bool = True,
+        num_capsules: int | None = None,
+        iterations: int = 3,
+        head_dim: int | None = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        if routing not in ("em", "simple"):
+            raise ValueError(f"routing is {routing!r}, expected 'em' or 'simple'")
+        super().__init__(embed_dim, num_heads, head_dim, kdim, vdim, dropout)
+        check_routing(embed_dim, num_capsules, iterations)
+        self.method = routing
+        self.squash = squash
+        self.num_capsules = embed_dim if num_capsules is None else num_capsules
+        self.iterations = iterations
+        self.dense_projections(bias)
+        self.capsule_weight = nn.Parameter(torch.empty(num_heads, self.head_dim, embed_dim))
+        self.capsule_bias = nn.Parameter(torch.empty(num_heads, embed_dim)) if bias else None
+        self.vote_weight = nn.Parameter(torch.empty(num_heads, embed_dim, embed_dim))
+        self.beta_a = nn.Parameter(torch.empty(())) if routing == "em" else None
+        self.beta_u = nn.Parameter(torch.empty(())) if routing == "em" else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the projections afresh, so that the output varies about as much as the heads do."""
+        self.reset_projections()
+        # He's bound for the ReLU, and Glorot's for the votes, each of one head's own matrix.
+        capsule_bound = (6 / self.head_dim) ** 0.5
+        # The mean of H votes has 1/H of their variance. EM routing halves it (A is near 1/2), and
+        # squashing makes little of capsules that are not longer than 1.
+        halved = self.method == "em" or self.squash
+        vote_bound = (2 if halved else 1) * (self.num_heads * 3 / self.embed_dim) ** 0.5
+        nn.init.uniform_(self.capsule_weight, -capsule_bound, capsule_bound)
+        nn.init.uniform_(self.vote_weight, -vote_bound, vote_bound)
+        for zeros in (self.capsule_bias, self.beta_a, self.beta_u):
+            if zeros is not None:
+                nn.init.zeros_(zeros)
+
+    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
+        rows = heads.transpose(0, 1).flatten(1, 2)  # (heads, batch * queries, head_dim)
+        # (heads, batch * queries, embed_dim) from here on
+        if self.capsule_bias is None:
+            capsules = torch.bmm(rows, self.capsule_weight).relu_()
+        else:
+            bias = self.capsule_bias.unsqueeze(1)
+            capsules = torch.baddbmm(bias, rows, self.capsule_weight).relu_()
+        votes = torch.bmm(capsules, self.vote_weight)
+        output, weights = self._route(votes.transpose(0, 1))
+        shape = inputs.query.shape[:2]
+        return output.unflatten(0, shape), Routing(weights.unflatten(0, shape))
+
+    def _route(self, votes: Tensor) -> tuple[Tensor, Tensor]:
+        """Output `(tokens, embed_dim)` and weights `(tokens, heads)`."""
+        iterations = self.iterations
+        if self.ablation is not None and not self.training:
+            iterations = self.ablation
+        sizes = {"num_capsules": self.num_capsules, "iterations": iterations}
+        if self.beta_a is None or self.beta_u is None:
+            return simple_routing(votes, squash=self.squash, **sizes)
+        return em_routing(votes, self.beta_a, self.beta_u, **sizes)
+
+    def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
+        combining = queries * (self.capsule_weight.numel() + self.vote_weight.numel())
+        return super().macs(queries, keys, is_causal=is_causal) + Macs(combining, 0)
+
+    def extra_repr(self) -> str:
+        method = f"{self.method}, squash={self.squash}" if self.method == "simple" else self.method
+        return (
+            f"{super().extra_repr()}, routing={method}, num_capsules={self.num_capsules}, "
+            f"iterations={self.iterations}"
+        )

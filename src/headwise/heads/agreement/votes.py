@@ -1,0 +1,62 @@
+"""What every way of routing needs: votes by capsule, their checks, EM's constants."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# Of a capsule's variance: with one head, or heads that agree exactly, it would be 0.
+VARIANCE_FLOOR = 1e-6
+# log σ + this is the entropy of a normal distribution.
+ENTROPY = (1 + math.log(2 * math.pi)) / 2
+
+
+class Routed(NamedTuple):
+    """What routing makes of votes.
+
+    Attributes:
+        output: the capsules, one after the other, `(..., embed_dim)`, in the dtype of the votes.
+        weights: how much each head counts, `(..., heads)`: the mean over capsules of its share
+            C_{h→n} / Σ_h C_{h→n} in the last iteration. Sums to 1; float32 at least; has no
+            gradient.
+    """
+
+    output: Tensor
+    weights: Tensor
+
+
+def inverse_temperature(iteration: int) -> float:
+    """λ."""
+    return 0.01 * (1 - 0.95 ** (iteration + 1))
+
+
+def by_capsule(votes: Tensor, num_capsules: int) -> Tensor:
+    """`(..., embed_dim)` to `(..., capsules, dims)`, float32 at least."""
+    return votes.to(widened(votes.dtype)).unflatten(-1, (num_capsules, -1))
+
+
+def widened(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def check_votes(votes: Tensor, num_capsules: int | None, iterations: int) -> int:
+    """How many capsules there are."""
+    if votes.dim() < 2 or not votes.is_floating_point():
+        raise ValueError(
+            f"votes are {votes.dtype} of shape {tuple(votes.shape)}, expected floating-point "
+            f"numbers of shape (..., heads, embed_dim)"
+        )
+    check_routing(votes.size(-1), num_capsules, iterations)
+    return votes.size(-1) if num_capsules is None else num_capsules
+
+
+def check_routing(embed_dim: int, num_capsules: int | None, iterations: int) -> None:
+    """Raise `ValueError` unless routing of this size is possible."""
+    if num_capsules is not None and (num_capsules < 1 or embed_dim % num_capsules):
+        raise ValueError(
+            f"num_capsules is {num_capsules}, expected a divisor of embed_dim = {embed_dim}: a "
+            f"capsule has embed_dim / num_capsules dimensions"
+        )
+    if iterations < 1:
+        raise ValueError(f"iterations is {iterations}, expected at least 1")

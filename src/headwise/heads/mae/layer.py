@@ -1,0 +1,305 @@
+"""Mixture of attentive experts: gates over experts that each leave out some of the heads."""
+
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from headwise.heads.attention import Inputs, MultiHeadAttention
+from headwise.heads.mae.ablations import ABLATIONS, Mixture
+from headwise.heads.mae.mixture import (
+    draw_expert,
+    head_scales,
+    left_out_heads,
+    running_mean,
+    sequence_mean,
+)
+from headwise.heads.mae.rule import BlockCoordinateDescent, Step
+from headwise.heads.system import Macs, Place, Routing
+from headwise.heads.words import Words
+from headwise.ops.masks import hides_the_future, real_positions
+from headwise.ops.replicas import sum_over_replicas, uniform_noise
+
+
+class MixtureOfAttentiveExperts(MultiHeadAttention):
+    """Multi-head attention as a gated mixture of experts, each made of h − t of the h heads.
+
+    Peng et al. 2020, *A Mixture of h − 1 Heads is Better than h Heads*,
+    https://arxiv.org/abs/2005.06537 (MAE).
+
+        y = Σ_S g_S(X) · h/(h−t) Σ_{j∉S} oⱼWⱼ = Σⱼ aⱼ oⱼWⱼ,  aⱼ = h/(h−t)·(1 − Σ_{S∋j} g_S)
+
+    with one expert for each set S of t heads that are left out. A uniform gate gives a = 1, which
+    is standard attention.
+
+    The gate is batch norm, a linear map, tanh, dropout, a linear map and softmax of the mean of
+    the queries' inputs over time, padding excluded. Where the queries are a causal sequence
+    (`is_causal`, or `causal_queries` for a decoder's cross-attention) position t has a gate of
+    its own, of the mean of the positions up to t: the paper's mean over all of them would show a
+    decoder its own future. For the same reason such gates normalise by batch norm's running
+    statistics also in training, and update these from the batch afterwards.
+
+    `step` says how the layer computes while training (evaluation always mixes):
+
+    - `"joint"`: mix all experts; everything learns together (the paper's NOBCD);
+    - `"gate"`: mix all experts, for a G step, in which the gates learn;
+    - `"expert"`: an F step. One expert is drawn from the gate for each sequence (for each position
+      where gates are causal) and used alone; the gate is fixed, its batch norm and dropout too.
+
+    `BlockCoordinateDescent` is the rule that switches it, see `headwise.training_rules`.
+
+    Args:
+        embed_dim: width of queries and of the output.
+        num_heads: h.
+        dropped_heads: t, how many heads an expert leaves out (MAE-7 of 8 heads: 1; MAE-6: 2).
+        gate: `"learned"`, or `"uniform"` for UNI-MAE, which has no gate parameters.
+        gate_hidden_dim: width of the gate's hidden layer.
+        gate_dropout: dropout after that layer.
+        gate_window: how many of the last inputs a causal gate averages; all of them if None (the
+            paper averages 100 in language modelling).
+        causal_queries: the queries are a causal sequence though the keys are not.
+        head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
+
+    Shape:
+        As `MultiHeadAttention`. `routing.weights` holds the gates g, `(batch, experts)` or, where
+        gates are causal, `(batch, queries, experts)`; experts in the order of
+        `itertools.combinations(range(h), t)`, each tuple the heads left out.
+
+    Raises:
+        ValueError: `dropped_heads` not below `num_heads`; sizes that do not fit together.
+
+    Example:
+        >>> attention = MixtureOfAttentiveExperts(embed_dim=32, num_heads=4)
+        >>> attention(torch.randn(2, 5, 32)).routing.weights.shape
+        torch.Size([2, 4])
+        >>> attention(torch.randn(2, 5, 32), is_causal=True).routing.weights.shape
+        torch.Size([2, 5, 4])
+    """
+
+    routing_parameters = ("gate",)
+    rule = BlockCoordinateDescent
+    ablations = ABLATIONS
+    words = Words(
+        unit="expert",
+        units="experts",
+        decision="gates",
+        measure="lead",
+        entropy="says how undecided the gate is: on the dashed line it gives all experts equal "
+        "weight, near 0 it relies on a single one.",
+        share="says how often each expert has the largest weight in its layer: an even row means "
+        "that all are in use.",
+    )
+    left_out: Tensor
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        dropped_heads: int = 1,
+        gate: Literal["learned", "uniform"] = "learned",
+        gate_hidden_dim: int = 256,
+        gate_dropout: float = 0.1,
+        gate_window: int | None = None,
+        causal_queries: bool = False,
+        head_dim: int | None = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        if not 1 <= dropped_heads < num_heads:
+            raise ValueError(
+                f"dropped_heads is {dropped_heads}, expected 1 to {num_heads - 1}: an expert keeps "
+                f"at least one of num_heads = {num_heads} heads"
+            )
+        if gate not in ("learned", "uniform"):
+            raise ValueError(f"gate is {gate!r}, expected 'learned' or 'uniform'")
+        if gate_window is not None and gate_window < 1:
+            raise ValueError(f"gate_window is {gate_window}, expected at least 1, or None")
+        if gate_hidden_dim < 1:
+            raise ValueError(f"gate_hidden_dim is {gate_hidden_dim}, expected a positive number")
+        if not 0.0 <= gate_dropout < 1.0:
+            raise ValueError(f"gate_dropout is {gate_dropout}, expected a probability in [0, 1)")
+        super().__init__(
+            embed_dim,
+            num_heads,
+            head_dim=head_dim,
+            kdim=kdim,
+            vdim=vdim,
+            dropout=dropout,
+            bias=bias,
+        )
+        self.dropped_heads = dropped_heads
+        self.gate_window = gate_window
+        self.causal_queries = causal_queries
+        self.step: Step = "joint"
+        left_out = left_out_heads(num_heads, dropped_heads)  # (experts, heads)
+        self.num_experts = left_out.size(0)
+        self.register_buffer("left_out", left_out, persistent=False)
+        self.gate = (
+            ExpertGate(embed_dim, self.num_experts, gate_hidden_dim, gate_dropout)
+            if gate == "learned"
+            else None
+        )
+
+    @classmethod
+    def from_plan(cls, place: Place, **options: Any) -> Self:
+        # A decoder's queries are a causal sequence also in its cross-attention.
+        return super().from_plan(place, causal_queries=place.site == "decoder_cross", **options)
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if hasattr(self, "gate"):  # not yet while the base class is built
+            self.left_out.copy_(left_out_heads(self.num_heads, self.dropped_heads))
+            if self.gate is not None:
+                self.gate.reset_parameters()
+
+    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
+        sampling = self.training and self.step == "expert"
+        causal = self._is_causal(inputs)
+        gates = self._gates(inputs, causal, sampling)  # (batch, 1 or queries, experts)
+        mixture = gates
+        if sampling:
+            noise = uniform_noise(gates.size(0), gates.size(1), gates.device)
+            mixture = draw_expert(gates, noise)
+        ablation: Mixture | None = None if self.training else self.ablation
+        if ablation is not None:
+            gates = mixture = ablation.gates(gates)
+        joined = heads.transpose(1, 2)  # (batch, queries, heads, head_dim)
+        # A uniform mixture scales every head by 1.
+        if sampling or self.gate is not None or ablation is not None:
+            scales = head_scales(mixture, self.left_out.to(mixture.dtype))
+            if ablation is not None:
+                scales = ablation.scales(scales)
+            joined = joined * scales.to(heads.dtype).unsqueeze(-1)
+        output = self.out_proj(joined.flatten(2))
+        return output, Routing(gates if causal else gates.squeeze(1))
+
+    def _is_causal(self, inputs: Inputs) -> bool:
+        """Whether no gate may see positions after its own."""
+        if self.causal_queries or inputs.is_causal:
+            return True
+        if inputs.cache is not None:
+            return not inputs.cache.static  # it grows: the queries come step by step
+        return hides_the_future(inputs.attn_mask)
+
+    def _gates(self, inputs: Inputs, causal: bool, fixed: bool) -> Tensor:
+        """`(batch, queries or 1, experts)`; one gate per sequence unless `causal`."""
+        query, padding = inputs.query, inputs.query_padding
+        if self.gate is None:
+            time = query.size(1) if causal else 1
+            shape = (query.size(0), time, self.num_experts)
+            return query.new_full(shape, 1 / self.num_experts)
+        # Sums over many positions, and batch norm, want more digits than bf16 has.
+        query = query.float() if query.dtype in (torch.bfloat16, torch.float16) else query
+        if causal:
+            memory = None if inputs.cache is None else inputs.cache.memory
+            summary = running_mean(query, padding, self.gate_window, memory)
+        else:
+            summary = sequence_mean(query, padding).unsqueeze(1)
+            padding = None if padding is None else padding.all(1, keepdim=True)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
+            return self.gate(summary, padding, causal=causal, fixed=fixed)
+
+    def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
+        total = super().macs(queries, keys, is_causal=is_causal)
+        if self.gate is None:
+            return total
+        # One gate for a sequence, or one for each position where it may not see later ones.
+        gates = queries if is_causal or self.causal_queries else 1
+        weights = self.gate.hidden.weight.numel() + self.gate.output.weight.numel()
+        return total + Macs(gates * weights, 0)
+
+    def extra_repr(self) -> str:
+        gate = "learned" if self.gate is not None else "uniform"
+        return f"{super().extra_repr()}, dropped_heads={self.dropped_heads}, gate={gate}"
+
+
+class ExpertGate(nn.Module):
+    """A distribution over experts: softmax(W₂ tanh(W₁ BatchNorm(summary))).
+
+    Args:
+        embed_dim: width of the summary.
+        num_experts: how many experts there are.
+        hidden_dim: width of the hidden layer.
+        dropout: dropout after it.
+    """
+
+    def __init__(self, embed_dim: int, num_experts: int, hidden_dim: int, dropout: float) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(embed_dim)
+        self.hidden = nn.Linear(embed_dim, hidden_dim)
+        self.output = nn.Linear(hidden_dim, num_experts)
+        self.dropout = dropout
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        # Through nn.init throughout: from_pretrained makes that spare what it has loaded.
+        assert self.norm.running_mean is not None and self.norm.running_var is not None
+        assert self.norm.num_batches_tracked is not None
+        for ones in (self.norm.weight, self.norm.running_var):
+            nn.init.ones_(ones)
+        for zeros in (self.norm.bias, self.norm.running_mean, self.norm.num_batches_tracked):
+            nn.init.zeros_(zeros)
+        for linear in (self.hidden, self.output):
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+
+    def forward(
+        self, summary: Tensor, padding: Tensor | None, *, causal: bool, fixed: bool
+    ) -> Tensor:
+        """`(batch, time, embed_dim)` to `(batch, time, experts)`.
+
+        Args:
+            summary: what the gate looks at.
+            padding: boolean `(batch, time)`, `True` at positions that batch norm leaves out.
+            causal: normalise by the running statistics, which no later position is part of.
+            fixed: compute as in evaluation.
+        """
+        learning = self.training and not fixed
+        normalized = self._normalize(summary, padding, causal, learning)
+        hidden = torch.tanh(self.hidden(normalized.to(self.hidden.weight.dtype)))
+        hidden = F.dropout(hidden, self.dropout, learning)
+        logits = self.output(hidden)
+        return logits.to(summary.dtype).softmax(-1)
+
+    def _normalize(self, x: Tensor, padding: Tensor | None, causal: bool, learning: bool) -> Tensor:
+        norm = self.norm
+        assert norm.running_mean is not None and norm.running_var is not None
+        mean, var = norm.running_mean, norm.running_var
+        if learning:
+            batch_mean, batch_var, count = _batch_statistics(x, padding)
+            enough = count > 1  # a single row has no variance
+            if not causal:
+                mean = torch.where(enough, batch_mean, mean)
+                var = torch.where(enough, batch_var, var)
+            self._update_running(batch_mean.detach(), batch_var.detach(), count, enough)
+        scale = norm.weight * torch.rsqrt(var + norm.eps)
+        return (x - mean) * scale + norm.bias
+
+    @torch.no_grad()
+    def _update_running(self, mean: Tensor, var: Tensor, count: Tensor, enough: Tensor) -> None:
+        norm = self.norm
+        assert norm.running_mean is not None and norm.running_var is not None
+        assert norm.num_batches_tracked is not None and norm.momentum is not None
+        momentum = norm.momentum * enough
+        unbiased = var * count / (count - 1).clamp(min=1)
+        # New tensors: the backward pass still needs the ones that were normalised by, and compiled
+        # it would read them after they are written to.
+        moved_mean = norm.running_mean + momentum * (mean - norm.running_mean)
+        moved_var = norm.running_var + momentum * (unbiased - norm.running_var)
+        norm.running_mean = moved_mean.to(norm.running_mean.dtype)
+        norm.running_var = moved_var.to(norm.running_var.dtype)
+        norm.num_batches_tracked += enough
+
+
+def _batch_statistics(x: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and variance of the rows that are no padding, over all processes, and their number."""
+    real = real_positions(x, padding).unsqueeze(-1)  # (batch, time, 1)
+    count = sum_over_replicas(real.sum())
+    mean = sum_over_replicas((x * real).sum((0, 1))) / count.clamp(min=1)
+    var = sum_over_replicas(((x - mean).square() * real).sum((0, 1))) / count.clamp(min=1)
+    return mean, var, count

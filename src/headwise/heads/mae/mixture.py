@@ -1,0 +1,116 @@
+"""Numerics of MAE's gates: the mixture as one scale per head, and what a gate sees.
+
+Peng et al. 2020, *A Mixture of h − 1 Heads is Better than h Heads*,
+https://arxiv.org/abs/2005.06537.
+"""
+
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from headwise.ops.masks import real_positions
+
+
+def left_out_heads(num_heads: int, dropped_heads: int) -> Tensor:
+    """`(experts, heads)`, 1 where the expert leaves the head out, in the order of
+    `itertools.combinations`.
+
+    >>> left_out_heads(3, 1).tolist()
+    [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    """
+    experts = list(combinations(range(num_heads), dropped_heads))
+    return torch.tensor([[float(h in expert) for h in range(num_heads)] for expert in experts])
+
+
+def head_scales(gates: Tensor, left_out: Tensor) -> Tensor:
+    """How much each head counts in a mixture of experts that each leave t of h heads out.
+
+        aⱼ = h/(h−t) · (1 − Σ_{S∋j} g_S)
+
+    With it, Σ_S g_S · h/(h−t) Σ_{j∉S} oⱼWⱼ (equations 5 and 6 of the paper) is Σⱼ aⱼ oⱼWⱼ: no
+    expert is computed by itself.
+
+    Args:
+        gates: `(..., experts)`, sums to 1.
+        left_out: `(experts, heads)`, from `left_out_heads`.
+
+    Returns:
+        `(..., heads)`; all ones for uniform gates.
+    """
+    heads = left_out.size(1)
+    kept = heads - left_out[0].sum()
+    return heads / kept * (1 - gates @ left_out)
+
+
+def sequence_mean(x: Tensor, padding: Tensor | None = None) -> Tensor:
+    """Mean over time without padding: `(batch, time, embed_dim)` to `(batch, embed_dim)`.
+
+    `padding` is boolean `(batch, time)`, `True` at padding. An all-padding sequence gives zeros.
+    """
+    if padding is None:
+        return x.mean(1)
+    real = real_positions(x, padding).unsqueeze(-1)  # (batch, time, 1)
+    return (x * real).sum(1) / real.sum(1).clamp(min=1)
+
+
+def running_mean(
+    x: Tensor,
+    padding: Tensor | None = None,
+    window: int | None = None,
+    memory: dict[str, Tensor] | None = None,
+) -> Tensor:
+    """Mean of the positions up to each position (of the last `window` of them, if given).
+
+        m_t = mean of x_s over s ≤ t, s > t − window, s not padding
+
+    Args:
+        x: `(batch, time, embed_dim)`.
+        padding: boolean `(batch, time)`, `True` at padding.
+        window: how many positions to look back, the position itself included.
+        memory: what earlier calls have seen, while decoding step by step; read and written.
+
+    Returns:
+        `(batch, time, embed_dim)`; zeros where nothing but padding has been seen.
+    """
+    real = real_positions(x, padding)
+    # The count of real positions travels as one more channel: (batch, time, embed_dim + 1).
+    seen = torch.cat([x * real.unsqueeze(-1), real.unsqueeze(-1)], dim=-1)
+    if window is None:
+        total = seen.cumsum(1)
+        if memory is not None:
+            if "total" in memory:
+                total = total + memory["total"].unsqueeze(1)
+            memory["total"] = total[:, -1]
+    else:
+        time = x.size(1)
+        past = seen.new_zeros(x.size(0), window, seen.size(-1))
+        if memory is not None:
+            past = memory.get("recent", past)
+        seen = torch.cat([past, seen], dim=1)  # (batch, window + time, embed_dim + 1)
+        if memory is not None:
+            memory["recent"] = seen[:, -window:]
+        # The difference of two long sums loses digits, so they get more of them.
+        exact = seen.double() if seen.device.type != "mps" else seen
+        before = torch.cat([torch.zeros_like(exact[:, :1]), exact.cumsum(1)], dim=1)
+        total = (before[:, window + 1 :] - before[:, 1 : time + 1]).to(seen.dtype)
+    return total[..., :-1] / total[..., -1:].clamp(min=1)
+
+
+def draw_expert(gates: Tensor, noise: Tensor) -> Tensor:
+    """One expert per distribution, one-hot: the first whose cumulated gate exceeds the noise.
+
+    Args:
+        gates: `(..., experts)`, sums to 1.
+        noise: `(...)`, uniform in [0, 1).
+
+    Returns:
+        `(..., experts)`, a single 1 in each row.
+
+    >>> draw_expert(torch.tensor([[0.2, 0.8]]), torch.tensor([0.5]))
+    tensor([[0., 1.]])
+    """
+    cumulated = gates.cumsum(-1)
+    # Rounding may leave the last sum below 1: the clamp keeps the draw an expert.
+    drawn = (cumulated <= noise.unsqueeze(-1)).sum(-1).clamp(max=gates.size(-1) - 1)
+    return torch.zeros_like(gates).scatter_(-1, drawn.unsqueeze(-1), 1.0)

@@ -1,0 +1,161 @@
+"""Block coordinate descent, by which MAE trains: gates and experts learn in turn.
+
+Peng et al. 2020, *A Mixture of h − 1 Heads is Better than h Heads*,
+https://arxiv.org/abs/2005.06537, section 3, algorithms 1 to 3.
+
+A G step mixes all experts and updates the gates alone; an F step draws one expert for each
+sequence (position) and updates everything but the gates. Every batch gets an F step; in every
+fifth epoch, counted from the first, a G step goes before it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from headwise.heads.rule import Losses, Moment, Rule, RuleSettings
+from headwise.ops.replicas import replicas, sum_over_replicas
+
+Step = Literal["joint", "gate", "expert"]
+
+
+class GateSettings(RuleSettings):
+    """How MAE's gates and experts take turns (section 3 of the MAE paper)."""
+
+    method: Literal["block-coordinate-descent", "joint"] = Field(
+        "block-coordinate-descent",
+        description="Whether gates and experts learn in turn, by G and F steps, or everything "
+        "learns together (joint, the paper's NOBCD).",
+    )
+    period: int = Field(
+        5, ge=1, description="In every how many units a G step goes before each F step."
+    )
+    unit: Literal["epochs", "steps"] = Field(
+        "epochs",
+        description="What the period counts. Where nobody knows the number of steps of an epoch, "
+        "steps are counted.",
+    )
+    learning_rate: float = Field(
+        1.0, gt=0, description="Learning rate of the gates' SGD, which has no momentum."
+    )
+
+
+class BlockCoordinateDescent(Rule):
+    """Takes the G steps, makes the others F steps, and moves the gates, which no optimizer has."""
+
+    settings_class = GateSettings
+    former_key = "gates"
+    settings: GateSettings
+
+    def __init__(self, model: nn.Module, systems: Mapping[str, Any], settings: Any) -> None:
+        super().__init__(model, systems, settings)
+        self.layers = list(self.systems.values())
+        gates = [layer.gate for layer in self.layers if layer.gate is not None]
+        self.gates: list[nn.Parameter] = [p for gate in gates for p in gate.parameters()]
+
+    @property
+    def _takes_turns(self) -> bool:
+        return self.settings.method != "joint"
+
+    @property
+    def leaves_out_gradients(self) -> bool:
+        return self._takes_turns  # an F step leaves the gates without
+
+    def without_optimizer(self) -> list[nn.Parameter]:
+        return self.gates
+
+    def before_step(self, moment: Moment, losses: Losses) -> None:
+        """The G step, if one is due and any gate learns."""
+        due = gate_step_is_due(self.settings, moment)
+        if not due or not any(gate.requires_grad for gate in self.gates):
+            return
+        with gate_step(self.model, self.layers, self.gates) as learning:
+            for loss in losses():
+                # Without backward(), whose hooks would have a data-parallel wrapper wait for
+                # gradients of the gates in the F step that follows.
+                gradients = torch.autograd.grad(loss, learning)
+                for gate, gradient in zip(learning, gradients, strict=True):
+                    gate.grad = gradient if gate.grad is None else gate.grad + gradient
+            # Each process has the gradient of its own losses, of which the mean counts.
+            update_gates(learning, self.settings.learning_rate / replicas())
+
+    def around_step(self) -> AbstractContextManager[Any]:
+        return expert_step(self.layers) if self._takes_turns else nullcontext()
+
+    def before_update(self, moment: Moment) -> None:
+        if not self._takes_turns:
+            # Every process holds the same mean gradient already: the sum over them is undone.
+            update_gates(self.gates, self.settings.learning_rate / replicas())
+
+    def extra_seconds(self, measure: Callable[[], float]) -> float:
+        """The share of a G step's time that the schedule asks for."""
+        if not self._takes_turns:
+            return 0.0
+        with gate_step(self.model, self.layers, self.gates) as learning:
+            return measure() / self.settings.period if learning else 0.0
+
+
+def gate_step_is_due(settings: GateSettings, moment: Moment) -> bool:
+    """Whether a G step goes before the F step of this moment."""
+    if settings.method == "joint":
+        return False
+    counts_epochs = settings.unit == "epochs" and moment.epoch is not None
+    count = moment.epoch if counts_epochs else moment.step
+    assert count is not None
+    return count % settings.period == 0
+
+
+@contextmanager
+def expert_step(layers: Iterable[Any]) -> Iterator[None]:
+    """Within it, a forward pass in training draws one expert and leaves the gates fixed."""
+    with _computing(layers, "expert"):
+        yield
+
+
+@contextmanager
+def gate_step(
+    model: nn.Module, layers: Iterable[Any], gates: Iterable[nn.Parameter]
+) -> Iterator[list[nn.Parameter]]:
+    """Within it, all experts are mixed and only the gates' parameters, which it gives, learn.
+
+    Gates that are frozen stay so and are not among them.
+    """
+    of_gates = {id(gate) for gate in gates}
+    others = [p for p in model.parameters() if id(p) not in of_gates]
+    frozen = [parameter for parameter in others if parameter.requires_grad]
+    for parameter in frozen:
+        parameter.requires_grad_(False)
+    try:
+        with _computing(layers, "gate"):
+            yield [gate for gate in gates if gate.requires_grad]
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+
+
+@torch.no_grad()
+def update_gates(gates: Iterable[nn.Parameter], learning_rate: float) -> None:
+    """One step of SGD without momentum, by the sum of all processes' gradients; clears these.
+
+    The paper keeps momentum away from the gates, since with it they settle on few experts.
+    """
+    for gate in gates:
+        if gate.grad is not None:
+            gate.sub_(learning_rate * sum_over_replicas(gate.grad))
+            gate.grad = None
+
+
+@contextmanager
+def _computing(layers: Iterable[Any], step: Step) -> Iterator[None]:
+    """Within it, the layers compute as in that kind of step."""
+    before = [(layer, layer.step) for layer in layers]
+    for layer, _ in before:
+        layer.step = step
+    try:
+        yield
+    finally:
+        for layer, previous in before:
+            layer.step = previous

@@ -1,0 +1,10 @@
+"""Mixture of attention heads (MoA): each token selects its own k of E heads.
+
+Zhang et al. 2022, *Mixture of Attention Heads: Selecting Attention Heads Per Token*,
+https://arxiv.org/abs/2210.05144. Read `layer` first; `experts` and `balance` are its numerics,
+`naive` the same as the equations read, `ablations` its other evaluations.
+"""
+
+from headwise.heads.moa.layer import MixtureOfAttentionHeads
+
+__all__ = ["MixtureOfAttentionHeads"]

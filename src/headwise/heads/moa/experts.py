@@ -1,0 +1,333 @@
+r"""Expert matrix products: every token is multiplied by the matrices of its own k experts.
+
+Mixture of Attention Heads: Selecting Attention Heads Per Token (Zhang et al., EMNLP 2022),
+https://arxiv.org/abs/2210.05144, needs two of them. With token n assigned to experts
+e(n, 1) ... e(n, k):
+
+    project    y[n, j] = x[n] W[e(n, j)]                         queries of the selected heads
+    combine    y[n]    = Σ_j  s[n, j] · o[n, j] W[e(n, j)]       weighted sum of their outputs
+
+Both are built of three products over the k·n assignments, sorted by expert so that each expert
+multiplies one dense block of rows. The gradient of each product is made of the other two:
+
+    gather    rows[r] = x[token of r] W[expert of r]
+    scatter   y[n]    = Σ_{r of token n}   rows[r] W[expert of r]
+    outer     W[e]    = Σ_{r of expert e}  x[token of r]ᵀ rows[r]
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from headwise.ops.precision import as_autocast
+
+_BLOCK_ROWS = 1024
+
+
+class ExpertAssignment(NamedTuple):
+    """Which experts each token uses, sorted by expert. Made by :func:`assign_experts`.
+
+    An assignment r = n * top_k + j says that the j-th choice of token n is ``indices[n, j]``.
+    """
+
+    indices: Tensor  # (tokens, top_k) the experts of each token
+    order: Tensor  # (tokens * top_k,) the assignments, sorted by expert
+    token: Tensor  # (tokens * top_k,) the tokens of the sorted assignments
+    ends: Tensor  # (experts,) int32; expert e owns order[ends[e - 1] : ends[e]]
+
+
+def assign_experts(indices: Tensor, num_experts: int) -> ExpertAssignment:
+    """Sort the tokens by expert, once for all the products that use this choice of experts.
+
+    Args:
+        indices: experts of each token, ``(tokens, top_k)``, integers in ``[0, num_experts)``.
+            A value out of range raises an error on the CPU; on other devices, where looking at
+            values would stall the queue of kernels, it is the caller's to avoid.
+        num_experts: how many experts there are, chosen or not.
+
+    Raises:
+        ValueError: if ``indices`` is not an integer matrix, or has a value out of range.
+
+    Example:
+        >>> assign_experts(torch.tensor([[2, 0], [0, 1]]), num_experts=4).ends.tolist()
+        [2, 3, 4, 4]
+    """
+    if num_experts < 1:
+        raise ValueError(f"num_experts must be at least 1, got {num_experts}")
+    if indices.dim() != 2 or indices.is_floating_point() or indices.dtype == torch.bool:
+        raise ValueError(
+            f"indices must be integers of shape (tokens, top_k), got {indices.dtype} "
+            f"of shape {tuple(indices.shape)}"
+        )
+    if indices.device.type == "cpu" and indices.numel() and not torch.compiler.is_compiling():
+        low, high = (int(bound) for bound in indices.aminmax())
+        if low < 0 or high >= num_experts:
+            raise ValueError(
+                f"indices must lie in [0, num_experts) = [0, {num_experts}), "
+                f"got values from {low} to {high}"
+            )
+    by_expert, order = indices.reshape(-1).sort(stable=True)
+    experts = torch.arange(num_experts, device=indices.device, dtype=indices.dtype)
+    ends = torch.searchsorted(by_expert, experts, right=True, out_int32=True)
+    return ExpertAssignment(indices, order, order // max(indices.shape[1], 1), ends)
+
+
+def expert_project(x: Tensor, weight: Tensor, assignment: ExpertAssignment) -> Tensor:
+    """Project each token by the matrices of its experts: ``y[n, j] = x[n] @ weight[e(n, j)]``.
+
+    Under autocast it works in autocast's dtype, as ``nn.Linear`` does.
+
+    Args:
+        x: ``(tokens, embed_dim)``.
+        weight: ``(experts, embed_dim, head_dim)``.
+        assignment: the experts of each token, from :func:`assign_experts`.
+
+    Returns:
+        ``(tokens, top_k, head_dim)``.
+
+    Raises:
+        ValueError: if the shapes do not fit each other.
+
+    Example:
+        >>> assignment = assign_experts(torch.tensor([[2, 0], [0, 1], [1, 2]]), num_experts=4)
+        >>> expert_project(torch.randn(3, 8), torch.randn(4, 8, 5), assignment).shape
+        torch.Size([3, 2, 5])
+    """
+    tokens, top_k = assignment.indices.shape
+    _check_shape("x", x, (tokens, weight.shape[1] if weight.dim() == 3 else None))
+    _check_shape("weight", weight, (assignment.ends.numel(), x.shape[1], None))
+    x, weight = as_autocast(x, weight)
+    rows = _gather(x, weight, assignment.order, assignment.token, assignment.ends)
+    return rows.view(tokens, top_k, weight.shape[2])
+
+
+def expert_combine(
+    heads: Tensor, weight: Tensor, assignment: ExpertAssignment, scale: Tensor
+) -> Tensor:
+    """Sum what a token's experts make of it: ``y[n] = Σ_j scale[n, j] * heads[n, j] @ W[e(n, j)]``.
+
+    Under autocast it works in autocast's dtype, as ``nn.Linear`` does.
+
+    Args:
+        heads: ``(tokens, top_k, head_dim)``.
+        weight: ``(experts, head_dim, embed_dim)``.
+        assignment: the experts of each token, from :func:`assign_experts`.
+        scale: ``(tokens, top_k)``, how much each chosen expert counts.
+
+    Returns:
+        ``(tokens, embed_dim)``.
+
+    Raises:
+        ValueError: if the shapes do not fit each other.
+
+    Example:
+        >>> assignment = assign_experts(torch.tensor([[2, 0], [0, 1], [1, 2]]), num_experts=4)
+        >>> heads, scale = torch.randn(3, 2, 5), torch.full((3, 2), 0.5)
+        >>> expert_combine(heads, torch.randn(4, 5, 8), assignment, scale).shape
+        torch.Size([3, 8])
+    """
+    tokens, top_k = assignment.indices.shape
+    _check_shape("heads", heads, (tokens, top_k, weight.shape[1] if weight.dim() == 3 else None))
+    _check_shape("weight", weight, (assignment.ends.numel(), heads.shape[2], None))
+    _check_shape("scale", scale, (tokens, top_k))
+    heads, weight = as_autocast(heads, weight)
+    # Scaling the heads costs head_dim per assignment, scaling their products would cost embed_dim.
+    rows = (heads * scale.unsqueeze(-1)).to(heads.dtype).reshape(tokens * top_k, heads.shape[2])
+    return _scatter(rows, weight, assignment.order, assignment.token, assignment.ends, tokens)
+
+
+def _check_shape(name: str, value: Tensor, expected: tuple[int | None, ...]) -> None:
+    """Compare a shape to the expected one, in which None may be any size."""
+    fits = value.dim() == len(expected) and all(
+        size in (None, given) for size, given in zip(expected, value.shape, strict=True)
+    )
+    if not fits:
+        wanted = ", ".join("any" if size is None else str(size) for size in expected)
+        raise ValueError(f"{name} must have the shape ({wanted}), got {tuple(value.shape)}")
+
+
+# The three products. They are registered as operators so that torch.compile leaves them whole
+# instead of breaking its graph at the loops, whose slices depend on the data. `rows` are in the
+# order of the tokens; sorted by expert they are rows[order].
+
+
+@torch.library.custom_op("headwise::expert_gather", mutates_args=())
+def _gather(x: Tensor, weight: Tensor, order: Tensor, token: Tensor, ends: Tensor) -> Tensor:
+    # x (tokens, a), weight (experts, a, b) -> rows (assignments, b)
+    if _can_group(x, weight):
+        sorted_rows = F.grouped_mm(x.index_select(0, token), weight, offs=ends)
+    else:
+        sorted_rows = x.new_empty(len(token), weight.shape[2])
+        for block in _blocks(token, ends, x, x.shape[1]):
+            gathered = _select(x, block)
+            out = sorted_rows[block.rows].split(block.counts)
+            for g, w, o in zip(gathered, weight[block.experts], out, strict=True):
+                torch.mm(g, w, out=o)
+    return torch.empty_like(sorted_rows).index_copy_(0, order, sorted_rows)
+
+
+@torch.library.custom_op("headwise::expert_scatter", mutates_args=())
+def _scatter(
+    rows: Tensor, weight: Tensor, order: Tensor, token: Tensor, ends: Tensor, tokens: int
+) -> Tensor:
+    # rows (assignments, b), weight (experts, b, a) -> y (tokens, a)
+    sorted_rows = rows.index_select(0, order)
+    if _can_group(rows, weight):
+        products = F.grouped_mm(sorted_rows, weight, offs=ends)
+        # Back to the order of the tokens and summed: atomic additions would not be reproducible.
+        products = torch.empty_like(products).index_copy_(0, order, products)
+        return products.view(tokens, -1, weight.shape[2]).sum(1)
+    # In half precision the sum over a token's experts would be rounded after each of them.
+    exact = torch.promote_types(rows.dtype, torch.float32)
+    y = rows.new_zeros(tokens, weight.shape[2], dtype=exact)
+    zero = rows.new_zeros(weight.shape[2])
+    for block in _blocks(token, ends, rows, weight.shape[2]):
+        block_rows = sorted_rows[block.rows].split(block.counts)
+        out = block.buffer.split(block.counts)
+        for r, w, o in zip(block_rows, weight[block.experts], out, strict=True):
+            # addmm, because MKL's mm of fewer than 256 rows tends to use one thread only.
+            torch.addmm(zero, r, w, out=o)
+        y.index_add_(0, block.token, block.buffer.to(exact))
+    return y.to(rows.dtype)
+
+
+@torch.library.custom_op("headwise::expert_outer", mutates_args=())
+def _outer(
+    x: Tensor, rows: Tensor, order: Tensor, token: Tensor, ends: Tensor, rows_first: bool
+) -> Tensor:
+    # x (tokens, a), rows (assignments, b) -> weight (experts, a, b); (experts, b, a) if rows_first,
+    # for a gradient that does not have its parameter's layout would be copied once more.
+    sorted_rows = rows.index_select(0, order)
+    if _can_group(x, rows):
+        gathered = x.index_select(0, token)
+        a, b = (sorted_rows, gathered) if rows_first else (gathered, sorted_rows)
+        weight = F.grouped_mm(a.t(), b, offs=ends)
+        # On some GPUs the kernel leaves the matrix of an expert without tokens unwritten.
+        idle = ends.diff(prepend=ends.new_zeros(1)) == 0
+        return weight.masked_fill_(idle[:, None, None], 0.0)
+    shape = (rows.shape[1], x.shape[1]) if rows_first else (x.shape[1], rows.shape[1])
+    weight = x.new_empty(len(ends), *shape)
+    for block in _blocks(token, ends, x, x.shape[1]):
+        left = _select(x, block)
+        right = sorted_rows[block.rows].split(block.counts)
+        if rows_first:
+            left, right = right, left
+        for f, g, o in zip(left, right, weight[block.experts], strict=True):
+            torch.mm(f.t(), g, out=o)
+    return weight
+
+
+def _can_group(a: Tensor, b: Tensor) -> bool:
+    """Whether one CUDA kernel can do all experts: bfloat16, rows aligned to 16 bytes."""
+    return (
+        a.is_cuda
+        and hasattr(F, "grouped_mm")
+        and a.dtype == b.dtype == torch.bfloat16
+        and torch.cuda.get_device_capability(a.device) >= (8, 0)
+        and a.shape[0] > 0
+        and all(size % 8 == 0 for size in (a.shape[-1], *b.shape[1:]))
+    )
+
+
+class _Block(NamedTuple):
+    """A run of experts and what they work on."""
+
+    experts: slice
+    rows: slice  # their assignments, among those sorted by expert
+    counts: list[int]  # how many of these each expert has
+    token: Tensor  # (rows,)
+    buffer: Tensor  # (rows, width)
+
+
+def _blocks(token: Tensor, ends: Tensor, like: Tensor, width: int) -> Iterator[_Block]:
+    """Cut the experts into runs of some _BLOCK_ROWS assignments.
+
+    A run's rows are few enough to stay in cache, and enough that moving them is one large
+    operation rather than one per expert. The runs share a buffer: fresh memory would cost page
+    faults.
+    """
+    bounds = [0, *ends.tolist()]
+    counts = [end - start for start, end in pairwise(bounds)]
+    memory = like.new_empty(min(len(token), _BLOCK_ROWS + max(counts)), width)
+    first = 0
+    for last in range(1, len(bounds)):
+        rows = slice(bounds[first], bounds[last])
+        size = rows.stop - rows.start
+        if size >= _BLOCK_ROWS or last == len(counts):
+            yield _Block(slice(first, last), rows, counts[first:last], token[rows], memory[:size])
+            first = last
+
+
+def _select(x: Tensor, block: _Block) -> tuple[Tensor, ...]:
+    """The rows of x that a block's experts see, expert by expert, in the block's buffer."""
+    return torch.index_select(x, 0, block.token, out=block.buffer).split(block.counts)
+
+
+@_gather.register_fake
+def _(x: Tensor, weight: Tensor, order: Tensor, token: Tensor, ends: Tensor) -> Tensor:
+    return x.new_empty(token.shape[0], weight.shape[2])
+
+
+@_scatter.register_fake
+def _(
+    rows: Tensor, weight: Tensor, order: Tensor, token: Tensor, ends: Tensor, tokens: int
+) -> Tensor:
+    return rows.new_empty(tokens, weight.shape[2])
+
+
+@_outer.register_fake
+def _(
+    x: Tensor, rows: Tensor, order: Tensor, token: Tensor, ends: Tensor, rows_first: bool
+) -> Tensor:
+    a, b = (rows, x) if rows_first else (x, rows)
+    return x.new_empty(ends.shape[0], a.shape[1], b.shape[1])
+
+
+def _save_for_backward(ctx: Any, inputs: tuple, output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:5])
+    ctx.rows_first = inputs[-1] is True  # of _outer
+
+
+def _gather_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, *plan = ctx.saved_tensors
+    need_x, need_weight = ctx.needs_input_grad[:2]
+    grad_x = _scatter(grad, weight.transpose(1, 2), *plan, x.shape[0]) if need_x else None
+    grad_weight = _outer(x, grad, *plan, False) if need_weight else None
+    return grad_x, grad_weight, None, None, None
+
+
+def _scatter_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    rows, weight, *plan = ctx.saved_tensors
+    need_rows, need_weight = ctx.needs_input_grad[:2]
+    grad_rows = _gather(grad, weight.transpose(1, 2), *plan) if need_rows else None
+    grad_weight = _outer(grad, rows, *plan, True) if need_weight else None
+    return grad_rows, grad_weight, None, None, None, None
+
+
+def _outer_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, rows, *plan = ctx.saved_tensors
+    need_x, need_rows = ctx.needs_input_grad[:2]
+    to_x = grad if ctx.rows_first else grad.transpose(1, 2)  # (experts, b, a)
+    grad_x = _scatter(rows, to_x, *plan, x.shape[0]) if need_x else None
+    grad_rows = _gather(x, to_x.transpose(1, 2), *plan) if need_rows else None
+    return grad_x, grad_rows, None, None, None, None
+
+
+_gather.register_autograd(_gather_backward, setup_context=_save_for_backward)
+_scatter.register_autograd(_scatter_backward, setup_context=_save_for_backward)
+_outer.register_autograd(_outer_backward, setup_context=_save_for_backward)
+
+
+@register_flop_formula([torch.ops.headwise.expert_gather, torch.ops.headwise.expert_scatter])
+def _product_flops(a: tuple, weight: tuple, order: tuple, *_: Any, **__: Any) -> int:
+    return 2 * order[0] * weight[1] * weight[2]
+
+
+@register_flop_formula(torch.ops.headwise.expert_outer)
+def _outer_flops(x: tuple, rows: tuple, order: tuple, *_: Any, **__: Any) -> int:
+    return 2 * order[0] * x[1] * rows[1]

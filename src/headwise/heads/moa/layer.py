@@ -1,0 +1,252 @@
+"""Mixture of attention heads: each token selects its own k of E heads."""
+
+import re
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from headwise.heads.attention import Attention, Inputs, NoPackedWeights, Projected
+from headwise.heads.moa.ablations import ABLATIONS
+from headwise.heads.moa.balance import router_losses
+from headwise.heads.moa.experts import (
+    ExpertAssignment,
+    assign_experts,
+    expert_combine,
+    expert_project,
+)
+from headwise.heads.system import Macs, Place, Routing
+from headwise.heads.words import Words
+
+
+class _Choice(NamedTuple):
+    """What the router decided for each token."""
+
+    indices: Tensor  # (batch, queries, top_k)
+    scales: Tensor  # (batch, queries, top_k)
+    logits: Tensor  # (batch, queries, experts)
+    assignment: ExpertAssignment | None  # tokens sorted by expert; None where all are chosen
+
+
+class MixtureOfAttentionHeads(Attention):
+    """Attention whose query and output projections are experts, k of E chosen per token.
+
+    Zhang et al. 2022, *Mixture of Attention Heads: Selecting Attention Heads Per Token*,
+    https://arxiv.org/abs/2210.05144 (MoA).
+
+        p  = softmax(x W_g),  G(x) = the k experts of largest p,  wᵢ = pᵢ / detach(Σ_{j∈G} pⱼ)
+        oᵢ = softmax(x Wᵢ^q (K W^k)ᵀ / √D) V W^v
+        y  = Σ_{i∈G(x)} wᵢ oᵢ Wᵢ^o
+        loss = α · N Σᵢ fᵢPᵢ + β · mean(log Σᵢ exp(x W_g)ᵢ)²
+
+    All experts share one key and one value head, so a decoding cache is one head wide. f and P
+    are the tokens and the probability that each expert gets, each normalised to sum 1; padding
+    counts in neither loss.
+
+    Where every expert is chosen (k = E) the experts are one dense projection; otherwise tokens
+    are grouped by expert.
+
+    Args:
+        embed_dim: width of queries and of the output.
+        num_experts: E.
+        top_k: k, how many experts a token selects.
+        head_dim: D, width of an expert's head.
+        normalize_weights: divide by the sum of the selected probabilities, as in the paper's
+            equation 9; False is what the authors' code does.
+        balance_coef: α, weight of the balance loss.
+        z_coef: β, weight of the router's z-loss.
+        noisy: add noise of a learned size to the router's logits in training (equation 3).
+        kdim, vdim, dropout: as in `MultiHeadAttention`.
+        bias: whether the shared key and value projections have one; experts have none.
+
+    Shape:
+        As `MultiHeadAttention`. `routing.weights` is `(batch, queries, experts)`, zero at experts
+        not chosen; `routing.indices` is `(batch, queries, top_k)`; attention weights are
+        `(batch, top_k, queries, keys)` in the order of `routing.indices`.
+
+    Raises:
+        ValueError: `top_k` above `num_experts`; sizes below 1.
+
+    Example:
+        >>> attention = MixtureOfAttentionHeads(32, num_experts=6, top_k=2, head_dim=8)
+        >>> out = attention(torch.randn(2, 5, 32))
+        >>> out.output.shape, out.routing.weights.shape, out.routing.indices.shape
+        (torch.Size([2, 5, 32]), torch.Size([2, 5, 6]), torch.Size([2, 5, 2]))
+    """
+
+    out_proj: ClassVar[Any] = NoPackedWeights()
+    routing_parameters = ("router",)
+    ablations = ABLATIONS
+    words = Words(
+        unit="expert",
+        units="experts",
+        decision="choices",
+        measure="choice",
+        entropy="says how evenly a position weighs the experts it has chosen: on the dashed line "
+        "all count alike, near 0 a single one decides.",
+        share="says how many of the choices fall on each expert of a layer: an even row means that "
+        "all are in use, a blank cell is an expert that nobody chooses.",
+    )
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_experts: int,
+        top_k: int,
+        head_dim: int,
+        *,
+        normalize_weights: bool = True,
+        balance_coef: float = 0.01,
+        z_coef: float = 0.001,
+        noisy: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        dropout: float = 0.0,
+        bias: bool = False,
+    ) -> None:
+        if num_experts < 1:
+            raise ValueError(f"num_experts is {num_experts}, expected a positive number")
+        if not 1 <= top_k <= num_experts:
+            raise ValueError(
+                f"top_k is {top_k}, expected 1 to num_experts = {num_experts}: a token cannot "
+                f"select more experts than there are"
+            )
+        super().__init__(embed_dim, top_k, head_dim, kdim, vdim, dropout)
+        self.num_experts = num_experts
+        self.top_k = top_k
+        self.normalize_weights = normalize_weights
+        self.balance_coef = balance_coef
+        self.z_coef = z_coef
+        self.router = nn.Linear(embed_dim, num_experts, bias=False)
+        self.router_noise = nn.Linear(embed_dim, num_experts, bias=False) if noisy else None
+        self.k_proj = nn.Linear(self.kdim, head_dim, bias=bias)
+        self.v_proj = nn.Linear(self.vdim, head_dim, bias=bias)
+        self.expert_query = nn.Parameter(torch.empty(num_experts, embed_dim, head_dim))
+        self.expert_output = nn.Parameter(torch.empty(num_experts, head_dim, embed_dim))
+        self.reset_parameters()
+
+    @classmethod
+    def from_size(cls, embed_dim: int, size: str, **options: Any) -> "MixtureOfAttentionHeads":
+        """From the paper's shorthand: `8K32E64D` is top-8 of 32 experts of 64 dimensions.
+
+        >>> MixtureOfAttentionHeads.from_size(512, "8K32E64D").top_k
+        8
+        """
+        sizes: dict[str, Any] = {**moa_size(size), **options}
+        return cls(embed_dim, **sizes)
+
+    @classmethod
+    def from_plan(cls, place: Place, *, size: str | None = None, **options: Any) -> Self:
+        # As wide as the standard heads, with four times as many to choose from: row (C) of the
+        # paper's table 3.
+        sizes: dict[str, Any] = {"dropout": place.attention_dropout, "top_k": place.num_heads}
+        sizes |= {"head_dim": max(1, place.embed_dim // place.num_heads)}
+        sizes |= ({} if size is None else moa_size(size)) | options
+        sizes.setdefault("num_experts", 4 * sizes["top_k"])
+        return cls(place.embed_dim, **sizes)
+
+    def reset_parameters(self) -> None:
+        """Draw the projections afresh; the router starts at zero, with all experts equal."""
+        nn.init.zeros_(self.router.weight)
+        if self.router_noise is not None:
+            nn.init.zeros_(self.router_noise.weight)
+        for proj in (self.k_proj, self.v_proj):
+            nn.init.xavier_uniform_(proj.weight)
+            if proj.bias is not None:
+                nn.init.zeros_(proj.bias)
+        # Each expert is a map of its own, so Glorot's bound is that of one expert.
+        for weight in (self.expert_query, self.expert_output):
+            bound = (6 / (self.embed_dim + self.head_dim)) ** 0.5
+            nn.init.uniform_(weight, -bound, bound)
+
+    def project(self, inputs: Inputs) -> Projected:
+        choice = self._route(inputs.query)
+        if choice.assignment is None:
+            # (embed_dim, experts * head_dim): all experts as one matrix
+            dense = self.expert_query.transpose(0, 1).flatten(1)
+            q = self._by_head(F.linear(inputs.query, dense.t()))
+        else:
+            rows = inputs.query.flatten(0, 1)  # (batch * queries, embed_dim)
+            chosen = expert_project(rows, self.expert_query, choice.assignment)
+            q = chosen.unflatten(0, inputs.query.shape[:2]).transpose(1, 2)
+        # q: (batch, top_k, queries, head_dim)
+        return Projected(q, *self._keys_and_values(inputs), choice)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
+    ) -> Tensor:
+        # A mask that is the same for all heads and queries: (1, keys) or (batch, 1, 1, keys).
+        same_keys = mask is None or mask.size(-2) == (1 if mask.dim() == 2 else mask.size(1)) == 1
+        if is_causal or not same_keys:
+            return super().attend(q, k, v, mask, is_causal)
+        # The chosen heads are then so many more queries to the one key head, in the order in which
+        # they lie in memory: nothing is copied.
+        folded = q.transpose(1, 2).flatten(1, 2).unsqueeze(1)  # (batch, 1, queries * top_k, D)
+        read = super().attend(folded, k, v, mask, False)
+        return read.reshape(q.size(0), q.size(2), q.size(1), -1).transpose(1, 2)
+
+    def combine(self, heads: Tensor, inputs: Inputs, choice: _Choice) -> tuple[Tensor, Routing]:
+        joined = heads.transpose(1, 2)  # (batch, queries, top_k, head_dim)
+        scales = choice.scales.to(joined.dtype)
+        if choice.assignment is None:
+            scaled = (joined * scales.unsqueeze(-1)).flatten(2)
+            output = F.linear(scaled, self.expert_output.flatten(0, 1).t())
+        else:
+            rows = expert_combine(
+                joined.flatten(0, 1), self.expert_output, choice.assignment, scales.flatten(0, 1)
+            )
+            output = rows.unflatten(0, inputs.query.shape[:2])
+        return output, self._routing(choice, inputs)
+
+    def _route(self, query: Tensor) -> _Choice:
+        logits = self.router(query)  # (batch, queries, experts)
+        if self.router_noise is not None and self.training:
+            logits = logits + torch.randn_like(logits) * F.softplus(self.router_noise(query))
+        top_k = self.top_k
+        if self.ablation is not None and not self.training:
+            logits, top_k = self.ablation(logits, top_k)
+        # Float32 at least: weights that are to sum to 1 want more digits than bf16 has.
+        probability = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        if top_k == self.num_experts:
+            indices = torch.arange(self.num_experts, device=query.device).expand_as(probability)
+            selected, assignment = probability, None
+        else:
+            selected, indices = probability.topk(top_k, dim=-1)
+            assignment = assign_experts(indices.flatten(0, 1), self.num_experts)
+        if self.normalize_weights:
+            selected = selected / selected.sum(-1, keepdim=True).detach()
+        return _Choice(indices, selected, logits, assignment)
+
+    def _routing(self, choice: _Choice, inputs: Inputs) -> Routing:
+        scales = choice.scales
+        weights = torch.zeros_like(choice.logits, dtype=scales.dtype)
+        weights = weights.scatter(-1, choice.indices, scales)
+        balance, z = router_losses(choice.logits, choice.indices, inputs.query_padding)
+        loss = self.balance_coef * balance + self.z_coef * z
+        return Routing(weights, choice.indices, loss)
+
+    def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
+        linear = queries * self.embed_dim * (2 * self.top_k * self.head_dim + self.num_experts)
+        linear += keys * (self.kdim + self.vdim) * self.head_dim
+        return Macs(linear, 2 * queries * keys * self.top_k * self.head_dim)
+
+    def extra_repr(self) -> str:
+        size = f"{self.top_k}K{self.num_experts}E{self.head_dim}D"
+        return f"embed_dim={self.embed_dim}, size={size}"
+
+
+def moa_size(size: str) -> dict[str, int]:
+    """The paper's shorthand for a size as constructor arguments.
+
+    >>> moa_size("8K32E64D")
+    {'top_k': 8, 'num_experts': 32, 'head_dim': 64}
+    """
+    match = re.fullmatch(r"(\d+)K(\d+)E(\d+)D", str(size))
+    if match is None:
+        raise ValueError(
+            f"size is {size!r}, expected the form 8K32E64D (top 8 of 32 experts of 64 dimensions)"
+        )
+    top_k, num_experts, head_dim = map(int, match.groups())
+    return {"top_k": top_k, "num_experts": num_experts, "head_dim": head_dim}

@@ -1,0 +1,11 @@
+"""Independent mechanisms (TIM): a layer in parts that compete for positions and exchange little.
+
+Lamb et al. 2021, *Transformers with Competitive Ensembles of Independent Mechanisms*,
+https://arxiv.org/abs/2103.00336. Read `layer` first; `mechanisms` has the modules that it is made
+of, `grouped` their numerics, `naive` the same as the equations read, `ablations` its other
+evaluations.
+"""
+
+from headwise.heads.tim.layer import IndependentMechanismsLayer
+
+__all__ = ["IndependentMechanismsLayer"]

@@ -1,0 +1,121 @@
+"""Maps of a representation that is divided into groups, each by parameters of its own.
+
+The groups lie side by side in the last dimension, `(..., groups * width)`, as heads do before they
+are split: what is not grouped (residual sums, dropout, attention by head) needs no reshaping.
+
+Lamb et al. 2021, *Transformers with Competitive Ensembles of Independent Mechanisms*,
+https://arxiv.org/abs/2103.00336, where groups are mechanisms.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def grouped_linear(x: Tensor, weight: Tensor) -> Tensor:
+    """A linear map of each group: `y_j = x_j W_j` (the paper's GroupLinear).
+
+    All groups are one batched product, which reads the groups where they lie.
+
+    Args:
+        x: `(..., groups * in)`.
+        weight: `(groups, in, out)`.
+
+    Returns:
+        `(..., groups * out)`.
+
+    Raises:
+        ValueError: the last dimension of `x` is not `groups * in`.
+
+    >>> x, weight = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([[[1.0], [1.0]], [[1.0], [0]]])
+    >>> grouped_linear(x, weight)
+    tensor([3., 3.])
+    """
+    groups, in_dim, out_dim = weight.shape
+    _check_width(x, groups, in_dim)
+    y = torch.bmm(_by_group(x, groups), weight)  # (groups, rows, out)
+    return y.transpose(0, 1).reshape(*x.shape[:-1], groups * out_dim)
+
+
+def grouped_feed_forward(x: Tensor, up: Tensor, down: Tensor, dropout: float = 0.0) -> Tensor:
+    """A feed-forward map of each group: `y_j = ReLU(x_j U_j) D_j`.
+
+    Two of `grouped_linear`, but what is between them, the widest tensor of a layer, is not put
+    side by side first.
+
+    Args:
+        x: `(..., groups * in)`.
+        up: U, `(groups, in, hidden)`.
+        down: D, `(groups, hidden, out)`.
+        dropout: probability with which a hidden unit is dropped.
+
+    Returns:
+        `(..., groups * out)`.
+
+    Raises:
+        ValueError: the last dimension of `x` is not `groups * in`.
+    """
+    groups, in_dim, _ = up.shape
+    _check_width(x, groups, in_dim)
+    hidden = F.dropout(F.relu(torch.bmm(_by_group(x, groups), up)), dropout)
+    y = torch.bmm(hidden, down)  # (groups, rows, out)
+    return y.transpose(0, 1).reshape(*x.shape[:-1], groups * y.size(-1))
+
+
+def grouped_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
+    """Layer norm of each group by itself: `y_j = (x_j - mean x_j) / √(var x_j + ε) · γ_j + β_j`.
+
+    Group by group, which for two or four groups takes half the time of PyTorch's `group_norm`, or
+    of one norm without scale and shift that are applied behind it.
+
+    Args:
+        x: `(..., groups * width)`.
+        weight: γ, `(groups, width)`.
+        bias: β, `(groups, width)`.
+        eps: ε.
+
+    Returns:
+        `(..., groups * width)`.
+
+    Raises:
+        ValueError: the last dimension of `x` is not `groups * width`.
+    """
+    groups, width = weight.shape
+    _check_width(x, groups, width)
+    parts = zip(x.chunk(groups, -1), weight.unbind(0), bias.unbind(0), strict=True)
+    return torch.cat([F.layer_norm(part, (width,), w, b, eps) for part, w, b in parts], -1)
+
+
+def attention_between_groups(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> Tensor:
+    """Attention whose positions are the groups, in each row by itself.
+
+        o_i = Σ_j softmax_j(q_i k_jᵀ / √head_dim) v_j,  for groups i and j and each head
+
+    The products are tiny and many. As plain batched products they take a third of the time of
+    PyTorch's attention kernel, for which each row is a sequence by itself.
+
+    Args:
+        q, k, v: `(..., groups, heads, head_dim)`.
+        dropout: probability with which an attention weight is dropped.
+
+    Returns:
+        `(..., groups, heads, head_dim)`.
+    """
+    logits = torch.einsum("...ihd,...jhd->...hij", q / math.sqrt(q.size(-1)), k)
+    weights = F.dropout(logits.softmax(-1), dropout)  # (..., heads, groups, groups)
+    return torch.einsum("...hij,...jhd->...ihd", weights.to(v.dtype), v)
+
+
+def _by_group(x: Tensor, groups: int) -> Tensor:
+    """`(..., groups * width)` to `(groups, rows, width)`, a view of what is contiguous."""
+    return x.reshape(-1, groups, x.size(-1) // groups).transpose(0, 1)
+
+
+def _check_width(x: Tensor, groups: int, width: int) -> None:
+    if x.size(-1) != groups * width:
+        raise ValueError(
+            f"x has shape {tuple(x.shape)}, expected (..., {groups * width}): {groups} groups of "
+            f"width {width}, as the weight has"
+        )

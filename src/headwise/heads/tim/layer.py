@@ -1,0 +1,372 @@
+"""Independent mechanisms: a layer in parts that compete for positions and exchange little."""
+
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from headwise.heads.cache import AttentionCache
+from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
+from headwise.heads.tim.ablations import ABLATIONS
+from headwise.heads.tim.grouped import grouped_feed_forward, grouped_linear
+from headwise.heads.tim.mechanisms import (
+    MechanismAttention,
+    MechanismExchange,
+    MechanismNorm,
+    glorot_uniform,
+)
+from headwise.heads.words import Words
+from headwise.ops.masks import check_padding_mask, padding_positions
+
+
+class IndependentMechanismsLayer(System):
+    """A transformer layer divided into mechanisms, each with a share of its width and parameters.
+
+    Lamb et al. 2021, *Transformers with Competitive Ensembles of Independent Mechanisms*,
+    https://arxiv.org/abs/2103.00336 (TIM). With h of width n_s · d_mech and all maps W grouped
+    (mechanism j maps its own d_mech channels by its own W_j), algorithm 1 is
+
+        c = softmax(h W^c), over mechanisms, at each position              competition
+        h = norm₁(h + c ⊙ Attention(h W₂^Q, h W₂^K, h W₂^V) W₂^O)          self-attention
+        h = norm₂(h + Exchange(h W₃^Q, h W₃^K, h W₃^V) W₃^O)               exchange
+        h = norm₃(h + ReLU(h W⁽¹⁾) W⁽²⁾)                                   feed-forward
+
+    Norms are of each mechanism by itself. In self-attention mechanisms are what heads are, each
+    with `num_heads / num_mechanisms` of its own. The exchange attends over the mechanisms of one
+    position, and is the only way from one mechanism to another. There are no biases. One
+    mechanism without competition and exchange is an ordinary layer without biases.
+
+    What the paper does not say, we read as follows:
+
+    - Logits are divided by √head_dim (its √d_model would not go with heads), in the exchange too.
+    - Pre-norm puts each norm before its sub-layer, as usual; the competition is then computed from
+      the same normalised h that self-attention reads, so that it does not grow certain merely
+      because residual sums grow.
+    - A decoder's layer attends over the encoder's output between self-attention and exchange:
+
+          h = norm(h + Attention(h W^Q, m W^K, m W^V) W^O),  its norm named cross_norm
+
+      where mechanism j reads its own share of the memory m, divided as h is. It is not scaled by
+      c, which weighs what mechanisms read in self-attention.
+    - Competition starts from the weights that an `nn.Linear(d_mech, 1)` would have; other maps
+      are drawn as Glorot's for one mechanism.
+
+    The paper keeps the first two layers of a model and the last standard.
+
+    Args:
+        embed_dim: width of the input and of the output, of all mechanisms together.
+        num_heads: heads of all mechanisms together; divisible by `num_mechanisms`.
+        ffn_dim: hidden width of the feed-forward, of all mechanisms together.
+        num_mechanisms: n_s; divides all of these.
+        competition: False leaves c out, as in the paper's TIM-NoComp.
+        exchange_heads: heads of the exchange; 0 for no exchange.
+        exchange_head_dim: width of each.
+        cross_attention: whether it is a decoder's layer, which attends over a memory too.
+        kdim: width of the memory; `embed_dim` if not given.
+        norm: `"post"`, after each residual sum, or `"pre"`, before each sub-layer. Behind the last
+            pre-norm layer the model adds a norm.
+        dropout: of attention weights, the exchange's too.
+        residual_dropout: of each sub-layer's output.
+        ffn_dropout: behind the ReLU.
+
+    Shape:
+        x `(batch, time, embed_dim)`; memory `(batch, keys, kdim)`; output
+        `(batch, time, embed_dim)`. `routing.weights` is c, `(batch, time, num_mechanisms)`;
+        without competition `routing` is None. Attention weights are those of self-attention,
+        `(batch, num_heads, time, time)`, the heads of the first mechanism first.
+
+    Raises:
+        ValueError: sizes that `num_mechanisms` does not divide; a memory missing or unexpected.
+
+    Example:
+        >>> layer = IndependentMechanismsLayer(32, num_heads=4, ffn_dim=64, num_mechanisms=2)
+        >>> out = layer(torch.randn(2, 5, 32), is_causal=True)
+        >>> out.output.shape, out.routing.weights.shape
+        (torch.Size([2, 5, 32]), torch.Size([2, 5, 2]))
+    """
+
+    replaces = "layer"
+    default_layers = "middle"
+    routing_parameters = ("competition_weight", "exchange.")
+    no_decay = ("norm1.", "norm2.", "norm3.", "cross_norm.")
+    ablations = ABLATIONS
+    words = Words(
+        unit="mechanism",
+        units="mechanisms",
+        decision="competition",
+        measure="lead",
+        entropy="says how undecided the competition of the mechanisms is: on the dashed line all "
+        "count alike, near 0 one of them has the position for itself. The thin line is the lowest "
+        "tenth of positions: there a layer is most certain.",
+        share="says how many positions each mechanism wins.",
+        shows_lowest=True,
+    )
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        ffn_dim: int,
+        num_mechanisms: int,
+        *,
+        competition: bool = True,
+        exchange_heads: int = 2,
+        exchange_head_dim: int = 32,
+        cross_attention: bool = False,
+        kdim: int | None = None,
+        norm: Literal["post", "pre"] = "post",
+        dropout: float = 0.0,
+        residual_dropout: float = 0.0,
+        ffn_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if kdim is not None and not cross_attention:
+            raise ValueError(
+                f"kdim is {kdim}, the width of a memory that the layer does not read; leave it "
+                f"out, or build the layer with cross_attention=True"
+            )
+        self.kdim = embed_dim if kdim is None else kdim
+        _check_division(
+            num_mechanisms,
+            embed_dim=embed_dim,
+            num_heads=num_heads,
+            ffn_dim=ffn_dim,
+            kdim=self.kdim,
+        )
+        if exchange_heads < 0 or exchange_head_dim < 1:
+            raise ValueError(
+                f"exchange_heads is {exchange_heads} and exchange_head_dim {exchange_head_dim}, "
+                f"expected positive numbers, or exchange_heads = 0 for no exchange"
+            )
+        if norm not in ("post", "pre"):
+            raise ValueError(f"norm is {norm!r}, expected 'post' or 'pre'")
+        for name, value in (("residual_dropout", residual_dropout), ("ffn_dropout", ffn_dropout)):
+            if not 0.0 <= value < 1.0:
+                raise ValueError(f"{name} is {value}, expected a probability in [0, 1)")
+        self.embed_dim = embed_dim
+        self.num_heads = num_heads
+        self.ffn_dim = ffn_dim
+        self.num_mechanisms = num_mechanisms
+        self.pre_norm = norm == "pre"
+        self.residual_dropout = residual_dropout
+        self.ffn_dropout = ffn_dropout
+
+        n_s, d_mech, d_ffn = num_mechanisms, embed_dim // num_mechanisms, ffn_dim // num_mechanisms
+        self.competition_weight = nn.Parameter(torch.empty(n_s, d_mech, 1)) if competition else None
+        self.self_attention = MechanismAttention(embed_dim, num_heads, n_s, dropout=dropout)
+        self.norm1 = MechanismNorm(n_s, d_mech)
+        self.cross_attention: MechanismAttention | None = None
+        self.cross_norm: MechanismNorm | None = None
+        if cross_attention:
+            self.cross_attention = MechanismAttention(
+                embed_dim, num_heads, n_s, kdim=self.kdim, dropout=dropout
+            )
+            self.cross_norm = MechanismNorm(n_s, d_mech)
+        self.exchange: MechanismExchange | None = None
+        self.norm2: MechanismNorm | None = None
+        if exchange_heads:
+            self.exchange = MechanismExchange(
+                n_s, d_mech, exchange_heads, exchange_head_dim, dropout
+            )
+            self.norm2 = MechanismNorm(n_s, d_mech)
+        self.ffn_up_weight = nn.Parameter(torch.empty(n_s, d_mech, d_ffn))
+        self.ffn_down_weight = nn.Parameter(torch.empty(n_s, d_ffn, d_mech))
+        self.norm3 = MechanismNorm(n_s, d_mech)
+        self.reset_parameters()
+
+    @classmethod
+    def from_plan(cls, place: Place, **options: Any) -> Self:
+        given: dict[str, Any] = {
+            "num_heads": place.num_heads,
+            "ffn_dim": place.ffn_dim,
+            "num_mechanisms": 2,
+            "cross_attention": place.cross_attention,
+            "norm": place.norm,
+            "dropout": place.attention_dropout,
+            "residual_dropout": place.dropout,
+            "ffn_dropout": place.ffn_dropout,
+        }
+        return cls(place.embed_dim, **{**given, **options})
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters afresh."""
+        if self.competition_weight is not None:
+            bound = self.competition_weight.size(1) ** -0.5
+            nn.init.uniform_(self.competition_weight, -bound, bound)
+        for weight in (self.ffn_up_weight, self.ffn_down_weight):
+            glorot_uniform(weight)
+        for part in self.children():
+            if isinstance(part, (MechanismAttention, MechanismExchange, MechanismNorm)):
+                part.reset_parameters()
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+        memory_key_padding_mask: Tensor | None = None,
+        query_padding_mask: Tensor | None = None,
+        need_weights: bool = False,
+        average_attn_weights: bool = False,
+        cache: AttentionCache | None = None,
+        cross_cache: AttentionCache | None = None,
+    ) -> AttentionOutput:
+        """The whole layer, residual sums and norms included.
+
+        Args:
+            x: `(batch, time, embed_dim)`.
+            memory: the encoder's output, `(batch, keys, kdim)`; with `cross_attention` only.
+            key_padding_mask, attn_mask, is_causal: of self-attention, as in `MultiHeadAttention`;
+                its heads are those of the first mechanism, then those of the second, and so on.
+            memory_key_padding_mask: `(batch, keys)`; boolean `True` is padding and is not
+                attended, a float mask is added.
+            query_padding_mask: `(batch, time)`, `True` at padding. It changes nothing: a
+                mechanism competes at each position by itself.
+            need_weights: also return the weights of self-attention.
+            average_attn_weights: return their mean over the heads, `(batch, time, time)`.
+            cache: of self-attention, for decoding step by step.
+            cross_cache: of cross-attention, a static one.
+        """
+        self._check_inputs(x, memory, memory_key_padding_mask, cross_cache)
+
+        h = self._before(self.norm1, x)
+        competition = self._compete(h)
+        read = self.self_attention(
+            h,
+            key_padding_mask=key_padding_mask,
+            attn_mask=attn_mask,
+            is_causal=is_causal,
+            need_weights=need_weights,
+            average_attn_weights=average_attn_weights,
+            query_padding_mask=query_padding_mask,
+            cache=cache,
+        )
+        x = self._after(self.norm1, x, self._scale(read.output, competition))
+
+        if self.cross_attention is not None and self.cross_norm is not None:
+            of_memory = self.cross_attention(
+                self._before(self.cross_norm, x),
+                memory,
+                key_padding_mask=memory_key_padding_mask,
+                cache=cross_cache,
+            )
+            x = self._after(self.cross_norm, x, of_memory.output)
+
+        if self.exchange is not None and self.norm2 is not None:
+            x = self._after(self.norm2, x, self.exchange(self._before(self.norm2, x)))
+
+        update = grouped_feed_forward(
+            self._before(self.norm3, x),
+            self.ffn_up_weight,
+            self.ffn_down_weight,
+            self.ffn_dropout if self.training else 0.0,
+        )
+        x = self._after(self.norm3, x, update)
+        routing = None
+        if competition is not None:
+            if query_padding_mask is None and key_padding_mask is not None:
+                query_padding_mask = key_padding_mask[:, -x.size(1) :]
+            routing = Routing(competition, padding=padding_positions(query_padding_mask))
+        return AttentionOutput(x, read.weights, routing)
+
+    def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
+        """Those of one sequence; `keys` are the memory's, or in an encoder's layer the `queries`
+        themselves.
+        """
+        total = self.self_attention.macs(queries, queries, is_causal=is_causal)
+        if self.cross_attention is not None:
+            total += self.cross_attention.macs(queries, keys)
+        if self.exchange is not None:
+            total += self.exchange.macs(queries)
+        weights = self.ffn_up_weight.numel() + self.ffn_down_weight.numel()
+        if self.competition_weight is not None:
+            weights += self.competition_weight.numel()
+        return total + Macs(queries * weights, 0)
+
+    def _compete(self, h: Tensor) -> Tensor | None:
+        """c, `(batch, time, mechanisms)`."""
+        if self.competition_weight is None:
+            return None
+        logits = grouped_linear(h, self.competition_weight)
+        # Float32 at least: weights that are to sum to 1 want more digits than bf16 has.
+        competition = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        if self.ablation is not None and not self.training:
+            competition = self.ablation(competition)
+        return competition
+
+    def _scale(self, update: Tensor, competition: Tensor | None) -> Tensor:
+        if competition is None:
+            return update
+        by_mechanism = update.unflatten(-1, (self.num_mechanisms, -1))
+        return (by_mechanism * competition.to(update.dtype).unsqueeze(-1)).flatten(-2)
+
+    def _before(self, norm: nn.Module, x: Tensor) -> Tensor:
+        return norm(x) if self.pre_norm else x
+
+    def _after(self, norm: nn.Module, x: Tensor, update: Tensor) -> Tensor:
+        total = x + F.dropout(update, self.residual_dropout, self.training)
+        return total if self.pre_norm else norm(total)
+
+    def _check_inputs(
+        self,
+        x: Tensor,
+        memory: Tensor | None,
+        memory_key_padding_mask: Tensor | None,
+        cross_cache: AttentionCache | None,
+    ) -> None:
+        _check_shape("x", x, self.embed_dim)
+        if self.cross_attention is None:
+            for name, value in (
+                ("memory", memory),
+                ("memory_key_padding_mask", memory_key_padding_mask),
+                ("cross_cache", cross_cache),
+            ):
+                if value is not None:
+                    raise ValueError(
+                        f"{name} was given, but the layer attends over no memory; build it with "
+                        f"cross_attention=True, or leave {name} out"
+                    )
+            return
+        if memory is None:
+            raise ValueError(
+                f"memory is None, expected the encoder's output, (batch, keys, {self.kdim}): the "
+                f"layer was built with cross_attention=True"
+            )
+        _check_shape("memory", memory, self.kdim)
+        if memory.size(0) != x.size(0):
+            raise ValueError(
+                f"memory has batch size {memory.size(0)}, expected that of x, {x.size(0)}"
+            )
+        check_padding_mask("memory_key_padding_mask", memory_key_padding_mask, *memory.shape[:2])
+
+    def extra_repr(self) -> str:
+        return (
+            f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, ffn_dim={self.ffn_dim}, "
+            f"num_mechanisms={self.num_mechanisms}, "
+            f"competition={self.competition_weight is not None}, "
+            f"norm={'pre' if self.pre_norm else 'post'}"
+        )
+
+
+def _check_division(num_mechanisms: int, **sizes: int) -> None:
+    if num_mechanisms < 1:
+        raise ValueError(f"num_mechanisms is {num_mechanisms}, expected a positive number")
+    for name, size in sizes.items():
+        if size < 1 or size % num_mechanisms:
+            raise ValueError(
+                f"{name} is {size}, expected a positive multiple of num_mechanisms = "
+                f"{num_mechanisms}: every mechanism has an equal share; choose sizes that divide"
+            )
+
+
+def _check_shape(name: str, x: Tensor, width: int) -> None:
+    if x.dim() != 3 or x.size(-1) != width:
+        raise ValueError(
+            f"{name} has shape {tuple(x.shape)}, expected (batch, time, {width})"
+            + ("; add a batch dimension with unsqueeze(0)" if x.dim() == 2 else "")
+        )

@@ -1,0 +1,150 @@
+"""What a layer of independent mechanisms is made of: attention, exchange and norm of each."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.heads.attention import Attention, Inputs, Projected
+from headwise.heads.system import Macs
+from headwise.heads.tim.grouped import (
+    attention_between_groups,
+    grouped_layer_norm,
+    grouped_linear,
+)
+
+
+class MechanismAttention(Attention):
+    """Attention of each mechanism by itself: the heads of a mechanism see its channels only.
+
+    Args:
+        embed_dim, num_heads, kdim, dropout: as in `MultiHeadAttention`, of all mechanisms together;
+            values are as wide as keys.
+        num_mechanisms: divides `embed_dim`, `num_heads` and `kdim`.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        num_mechanisms: int,
+        *,
+        kdim: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(embed_dim, num_heads, kdim=kdim, vdim=kdim, dropout=dropout)
+        n_s, d_mech, d_key = (
+            num_mechanisms,
+            embed_dim // num_mechanisms,
+            self.kdim // num_mechanisms,
+        )
+        self.q_weight = nn.Parameter(torch.empty(n_s, d_mech, d_mech))
+        self.k_weight = nn.Parameter(torch.empty(n_s, d_key, d_mech))
+        self.v_weight = nn.Parameter(torch.empty(n_s, d_key, d_mech))
+        self.out_weight = nn.Parameter(torch.empty(n_s, d_mech, d_mech))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the projections afresh."""
+        for weight in (self.q_weight, self.k_weight, self.v_weight):
+            # As wide as where nn.MultiheadAttention draws the three as one matrix.
+            glorot_uniform(weight, gain=2**-0.5)
+        glorot_uniform(self.out_weight)
+
+    def project(self, inputs: Inputs) -> Projected:
+        q = self._by_head(grouped_linear(inputs.query, self.q_weight))
+        return Projected(q, *self._keys_and_values(inputs))
+
+    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, None]:
+        joined = heads.transpose(1, 2).flatten(2)  # (batch, queries, embed_dim)
+        return grouped_linear(joined, self.out_weight), None
+
+    def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
+        linear = queries * (self.q_weight.numel() + self.out_weight.numel())
+        linear += keys * (self.k_weight.numel() + self.v_weight.numel())
+        return Macs(linear, 2 * queries * keys * self.embed_dim)
+
+    def project_memory(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        k = grouped_linear(inputs.key, self.k_weight)
+        v = grouped_linear(inputs.value, self.v_weight)
+        return self._by_head(k), self._by_head(v)
+
+
+class MechanismExchange(nn.Module):
+    """Attention over the mechanisms of one position, every position by itself.
+
+    Args:
+        num_mechanisms: n_s.
+        mechanism_dim: d_mech, width of a mechanism.
+        num_heads: number of heads.
+        head_dim: width of a head.
+        dropout: probability with which an attention weight is dropped in training.
+    """
+
+    def __init__(
+        self, num_mechanisms: int, mechanism_dim: int, num_heads: int, head_dim: int, dropout: float
+    ) -> None:
+        super().__init__()
+        self.num_mechanisms = num_mechanisms
+        self.num_heads = num_heads
+        self.dropout = dropout
+        inner_dim = num_heads * head_dim
+        self.q_weight = nn.Parameter(torch.empty(num_mechanisms, mechanism_dim, inner_dim))
+        self.k_weight = nn.Parameter(torch.empty(num_mechanisms, mechanism_dim, inner_dim))
+        self.v_weight = nn.Parameter(torch.empty(num_mechanisms, mechanism_dim, inner_dim))
+        self.out_weight = nn.Parameter(torch.empty(num_mechanisms, inner_dim, mechanism_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the projections afresh."""
+        for weight in (self.q_weight, self.k_weight, self.v_weight, self.out_weight):
+            glorot_uniform(weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(batch, time, embed_dim)` to the same."""
+        # The three are so narrow that one product of all takes less time than three.
+        packed = torch.cat([self.q_weight, self.k_weight, self.v_weight], dim=2)
+        by_head = (self.num_mechanisms, 3, self.num_heads, -1)
+        projected = grouped_linear(x, packed).unflatten(-1, by_head)
+        q, k, v = projected.unbind(-3)  # each (batch, time, mechanisms, heads, head_dim)
+        read = attention_between_groups(q, k, v, self.dropout if self.training else 0.0)
+        return grouped_linear(read.flatten(-3), self.out_weight)
+
+    def macs(self, positions: int) -> Macs:
+        """Multiply-accumulates over that many positions."""
+        weights = sum(parameter.numel() for parameter in self.parameters())
+        pairs = self.num_mechanisms**2
+        return Macs(positions * weights, 2 * positions * pairs * self.q_weight.size(-1))
+
+
+class MechanismNorm(nn.Module):
+    """Layer norm of each mechanism by itself.
+
+    Args:
+        num_mechanisms: n_s.
+        mechanism_dim: d_mech, width of a mechanism.
+    """
+
+    def __init__(self, num_mechanisms: int, mechanism_dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_mechanisms, mechanism_dim))
+        self.bias = nn.Parameter(torch.empty(num_mechanisms, mechanism_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Scale by one, shift by nothing."""
+        nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(batch, time, embed_dim)` to the same."""
+        return grouped_layer_norm(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return f"num_mechanisms={self.weight.size(0)}, mechanism_dim={self.weight.size(1)}"
+
+
+def glorot_uniform(weight: Tensor, gain: float = 1.0) -> None:
+    """Each of the maps in `(groups, in, out)` is one of its own, and the bound is that of one."""
+    bound = gain * (6 / (weight.size(1) + weight.size(2))) ** 0.5
+    nn.init.uniform_(weight, -bound, bound)

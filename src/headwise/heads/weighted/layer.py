@@ -1,0 +1,202 @@
+"""The Weighted Transformer: branches of attention, each with the feed-forward behind it."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from headwise.heads.attention import Attention, Inputs, NoPackedWeights
+from headwise.heads.system import Macs, Place, Routing
+from headwise.heads.weighted.ablations import ABLATIONS
+from headwise.heads.weighted.branches import branched_feed_forward, branched_macs
+from headwise.heads.weighted.rule import BranchesOnSimplex
+from headwise.heads.weighted.simplex import random_simplex
+from headwise.heads.words import Words
+
+
+class BranchedAttention(Attention):
+    """Attention and feed-forward in one: a weighted sum of branches, each a head of its own.
+
+    Ahmed et al. 2017, *Weighted Transformer Network for Machine Translation*,
+    https://arxiv.org/abs/1711.02132, equations 5 to 7.
+
+        oᵢ = softmax(q Wᵢ^Q (k Wᵢ^K)ᵀ / √head_dim) v Wᵢ^V
+        y  = Σᵢ αᵢ FFN(κᵢ oᵢ Wᵢ),  FFN(z) = ReLU(z W₁ + b₁) W₂ + b₂
+        κᵢ, αᵢ ≥ 0,  Σᵢ κᵢ = Σᵢ αᵢ = 1
+
+    It takes the place of an attention *and* of the feed-forward behind it, with no residual sum
+    between the two. With one branch and κ = α = 1 it is exactly the one followed by the other.
+
+    κ and α start at random points of the simplex. An optimizer's step leaves it, so that they are
+    to be projected back after each: `headwise.heads.weighted.rule` does so, and headwise's trainer
+    with it. The forward pass takes them as they are.
+
+    Where it stands, we read so: it is an encoder layer by itself; in a decoder layer it follows an
+    ordinary masked self-attention, in place of the attention over the encoder's output and of the
+    feed-forward. The paper says that it adds 192 weights to a model, which are those of 12 such
+    layers with 8 branches. (It says so of its model with 16 branches, and also that the mechanism
+    is masked in the decoder, as the self-attention is; but no feed-forward follows that.)
+
+    Readings: equation 7 gives all branches the same feed-forward (`ffn="shared"`); it costs no
+    more than one, see `headwise.heads.weighted.branches`. `ffn="split"` gives branch i the i-th
+    part of the hidden units for itself, with as many parameters. Wᵢ has no bias, since b₁ could
+    hold all that one would add. The factors κᵢ, near 1/M, make a branch's share of the residual
+    sum small at the start; the paper does not rescale it, and neither do we.
+
+    Args:
+        embed_dim: width of queries and of the output.
+        num_branches: M.
+        ffn_dim: width of the feed-forward's hidden layer.
+        ffn: `"shared"`, or `"split"` for hidden units of each branch's own.
+        head_dim: width of a branch's head; `embed_dim // num_branches` if not given.
+        kdim, vdim, dropout: as in `MultiHeadAttention`.
+        ffn_dropout: probability with which a unit of the hidden layer, summed over the branches,
+            is dropped in training: all branches lose the same units of a shared feed-forward.
+        bias: whether the query, key and value projections have one; the feed-forward always has.
+
+    Shape:
+        As `MultiHeadAttention`. `routing.weights` is α, `(num_branches,)`, the same for all
+        positions.
+
+    Raises:
+        ValueError: sizes that do not fit together; the message names the argument.
+
+    Example:
+        >>> layer = BranchedAttention(embed_dim=32, num_branches=4, ffn_dim=64)
+        >>> out = layer(torch.randn(2, 5, 32))
+        >>> out.output.shape, out.routing.weights.shape
+        (torch.Size([2, 5, 32]), torch.Size([4]))
+    """
+
+    replaces = "feed-forward"
+    routing_parameters = ("kappa", "alpha")
+    rule = BranchesOnSimplex
+    ablations = ABLATIONS
+    words = Words(
+        unit="branch",
+        units="branches",
+        decision="branches",
+        measure="weight",
+        entropy="says how even the weights α are: on the dashed line all branches count alike, "
+        "near 0 a single one is left.",
+        share="is α, a branch's weight in the sum, the same for all positions.",
+        recorded={"kappa": "κ", "alpha": "α"},
+        recorded_meaning="κ, by which a branch scales what it feeds into the feed-forward, and α",
+    )
+    out_proj: ClassVar[Any] = NoPackedWeights()
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_branches: int,
+        ffn_dim: int,
+        *,
+        ffn: Literal["shared", "split"] = "shared",
+        head_dim: int | None = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        dropout: float = 0.0,
+        ffn_dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        for name, size in (("num_branches", num_branches), ("ffn_dim", ffn_dim)):
+            if size < 1:
+                raise ValueError(f"{name} is {size}, expected a positive number")
+        if head_dim is None and embed_dim % num_branches:
+            raise ValueError(
+                f"embed_dim is {embed_dim}, which num_branches = {num_branches} does not divide; "
+                f"choose sizes that divide, or give head_dim"
+            )
+        if ffn not in ("shared", "split"):
+            raise ValueError(f"ffn is {ffn!r}, expected 'shared' or 'split'")
+        if ffn == "split" and ffn_dim % num_branches:
+            raise ValueError(
+                f"ffn_dim is {ffn_dim}, which num_branches = {num_branches} does not divide; "
+                f"choose sizes that divide, or ffn='shared'"
+            )
+        if not 0.0 <= ffn_dropout < 1.0:
+            raise ValueError(f"ffn_dropout is {ffn_dropout}, expected a probability in [0, 1)")
+        super().__init__(embed_dim, num_branches, head_dim, kdim, vdim, dropout)
+        self.num_branches = num_branches
+        self.ffn_dim = ffn_dim
+        self.ffn = ffn
+        self.ffn_dropout = ffn_dropout
+        self.dense_projections(bias)
+        self.branch_output = nn.Parameter(torch.empty(num_branches, self.head_dim, embed_dim))
+        self.kappa = nn.Parameter(torch.empty(num_branches))
+        self.alpha = nn.Parameter(torch.empty(num_branches))
+        self.ffn_up = nn.Linear(embed_dim, ffn_dim)
+        self.ffn_down = nn.Linear(ffn_dim, embed_dim)
+        self.reset_parameters()
+
+    @classmethod
+    def from_plan(cls, place: Place, **options: Any) -> Self:
+        sizes: dict[str, Any] = {"num_branches": place.num_heads, "ffn_dim": place.ffn_dim}
+        sizes |= {"dropout": place.attention_dropout, "ffn_dropout": place.ffn_dropout}
+        return cls(place.embed_dim, **{**sizes, **options})
+
+    @classmethod
+    def read_former_evaluation(cls, given: Mapping[str, Any]) -> tuple[set[str], Any]:
+        known = {"branches", "branches_top_k", "branches_seed"} & given.keys()
+        name = given.get("branches", "learned")
+        if name == "learned":
+            return known, None
+        asked = {"name": name}
+        if given.get("branches_top_k") is not None:
+            asked["top_k"] = given["branches_top_k"]
+        if name == "random":
+            asked["seed"] = given.get("branches_seed", 0)
+        return known, asked
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters afresh: maps by Glorot, κ and α anywhere on the simplex."""
+        self.reset_projections()
+        # Each branch is a map of its own, so Glorot's bound is that of one branch.
+        bound = (6 / (self.embed_dim + self.head_dim)) ** 0.5
+        nn.init.uniform_(self.branch_output, -bound, bound)
+        for linear in (self.ffn_up, self.ffn_down):
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+        for weights in (self.kappa, self.alpha):
+            # from_pretrained has nn.init spare what is loaded, and a point of the simplex is
+            # never zero: only what could be set to zero is drawn.
+            nn.init.zeros_(weights)
+            with torch.no_grad():
+                drawn = random_simplex(self.num_branches).to(weights)
+                weights.copy_(torch.where(weights.any(), weights, drawn))
+
+    def branch_weights(self) -> tuple[Tensor, Tensor]:
+        """The κ and α in use, `(num_branches,)` each."""
+        if self.training or self.ablation is None:
+            return self.kappa, self.alpha
+        kappa, alpha = self.ablation(self.kappa, self.alpha)
+        return kappa, alpha
+
+    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
+        kappa, alpha = self.branch_weights()
+        output = branched_feed_forward(
+            heads,
+            self.branch_output,
+            kappa,
+            alpha,
+            self.ffn_up.weight,
+            self.ffn_up.bias,
+            self.ffn_down.weight,
+            self.ffn_down.bias,
+            split=self.ffn == "split",
+            dropout=self.ffn_dropout if self.training else 0.0,
+        )
+        return output, Routing(alpha)
+
+    def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
+        sizes = (self.num_branches, self.head_dim, self.embed_dim, self.ffn_dim)
+        branches = branched_macs(queries, *sizes, split=self.ffn == "split")
+        return super().macs(queries, keys, is_causal=is_causal) + Macs(branches, 0)
+
+    def extra_repr(self) -> str:
+        return (
+            f"embed_dim={self.embed_dim}, num_branches={self.num_branches}, "
+            f"head_dim={self.head_dim}, ffn_dim={self.ffn_dim}, ffn={self.ffn}"
+        )

@@ -1,0 +1,137 @@
+"""How the Weighted Transformer trains: κ and α on the simplex, at their own rate, frozen in time.
+
+Ahmed et al. 2017, *Weighted Transformer Network for Machine Translation*,
+https://arxiv.org/abs/1711.02132, sections 3 and 4.1.
+
+After each optimizer step κ and α are projected back onto the simplex. They have a learning rate of
+their own, (d/N)^-0.5 · min(s^-0.5, s · 400^-1.5) at step s in a model of N layers, and do not
+change in the last steps, while the rest goes on learning.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from headwise.heads.rule import Moment, Rule, RuleSettings
+from headwise.heads.weighted.simplex import project_to_simplex
+
+
+class BranchSettings(RuleSettings):
+    """How the Weighted Transformer's κ and α learn (section 4.1 of its paper)."""
+
+    learning_rate: float | None = Field(
+        None,
+        gt=0,
+        description="Learning rate of κ and α at the end of their warm-up; by default "
+        "(d/N)^-0.5 · warmup_steps^-0.5.",
+    )
+    warmup_steps: int = Field(
+        400,
+        ge=1,
+        description="How many steps this learning rate rises from zero; then it falls with the "
+        "inverse square root of the step.",
+    )
+    freeze_last: int | None = Field(
+        None,
+        ge=0,
+        description="In how many steps at the end of the training κ and α do not change; by "
+        "default in a sixth of all steps.",
+    )
+
+    def check(self, total_steps: int) -> None:
+        frozen_steps(self, total_steps)
+
+
+class BranchesOnSimplex(Rule):
+    """Keeps κ and α on the simplex, gives them their learning rate, and freezes them at the end."""
+
+    settings_class = BranchSettings
+    former_key = "branches"
+    settings: BranchSettings
+
+    def __init__(self, model: nn.Module, systems: Mapping[str, Any], settings: Any) -> None:
+        super().__init__(model, systems, settings)
+        layers = list(self.systems.values())
+        self.weights = [weights for layer in layers for weights in (layer.kappa, layer.alpha)]
+        depth = getattr(getattr(model, "config", None), "num_hidden_layers", None)
+        self.peak = peak_learning_rate(settings, layers[0].embed_dim, depth or len(layers))
+
+    def own_group(self) -> list[nn.Parameter]:
+        return [weights for weights in self.weights if weights.requires_grad]
+
+    def learning_rate(self, moment: Moment) -> float:
+        frozen = frozen_steps(self.settings, moment.total_steps)
+        factor = learning_rate_factor(
+            moment.step, self.settings.warmup_steps, moment.total_steps, frozen
+        )
+        return self.peak * factor
+
+    def before_update(self, moment: Moment) -> None:
+        if self._is_frozen(moment):
+            # Without gradients they count in no norm to clip, and Adam leaves them as they are.
+            for weights in self.weights:
+                weights.grad = None
+
+    @torch.no_grad()
+    def after_update(self, moment: Moment) -> None:
+        if not self._is_frozen(moment):
+            for weights in self.own_group():
+                weights.copy_(project_to_simplex(weights))
+
+    def record(self) -> dict[str, dict[str, list[float]]]:
+        return {
+            path: {"kappa": layer.kappa.tolist(), "alpha": layer.alpha.tolist()}
+            for path, layer in self.systems.items()
+        }
+
+    def _is_frozen(self, moment: Moment) -> bool:
+        frozen = frozen_steps(self.settings, moment.total_steps)
+        return moment.step >= moment.total_steps - frozen
+
+
+def peak_learning_rate(settings: BranchSettings, embed_dim: int, num_layers: int) -> float:
+    """The learning rate of κ and α at the end of their warm-up.
+
+    >>> round(peak_learning_rate(BranchSettings(), embed_dim=512, num_layers=6), 5)
+    0.00541
+    """
+    if settings.learning_rate is not None:
+        return settings.learning_rate
+    return float((embed_dim / num_layers) ** -0.5 * settings.warmup_steps**-0.5)
+
+
+def learning_rate_factor(step: int, warmup: int, total: int, freeze_last: int) -> float:
+    """What the peak learning rate is multiplied by in a step, counted from 0.
+
+    The paper's (d/N)^-0.5 · min(s^-0.5, s · warmup^-1.5) over its peak (d/N)^-0.5 · warmup^-0.5;
+    zero in the last `freeze_last` steps.
+
+    >>> [learning_rate_factor(s, 4, total=20, freeze_last=3) for s in (0, 3, 15, 16, 17)]
+    [0.25, 1.0, 0.5, 0.48507125007266594, 0.0]
+    """
+    if step >= total - freeze_last:
+        return 0.0
+    step += 1
+    return min((warmup / step) ** 0.5, step / warmup)
+
+
+def frozen_steps(settings: BranchSettings, total: int) -> int:
+    """In how many steps at the end of a training of `total` steps κ and α stay as they are.
+
+    Raises:
+        ValueError: in more steps than there are.
+
+    >>> frozen_steps(BranchSettings(), 60_000)
+    10000
+    """
+    if settings.freeze_last is None:
+        return total // 6
+    if settings.freeze_last > total:
+        raise ValueError(
+            f"freeze_last is {settings.freeze_last}, but the training has {total} steps: give at "
+            f"most that, or leave it out for a sixth of the steps"
+        )
+    return settings.freeze_last

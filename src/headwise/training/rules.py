@@ -1,0 +1,263 @@
+"""The rules of training of all systems in a model, for any training loop.
+
+A system may ask for more than gradient descent on all parameters (`headwise.heads.rule`).
+`training_rules` finds the rules of a model's systems and joins them into one object, which any loop
+can call. headwise's own trainer, the mixin for transformers' Trainer and the callback for Lightning
+do nothing else.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from pydantic import ValidationError
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from headwise.heads.rule import Losses, Moment, Rule, RuleSettings
+from headwise.models.parameters import decayed_parameters
+from headwise.models.plan import rule_name
+from headwise.models.sites import attention_sites
+from headwise.spelling import did_you_mean
+
+Records = dict[str, dict[str, dict[str, list[float]]]]
+
+
+def training_rules(
+    model: nn.Module,
+    total_steps: int,
+    *,
+    steps_per_epoch: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> "TrainingRules":
+    """The rules of training of all systems in a model.
+
+    Args:
+        model: a headwise model, or any module that holds systems; without data-parallel wrapper.
+        total_steps: number of optimizer steps of the training.
+        steps_per_epoch: number of optimizer steps of a pass over the data. A rule that counts
+            epochs counts steps where it is not given.
+        settings: the name of a system to the settings of its rule, a mapping or an object of the
+            rule's `settings_class`. Without settings, those of the paper.
+
+    Returns:
+        An object to call in the loop; it does nothing for systems without a rule.
+
+    Raises:
+        ValueError: settings of a system whose rule the model does not need, or that do not fit.
+
+    Example:
+        >>> import headwise as hw
+        >>> layer = hw.BranchedAttention(embed_dim=8, num_branches=2, ffn_dim=16)
+        >>> rules = training_rules(layer, total_steps=6)
+        >>> optimizer = torch.optim.AdamW(rules.parameter_groups(lr=1e-3))
+        >>> for _ in range(6):
+        ...     x = torch.randn(2, 5, 8)
+        ...     rules.before_step(lambda: layer(x).output.square().mean())
+        ...     with rules.step(optimizer):
+        ...         layer(x).output.square().mean().backward()
+        ...     optimizer.step()
+        ...     rules.after_step()
+        ...     optimizer.zero_grad()
+        >>> round(layer.kappa.sum().item(), 4)
+        1.0
+    """
+    if total_steps < 1:
+        raise ValueError(f"total_steps is {total_steps}, expected a positive number")
+    if steps_per_epoch is not None and steps_per_epoch < 1:
+        raise ValueError(f"steps_per_epoch is {steps_per_epoch}, expected a positive number")
+    rules = TrainingRules(model, settings or {})
+    unused = [name for name in settings or {} if name not in rules.rules]
+    if unused:
+        known = list(rules.rules)
+        raise ValueError(
+            f"settings name {unused[0]!r}, expected one of the systems of the model that have a "
+            f"rule of training: {', '.join(known) or 'none has'}{did_you_mean(unused[0], known)}"
+        )
+    rules.total_steps, rules.steps_per_epoch = total_steps, steps_per_epoch
+    for rule in rules.rules.values():
+        rule.settings.check(total_steps)
+    return rules
+
+
+class TrainingRules:
+    """The rules of a model's systems, joined; `training_rules` makes it.
+
+    Args:
+        model: a module that holds systems.
+        settings: the name of a system to the settings of its rule; what is not given is as in the
+            paper, and what no system of the model needs is passed over.
+
+    Attributes:
+        rules: the rules by the names of the systems that declare them.
+        moment: where in the training the coming step stands.
+        total_steps, steps_per_epoch: see `training_rules`.
+    """
+
+    def __init__(self, model: nn.Module, settings: Mapping[str, Any]) -> None:
+        self.model = model
+        held: dict[type[Rule], dict[str, Any]] = {}
+        names: dict[type[Rule], str] = {}
+        for place in attention_sites(model):
+            rule = place.module.rule
+            if rule is not None:
+                held.setdefault(rule, {})[place.path] = place.module
+                names.setdefault(rule, rule_name(type(place.module)))
+        self.rules: dict[str, Rule] = {}
+        for rule, systems in held.items():
+            name = names[rule]
+            self.rules[name] = rule(model, systems, _settings(name, rule, settings.get(name)))
+            for system in systems.values():
+                system.follows_rule = True
+        self.total_steps = 0
+        self.steps_per_epoch: int | None = None
+        self._steps = 0
+
+    @property
+    def moment(self) -> Moment:
+        epoch = None if self.steps_per_epoch is None else self._steps // self.steps_per_epoch
+        return Moment(self._steps, self.total_steps, epoch)
+
+    @property
+    def leaves_out_gradients(self) -> bool:
+        """Whether a step's backward pass leaves out parameters that require gradients.
+
+        `DistributedDataParallel` then needs `find_unused_parameters=True`.
+        """
+        return any(rule.leaves_out_gradients for rule in self.rules.values())
+
+    def parameter_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+        """Groups of parameters for an optimizer: decayed ones, others, and those of the rules.
+
+        Parameters that a rule moves by itself are in none of them, nor are frozen ones.
+
+        Args:
+            lr: learning rate of all but the rules' own groups.
+            weight_decay: of matrices and embeddings; norms, biases, scalars, and what a system
+                names in `no_decay` take none.
+        """
+        own = {name: rule.own_group() for name, rule in self.rules.items()}
+        apart = {id(p) for rule in self.rules.values() for p in rule.without_optimizer()}
+        apart |= {id(parameter) for group in own.values() for parameter in group}
+        decayed = {id(parameter) for parameter in decayed_parameters(self.model)}
+        others = [p for p in self.model.parameters() if p.requires_grad and id(p) not in apart]
+        groups: list[dict[str, Any]] = [
+            {
+                "params": [p for p in others if id(p) in decayed],
+                "lr": lr,
+                "weight_decay": weight_decay,
+            },
+            {
+                "params": [p for p in others if id(p) not in decayed],
+                "lr": lr,
+                "weight_decay": 0.0,
+            },
+        ]
+        for parameters in own.values():
+            # Their rule sets the learning rate before each update.
+            groups.append({"params": parameters, "lr": lr, "weight_decay": 0.0})
+        return [group for group in groups if group["params"]]
+
+    def before_step(self, loss: Callable[[], Tensor | Iterable[Tensor]]) -> None:
+        """What comes before a step, such as steps of a rule's own; nothing of it is computed yet.
+
+        Args:
+            loss: computes the loss of the coming step's batch; if gradients are accumulated over
+                several batches, gives one loss after the other, whose gradients are summed. It is
+                called only if a rule needs it. With several processes it is the loss of the
+                process's own batch, computed by the model without its data-parallel wrapper; the
+                mean over the processes counts.
+        """
+
+        def losses() -> Iterator[Tensor]:
+            computed = loss()
+            yield from [computed] if isinstance(computed, Tensor) else computed
+
+        self.before(self.moment, losses)
+
+    @contextmanager
+    def step(self, optimizer: Optimizer) -> Iterator[None]:
+        """A context for the forward and backward pass of a step, or of all that it accumulates.
+
+        At its end the optimizer has the learning rates that rules have for their own parameters,
+        whatever a schedule has set, and gradients that must not be used are gone.
+
+        Args:
+            optimizer: made with `parameter_groups`.
+        """
+        with self.around():
+            yield
+        self.before_update(self.moment, optimizer)
+
+    def after_step(self) -> None:
+        """What comes after the optimizer's step, such as a projection."""
+        self.after_update(self.moment)
+        self._steps += 1
+
+    def state_dict(self) -> dict[str, int]:
+        """What a checkpoint has to keep: the number of steps taken."""
+        return {"steps": self._steps}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on where `state_dict` was taken."""
+        self._steps = state["steps"]
+
+    # For trainers, which count steps themselves
+
+    def before(self, moment: Moment, losses: Losses) -> None:
+        """As `before_step`, at a moment that the caller knows."""
+        for rule in self.rules.values():
+            rule.before_step(moment, losses)
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """The context of a forward and backward pass."""
+        with ExitStack() as stack:
+            for rule in self.rules.values():
+                stack.enter_context(rule.around_step())
+            yield
+
+    def before_update(self, moment: Moment, optimizer: Optimizer | None) -> None:
+        """When the gradients of a step are complete."""
+        for rule in self.rules.values():
+            rule.before_update(moment)
+            own = {id(parameter) for parameter in rule.own_group()}
+            for group in optimizer.param_groups if optimizer is not None and own else ():
+                if any(id(parameter) in own for parameter in group["params"]):
+                    group["lr"] = rule.learning_rate(moment)
+
+    def after_update(self, moment: Moment) -> None:
+        """After the optimizer's step, at a moment that the caller knows."""
+        for rule in self.rules.values():
+            rule.after_update(moment)
+
+    def record(self) -> Records:
+        """What the rules follow over the training: name of the system to path to numbers."""
+        records = {name: rule.record() for name, rule in self.rules.items()}
+        return {name: record for name, record in records.items() if record}
+
+    def step_seconds(self, measure: Callable[[], float]) -> float:
+        """How long a step takes on average, other than the optimizer's part.
+
+        Args:
+            measure: runs forward and backward pass of a batch and returns the seconds they took.
+        """
+        with self.around():
+            seconds = measure()
+        return seconds + sum(rule.extra_seconds(measure) for rule in self.rules.values())
+
+
+def _settings(name: str, rule: type[Rule], given: Any) -> RuleSettings:
+    if isinstance(given, rule.settings_class):
+        return given
+    if isinstance(given, RuleSettings):
+        raise ValueError(
+            f"settings of {name} are a {type(given).__name__}, expected a mapping or a "
+            f"{rule.settings_class.__name__}"
+        )
+    try:
+        return rule.settings_class.model_validate({} if given is None else given)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, (name, *problem["loc"])))
+        raise ValueError(f"settings: {where} is {problem['input']!r}: {problem['msg']}") from None

@@ -1,0 +1,119 @@
+"""transformers' Trainer, following the rules of training of the systems in its model."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from headwise.heads.rule import Moment
+from headwise.training.rules import TrainingRules
+
+Batch = dict[str, Any]
+
+
+class RulesMixin:
+    """Makes a Trainer of transformers train every system of its model by its rule.
+
+        class Trainer(headwise.RulesMixin, transformers.Trainer):
+            rule_settings = {"SYSTEM": {...}}   # only what differs from the papers
+
+    The optimizer then gets the groups of `TrainingRules.parameter_groups`, at the learning rate and
+    weight decay of the arguments. A Trainer that was given an optimizer of its own keeps it; make
+    that one with `headwise.training_rules(model, ...).parameter_groups(...)`.
+
+    Attributes:
+        rule_settings: name of a system to the settings of its rule.
+        rules: the rules of the model's systems.
+    """
+
+    rule_settings: Mapping[str, Any] = {}
+    rules: TrainingRules
+
+    # What the mixin finds in the Trainer behind it.
+    model: Any
+    args: Any
+    state: Any
+    optimizer: Any
+    accelerator: Any
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not hasattr(self, "rules"):
+            self.rules = TrainingRules(self.model, self.rule_settings)
+        self._undone: tuple[Sequence[Batch], Any] | None = None
+        if self.rules.rules:
+            self.add_callback(_AfterUpdate(self))  # type: ignore[attr-defined]
+
+    @property
+    def moment(self) -> Moment:
+        """Where in the training the step at hand stands."""
+        state = self.state
+        return Moment(state.global_step, state.max_steps, int(state.epoch or 0))
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        if self.optimizer is None:
+            groups = self.rules.parameter_groups(
+                self.args.learning_rate, weight_decay=self.args.weight_decay
+            )
+            kind, options = self.optimizer_kind()
+            self.optimizer = kind(groups, **options)
+        return self.optimizer
+
+    def optimizer_kind(self) -> tuple[Any, dict[str, Any]]:
+        """The optimizer's class, and its arguments other than the parameters."""
+        kind, options = self.get_optimizer_cls_and_kwargs(  # type: ignore[attr-defined]
+            self.args, self.model
+        )
+        return kind, options
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
+        batches, items = super().get_batch_samples(  # type: ignore[misc]
+            epoch_iterator, num_batches, device
+        )
+        # What comes before the step waits for the first training_step: only by then has a resumed
+        # run its random state back.
+        self._undone = (batches, items)
+        return batches, items
+
+    def training_step(self, model: Any, inputs: Batch, num_items_in_batch: Any = None) -> Tensor:
+        undone, self._undone = self._undone, None
+        if undone is not None:
+            self.rules.before(self.moment, lambda: self._losses(*undone))
+        with self.rules.around():
+            loss = super().training_step(  # type: ignore[misc]
+                model, inputs, num_items_in_batch
+            )
+        if self.accelerator.gradient_state.sync_gradients:
+            self.rules.before_update(self.moment, self.optimizer)
+        return loss
+
+    def _losses(self, batches: Sequence[Batch], items: Any) -> Iterator[Tensor]:
+        """The losses of a step's batches, by the model without data-parallel wrapper."""
+        self.model.train()
+        # As the Trainer itself decides it.
+        is_scaled = getattr(self, "loss_is_scaled_for_ga", None)
+        if is_scaled is None:
+            is_scaled = (
+                self.model_accepts_loss_kwargs and items is not None  # type: ignore[attr-defined]
+            ) or self.compute_loss_func is not None  # type: ignore[attr-defined]
+        for batch in batches:
+            batch = self._prepare_inputs(batch)  # type: ignore[attr-defined]
+            with self.compute_loss_context_manager():  # type: ignore[attr-defined]
+                loss = self.compute_loss(  # type: ignore[attr-defined]
+                    self.model, batch, num_items_in_batch=items
+                )
+            yield loss if is_scaled else loss / len(batches)
+
+
+class _AfterUpdate(TrainerCallback):
+    """Tells the rules when the optimizer has taken its step."""
+
+    def __init__(self, trainer: RulesMixin) -> None:
+        self.trainer = trainer
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self.trainer.rules.after_update(self.trainer.moment)

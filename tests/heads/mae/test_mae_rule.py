@@ -1,0 +1,275 @@
+"""MAE's gates and experts learn in turn: what moves in a G step, in an F step, in neither."""
+
+import copy
+
+import pytest
+import torch
+import toy
+
+from headwise.heads.mae import MixtureOfAttentiveExperts
+from headwise.models.parameters import gate_parameters, other_parameters
+from headwise.heads.mae.rule import (
+    expert_step,
+    gate_step,
+    gate_step_is_due,
+    has_experts,
+    update_gates,
+)
+from headwise.training.settings import GateSettings
+from headwise.training.trainer import Trainer
+
+GATE = ".gate."
+ONE_LAYER = {"encoder_self": "mae"}
+UNIFORM = {"encoder_self": {"system": "mae", "gate": "uniform"}}
+BATCH = {
+    "input_ids": torch.tensor([[5, 6, 2], [7, 8, 2]]),
+    "labels": torch.tensor([[6, 2], [9, 2]]),
+}
+
+
+def settings(**gates):
+    return toy.settings(gates=GateSettings(**gates))
+
+
+def changed(before, after):
+    assert before.keys() == after.keys()
+    return {name for name in before if not torch.equal(before[name], after[name])}
+
+
+# When
+
+
+def test_by_default_every_fifth_epoch_counted_from_the_first_has_g_steps():
+    due = [epoch for epoch in range(12) if gate_step_is_due(GateSettings(), 1000 + epoch, epoch)]
+    assert due == [0, 5, 10]
+
+
+def test_a_period_in_steps_counts_steps():
+    gates = GateSettings(period=3, unit="steps")
+    assert [step for step in range(8) if gate_step_is_due(gates, step, 0)] == [0, 3, 6]
+
+
+def test_joint_training_has_no_g_steps():
+    gates = GateSettings(method="joint", period=1)
+    assert not any(gate_step_is_due(gates, step, step) for step in range(5))
+
+
+def test_epochs_are_counted_in_training(tmp_path):
+    # 5 batches an epoch, 2 of them an optimizer step: 3 steps an epoch.
+    how = settings(period=2).model_copy(update={"gradient_accumulation": 2, "max_steps": 9})
+    steps = toy.watch(tmp_path, toy.model(ONE_LAYER), how).steps
+    kinds = ["".join(kind for kind, *_ in step) for step in steps]
+    assert kinds == ["GF"] * 3 + ["F"] * 3 + ["GF"] * 3
+
+
+def test_steps_are_counted_in_training(tmp_path):
+    steps = toy.watch(tmp_path, toy.model(ONE_LAYER), settings(period=4, unit="steps")).steps
+    kinds = ["".join(kind for kind, *_ in step) for step in steps]
+    assert kinds == ["GF", "F", "F", "F"] * 3
+
+
+# What moves
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_a_g_step_moves_gates_and_an_f_step_everything_else(tmp_path, accumulation):
+    how = settings(period=2, unit="steps").model_copy(
+        update={"gradient_accumulation": accumulation, "max_steps": 4}
+    )
+    trainer = toy.watch(tmp_path, toy.model("mae", dropout=0.1), how)
+    names = {name for name, _ in trainer.model.named_parameters()}
+    gates = {name for name in names if GATE in name}
+    statistics = {name for name, _ in trainer.model.named_buffers() if GATE in name}
+    assert statistics and all(".gate.norm." in name for name in statistics)
+    kinds = []
+    for step in trainer.steps:
+        for kind, before, after in step:
+            kinds.append(kind)
+            moved = changed(before, after)
+            if kind == "G":
+                # The shift of a normalised summary and a key's bias change no softmax.
+                assert moved & names <= gates
+                assert {name for name in gates if "weight" in name} <= moved
+                assert moved - names == statistics
+            else:
+                assert not moved & (gates | statistics)
+                exact = {name for name in names - gates if "k_proj.bias" not in name}
+                tied = {"decoder.embedding.weight", "lm_head.weight"}
+                assert exact <= moved <= (names - gates) | tied
+    assert "".join(kinds) == "GFFGFF"
+
+
+def test_a_g_step_is_gradient_descent_at_the_given_rate_on_the_mixture(tmp_path):
+    network = toy.model("mae", dropout=0.0)
+    for layer in network.modules():
+        if isinstance(layer, MixtureOfAttentiveExperts):
+            layer.gate.dropout = 0.0
+    twin = copy.deepcopy(network)
+    how = settings(learning_rate=0.7).model_copy(update={"gradient_accumulation": 2})
+    trainer = Trainer(network, toy.Reversals(40), toy.Reversals(8), toy.join, how, tmp_path)
+    batches = list(trainer.get_train_dataloader())[:2]
+    items = sum((batch["labels"] != -100).sum() for batch in batches)
+
+    trainer._gate_step(batches, items)
+
+    twin.train()  # outside a turn, MAE mixes all experts
+    loss = sum(twin(**batch, num_items_in_batch=items).token_loss for batch in batches)
+    gates = gate_parameters(twin)
+    gradients = torch.autograd.grad(loss, gates)
+    for moved, start, gradient in zip(gate_parameters(network), gates, gradients, strict=True):
+        torch.testing.assert_close(moved, start - 0.7 * gradient)
+    assert max(float(gradient.abs().max()) for gradient in gradients) > 1e-4
+
+
+def test_gates_have_no_momentum_and_adam_does_not_know_them(tmp_path):
+    network = toy.model("mae")
+    trainer = Trainer(network, toy.Reversals(8), toy.Reversals(8), toy.join, settings(), tmp_path)
+    optimizer = trainer.create_optimizer()
+    known = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    assert known == {id(p) for p in other_parameters(network)}
+    # The same gradient twice moves a gate by the same amount twice.
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    for expected in (-0.5, -1.0):
+        parameter.grad = torch.ones(2)
+        update_gates([parameter], learning_rate=0.5)
+        assert parameter.tolist() == [expected] * 2
+        assert parameter.grad is None
+
+
+def test_g_and_f_step_see_the_same_batches(tmp_path, monkeypatch):
+    seen = []
+    forward = toy.Seq2SeqLM.forward
+
+    def spy(self, *args, **kwargs):
+        if self.training:
+            layer = next(m for m in self.modules() if isinstance(m, MixtureOfAttentiveExperts))
+            seen.append((layer.step, kwargs["labels"].tolist()))
+        return forward(self, *args, **kwargs)
+
+    monkeypatch.setattr(toy.Seq2SeqLM, "forward", spy)
+    how = settings().model_copy(update={"gradient_accumulation": 2, "max_steps": 2})
+    toy.watch(tmp_path, toy.model(ONE_LAYER), how)
+    assert [step for step, _ in seen] == ["gate", "gate", "expert", "expert"] * 2
+    batches = [labels for _, labels in seen]
+    assert batches[0:2] == batches[2:4] != batches[4:6] == batches[6:8]
+
+
+def test_the_last_step_of_an_epoch_may_have_fewer_batches(tmp_path):
+    how = settings().model_copy(update={"gradient_accumulation": 2, "max_steps": 4})
+    trainer = toy.watch(tmp_path, toy.model(ONE_LAYER), how)
+    losses = [r["loss"] for r in trainer.state.log_history if "loss" in r]
+    # Each is a mean per label whatever the number of batches: none is half or twice the others.
+    assert max(losses) < 1.3 * min(losses)
+
+
+def test_uniform_gates_train_by_f_steps_alone(tmp_path, monkeypatch):
+    drawn = []
+    draw = MixtureOfAttentiveExperts.combine.__globals__["draw_expert"]
+
+    def spy(gates, noise):
+        drawn.append(draw(gates, noise))
+        return drawn[-1]
+
+    monkeypatch.setitem(MixtureOfAttentiveExperts.combine.__globals__, "draw_expert", spy)
+    trainer = toy.watch(tmp_path, toy.model(UNIFORM), settings(period=1))
+    assert [[kind for kind, *_ in step] for step in trainer.steps] == [["F"]] * 12
+    assert len(drawn) == 12  # one layer, once a step
+    experts = torch.cat(drawn).flatten(0, 1)
+    assert torch.equal(experts.sum(-1), torch.ones(len(experts)))
+    assert (experts.sum(0) > 0).all()
+
+
+def test_joint_training_moves_gates_and_the_rest_together(tmp_path):
+    how = settings(method="joint", learning_rate=0.5).model_copy(update={"max_steps": 2})
+    trainer = toy.watch(tmp_path, toy.model(ONE_LAYER), how)
+    names = {name for name, _ in trainer.model.named_parameters() if "k_proj.bias" not in name}
+    for step in trainer.steps:
+        ((kind, before, after),) = step
+        assert kind == "F"  # no G step before it
+        moved = changed(before, after)
+        assert {name for name in names if not name.endswith("norm.bias")} <= moved
+        assert any(GATE in name and "running_mean" in name for name in moved)
+
+
+def test_joint_gates_learn_by_the_same_plain_descent(tmp_path):
+    network = toy.model(ONE_LAYER, dropout=0.0)
+    layer = network.encoder.layers[0].self_attention
+    layer.gate.dropout = 0.0
+    twin = copy.deepcopy(network).train()
+    how = settings(method="joint", learning_rate=0.25).model_copy(update={"max_steps": 1})
+    trainer = Trainer(network, toy.Reversals(40), toy.Reversals(8), toy.join, how, tmp_path)
+    batch = next(iter(trainer.get_train_dataloader()))
+    trainer.train()
+    gates = gate_parameters(twin)
+    gradients = torch.autograd.grad(twin(**batch).token_loss, gates)
+    for moved, start, gradient in zip(gate_parameters(network), gates, gradients, strict=True):
+        torch.testing.assert_close(moved, start - 0.25 * gradient)
+
+
+def test_nothing_but_mae_takes_turns(tmp_path):
+    assert has_experts(toy.model(UNIFORM))
+    assert not has_experts(toy.model(toy.PLANS["moa"]))
+    trainer = toy.watch(tmp_path, toy.model(toy.PLANS["moa"]), settings(period=1))
+    assert {kind for step in trainer.steps for kind, *_ in step} == {"F"}
+
+
+# What is put back
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("turn", [gate_step, expert_step])
+def test_afterwards_all_is_as_before(turn, fails):
+    network = toy.model("mae")
+    network.encoder.embedding.weight.requires_grad_(False)  # frozen by the user: stays frozen
+    layers = [m for m in network.modules() if isinstance(m, MixtureOfAttentiveExperts)]
+    layers[0].step = "expert"  # set by the user: stays
+    needs = {name: p.requires_grad for name, p in network.named_parameters()}
+    try:
+        with turn(network):
+            assert {layer.step for layer in layers} == {"gate" if turn is gate_step else "expert"}
+            if turn is gate_step:
+                learning = {name for name, p in network.named_parameters() if p.requires_grad}
+                assert learning == {name for name in needs if GATE in name}
+            if fails:
+                raise RuntimeError
+    except RuntimeError:
+        assert fails
+    assert {name: p.requires_grad for name, p in network.named_parameters()} == needs
+    assert [layer.step for layer in layers] == ["expert", "joint", "joint"]
+
+
+def test_a_g_step_gives_the_gates_parameters():
+    network = toy.model("mae")
+    with gate_step(network) as learning:
+        assert [id(p) for p in learning] == [id(p) for p in gate_parameters(network)]
+
+
+def test_frozen_gates_stay_as_they_are(tmp_path):
+    network = toy.model("mae")
+    frozen, *others = gate_parameters(network)
+    frozen.requires_grad_(False)
+    before = [parameter.clone() for parameter in (frozen, *others)]
+    toy.watch(tmp_path / "one", network, settings(period=1))
+    assert torch.equal(frozen, before[0])
+    assert not torch.equal(others[1], before[2])
+
+    for parameter in others:
+        parameter.requires_grad_(False)
+    trainer = toy.watch(tmp_path / "all", network, settings(period=1))
+    assert {kind for step in trainer.steps for kind, *_ in step} == {"F"}
+
+
+def test_no_turn_outlasts_training(tmp_path):
+    trainer = toy.watch(tmp_path, toy.model("mae"), settings(period=1))
+    layers = [m for m in trainer.model.modules() if isinstance(m, MixtureOfAttentiveExperts)]
+    assert {layer.step for layer in layers} == {"joint"}
+    assert all(parameter.requires_grad for parameter in trainer.model.parameters())
+
+
+def test_an_f_step_gives_gates_no_gradient():
+    network = toy.model("mae").train()
+    with expert_step(network):
+        network(**BATCH).loss.backward()
+    assert all(parameter.grad is None for parameter in gate_parameters(network))
+    # The source's embedding is one with the target's: its gradient comes either way.
+    assert all(parameter.grad is not None for parameter in other_parameters(network))

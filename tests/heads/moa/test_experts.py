@@ -1,0 +1,391 @@
+"""The expert products equal their naive twins, forward and backward, whoever the experts are."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from headwise.ops import experts
+from headwise.heads.moa.experts import ExpertAssignment, assign_experts, expert_combine, expert_project
+from headwise.heads.moa.naive import naive_expert_combine, naive_expert_project
+
+EMBED, HEAD = 6, 4
+
+# name: (number of experts, the choice of each token)
+CHOICES: dict[str, tuple[int, Tensor]] = {
+    "one token, one expert": (1, torch.tensor([[0]])),
+    "one token of many experts": (7, torch.tensor([[5, 2]])),
+    "top 1": (3, torch.tensor([[0], [2], [1], [2], [0]])),
+    "every expert": (3, torch.tensor([[2, 0, 1], [0, 1, 2], [1, 0, 2]])),
+    "all tokens at the first": (4, torch.zeros(9, 1, dtype=torch.long)),
+    "all tokens at the last": (4, torch.full((9, 1), 3)),
+    "idle at both ends": (6, torch.tensor([[1, 4], [4, 1], [1, 4]])),
+    "one token at an expert": (4, torch.tensor([[0, 1], [1, 0], [0, 3]])),
+    "an expert twice": (3, torch.tensor([[1, 1], [0, 1], [2, 2]])),
+    "no tokens": (3, torch.zeros(0, 2, dtype=torch.long)),
+    "32-bit indices": (3, torch.tensor([[1, 2], [0, 1]], dtype=torch.int32)),
+    "many": (11, torch.rand(60, 11, generator=torch.Generator().manual_seed(0)).topk(5).indices),
+}
+each_choice = pytest.mark.parametrize("choice", CHOICES)
+
+
+def leaf(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, dtype=dtype, requires_grad=True)
+
+
+def project_inputs(choice: str) -> tuple[Tensor, Tensor, Tensor, ExpertAssignment]:
+    torch.manual_seed(1)
+    num_experts, indices = CHOICES[choice]
+    x, weight = leaf(len(indices), EMBED), leaf(num_experts, EMBED, HEAD)
+    return x, weight, indices, assign_experts(indices, num_experts)
+
+
+def combine_inputs(choice: str) -> tuple[Tensor, Tensor, Tensor, Tensor, ExpertAssignment]:
+    torch.manual_seed(2)
+    num_experts, indices = CHOICES[choice]
+    heads, weight = leaf(*indices.shape, HEAD), leaf(num_experts, HEAD, EMBED)
+    return heads, weight, leaf(*indices.shape), indices, assign_experts(indices, num_experts)
+
+
+def assert_same(fast: Tensor, naive: Tensor, inputs: tuple[Tensor, ...], **tolerance: float):
+    """Outputs and the gradients of a random projection of them are the same."""
+    torch.testing.assert_close(fast, naive, **tolerance)
+    direction = torch.randn_like(naive)
+    got, wanted = (
+        # Without tokens the naive loop never touches the weights: their gradient is zero.
+        torch.autograd.grad(y, inputs, direction, allow_unused=True, materialize_grads=True)
+        for y in (fast, naive)
+    )
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other, **tolerance)
+
+
+def assert_both_same(choice: str) -> None:
+    x, weight, indices, assignment = project_inputs(choice)
+    fast, naive = expert_project(x, weight, assignment), naive_expert_project(x, weight, indices)
+    if x.numel():
+        assert_same(fast, naive, (x, weight))
+    else:
+        assert fast.shape == naive.shape
+        assert torch.autograd.grad(fast.sum(), weight)[0].count_nonzero() == 0
+
+    heads, weight, scale, indices, assignment = combine_inputs(choice)
+    fast = expert_combine(heads, weight, assignment, scale)
+    naive = naive_expert_combine(heads, weight, indices, scale)
+    if heads.numel():
+        assert_same(fast, naive, (heads, weight, scale))
+    else:
+        assert fast.shape == naive.shape
+        assert torch.autograd.grad(fast.sum(), weight)[0].count_nonzero() == 0
+
+
+@each_choice
+def test_fast_is_naive(choice):
+    assert_both_same(choice)
+
+
+@each_choice
+@pytest.mark.parametrize("block_rows", [1, 7])
+def test_fast_is_naive_across_blocks(choice, block_rows, monkeypatch):
+    monkeypatch.setattr(experts, "_BLOCK_ROWS", block_rows)
+    assert_both_same(choice)
+
+
+def test_naive_is_the_equation():
+    x = torch.tensor([[1.0, 2.0]])
+    weight = torch.tensor([[[1.0], [10.0]], [[100.0], [1000.0]]])
+    indices, scale = torch.tensor([[1, 0]]), torch.tensor([[2.0, 3.0]])
+    heads = naive_expert_project(x, weight, indices)
+    assert heads.tolist() == [[[2100.0], [21.0]]]
+    combined = naive_expert_combine(heads, weight.transpose(1, 2), indices, scale)
+    # 2 · 2100 · (100, 1000) + 3 · 21 · (1, 10)
+    assert combined.tolist() == [[420063.0, 4200630.0]]
+
+
+def test_many_blocks_are_the_dense_product():
+    torch.manual_seed(0)
+    tokens, num_experts, top_k = 700, 9, 4
+    indices = torch.rand(tokens, num_experts).topk(top_k).indices
+    assignment = assign_experts(indices, num_experts)
+    assert tokens * top_k > 2 * experts._BLOCK_ROWS
+    x, w_in, w_out = leaf(tokens, 32), leaf(num_experts, 32, 16), leaf(num_experts, 16, 32)
+    scale = leaf(tokens, top_k)
+    gates = torch.zeros(tokens, num_experts, dtype=torch.float64).scatter(1, indices, scale)
+    dense = torch.einsum("nd,edh,ehf,ne->nf", x, w_in, w_out, gates)
+    fast = expert_combine(expert_project(x, w_in, assignment), w_out, assignment, scale)
+    assert_same(fast, dense, (x, w_in, w_out, scale))
+
+
+@pytest.mark.parametrize("choice", ["idle at both ends", "an expert twice", "top 1"])
+def test_gradients_and_their_gradients(choice):
+    x, weight, _, assignment = project_inputs(choice)
+
+    def project(x, weight):
+        return expert_project(x, weight, assignment)
+
+    assert torch.autograd.gradcheck(project, (x, weight))
+    assert torch.autograd.gradgradcheck(project, (x, weight))
+
+    heads, weight, scale, _, assignment = combine_inputs(choice)
+
+    def combine(heads, weight, scale):
+        return expert_combine(heads, weight, assignment, scale)
+
+    assert torch.autograd.gradcheck(combine, (heads, weight, scale))
+    assert torch.autograd.gradgradcheck(combine, (heads, weight, scale))
+
+
+@pytest.mark.parametrize("frozen", ["input", "weight"])
+def test_what_is_frozen_gets_no_gradient(frozen):
+    x, weight, indices, assignment = project_inputs("many")
+    heads, w_out, scale, _, _ = combine_inputs("many")
+    for tensor in (x, heads) if frozen == "input" else (weight, w_out):
+        tensor.requires_grad_(False)
+    fast = expert_project(x, weight, assignment).square().sum()
+    fast = fast + expert_combine(heads, w_out, assignment, scale).square().sum()
+    naive = naive_expert_project(x, weight, indices).square().sum()
+    naive = naive + naive_expert_combine(heads, w_out, indices, scale).square().sum()
+    assert_same(fast, naive, tuple(t for t in (x, weight, heads, w_out, scale) if t.requires_grad))
+
+
+def test_strided_inputs():
+    num_experts, indices = CHOICES["many"]
+    n, k = indices.shape
+    assignment = assign_experts(indices.t().contiguous().t(), num_experts)
+    x, weight = leaf(EMBED, n), leaf(num_experts, HEAD, EMBED)
+    assert_same(
+        expert_project(x.t(), weight.transpose(1, 2), assignment),
+        naive_expert_project(x.t(), weight.transpose(1, 2), indices),
+        (x, weight),
+    )
+    heads, scale = leaf(k, n, HEAD), leaf(k, n)
+    assert_same(
+        expert_combine(heads.transpose(0, 1), weight, assignment, scale.t()),
+        naive_expert_combine(heads.transpose(0, 1), weight, indices, scale.t()),
+        (heads, weight, scale),
+    )
+
+
+def test_gradients_of_weights_have_their_layout():
+    # Autograd would copy them once more otherwise.
+    x, weight, _, assignment = project_inputs("many")
+    assert torch.autograd.grad(expert_project(x, weight, assignment).sum(), weight)[
+        0
+    ].is_contiguous()
+    heads, weight, scale, _, assignment = combine_inputs("many")
+    combined = expert_combine(heads, weight, assignment, scale)
+    assert torch.autograd.grad(combined.sum(), weight)[0].is_contiguous()
+
+
+def test_gathered_tokens_are_not_kept_for_backward():
+    x, weight, indices, assignment = project_inputs("many")
+    heads, w_out, scale, _, _ = combine_inputs("many")
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: saved.append(t.numel()) or t, lambda t: t
+    ):
+        expert_project(x, weight, assignment)
+        expert_combine(heads, w_out, assignment, scale)
+    assert saved and max(saved) < indices.numel() * EMBED
+
+
+def forward_both(x, w_in, w_out, scale, indices, num_experts):
+    assignment = assign_experts(indices, num_experts)
+    heads = expert_project(x, w_in, assignment).tanh()
+    return expert_combine(heads, w_out, assignment, scale)
+
+
+def both_inputs(choice: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    torch.manual_seed(3)
+    num_experts, indices = CHOICES[choice]
+    return (
+        leaf(len(indices), EMBED, dtype=dtype),
+        leaf(num_experts, EMBED, HEAD, dtype=dtype),
+        leaf(num_experts, HEAD, EMBED, dtype=dtype),
+        leaf(*indices.shape, dtype=dtype),
+    )
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compile_keeps_one_graph(dynamic):
+    torch._dynamo.reset()
+    compiled = torch.compile(forward_both, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for choice in ("many", "idle at both ends", "top 1"):
+        inputs = both_inputs(choice, torch.float64)
+        num_experts, indices = CHOICES[choice]
+        assert_same(
+            compiled(*inputs, indices, num_experts),
+            forward_both(*inputs, indices, num_experts),
+            inputs,
+        )
+
+
+@pytest.mark.parametrize("choice", ["many", "idle at both ends"])
+def test_operators_are_declared_right(choice):
+    x, weight, _, (indices, *plan) = project_inputs(choice)
+    rows = leaf(indices.numel(), HEAD)
+    back = leaf(len(weight), HEAD, EMBED)
+    torch.library.opcheck(torch.ops.headwise.expert_gather, (x, weight, *plan))
+    torch.library.opcheck(torch.ops.headwise.expert_scatter, (rows, back, *plan, len(x)))
+    for rows_first in (False, True):
+        torch.library.opcheck(torch.ops.headwise.expert_outer, (x, rows, *plan, rows_first))
+
+
+@pytest.mark.parametrize("backward_inside", [False, True])
+def test_autocast_works_in_bfloat16(backward_inside):
+    num_experts, indices = CHOICES["many"]
+    inputs = both_inputs("many", torch.float32)
+    x, w_in, w_out, scale = inputs
+    with torch.autocast("cpu", torch.bfloat16):
+        output = forward_both(*inputs, indices, num_experts)
+        if backward_inside:
+            output.float().square().sum().backward()
+    if not backward_inside:
+        output.float().square().sum().backward()
+    assert output.dtype == torch.bfloat16
+    assert all(t.grad.dtype == torch.float32 for t in inputs)
+
+    # The same, cast by hand
+    cast = [t.detach().bfloat16().requires_grad_() for t in (x, w_in, w_out)]
+    by_hand = forward_both(*cast, scale.detach(), indices, num_experts)
+    torch.testing.assert_close(output, by_hand, rtol=0, atol=0)
+    by_hand.float().square().sum().backward()
+    for one, other in zip(inputs, cast, strict=False):
+        torch.testing.assert_close(one.grad, other.grad.float(), rtol=0, atol=0)
+
+    exact = forward_both(*inputs, indices, num_experts)
+    assert not torch.equal(output.float(), exact)
+    assert (output - exact).norm() < 0.02 * exact.norm()
+
+
+def test_autocast_leaves_float64():
+    num_experts, indices = CHOICES["many"]
+    inputs = both_inputs("many", torch.float64)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert forward_both(*inputs, indices, num_experts).dtype == torch.float64
+
+
+def test_bfloat16_sums_experts_in_float32(monkeypatch):
+    monkeypatch.setattr(experts, "_BLOCK_ROWS", 1)
+    top_k = 8
+    heads = torch.ones(1, top_k, 1, dtype=torch.bfloat16)
+    heads[0, 0] = 256
+    assignment = assign_experts(torch.arange(top_k)[None], top_k)
+    weight = torch.ones(top_k, 1, 1, dtype=torch.bfloat16)
+    # bfloat16 has no numbers between 256 and 258: added one by one, the ones would vanish.
+    assert expert_combine(heads, weight, assignment, torch.ones(1, top_k)).item() == 264
+
+
+def test_scale_keeps_its_own_dtype():
+    heads, weight, scale, _, assignment = combine_inputs("many")
+    out = expert_combine(heads.bfloat16(), weight.bfloat16(), assignment, scale.float())
+    assert out.dtype == torch.bfloat16
+
+
+@pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="this PyTorch has no grouped_mm")
+@pytest.mark.parametrize("choice", [c for c in CHOICES if c != "no tokens"])
+def test_grouped_products(choice, monkeypatch):
+    # The kernel runs on CUDA in bfloat16; PyTorch's slow version of it runs anywhere.
+    torch.manual_seed(4)
+    num_experts, indices = CHOICES[choice]
+    assignment = assign_experts(indices, num_experts)
+    single = torch.float32
+    x, heads = leaf(len(indices), 16, dtype=single), leaf(*indices.shape, 8, dtype=single)
+    w_in, w_out = leaf(num_experts, 16, 8, dtype=single), leaf(num_experts, 8, 16, dtype=single)
+    scale = leaf(*indices.shape, dtype=single)
+    monkeypatch.setattr(experts, "_can_group", lambda a, b: True)
+    tolerance = {"rtol": 1e-4, "atol": 1e-4}
+    assert_same(
+        expert_project(x, w_in, assignment),
+        naive_expert_project(x, w_in, indices),
+        (x, w_in),
+        **tolerance,
+    )
+    assert_same(
+        expert_combine(heads, w_out, assignment, scale),
+        naive_expert_combine(heads, w_out, indices, scale),
+        (heads, w_out, scale),
+        **tolerance,
+    )
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_cuda(dtype):
+    torch.manual_seed(5)
+    num_experts, indices = CHOICES["many"]
+    inputs = [leaf(len(indices), 64), leaf(num_experts, 64, 32), leaf(num_experts, 32, 64)]
+    inputs.append(leaf(*indices.shape))
+    exact = forward_both(*inputs, indices, num_experts)
+    wanted = torch.autograd.grad(exact.square().sum(), inputs)
+    there = [t.detach().to("cuda", dtype).requires_grad_() for t in inputs]
+    output = forward_both(*there, indices.cuda(), num_experts)
+    got = torch.autograd.grad(output.double().square().sum(), there)
+    bound = 1e-3 if dtype == torch.float32 else 5e-2
+    for one, other in zip((output, *got), (exact, *wanted), strict=True):
+        assert (one.double().cpu() - other).norm() < bound * other.norm()
+
+
+def test_flops_are_counted():
+    num_experts, indices = CHOICES["many"]
+    inputs = both_inputs("many", torch.float32)
+    with FlopCounterMode(display=False) as counter:
+        forward_both(*inputs, indices, num_experts).sum().backward()
+    # Two products forward; backward, two for each of them.
+    assert counter.get_total_flops() == 6 * 2 * indices.numel() * EMBED * HEAD
+
+
+def test_assignment_is_sorted_by_expert():
+    assignment = assign_experts(torch.tensor([[3, 0], [0, 1], [3, 1]]), num_experts=5)
+    assert assignment.order.tolist() == [1, 2, 3, 5, 0, 4]
+    assert assignment.token.tolist() == [0, 1, 1, 2, 0, 2]
+    assert assignment.ends.tolist() == [2, 4, 4, 6, 6]
+
+
+@pytest.mark.parametrize(
+    ("indices", "num_experts", "message"),
+    [
+        (torch.zeros(3, 2, dtype=torch.long), 0, "num_experts must be at least 1, got 0"),
+        (torch.zeros(3, dtype=torch.long), 2, r"shape \(tokens, top_k\), got torch.int64 .*\(3,\)"),
+        (torch.zeros(3, 2), 2, "indices must be integers .* got torch.float32"),
+        (torch.zeros(3, 2, dtype=torch.bool), 2, "indices must be integers .* got torch.bool"),
+        (torch.tensor([[0, 4]]), 4, r"\[0, 4\), got values from 0 to 4"),
+        (torch.tensor([[-1, 2]]), 4, r"\[0, 4\), got values from -1 to 2"),
+    ],
+)
+def test_assignment_errors(indices, num_experts, message):
+    with pytest.raises(ValueError, match=message):
+        assign_experts(indices, num_experts)
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "message"),
+    [
+        ((3, 6, 1), (4, 6, 5), r"x must have the shape \(3, 6\), got \(3, 6, 1\)"),
+        ((2, 6), (4, 6, 5), r"x must have the shape \(3, 6\), got \(2, 6\)"),
+        ((3, 7), (4, 6, 5), r"x must have the shape \(3, 6\), got \(3, 7\)"),
+        ((3, 6), (5, 6, 5), r"weight must have the shape \(4, 6, any\), got \(5, 6, 5\)"),
+        ((3, 6), (6, 5), r"weight must have the shape \(4, 6, any\), got \(6, 5\)"),
+    ],
+)
+def test_project_errors(x, weight, message):
+    assignment = assign_experts(torch.tensor([[0, 1], [2, 3], [1, 0]]), num_experts=4)
+    with pytest.raises(ValueError, match=message):
+        expert_project(torch.zeros(x), torch.zeros(weight), assignment)
+
+
+@pytest.mark.parametrize(
+    ("heads", "weight", "scale", "message"),
+    [
+        ((3, 6), (4, 6, 5), (3, 2), r"heads must have the shape \(3, 2, 6\), got \(3, 6\)"),
+        ((3, 1, 6), (4, 6, 5), (3, 2), r"heads must have the shape \(3, 2, 6\), got \(3, 1, 6\)"),
+        ((3, 2, 6), (3, 6, 5), (3, 2), r"weight must have the shape \(4, 6, any\)"),
+        ((3, 2, 6), (4, 6), (3, 2), r"weight must have the shape \(4, 6, any\), got \(4, 6\)"),
+        ((3, 2, 6), (4, 6, 5), (3, 1), r"scale must have the shape \(3, 2\), got \(3, 1\)"),
+    ],
+)
+def test_combine_errors(heads, weight, scale, message):
+    assignment = assign_experts(torch.tensor([[0, 1], [2, 3], [1, 0]]), num_experts=4)
+    with pytest.raises(ValueError, match=message):
+        expert_combine(torch.zeros(heads), torch.zeros(weight), assignment, torch.zeros(scale))

@@ -1,0 +1,195 @@
+"""Branches through a feed-forward: fast forms against naive twins, forward and backward."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from headwise.ops import branches
+from headwise.heads.weighted.branches import branched_feed_forward, branched_macs, weighted_relu
+from headwise.heads.weighted.naive import naive_branched_feed_forward, naive_weighted_relu
+
+# batch, branches, time, head_dim, embed_dim, ffn_dim
+SIZES = {
+    "few tokens, not folded": (1, 4, 2, 3, 12, 16),
+    "many tokens, folded": (3, 4, 20, 3, 12, 16),
+    "one token": (1, 2, 1, 4, 8, 6),
+    "one branch": (2, 1, 5, 6, 6, 10),
+    "heads wider than the model": (2, 3, 9, 7, 5, 6),
+    "no token": (0, 2, 3, 4, 8, 6),
+}
+
+
+def arguments(batch, count, time, head_dim, embed_dim, ffn_dim, dtype=torch.float64):
+    """heads, W, κ, α, W₁, b₁, W₂, b₂; κ and α of either sign."""
+    shapes = [(batch, count, time, head_dim), (count, head_dim, embed_dim), (count,), (count,)]
+    shapes += [(ffn_dim, embed_dim), (ffn_dim,), (embed_dim, ffn_dim), (embed_dim,)]
+    return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
+
+
+def assert_same(fast, naive, leaves, tolerance=1e-9):
+    torch.testing.assert_close(fast, naive, rtol=tolerance, atol=tolerance)
+    direction = torch.randn_like(naive)
+    got, expected = (torch.autograd.grad((y * direction).sum(), leaves) for y in (fast, naive))
+    for mine, theirs in zip(got, expected, strict=True):
+        assert mine.dtype == theirs.dtype
+        torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
+
+
+@pytest.fixture(params=[1, 100, 2**24], ids=lambda units: f"{units} units at once")
+def chunks(request, monkeypatch):
+    monkeypatch.setattr(branches, "_HIDDEN_UNITS", request.param)
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("name", SIZES)
+def test_all_forms_equal_the_equation(name, split, chunks):
+    args = arguments(*SIZES[name])
+    fast = branched_feed_forward(*args, split=split)
+    naive = naive_branched_feed_forward(*args, split=split)
+    assert_same(fast, naive, args)
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("folds", [False, True])
+def test_folding_changes_nothing(monkeypatch, folds, split):
+    monkeypatch.setattr(branches, "_folded_macs", lambda *_: 0 if folds else 2)
+    monkeypatch.setattr(branches, "_unfolded_macs", lambda *_: 1)
+    args = arguments(2, 4, 6, 3, 12, 16)
+    fast = branched_feed_forward(*args, split=split)
+    assert_same(fast, naive_branched_feed_forward(*args, split=split), args)
+
+
+@pytest.mark.parametrize("sizes", [(7, 3, 4, 6), (1, 1, 1, 1), (9, 2, 5, 3)], ids=str)
+def test_weighted_relu_equals_its_naive_twin(sizes, chunks):
+    rows, count, head_dim, ffn_dim = sizes
+    shapes = [(rows, count, head_dim), (count, head_dim, ffn_dim), (ffn_dim,), (count,)]
+    args = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    assert_same(weighted_relu(*args), naive_weighted_relu(*args), args)
+    assert torch.autograd.gradcheck(weighted_relu, args)
+
+
+def test_rows_that_do_not_lie_together():
+    heads = torch.randn(2, 3, 5, 4, dtype=torch.float64, requires_grad=True)
+    rest = arguments(2, 3, 5, 4, 8, 6)[1:]
+    for x in (heads, heads.transpose(1, 2).contiguous().transpose(1, 2), heads[:, :, ::2]):
+        fast = branched_feed_forward(x, *rest)
+        assert_same(fast, naive_branched_feed_forward(x, *rest), [heads, *rest])
+
+
+def test_at_a_tie_the_relu_passes_nothing():
+    """As PyTorch's: the gradient at 0 is 0. With κ and b₁ zero every hidden unit is a tie."""
+    args = arguments(2, 3, 30, 4, 8, 6)
+    with torch.no_grad():
+        args[2].zero_()
+        args[5].zero_()
+    assert_same(branched_feed_forward(*args), naive_branched_feed_forward(*args), args)
+    kappa, up_bias = torch.autograd.grad(branched_feed_forward(*args).sum(), [args[2], args[5]])
+    assert not kappa.any() and not up_bias.any()
+
+
+def test_only_some_need_gradients():
+    args = arguments(2, 3, 30, 4, 8, 6)
+    args[2].requires_grad_(False)
+    args[3].requires_grad_(False)
+    leaves = [x for x in args if x.requires_grad]
+    assert_same(branched_feed_forward(*args), naive_branched_feed_forward(*args), leaves)
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("time", [2, 40])
+def test_the_compiler_gets_the_same_as_plain_operations(time, split):
+    torch.compiler.reset()
+    args = arguments(2, 4, time, 3, 12, 16)
+    compiled = torch.compile(branched_feed_forward, fullgraph=True, backend="aot_eager")
+    assert_same(compiled(*args, split=split), branched_feed_forward(*args, split=split), args)
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("time", [2, 60])
+def test_autocast_computes_in_bf16_and_gives_gradients_as_parameters_are(time, split):
+    args = arguments(2, 4, time, 8, 32, 64, dtype=torch.float32)
+    expected = naive_branched_feed_forward(*args, split=split)
+    with torch.autocast("cpu", torch.bfloat16):
+        fast = branched_feed_forward(*args, split=split)
+        # The backward pass runs within autocast too, where a training loop does so.
+        got = torch.autograd.grad(fast.float().square().sum(), args)
+    assert fast.dtype == torch.bfloat16
+    assert (fast - expected).norm() < 0.03 * expected.norm()
+    theirs = torch.autograd.grad(expected.square().sum(), args)
+    for mine, exact in zip(got, theirs, strict=True):
+        assert mine.dtype == torch.float32
+        assert (mine - exact).norm() < 0.05 * exact.norm()
+
+
+def test_dropout_drops_units_of_the_sum_for_all_branches_at_once():
+    """With W₂ = 1, b₂ = 0 the output is the hidden layer: a unit is whole (doubled), or zero."""
+    args = arguments(2, 3, 40, 4, 8, 8)
+    args[6], args[7] = torch.eye(8, dtype=torch.float64), torch.zeros(8, dtype=torch.float64)
+    whole, dropped = branched_feed_forward(*args), branched_feed_forward(*args, dropout=0.5)
+    kept = dropped != 0
+    torch.testing.assert_close(dropped[kept], 2 * whole[kept])
+    assert 0.4 < kept.double().mean() / (whole != 0).double().mean() < 0.6
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("name", SIZES)
+def test_macs_are_those_that_are_made(name, split):
+    batch, count, time, head_dim, embed_dim, ffn_dim = SIZES[name]
+    args = arguments(*SIZES[name])
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        branched_feed_forward(*args, split=split)
+    tokens = batch * time
+    expected = branched_macs(tokens, count, head_dim, embed_dim, ffn_dim, split=split)
+    made = counter.get_total_flops() // 2
+    assert made >= expected
+    # The sum over the branches as a product with α, where it is made so.
+    assert made - expected in (0, tokens * count * ffn_dim)
+
+
+def test_folding_pays_where_there_are_many_tokens():
+    """In the paper's size, from 71 tokens on: of the cost of one feed-forward, not of eight."""
+    sizes = (8, 64, 512, 2048)
+    feed_forward = 2 * 512 * 2048
+    assert branched_macs(2048, *sizes) == 2048 * (512 * 512 + feed_forward)
+    assert branched_macs(1, *sizes) == 512 * 512 + 8 * 512 * 2048 + 512 * 2048
+    assert branched_macs(2048, *sizes, split=True) < 2048 * feed_forward
+
+    def per_token(tokens):
+        return branched_macs(tokens, *sizes) / tokens
+
+    assert per_token(70) == per_token(1) > per_token(71) > per_token(72)
+
+
+def test_hidden_layers_of_the_branches_are_not_kept(monkeypatch):
+    """Between the passes nothing of (tokens, branches, ffn_dim) is alive, and in them a part."""
+    monkeypatch.setattr(branches, "_HIDDEN_UNITS", 1000)
+    sizes = []
+    args = arguments(4, 4, 16, 3, 12, 64)
+    real = torch.baddbmm
+
+    def noted(*operands, **options):
+        out = real(*operands, **options)
+        sizes.append(out.numel())
+        return out
+
+    monkeypatch.setattr(torch, "baddbmm", noted)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda x: (kept.append(x.numel()), x)[1], lambda x: x
+    ):
+        out = branched_feed_forward(*args)
+    out.sum().backward()
+    assert max(sizes) <= 1000 and len(sizes) > 2
+    assert max(kept) <= 4 * 16 * 64  # tokens times ffn_dim: what one feed-forward keeps
+
+
+def test_one_branch_of_weight_one_is_the_feed_forward():
+    args = arguments(2, 1, 9, 6, 12, 16)
+    with torch.no_grad():
+        args[2].fill_(1)
+        args[3].fill_(1)
+    heads, w, _, _, *ffn = args
+    z = heads[:, 0] @ w[0]
+    expected = F.linear(F.relu(F.linear(z, *ffn[:2])), *ffn[2:])
+    torch.testing.assert_close(branched_feed_forward(*args), expected, rtol=1e-12, atol=1e-12)

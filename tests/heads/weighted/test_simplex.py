@@ -1,0 +1,89 @@
+"""The projection onto the simplex against its naive twin and against what defines it."""
+
+import pytest
+import torch
+
+from headwise.heads.weighted.naive import naive_project_to_simplex
+from headwise.heads.weighted.simplex import project_to_simplex, random_simplex
+
+
+@pytest.mark.parametrize("entries", [1, 2, 3, 8, 33])
+@pytest.mark.parametrize("scale", [0.01, 1.0, 50.0])
+def test_it_equals_its_naive_twin_forward_and_backward(entries, scale):
+    x = (scale * torch.randn(entries, dtype=torch.float64)).requires_grad_()
+    fast, naive = project_to_simplex(x), naive_project_to_simplex(x)
+    torch.testing.assert_close(fast, naive, rtol=1e-12, atol=1e-12)
+    direction = torch.randn_like(x)
+    got, expected = (torch.autograd.grad(p @ direction, x)[0] for p in (fast, naive))
+    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 3), (2, 3, 6), (3, 1), (0, 4)])
+def test_leading_dimensions_are_projected_by_themselves(shape):
+    x = 2 * torch.randn(shape, dtype=torch.float64)
+    projected = project_to_simplex(x)
+    assert projected.shape == x.shape
+    for row, expected in zip(*(y.reshape(-1, shape[-1]) for y in (projected, x)), strict=True):
+        torch.testing.assert_close(row, naive_project_to_simplex(expected))
+
+
+def test_no_point_of_the_simplex_is_nearer():
+    x = torch.randn(200, 5, dtype=torch.float64)
+    projected = project_to_simplex(x)
+    torch.testing.assert_close(projected.sum(-1), torch.ones(200, dtype=torch.float64))
+    assert (projected >= 0).all()
+    others = torch.stack([random_simplex(5) for _ in range(300)]).double()
+    distances = (others - x.unsqueeze(1)).norm(dim=-1).amin(-1)
+    assert ((projected - x).norm(dim=-1) <= distances).all()
+
+
+def test_points_of_the_simplex_stay():
+    points = torch.stack([random_simplex(6) for _ in range(50)])
+    torch.testing.assert_close(project_to_simplex(points), points)
+    corners = torch.eye(4)
+    assert torch.equal(project_to_simplex(corners), corners)
+
+
+def test_equal_entries_share_equally():
+    for value in (-3.0, 0.0, 0.25, 7.0):
+        torch.testing.assert_close(
+            project_to_simplex(torch.full((4,), value)), torch.full((4,), 0.25)
+        )
+
+
+@pytest.mark.parametrize("large", [1e6, 1e30, -1e30])
+def test_numbers_that_swallow_a_one(large):
+    projected = project_to_simplex(torch.tensor([large, 0.0, large]))
+    expected = [0.5, 0.0, 0.5] if large > 0 else [0.0, 1.0, 0.0]
+    assert projected.tolist() == expected
+
+
+def test_nan_stays_nan():
+    assert project_to_simplex(torch.tensor([float("nan"), 0.5])).isnan().all()
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0)])
+def test_without_entries_there_is_no_simplex(shape):
+    with pytest.raises(ValueError, match=r"x has shape .*expected \(\.\.\., entries\)"):
+        project_to_simplex(torch.zeros(shape))
+
+
+def test_random_points_are_spread_evenly():
+    """Dirichlet(1, 1, 1): mean 1/3, variance 1/18, and each entry above ½ a quarter of the time."""
+    generator = torch.Generator().manual_seed(0)
+    points = torch.stack([random_simplex(3, generator=generator) for _ in range(4000)])
+    torch.testing.assert_close(points.sum(-1), torch.ones(4000))
+    assert (points >= 0).all()
+    torch.testing.assert_close(points.mean(0), torch.full((3,), 1 / 3), rtol=0, atol=0.02)
+    torch.testing.assert_close(points.var(0), torch.full((3,), 1 / 18), rtol=0.1, atol=0)
+    torch.testing.assert_close(
+        (points > 0.5).float().mean(0), torch.full((3,), 0.25), rtol=0, atol=0.03
+    )
+
+
+def test_the_generator_decides():
+    first, second = (
+        random_simplex(4, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1)
+    )
+    assert torch.equal(first, second)
+    assert not torch.equal(first, random_simplex(4, generator=torch.Generator().manual_seed(2)))

@@ -1,0 +1,318 @@
+"""κ and α while training: on the simplex, by their own schedule, frozen at the end, recorded.
+
+Run by `torchrun`, this file trains once and writes what it saw to the file named on the command
+line, for the comparison with a single process.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import toy
+from pydantic import ValidationError
+from torch import nn
+
+from headwise.heads.weighted import BranchedAttention
+from headwise.heads.weighted.simplex import project_to_simplex
+from headwise.heads.weighted.rule import (
+    branch_parameters,
+    branch_weights,
+    branched_attentions,
+    frozen_steps,
+    peak_learning_rate,
+    project_branches,
+)
+from headwise.training.run import Interrupted
+from headwise.training.schedule import branch_learning_rate_factor
+from headwise.training.settings import BranchSettings
+from headwise.training.trainer import Trainer
+
+SYSTEM = "headwise.heads.weighted:BranchedAttention"
+PLAN = {"encoder_self": {"system": SYSTEM}, "decoder_cross": {"system": SYSTEM, "ffn": "split"}}
+PATHS = ["encoder.layers.0.self_attention", "decoder.layers.0.cross_attention"]
+STEPS = 12
+
+
+def model(**options):
+    return toy.model(PLAN, **options)
+
+
+def settings(**options):
+    """κ and α learn fast enough to reach the edge of the simplex; the last 3 steps are frozen."""
+    branches = {"learning_rate": 0.3, "warmup_steps": 2, "freeze_last": 3}
+    branches |= options.pop("branches", {})
+    return toy.settings(branches=branches, **{"final_model": "last", **options})
+
+
+def courses(run):
+    """Records of κ and α: step to weights by path."""
+    return {record["step"]: record["branches"] for record in run if "branches" in record}
+
+
+def points(record):
+    """All κ and α of a record."""
+    return torch.tensor([w[kind] for w in record.values() for kind in ("kappa", "alpha")])
+
+
+def assert_on_simplex(weights):
+    assert (weights >= 0).all()
+    torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+
+
+def test_finding_them():
+    network = model()
+    assert list(branched_attentions(network)) == PATHS
+    assert [p.shape for p in branch_parameters(network)] == [(4,)] * 4
+    assert not branched_attentions(toy.model())
+    assert not branch_parameters(toy.model())
+
+
+def test_projecting_moves_each_to_the_nearest_point():
+    layers = nn.ModuleList(BranchedAttention(8, 4, 16) for _ in range(2))
+    with torch.no_grad():
+        for parameter in layers.parameters():
+            parameter.normal_()
+    before = {name: tensor.clone() for name, tensor in layers.state_dict().items()}
+    layers[1].kappa.requires_grad_(False)
+    project_branches(layers)
+    for name, tensor in layers.state_dict().items():
+        moves = name.endswith(("kappa", "alpha")) and name != "1.kappa"
+        expected = project_to_simplex(before[name]) if moves else before[name]
+        assert torch.equal(tensor, expected), name
+        assert moves != torch.equal(tensor, before[name])
+
+
+def test_the_papers_learning_rate():
+    """(d/N)^-0.5 · min(s^-0.5, s · 400^-1.5), steps from 1; nothing in the last sixth."""
+    how, d, layers, total = BranchSettings(), 512, 6, 60_000
+    peak, frozen = peak_learning_rate(how, d, layers), frozen_steps(how, total)
+    assert frozen == 10_000
+    for step in (1, 2, 399, 400, 401, 5_000, 50_000):
+        expected = (d / layers) ** -0.5 * min(step**-0.5, step * 400**-1.5)
+        factor = branch_learning_rate_factor(step - 1, 400, total, frozen)
+        assert peak * factor == pytest.approx(expected, rel=1e-12)
+    for step in (50_001, 60_000):
+        assert branch_learning_rate_factor(step - 1, 400, total, frozen) == 0.0
+
+
+def test_settings_override_the_paper():
+    how = BranchSettings(learning_rate=0.5, freeze_last=0)
+    assert peak_learning_rate(how, 512, 6) == 0.5
+    assert frozen_steps(how, 100) == 0
+    assert branch_learning_rate_factor(99, 400, 100, 0) > 0
+
+
+def test_more_frozen_steps_than_there_are():
+    with pytest.raises(ValidationError, match=r"branches.freeze_last is 13, but max_steps is 12"):
+        toy.settings(branches={"freeze_last": 13})
+    with pytest.raises(ValueError, match=r"branches.freeze_last is 13, but the run has 12 steps"):
+        frozen_steps(BranchSettings(freeze_last=13), 12)
+    assert toy.settings(branches={"freeze_last": 12}).branches.freeze_last == 12
+
+
+def test_a_run_of_epochs_finds_it_at_its_start(tmp_path):
+    how = settings(max_steps=None, epochs=1, branches={"freeze_last": 6})
+    with pytest.raises(ValueError, match="the run has 5 steps"):
+        toy.train(tmp_path, model(), how)
+
+
+def test_the_optimizer_has_a_group_of_them_alone(tmp_path):
+    network = model()
+    data = (toy.Reversals(40), toy.Reversals(8, seed=1))
+    how = settings(weight_decay=0.1, schedule="constant", learning_rate=0.01, warmup_steps=0)
+    trainer = Trainer(network, *data, toy.join, how, tmp_path, console=toy.quiet())
+    optimizer = trainer.create_optimizer()
+    scheduler = trainer.create_scheduler(STEPS, optimizer)
+    *others, own = optimizer.param_groups
+    assert {id(p) for p in own["params"]} == {id(p) for p in branch_parameters(network)}
+    assert own["weight_decay"] == 0.0
+    assert not {id(p) for g in others for p in g["params"]} & {id(p) for p in own["params"]}
+    rates = []
+    for _ in range(STEPS):
+        *rest, rate = scheduler.get_last_lr()
+        assert rest == [0.01] * len(others)
+        rates.append(rate)
+        optimizer.step()
+        scheduler.step()
+    expected = [0.3 * min((2 / s) ** 0.5, s / 2) if s <= 9 else 0.0 for s in range(1, 13)]
+    assert rates == pytest.approx(expected)
+
+
+def test_a_model_without_them_has_no_such_group_and_no_such_records(tmp_path):
+    trainer = toy.watch(tmp_path, toy.model(), settings())
+    assert not any("branches" in group for group in trainer.optimizer.param_groups)
+    assert not courses(trainer.state.log_history)
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_every_step_ends_on_the_simplex_by_adam_and_projection(tmp_path, accumulation):
+    """The first steps by hand: Adam's first step is of the size of the learning rate, by sign."""
+    trainer = toy.watch(
+        tmp_path, model(dropout=0.0), settings(gradient_accumulation=accumulation, clip_norm=1.0)
+    )
+    assert len(trainer.steps) == STEPS
+    moved = 0
+    names = [n for n in trainer.state_of_model() if n.endswith(("kappa", "alpha"))]
+    assert len(names) == 4
+    for index, ((_, before, after),) in enumerate(trainer.steps):
+        for name in names:
+            assert_on_simplex(after[name])
+            same = torch.equal(before[name], after[name])
+            assert same if index >= STEPS - 3 else True
+            moved += not same
+        # The rest goes on learning while these are frozen.
+        changed = [n for n in after if not torch.equal(before[n], after[n])]
+        assert len(changed) > 20
+    assert moved >= 20
+    assert any((after[name] == 0).any() for ((_, _, after),) in trainer.steps for name in names)
+    ((_, before, after),) = trainer.steps[0]
+    for name in names:
+        signs = [torch.tensor(s) for s in _signs(len(before[name]))]
+        reached = [project_to_simplex(before[name] - 0.15 * sign) for sign in signs]
+        assert any(torch.allclose(after[name], point, atol=1e-4) for point in reached)
+
+
+def _signs(count):
+    return [[float((n >> i & 1) * 2 - 1) for i in range(count)] for n in range(2**count)]
+
+
+def test_frozen_means_untouched_also_by_gradients_that_are_infinite(tmp_path):
+    """With a learning rate of zero alone, 0 · ∞ would make NaN of them."""
+    network = model()
+    for layer in branched_attentions(network).values():
+        layer.kappa.register_hook(lambda gradient: torch.full_like(gradient, float("inf")))
+    before = branch_weights(network)
+    how = settings(branches={"freeze_last": STEPS}, clip_norm=1.0)
+    trainer = toy.watch(tmp_path, network, how)
+    assert branch_weights(network) == before
+    norms = [r["grad_norm"] for r in trainer.state.log_history if "loss" in r]
+    assert len(norms) == STEPS and max(norms) < 1e6
+
+
+def test_what_the_user_froze_stays(tmp_path):
+    network = model()
+    layers = list(branched_attentions(network).values())
+    layers[0].kappa.requires_grad_(False)
+    before = layers[0].kappa.clone(), layers[0].alpha.detach().clone()
+    toy.watch(tmp_path, network, settings())
+    assert torch.equal(layers[0].kappa, before[0])
+    assert not torch.equal(layers[0].alpha, before[1])
+
+
+def test_their_course_is_recorded(tmp_path):
+    network = model()
+    start = branch_weights(network)
+    run = toy.train(tmp_path, network, settings())
+    found = courses(run.history)
+    assert list(found) == list(range(STEPS + 1))
+    assert all(set(record) == set(PATHS) for record in found.values())
+    assert found[0] == start
+    for record in found.values():
+        assert_on_simplex(points(record))
+    assert branch_weights(run.model) == found[STEPS]
+    assert found[STEPS] == found[STEPS - 3] != found[STEPS - 4]
+
+
+def test_records_of_losses_are_as_they_were(tmp_path):
+    """A record of one kind suppresses none of the other."""
+    history = toy.train(tmp_path, model(), settings(log_every=2)).history
+    assert [r["step"] for r in history if "loss" in r] == [2, 4, 6, 8, 10, 12]
+    assert [r["step"] for r in history if "eval_loss" in r] == [4, 8, 12]
+    assert list(courses(history)) == [0, 2, 4, 6, 8, 10, 12]
+    assert not any("branches" in r and ("loss" in r or "eval_loss" in r) for r in history)
+    seconds = [record["seconds"] for record in history]
+    assert seconds == sorted(seconds)
+
+
+def test_long_runs_are_recorded_two_hundred_times(tmp_path):
+    data = (toy.Reversals(40), toy.Reversals(8, seed=1))
+    trainer = Trainer(model(), *data, toy.join, settings(), tmp_path, console=toy.quiet())
+    trainer.state.max_steps = 1001
+    for step in range(1002):
+        trainer.state.global_step = step
+        trainer.log_branches()
+    assert list(courses(trainer.state.log_history)) == [*range(0, 1001, 5), 1001]
+
+
+class Stops:
+    """A collate function that sends Ctrl-C during its n-th call."""
+
+    def __init__(self, call):
+        self.calls_left = call
+
+    def __call__(self, items):
+        self.calls_left -= 1
+        if self.calls_left == 0:
+            signal.raise_signal(signal.SIGINT)
+        return toy.join(items)
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_a_run_that_was_stopped_takes_the_same_course(tmp_path, accumulation):
+    how = settings(gradient_accumulation=accumulation)
+    networks = [model(dropout=0.2, attention_dropout=0.1, ffn_dropout=0.1) for _ in range(4)]
+    reference = toy.train(tmp_path / "whole", networks[0], how)
+    # Within the warm-up, then while they are frozen.
+    for network, calls in zip(networks[1:3], (3, 8 if accumulation == 1 else 14), strict=True):
+        with pytest.raises(Interrupted):
+            toy.train(tmp_path / "stopped", network, how, Stops(calls))
+    run = toy.train(tmp_path / "stopped", networks[3], how)
+    assert toy.curve(run) == toy.curve(reference)
+    steps = [record["step"] for record in run.history if "branches" in record]
+    assert steps == list(range(STEPS + 1))
+    assert courses(run.history) == courses(reference.history)
+    state, expected = run.model.state_dict(), reference.model.state_dict()
+    assert [name for name in state if not torch.equal(state[name], expected[name])] == []
+
+
+def course(folder, accumulation):
+    """Losses and weights of a run in float64."""
+    sizes = {"max_steps": 4, "evaluate_every": 2, "gradient_accumulation": accumulation}
+    how = settings(branches={"freeze_last": 1}, **sizes)
+    run = toy.train(folder, model(dropout=0.0).double(), how)
+    return {
+        "loss": [record["loss"] for record in run.history if "loss" in record],
+        "branches": [points(record).tolist() for record in courses(run.history).values()],
+        "weights": [float(t.double().norm()) for _, t in sorted(run.model.state_dict().items())],
+    }
+
+
+def test_two_processes_take_the_course_of_one(tmp_path):
+    found = tmp_path / "two" / "courses.json"
+    found.parent.mkdir()
+    launched = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc_per_node", "2", __file__, str(found)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=400,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+    )
+    assert launched.returncode == 0, launched.stderr
+    of_two = json.loads(found.read_text(encoding="utf-8"))
+    for accumulation in (1, 2):
+        expected = course(tmp_path / str(accumulation), accumulation)
+        got = of_two[str(accumulation)]
+        for what, tolerance in (("loss", 1e-6), ("branches", 1e-7), ("weights", 1e-8)):
+            close = torch.allclose(
+                torch.tensor(got[what], dtype=torch.float64),
+                torch.tensor(expected[what], dtype=torch.float64),
+                rtol=tolerance,
+                atol=tolerance,
+            )
+            assert close, (accumulation, what)
+
+
+if __name__ == "__main__":
+    out = Path(sys.argv[1])
+    both = {n: course(out.parent / str(n), n) for n in (1, 2)}
+    torch.distributed.barrier()
+    if torch.distributed.get_rank() == 0:
+        out.write_text(json.dumps(both), encoding="utf-8")
