@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from mae_steps import gate_step
 from reference import expert, head_outputs
 from systems import DIM, GATED, HEADS, SYSTEMS, padding
 
 from headwise import gate_parameters
-from headwise.heads.mae.rule import gate_step
 
 BATCH, TIME = 2, 3
 

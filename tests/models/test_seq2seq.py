@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from mae_steps import expert_step, gate_step
 from safetensors.torch import load_file, save_file
 from tiny import END, MOA, PAD, PLANS, START, VOCABULARY, WITH_LOSSES, config, model, padded, tokens
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
@@ -12,7 +13,6 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM
 import headwise as hw
 from headwise.models.seq2seq import shift_right
 from headwise.models.sites import attention_sites
-from headwise.heads.mae.rule import expert_step, gate_step
 
 SOURCE_LENGTHS, TARGET_LENGTHS = [6, 3, 5], [4, 5, 2]
 

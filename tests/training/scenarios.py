@@ -16,8 +16,8 @@ import torch
 import toy
 
 from headwise.heads.mae import MixtureOfAttentiveExperts
+from headwise.heads.mae.rule import GateSettings
 from headwise.training.run import Interrupted
-from headwise.training.settings import GateSettings
 
 Course = dict[str, list[float]]
 
@@ -31,22 +31,22 @@ SCENARIOS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
         {"gradient_accumulation": 2, "clip_norm": 0.5},
         {"norm": "pre", "share_embeddings": "none"},
     ),
-    "mae": ("mae", {"gates": G_STEPS}, {}),
+    "mae": ("mae", {"mae": G_STEPS}, {}),
     "mae, two heads left out, accumulated": (
         MAE_6,
-        {"gates": G_STEPS, "gradient_accumulation": 2},
+        {"mae": G_STEPS, "gradient_accumulation": 2},
         {},
     ),
     "mae, jointly, accumulated": (
         "mae",
-        {"gates": GateSettings(method="joint", learning_rate=0.5), "gradient_accumulation": 2},
+        {"mae": GateSettings(method="joint", learning_rate=0.5), "gradient_accumulation": 2},
         {},
     ),
     "mae, uniform gates": ({"encoder_self": {"system": "mae", "gate": "uniform"}}, {}, {}),
     "moa, accumulated": (toy.PLANS["moa"], {"gradient_accumulation": 2}, {}),
     "mae and moa, accumulated": (
         {"encoder_self": "mae", "decoder_self": "mae", "decoder_cross": toy.MOA},
-        {"gates": G_STEPS, "gradient_accumulation": 2},
+        {"mae": G_STEPS, "gradient_accumulation": 2},
         {},
     ),
 }

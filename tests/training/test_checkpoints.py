@@ -9,6 +9,7 @@ import torch
 import toy
 from safetensors.torch import load_file, save_file
 
+from headwise.heads.mae.rule import GateSettings
 from headwise.training.checkpoints import (
     CheckpointError,
     average_checkpoints,
@@ -16,7 +17,6 @@ from headwise.training.checkpoints import (
     checkpoints,
 )
 from headwise.training.run import Interrupted, run_training
-from headwise.training.settings import GateSettings
 
 FILES = ("trainer_state.json", "model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth")
 
@@ -163,7 +163,7 @@ def test_the_final_model_is_the_average_of_the_last(tmp_path):
         final_model="average",
         average_last=3,
         keep_checkpoints=3,
-        gates=GateSettings(period=1),
+        mae=GateSettings(period=1),
     )
     run = toy.train(tmp_path, toy.model("mae"), how)
     parts = [weights(tmp_path, step) for step in (6, 9, 12)]

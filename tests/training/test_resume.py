@@ -11,9 +11,10 @@ import pytest
 import torch
 import toy
 
+from headwise.heads.mae.rule import GateSettings
 from headwise.training.checkpoints import checkpoints
 from headwise.training.run import Interrupted
-from headwise.training.settings import GateSettings, PlateauSettings
+from headwise.training.settings import PlateauSettings
 
 # 40 reversals are 5 batches: 5 steps an epoch, 3 where two batches make a step.
 STEPS = 12
@@ -35,7 +36,7 @@ class Stops:
 
 def settings(**options):
     gates = GateSettings(period=2, unit="steps", learning_rate=0.5)
-    return toy.settings(max_steps=STEPS, gates=gates, final_model="last", **options)
+    return toy.settings(max_steps=STEPS, mae=gates, final_model="last", **options)
 
 
 def model(plan):

@@ -3,7 +3,9 @@
 import pytest
 from pydantic import ValidationError
 
-from headwise.training.settings import BranchSettings, GateSettings, TrainingSettings
+from headwise.heads.mae.rule import GateSettings
+from headwise.heads.weighted.rule import BranchSettings
+from headwise.training.settings import TrainingSettings
 
 
 def test_defaults_are_those_of_the_papers():
@@ -11,10 +13,10 @@ def test_defaults_are_those_of_the_papers():
     assert settings.adam_betas == (0.9, 0.98)
     assert settings.adam_epsilon == 1e-9
     assert settings.schedule == "inverse-sqrt"
-    assert settings.gates == GateSettings(
+    assert settings.mae == GateSettings(
         method="block-coordinate-descent", period=5, unit="epochs", learning_rate=1.0
     )
-    assert settings.branches == BranchSettings(
+    assert settings.weighted == BranchSettings(
         learning_rate=None, warmup_steps=400, freeze_last=None
     )
 
@@ -60,15 +62,15 @@ def test_only_kept_checkpoints_can_be_averaged():
         ("log_every", 0),
         ("keep_checkpoints", 0),
         ("final_model", "first"),
-        ("gates", {"period": 0}),
-        ("gates", {"unit": "batches"}),
-        ("gates", {"method": "alternating"}),
-        ("gates", {"learning_rate": 0}),
-        ("gates", {"momentum": 0.9}),
-        ("branches", {"learning_rate": 0}),
-        ("branches", {"warmup_steps": 0}),
-        ("branches", {"freeze_last": -1}),
-        ("branches", {"freeze": 5}),
+        ("mae", {"period": 0}),
+        ("mae", {"unit": "batches"}),
+        ("mae", {"method": "alternating"}),
+        ("mae", {"learning_rate": 0}),
+        ("mae", {"momentum": 0.9}),
+        ("weighted", {"learning_rate": 0}),
+        ("weighted", {"warmup_steps": 0}),
+        ("weighted", {"freeze_last": -1}),
+        ("weighted", {"freeze": 5}),
         ("optimiser", "adam"),
     ],
 )

@@ -105,13 +105,25 @@ class WatchedTrainer(Trainer):
 
     def training_step(self, *args: Any, **options: Any) -> torch.Tensor:
         self.before_step = self.before_step or self.state_of_model()
-        return super().training_step(*args, **options)
+        before = self.rules.before
 
-    def _gate_step(self, *args: Any) -> None:
-        before = self.state_of_model()
-        super()._gate_step(*args)
-        self.before_step = self.state_of_model()
-        self.steps[-1].append(("G", before, self.before_step))
+        def watched(*of_step: Any) -> None:
+            self.before_g_step: State = {}
+            before(*of_step)
+            if self.before_g_step:
+                self.before_step = self.state_of_model()
+                self.steps[-1].append(("G", self.before_g_step, self.before_step))
+
+        self.rules.before = watched  # type: ignore[method-assign]
+        try:
+            return super().training_step(*args, **options)
+        finally:
+            self.rules.before = before  # type: ignore[method-assign]
+
+    def _losses(self, *args: Any) -> Any:
+        """A G step computes them; it is over when the rules have gone through all of them."""
+        self.before_g_step = self.state_of_model()
+        yield from super()._losses(*args)
 
 
 class _Watcher(TrainerCallback):

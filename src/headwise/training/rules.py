@@ -75,8 +75,7 @@ def training_rules(
             f"rule of training: {', '.join(known) or 'none has'}{did_you_mean(unused[0], known)}"
         )
     rules.total_steps, rules.steps_per_epoch = total_steps, steps_per_epoch
-    for rule in rules.rules.values():
-        rule.settings.check(total_steps)
+    rules.check(total_steps)
     return rules
 
 
@@ -117,6 +116,14 @@ class TrainingRules:
     def moment(self) -> Moment:
         epoch = None if self.steps_per_epoch is None else self._steps // self.steps_per_epoch
         return Moment(self._steps, self.total_steps, epoch)
+
+    def check(self, total_steps: int) -> None:
+        """Raise `ValueError` if settings do not fit a training of `total_steps` steps."""
+        for name, rule in self.rules.items():
+            try:
+                rule.settings.check(total_steps)
+            except ValueError as error:
+                raise ValueError(f"{name}.{error}") from None
 
     @property
     def leaves_out_gradients(self) -> bool:

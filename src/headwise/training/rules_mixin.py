@@ -61,6 +61,12 @@ class RulesMixin:
             self.optimizer = kind(groups, **options)
         return self.optimizer
 
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        self.rules.check(num_training_steps)
+        return super().create_scheduler(  # type: ignore[misc]
+            num_training_steps, optimizer
+        )
+
     def optimizer_kind(self) -> tuple[Any, dict[str, Any]]:
         """The optimizer's class, and its arguments other than the parameters."""
         kind, options = self.get_optimizer_cls_and_kwargs(  # type: ignore[attr-defined]

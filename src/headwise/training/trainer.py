@@ -124,6 +124,7 @@ class Trainer(RulesMixin, transformers.Trainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
+        self.rules.check(num_training_steps)
         if self.lr_scheduler is None:
             warmup_steps = self.settings.warmup(num_training_steps)
             plateau = None

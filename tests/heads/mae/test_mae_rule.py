@@ -5,17 +5,17 @@ import copy
 import pytest
 import torch
 import toy
+from mae_steps import expert_step, gate_step
 
 from headwise.heads.mae import MixtureOfAttentiveExperts
-from headwise.models.parameters import gate_parameters, other_parameters
+from headwise.heads.mae.parameters import gate_parameters, other_parameters
 from headwise.heads.mae.rule import (
-    expert_step,
-    gate_step,
+    GateSettings,
     gate_step_is_due,
-    has_experts,
     update_gates,
 )
-from headwise.training.settings import GateSettings
+from headwise.heads.rule import Moment
+from headwise.training.rules import TrainingRules
 from headwise.training.trainer import Trainer
 
 GATE = ".gate."
@@ -28,7 +28,7 @@ BATCH = {
 
 
 def settings(**gates):
-    return toy.settings(gates=GateSettings(**gates))
+    return toy.settings(mae=GateSettings(**gates))
 
 
 def changed(before, after):
@@ -40,18 +40,19 @@ def changed(before, after):
 
 
 def test_by_default_every_fifth_epoch_counted_from_the_first_has_g_steps():
-    due = [epoch for epoch in range(12) if gate_step_is_due(GateSettings(), 1000 + epoch, epoch)]
+    moments = [Moment(1000 + epoch, 2000, epoch) for epoch in range(12)]
+    due = [moment.epoch for moment in moments if gate_step_is_due(GateSettings(), moment)]
     assert due == [0, 5, 10]
 
 
 def test_a_period_in_steps_counts_steps():
     gates = GateSettings(period=3, unit="steps")
-    assert [step for step in range(8) if gate_step_is_due(gates, step, 0)] == [0, 3, 6]
+    assert [step for step in range(8) if gate_step_is_due(gates, Moment(step, 8, 0))] == [0, 3, 6]
 
 
 def test_joint_training_has_no_g_steps():
     gates = GateSettings(method="joint", period=1)
-    assert not any(gate_step_is_due(gates, step, step) for step in range(5))
+    assert not any(gate_step_is_due(gates, Moment(step, 5, step)) for step in range(5))
 
 
 def test_epochs_are_counted_in_training(tmp_path):
@@ -110,7 +111,7 @@ def test_a_g_step_is_gradient_descent_at_the_given_rate_on_the_mixture(tmp_path)
     batches = list(trainer.get_train_dataloader())[:2]
     items = sum((batch["labels"] != -100).sum() for batch in batches)
 
-    trainer._gate_step(batches, items)
+    trainer.rules.before(Moment(0, 12, 0), lambda: trainer._losses(batches, items))
 
     twin.train()  # outside a turn, MAE mixes all experts
     loss = sum(twin(**batch, num_items_in_batch=items).token_loss for batch in batches)
@@ -207,8 +208,8 @@ def test_joint_gates_learn_by_the_same_plain_descent(tmp_path):
 
 
 def test_nothing_but_mae_takes_turns(tmp_path):
-    assert has_experts(toy.model(UNIFORM))
-    assert not has_experts(toy.model(toy.PLANS["moa"]))
+    assert list(TrainingRules(toy.model(UNIFORM), {}).rules) == ["mae"]
+    assert not TrainingRules(toy.model(toy.PLANS["moa"]), {}).rules
     trainer = toy.watch(tmp_path, toy.model(toy.PLANS["moa"]), settings(period=1))
     assert {kind for step in trainer.steps for kind, *_ in step} == {"F"}
 

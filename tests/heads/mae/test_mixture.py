@@ -4,7 +4,13 @@ from math import comb
 import pytest
 import torch
 
-from headwise.heads.mae.mixture import draw_expert, head_scales, left_out_heads, running_mean, sequence_mean
+from headwise.heads.mae.mixture import (
+    draw_expert,
+    head_scales,
+    left_out_heads,
+    running_mean,
+    sequence_mean,
+)
 from headwise.heads.mae.naive import naive_mixture, naive_running_mean
 
 SIZES = [(2, 1), (4, 1), (4, 2), (4, 3), (8, 1), (8, 2)]

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from headwise.heads.moa.naive import naive_router_losses
 from headwise.heads.moa.balance import router_losses
+from headwise.heads.moa.naive import naive_router_losses
 
 BATCH, TIME, EXPERTS = 3, 4, 5
 

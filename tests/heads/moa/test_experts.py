@@ -6,9 +6,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from headwise.ops import experts
-from headwise.heads.moa.experts import ExpertAssignment, assign_experts, expert_combine, expert_project
+from headwise.heads.moa.experts import (
+    ExpertAssignment,
+    assign_experts,
+    expert_combine,
+    expert_project,
+)
 from headwise.heads.moa.naive import naive_expert_combine, naive_expert_project
+from headwise.ops import experts
 
 EMBED, HEAD = 6, 4
 

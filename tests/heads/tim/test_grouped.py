@@ -5,8 +5,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headwise.heads.tim.grouped import attention_between_groups, grouped_feed_forward, grouped_layer_norm, grouped_linear
-from headwise.heads.tim.naive import naive_attention_between_groups, naive_grouped_feed_forward, naive_grouped_layer_norm, naive_grouped_linear
+from headwise.heads.tim.grouped import (
+    attention_between_groups,
+    grouped_feed_forward,
+    grouped_layer_norm,
+    grouped_linear,
+)
+from headwise.heads.tim.naive import (
+    naive_attention_between_groups,
+    naive_grouped_feed_forward,
+    naive_grouped_layer_norm,
+    naive_grouped_linear,
+)
 
 LEADING = [(1,), (5,), (2, 3), (3, 1), (2, 1, 4)]
 SIZES = [(1, 3, 4), (2, 4, 3), (3, 2, 2), (4, 3, 1), (2, 1, 5)]  # groups, in, out

@@ -17,19 +17,17 @@ import toy
 from pydantic import ValidationError
 from torch import nn
 
+from headwise.heads.rule import Moment
 from headwise.heads.weighted import BranchedAttention
-from headwise.heads.weighted.simplex import project_to_simplex
 from headwise.heads.weighted.rule import (
-    branch_parameters,
-    branch_weights,
-    branched_attentions,
+    BranchSettings,
     frozen_steps,
+    learning_rate_factor,
     peak_learning_rate,
-    project_branches,
 )
+from headwise.heads.weighted.simplex import project_to_simplex
+from headwise.training.rules import TrainingRules
 from headwise.training.run import Interrupted
-from headwise.training.schedule import branch_learning_rate_factor
-from headwise.training.settings import BranchSettings
 from headwise.training.trainer import Trainer
 
 SYSTEM = "headwise.heads.weighted:BranchedAttention"
@@ -44,14 +42,16 @@ def model(**options):
 
 def settings(**options):
     """κ and α learn fast enough to reach the edge of the simplex; the last 3 steps are frozen."""
-    branches = {"learning_rate": 0.3, "warmup_steps": 2, "freeze_last": 3}
-    branches |= options.pop("branches", {})
-    return toy.settings(branches=branches, **{"final_model": "last", **options})
+    weighted = {"learning_rate": 0.3, "warmup_steps": 2, "freeze_last": 3}
+    weighted |= options.pop("weighted", {})
+    return toy.settings(weighted=weighted, **{"final_model": "last", **options})
 
 
 def courses(run):
     """Records of κ and α: step to weights by path."""
-    return {record["step"]: record["branches"] for record in run if "branches" in record}
+    return {
+        record["step"]: record["recorded"]["weighted"] for record in run if "recorded" in record
+    }
 
 
 def points(record):
@@ -64,12 +64,24 @@ def assert_on_simplex(weights):
     torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
 
 
+def rule(network):
+    """The rule of a model with branches."""
+    return TrainingRules(network, {}).rules["weighted"]
+
+
+def branch_parameters(network):
+    return rule(network).own_group()
+
+
+def branch_weights(network):
+    return rule(network).record()
+
+
 def test_finding_them():
     network = model()
-    assert list(branched_attentions(network)) == PATHS
+    assert list(rule(network).systems) == PATHS
     assert [p.shape for p in branch_parameters(network)] == [(4,)] * 4
-    assert not branched_attentions(toy.model())
-    assert not branch_parameters(toy.model())
+    assert not TrainingRules(toy.model(), {}).rules
 
 
 def test_projecting_moves_each_to_the_nearest_point():
@@ -79,7 +91,7 @@ def test_projecting_moves_each_to_the_nearest_point():
             parameter.normal_()
     before = {name: tensor.clone() for name, tensor in layers.state_dict().items()}
     layers[1].kappa.requires_grad_(False)
-    project_branches(layers)
+    rule(layers).after_update(Moment(0, STEPS))
     for name, tensor in layers.state_dict().items():
         moves = name.endswith(("kappa", "alpha")) and name != "1.kappa"
         expected = project_to_simplex(before[name]) if moves else before[name]
@@ -94,30 +106,32 @@ def test_the_papers_learning_rate():
     assert frozen == 10_000
     for step in (1, 2, 399, 400, 401, 5_000, 50_000):
         expected = (d / layers) ** -0.5 * min(step**-0.5, step * 400**-1.5)
-        factor = branch_learning_rate_factor(step - 1, 400, total, frozen)
+        factor = learning_rate_factor(step - 1, 400, total, frozen)
         assert peak * factor == pytest.approx(expected, rel=1e-12)
     for step in (50_001, 60_000):
-        assert branch_learning_rate_factor(step - 1, 400, total, frozen) == 0.0
+        assert learning_rate_factor(step - 1, 400, total, frozen) == 0.0
 
 
 def test_settings_override_the_paper():
     how = BranchSettings(learning_rate=0.5, freeze_last=0)
     assert peak_learning_rate(how, 512, 6) == 0.5
     assert frozen_steps(how, 100) == 0
-    assert branch_learning_rate_factor(99, 400, 100, 0) > 0
+    assert learning_rate_factor(99, 400, 100, 0) > 0
 
 
 def test_more_frozen_steps_than_there_are():
-    with pytest.raises(ValidationError, match=r"branches.freeze_last is 13, but max_steps is 12"):
-        toy.settings(branches={"freeze_last": 13})
-    with pytest.raises(ValueError, match=r"branches.freeze_last is 13, but the run has 12 steps"):
+    with pytest.raises(
+        ValidationError, match=r"weighted.freeze_last is 13, but the training has 12"
+    ):
+        toy.settings(weighted={"freeze_last": 13})
+    with pytest.raises(ValueError, match=r"freeze_last is 13, but the training has 12 steps"):
         frozen_steps(BranchSettings(freeze_last=13), 12)
-    assert toy.settings(branches={"freeze_last": 12}).branches.freeze_last == 12
+    assert toy.settings(weighted={"freeze_last": 12}).weighted.freeze_last == 12
 
 
 def test_a_run_of_epochs_finds_it_at_its_start(tmp_path):
-    how = settings(max_steps=None, epochs=1, branches={"freeze_last": 6})
-    with pytest.raises(ValueError, match="the run has 5 steps"):
+    how = settings(max_steps=None, epochs=1, weighted={"freeze_last": 6})
+    with pytest.raises(ValueError, match="weighted.freeze_last is 6, but the training has 5 steps"):
         toy.train(tmp_path, model(), how)
 
 
@@ -126,6 +140,7 @@ def test_the_optimizer_has_a_group_of_them_alone(tmp_path):
     data = (toy.Reversals(40), toy.Reversals(8, seed=1))
     how = settings(weight_decay=0.1, schedule="constant", learning_rate=0.01, warmup_steps=0)
     trainer = Trainer(network, *data, toy.join, how, tmp_path, console=toy.quiet())
+    trainer.state.max_steps = STEPS
     optimizer = trainer.create_optimizer()
     scheduler = trainer.create_scheduler(STEPS, optimizer)
     *others, own = optimizer.param_groups
@@ -133,8 +148,10 @@ def test_the_optimizer_has_a_group_of_them_alone(tmp_path):
     assert own["weight_decay"] == 0.0
     assert not {id(p) for g in others for p in g["params"]} & {id(p) for p in own["params"]}
     rates = []
-    for _ in range(STEPS):
-        *rest, rate = scheduler.get_last_lr()
+    for step in range(STEPS):
+        trainer.state.global_step = step
+        trainer.rules.before_update(trainer.moment, optimizer)
+        *rest, rate = (group["lr"] for group in optimizer.param_groups)
         assert rest == [0.01] * len(others)
         rates.append(rate)
         optimizer.step()
@@ -145,7 +162,7 @@ def test_the_optimizer_has_a_group_of_them_alone(tmp_path):
 
 def test_a_model_without_them_has_no_such_group_and_no_such_records(tmp_path):
     trainer = toy.watch(tmp_path, toy.model(), settings())
-    assert not any("branches" in group for group in trainer.optimizer.param_groups)
+    assert len(trainer.optimizer.param_groups) == 2
     assert not courses(trainer.state.log_history)
 
 
@@ -184,10 +201,10 @@ def _signs(count):
 def test_frozen_means_untouched_also_by_gradients_that_are_infinite(tmp_path):
     """With a learning rate of zero alone, 0 · ∞ would make NaN of them."""
     network = model()
-    for layer in branched_attentions(network).values():
+    for layer in rule(network).layers:
         layer.kappa.register_hook(lambda gradient: torch.full_like(gradient, float("inf")))
     before = branch_weights(network)
-    how = settings(branches={"freeze_last": STEPS}, clip_norm=1.0)
+    how = settings(weighted={"freeze_last": STEPS}, clip_norm=1.0)
     trainer = toy.watch(tmp_path, network, how)
     assert branch_weights(network) == before
     norms = [r["grad_norm"] for r in trainer.state.log_history if "loss" in r]
@@ -196,7 +213,7 @@ def test_frozen_means_untouched_also_by_gradients_that_are_infinite(tmp_path):
 
 def test_what_the_user_froze_stays(tmp_path):
     network = model()
-    layers = list(branched_attentions(network).values())
+    layers = rule(network).layers
     layers[0].kappa.requires_grad_(False)
     before = layers[0].kappa.clone(), layers[0].alpha.detach().clone()
     toy.watch(tmp_path, network, settings())
@@ -224,7 +241,7 @@ def test_records_of_losses_are_as_they_were(tmp_path):
     assert [r["step"] for r in history if "loss" in r] == [2, 4, 6, 8, 10, 12]
     assert [r["step"] for r in history if "eval_loss" in r] == [4, 8, 12]
     assert list(courses(history)) == [0, 2, 4, 6, 8, 10, 12]
-    assert not any("branches" in r and ("loss" in r or "eval_loss" in r) for r in history)
+    assert not any("recorded" in r and ("loss" in r or "eval_loss" in r) for r in history)
     seconds = [record["seconds"] for record in history]
     assert seconds == sorted(seconds)
 
@@ -235,7 +252,7 @@ def test_long_runs_are_recorded_two_hundred_times(tmp_path):
     trainer.state.max_steps = 1001
     for step in range(1002):
         trainer.state.global_step = step
-        trainer.log_branches()
+        trainer.log_records()
     assert list(courses(trainer.state.log_history)) == [*range(0, 1001, 5), 1001]
 
 
@@ -263,7 +280,7 @@ def test_a_run_that_was_stopped_takes_the_same_course(tmp_path, accumulation):
             toy.train(tmp_path / "stopped", network, how, Stops(calls))
     run = toy.train(tmp_path / "stopped", networks[3], how)
     assert toy.curve(run) == toy.curve(reference)
-    steps = [record["step"] for record in run.history if "branches" in record]
+    steps = [record["step"] for record in run.history if "recorded" in record]
     assert steps == list(range(STEPS + 1))
     assert courses(run.history) == courses(reference.history)
     state, expected = run.model.state_dict(), reference.model.state_dict()
@@ -273,7 +290,7 @@ def test_a_run_that_was_stopped_takes_the_same_course(tmp_path, accumulation):
 def course(folder, accumulation):
     """Losses and weights of a run in float64."""
     sizes = {"max_steps": 4, "evaluate_every": 2, "gradient_accumulation": accumulation}
-    how = settings(branches={"freeze_last": 1}, **sizes)
+    how = settings(weighted={"freeze_last": 1}, **sizes)
     run = toy.train(folder, model(dropout=0.0).double(), how)
     return {
         "loss": [record["loss"] for record in run.history if "loss" in record],
@@ -293,7 +310,12 @@ def test_two_processes_take_the_course_of_one(tmp_path):
         capture_output=True,
         text=True,
         timeout=400,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+        env={
+            **os.environ,
+            "CUDA_VISIBLE_DEVICES": "",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(Path(toy.__file__).parent),
+        },
     )
     assert launched.returncode == 0, launched.stderr
     of_two = json.loads(found.read_text(encoding="utf-8"))

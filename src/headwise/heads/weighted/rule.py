@@ -54,10 +54,11 @@ class BranchesOnSimplex(Rule):
 
     def __init__(self, model: nn.Module, systems: Mapping[str, Any], settings: Any) -> None:
         super().__init__(model, systems, settings)
-        layers = list(self.systems.values())
-        self.weights = [weights for layer in layers for weights in (layer.kappa, layer.alpha)]
+        self.layers = list(self.systems.values())
+        self.weights = [weights for layer in self.layers for weights in (layer.kappa, layer.alpha)]
         depth = getattr(getattr(model, "config", None), "num_hidden_layers", None)
-        self.peak = peak_learning_rate(settings, layers[0].embed_dim, depth or len(layers))
+        depth = depth or len(self.layers)
+        self.peak = peak_learning_rate(settings, self.layers[0].embed_dim, depth)
 
     def own_group(self) -> list[nn.Parameter]:
         return [weights for weights in self.weights if weights.requires_grad]
