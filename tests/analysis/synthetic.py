@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from headwise.analysis.results import (
     AttentionRecord,
     Benchmark,
-    BranchTrajectory,
     ComparedPicture,
     ComparedSample,
     Comparison,
+    Course,
     PairedTest,
     RunResult,
     SystemSummary,
 )
+from headwise.models.plan import SYSTEMS
 from headwise.tasks.outcome import Score
 
 SITES = ("encoder_self", "decoder_self", "decoder_cross")
@@ -34,7 +35,7 @@ class Made:
     loss: float
     step_time: float
     p_value: float = 1.0
-    kind: str = ""  # of what is recorded of it
+    system: str = ""  # whose records it has
     experts: int = 0
     chosen: int = 0
     sites: tuple[str, ...] = SITES
@@ -42,11 +43,11 @@ class Made:
 
 FIGURES = {
     "standard": Made(26.4, 2.12, 1.00),
-    "weighted": Made(25.6, 2.19, 1.12, 0.004, "branches", 8, sites=SITES[::2]),
+    "weighted": Made(25.6, 2.19, 1.12, 0.004, "weighted", 8, sites=SITES[::2]),
     "agreement": Made(26.2, 2.13, 1.74, 0.62, "agreement", 8, sites=SITES[:1]),
-    "mae-7": Made(27.3, 2.05, 1.06, 0.012, "gates", 8),
-    "tim": Made(27.1, 2.07, 1.22, 0.031, "competition", 2, sites=SITES[:2]),
-    "moa": Made(26.9, 2.08, 1.31, 0.21, "choices", 16, 4),
+    "mae-7": Made(27.3, 2.05, 1.06, 0.012, "mae", 8),
+    "tim": Made(27.1, 2.07, 1.22, 0.031, "tim", 2, sites=SITES[:2]),
+    "moa": Made(26.9, 2.08, 1.31, 0.21, "moa", 16, 4),
 }
 DESCRIPTIONS = {"mae-7": "experts of 7 of 8 heads, a gate per sentence"}
 
@@ -133,12 +134,13 @@ def _run(name: str, number: int, seed: int, layers: int) -> RunResult:
             for layer in range(layers)
             if made.experts
         ],
-        branches=[
-            _trajectory(site, layer, made.experts, noise)
+        courses=[
+            _course(site, layer, made.experts, noise)
             for site in made.sites
             for layer in range(layers)
-            if made.kind == "branches"
+            if made.system == "weighted"
         ],
+        words={made.system: SYSTEMS[made.system].words} if made.system else {},
     )
 
 
@@ -154,19 +156,20 @@ def _history(loss: float, noise: random.Random) -> list[dict[str, float]]:
 
 def _record(site: str, layer: int, made: Made, noise: random.Random) -> AttentionRecord:
     weights = [
-        noise.random() ** (0.3 if made.kind == "agreement" else 2) for _ in range(made.experts)
+        noise.random() ** (0.3 if made.system == "agreement" else 2) for _ in range(made.experts)
     ]
     shares = [weight / sum(weights) for weight in weights]
     uniform = math.log(made.chosen or made.experts)
     entropy = uniform * noise.uniform(0.6, 0.98)
     percentiles = {10: 0.6 * entropy, 50: entropy, 90: min(uniform, 1.2 * entropy)}
-    if made.kind == "branches":  # one row, whose entropy is its own percentiles
+    if made.system == "weighted":  # one row, whose entropy is its own percentiles
         entropy = -sum(share * math.log(share) for share in shares)
         percentiles = dict.fromkeys(percentiles, entropy)
     return AttentionRecord(
         site=site,
         layer=layer,
-        kind=made.kind,
+        system=made.system,
+        whole_layer=made.system == "tim",
         experts=made.experts,
         entropy=entropy,
         load=shares,
@@ -175,7 +178,7 @@ def _record(site: str, layer: int, made: Made, noise: random.Random) -> Attentio
     )
 
 
-def _trajectory(site: str, layer: int, branches: int, noise: random.Random) -> BranchTrajectory:
+def _course(site: str, layer: int, branches: int, noise: random.Random) -> Course:
     """A random walk that settles, as a freeze makes it."""
     walks: list[list[list[float]]] = []
     for _ in range(2):
@@ -187,8 +190,12 @@ def _trajectory(site: str, layer: int, branches: int, noise: random.Random) -> B
             total = sum(map(math.exp, logits))
             rows.append([math.exp(logit) / total for logit in logits])
         walks.append(rows)
-    return BranchTrajectory(
-        site=site, layer=layer, steps=list(range(0, 601, 10)), kappa=walks[0], alpha=walks[1]
+    return Course(
+        site=site,
+        layer=layer,
+        system="weighted",
+        steps=list(range(0, 601, 10)),
+        values={"kappa": walks[0], "alpha": walks[1]},
     )
 
 
@@ -260,6 +267,7 @@ def of_task(kind: str, systems: tuple[str, ...] = ALL, seeds: int = 1) -> Compar
     """The same systems on another task."""
     made, look = comparison(systems, seeds=seeds), KINDS[kind]
     made.task, made.loss_name, made.item_name = look.task, look.loss_name, look.item_name
+    made.loss_has_perplexity = look.loss_name == "nats per token"
     made.title, made.samples = kind, []
     for system in made.systems:
         if system.paired_test is not None:
@@ -270,9 +278,9 @@ def of_task(kind: str, systems: tuple[str, ...] = ALL, seeds: int = 1) -> Compar
             run.scores = [_moved(first, lead, abs(look.spread)), *further]
             run.macs_lengths = {look.stack: 784}
             run.attention = [r for r in run.attention if r.site == "encoder_self"]
-            for record in [*run.attention, *run.branches]:
+            for record in [*run.attention, *run.courses]:
                 record.site = f"{look.stack}_self"
-            run.branches = run.branches[: len(run.attention)]
+            run.courses = run.courses[: len(run.attention)]
     return made
 
 

@@ -7,6 +7,7 @@ import torch
 
 from headwise.analysis.recording import record_attention
 from headwise.heads.system import AttentionOutput, Routing, System
+from headwise.heads.words import Words
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
 from headwise.models.config import Seq2SeqConfig
@@ -88,7 +89,7 @@ def test_gates_of_sequences_and_tokens_without_padding(site):
     # One distribution for each of 4 sequences, or for each of their 14 tokens.
     assert len(gates) == (4 if site == "encoder_self" else 14)
     winners = [row.index(max(row)) for row in gates]
-    assert (record.kind, record.experts, record.layer) == ("gates", 4, 0)
+    assert (record.system, record.experts, record.layer) == ("mae", 4, 0)
     assert record.entropy == pytest.approx(entropy(gates), rel=1e-5)
     assert record.load == pytest.approx([winners.count(e) / len(gates) for e in range(4)])
     assert record.uniform == pytest.approx(math.log(4))
@@ -102,7 +103,7 @@ def test_choices_of_tokens_without_padding(site):
     weights, indices = decisions(network, site)
     chosen = indices.flatten().tolist()
     assert len(chosen) == 2 * 14
-    assert (record.kind, record.experts) == ("choices", 5)
+    assert (record.system, record.experts) == ("moa", 5)
     assert record.load == pytest.approx([chosen.count(e) / 28 for e in range(5)])
     assert sum(record.load) == pytest.approx(1)
     assert record.entropy == pytest.approx(entropy(weights.tolist()), rel=1e-5)
@@ -129,6 +130,7 @@ class Competing(System):
     """A whole layer whose mechanisms compete, as far as recording is concerned."""
 
     replaces = "layer"
+    words = Words(measure="lead")
 
     @classmethod
     def from_plan(cls, place, **options):
@@ -138,7 +140,9 @@ class Competing(System):
         """It has none."""
 
     def forward(self, x, memory=None, **masks):
-        return AttentionOutput(x, None, Routing(x[..., :3].softmax(-1), kind="competition"))
+        padding = masks.get("query_padding_mask")
+        padding = masks.get("key_padding_mask") if padding is None else padding
+        return AttentionOutput(x, None, Routing(x[..., :3].softmax(-1), padding=padding))
 
 
 @pytest.mark.parametrize("site", ["encoder_self", "decoder_self"])
@@ -149,7 +153,7 @@ def test_competition_for_positions_without_padding(site):
     competition = decisions(network, site)[0].tolist()
     assert len(competition) == 14
     winners = [row.index(max(row)) for row in competition]
-    assert (record.kind, record.experts) == ("competition", 3)
+    assert (record.system, record.experts) == (f"{__name__}:Competing", 3)
     assert record.load == pytest.approx([winners.count(e) / 14 for e in range(3)])
     assert record.entropy == pytest.approx(entropy(competition), rel=1e-5)
     assert record.uniform == pytest.approx(math.log(3))
@@ -164,7 +168,7 @@ def test_agreement_on_tokens_without_padding(site):
     network = model({site: AGREEMENT})
     (record,) = record_attention(network, BATCHES)
     shares = decisions(network, site)[0].tolist()
-    assert (record.kind, record.experts, len(shares)) == ("agreement", 4, 14)
+    assert (record.system, record.experts, len(shares)) == ("agreement", 4, 14)
     assert record.load == pytest.approx([sum(row[h] for row in shares) / 14 for h in range(4)])
     assert record.entropy == pytest.approx(entropy(shares), rel=1e-5)
 
@@ -175,7 +179,8 @@ def test_mechanisms_of_whole_layers_without_padding(site):
     (record,) = record_attention(network, BATCHES)
     competition = decisions(network, site)[0].tolist()
     winners = [row.index(max(row)) for row in competition]
-    assert (record.kind, record.experts, len(winners)) == ("competition", 2, 14)
+    assert (record.system, record.experts, len(winners)) == ("tim", 2, 14)
+    assert record.whole_layer
     assert record.load == pytest.approx([winners.count(m) / 14 for m in range(2)])
     assert record.entropy == pytest.approx(entropy(competition), rel=1e-5)
 
@@ -258,21 +263,25 @@ def test_models_of_other_tasks_with_and_without_padding(kind, system):
     assert together.entropy_percentiles == pytest.approx(alone.entropy_percentiles, rel=1e-4)
 
 
-def decide(network, *routings):
+def decide(network, *routings, measure="lead"):
     """Let the first attention decide this, batch by batch, whatever it would have decided."""
     following = iter(routings)
     module = attention_sites(network)[0].module
-    module.register_forward_hook(lambda _, __, out: out._replace(routing=next(following)))
+    module.words = Words(measure=measure)
+
+    def replace(_, __, out):
+        return out._replace(routing=next(following)._replace(padding=out.routing.padding))
+
+    module.register_forward_hook(replace)
 
 
 def test_agreement_is_the_mean_share_of_heads():
     network = model({"encoder_self": "mae"})
     first = torch.tensor([[[0.7, 0.2, 0.1]] * 5, [[0.1, 0.1, 0.8]] * 2 + [[0.0, 0.0, 0.0]] * 3])
     second = torch.tensor([[[0.5, 0.5, 0.0]] * 4, [[1.0, 0.0, 0.0]] * 3 + [[0.0, 9.0, 0.0]]])
-    decide(network, Routing(first, kind="agreement"), Routing(second, kind="agreement"))
+    decide(network, Routing(first), Routing(second), measure="weight")
     (record,) = record_attention(network, BATCHES)
     rows = [[0.7, 0.2, 0.1]] * 5 + [[0.1, 0.1, 0.8]] * 2 + [[0.5, 0.5, 0]] * 4 + [[1, 0, 0]] * 3
-    assert record.kind == "agreement"
     assert record.load == pytest.approx([sum(row[h] for row in rows) / 14 for h in range(3)])
     assert record.entropy == pytest.approx(entropy(rows))
     assert record.uniform == pytest.approx(math.log(3))
@@ -281,9 +290,9 @@ def test_agreement_is_the_mean_share_of_heads():
 def test_branches_weigh_alike_in_every_batch():
     network = model({"encoder_self": "mae"})
     alpha = torch.tensor([0.25, 0.6, 0.15, 0.0])
-    decide(network, *[Routing(alpha, kind="branches")] * 2)
+    decide(network, *[Routing(alpha)] * 2, measure="weight")
     (record,) = record_attention(network, BATCHES)
-    assert (record.kind, record.experts) == ("branches", 4)
+    assert record.experts == 4
     assert record.load == pytest.approx(alpha.tolist())
     assert record.entropy == pytest.approx(entropy([alpha.tolist()]))
     assert record.uniform == pytest.approx(math.log(4))

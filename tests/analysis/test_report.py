@@ -11,9 +11,9 @@ from synthetic import ALL, HOSTILE, KINDS, LONG, comparison, of_task, picture, p
 from headwise.analysis import report
 from headwise.analysis.report import render_report, write_report
 from headwise.analysis.results import (
-    BranchTrajectory,
     ComparedPicture,
     Comparison,
+    Course,
     compare_pictures,
     compare_samples,
 )
@@ -281,11 +281,11 @@ def test_weights_of_branches_over_training() -> None:
     assert [label.split(":")[0] for label in found] == [
         f"{site}, layer {layer}" for site in page.texts["h4"] for layer in range(3)
     ]
-    last = made.systems[1].runs[0].branches[0].kappa[-1]
+    last = made.systems[1].runs[0].courses[0].values["kappa"][-1]
     assert f"{max(last):.3f} (branch {last.index(max(last))})" in found[0]
     # Nothing where only the start was recorded, or where the run diverged.
-    for trajectory in made.systems[1].runs[0].branches:
-        trajectory.steps, trajectory.kappa, trajectory.alpha = [0], [last], [last]
+    for course in made.systems[1].runs[0].courses:
+        course.steps, course.values = [0], {"kappa": [last], "alpha": [last]}
     assert "h4" not in Page(render_report(made)).texts
     _diverge(made, system=1, run=0, step=10)
     assert "h4" not in Page(render_report(made)).texts
@@ -293,10 +293,11 @@ def test_weights_of_branches_over_training() -> None:
 
 def test_a_long_record_of_branches_is_drawn_with_few_points() -> None:
     made = comparison(("weighted",), layers=1)
-    trajectory = made.systems[0].runs[0].branches[0]
+    course = made.systems[0].runs[0].courses[0]
     short = len(render_report(made))
-    trajectory.steps = list(range(5000))
-    trajectory.kappa = trajectory.alpha = [[i % 3 / 10, 0.3, 0.7 - i % 3 / 10] for i in range(5000)]
+    course.steps = list(range(5000))
+    rows = [[i % 3 / 10, 0.3, 0.7 - i % 3 / 10] for i in range(5000)]
+    course.values = {"kappa": rows, "alpha": rows}
     assert len(render_report(made)) < 1.5 * short
 
 
@@ -304,6 +305,7 @@ def test_two_kinds_in_one_system() -> None:
     made = comparison(("moa", "tim"))
     moa, tim = (system.runs[0] for system in made.systems)
     moa.attention += tim.attention
+    moa.words |= tim.words
     page = Page(render_report(made))
     assert page.texts["h3"][:3] == ["moa: experts", "moa: mechanisms", "tim"]
     # Two layers, under moa's mechanisms and again under tim; none of them under moa's experts.
@@ -478,9 +480,10 @@ def test_samples_and_pictures_are_put_side_by_side() -> None:
     assert [list(p.pngs) for p in twice] == [["a", "b"], ["a"]]
 
 
-def test_a_trajectory_has_a_row_for_each_step() -> None:
-    with pytest.raises(ValueError, match="expected a row per step"):
-        BranchTrajectory(site="encoder_self", layer=0, steps=[1, 2], kappa=[[1.0]], alpha=[[1.0]])
+@pytest.mark.parametrize("rows", [[[1.0]], [[1.0], [0.5, 0.5]]])
+def test_a_course_has_a_row_for_each_step(rows: list[list[float]]) -> None:
+    with pytest.raises(ValueError, match="expected a row of equal length for each step"):
+        Course(site="encoder_self", layer=0, system="weighted", steps=[1, 2], values={"κ": rows})
 
 
 def test_ten_systems_are_all_told_apart() -> None:

@@ -15,7 +15,10 @@ def test_each_pass_is_noted_at_its_site():
     with decisions(made) as decided:
         for length in (5, 3):
             made(input_ids=tokens(2, length), decoder_input_ids=tokens(2, 4))
-    found = {(place.site, place.layer): [r.kind for r in each] for place, each in decided.items()}
+    found = {
+        (place.site, place.layer): [place.module.words.decision] * len(each)
+        for place, each in decided.items()
+    }
     assert found == {
         ("encoder_self", 0): ["competition"] * 2,
         ("encoder_self", 1): ["agreement"] * 2,
@@ -61,7 +64,7 @@ def test_positions_are_told_of_where_systems_decide_for_each(training):
     decided = decisions_by_position(made, input_ids=ids)
     assert {place.layer for place in decided} <= {0, 1}
     moa = next(each for place, each in decided.items() if place.layer == 1)
-    assert moa.kind == "choices" and moa.weights.shape[:2] == (2, 5)
+    assert moa.indices is not None and moa.weights.shape[:2] == (2, 5)
     assert made.training == training and not moa.weights.requires_grad
     with decisions(made.eval()) as noted, torch.no_grad():
         made(input_ids=ids)

@@ -92,6 +92,8 @@ class System(nn.Module):
             attention and the feed-forward behind it; or `"layer"`, all of it.
         default_layers: where it stands if a plan does not say: in `"all"` layers, in the `"low"`
             ones (the first two), or in the `"middle"` (all but the first two and the last).
+        first_site_layers: the layers in which its paper puts it, of the model's first site alone;
+            a plan asks for that by `{SYSTEM: LAYERS}`. None if the paper has no such arrangement.
         routing_parameters: names (or beginnings of names) of the parameters that decide how heads
             are combined; they are counted apart.
         no_decay: names (or beginnings of names) of the parameters that take no weight decay,
@@ -107,6 +109,7 @@ class System(nn.Module):
 
     replaces: ClassVar[Literal["attention", "feed-forward", "layer"]] = "attention"
     default_layers: ClassVar[LayerWord] = "all"
+    first_site_layers: ClassVar[LayerWord | None] = None
     routing_parameters: ClassVar[tuple[str, ...]] = ()
     no_decay: ClassVar[tuple[str, ...]] = ()
     rule: ClassVar["type[Rule] | None"] = None

@@ -2,7 +2,7 @@
 
     attention: mae                                    # every site, every layer
     attention: {system: moa, size: 8K32E64D}          # likewise, with options
-    attention: {agreement: low}                       # in two layers of the first site alone
+    attention: {agreement: low}                       # its paper's choice, two encoder layers
 
     attention:
       encoder_self:  {system: moa, size: 8K32E64D, layers: [0, 1]}
@@ -152,7 +152,7 @@ def _by_site(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[Spec]]:
     """The checked entries of each site."""
     if isinstance(plan, Mapping) and len(plan) == 1:
         ((name, layers),) = plan.items()
-        if name in SYSTEMS and layers in _LAYER_WORDS:
+        if name in SYSTEMS and layers == SYSTEMS[name].first_site_layers:
             plan = {next(iter(depths)): {"system": name, "layers": layers}}
     if isinstance(plan, Mapping) and _names_sites(plan):
         for site in plan:

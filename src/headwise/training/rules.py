@@ -47,6 +47,7 @@ def training_rules(
         ValueError: settings of a system whose rule the model does not need, or that do not fit.
 
     Example:
+        >>> import torch
         >>> import headwise as hw
         >>> layer = hw.BranchedAttention(embed_dim=8, num_branches=2, ffn_dim=16)
         >>> rules = training_rules(layer, total_steps=6)

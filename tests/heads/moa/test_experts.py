@@ -13,7 +13,7 @@ from headwise.heads.moa.experts import (
     expert_project,
 )
 from headwise.heads.moa.naive import naive_expert_combine, naive_expert_project
-from headwise.ops import experts
+from headwise.heads.moa import experts
 
 EMBED, HEAD = 6, 4
 

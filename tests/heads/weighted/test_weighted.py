@@ -9,8 +9,9 @@ from systems import DIM, HEADS, SYSTEMS, padding, randomize
 
 import headwise as hw
 from headwise.heads.system import Place
-from headwise.heads.weighted import BranchedAttention, branches_weighed
+from headwise.heads.weighted import BranchedAttention
 from headwise.heads.weighted.naive import naive_branched_feed_forward
+from headwise.models.ablation import ablated
 
 BATCH, TIME = 2, 5
 FORMS = ("branched", "branched split")
@@ -176,19 +177,22 @@ def output_with(layer, x, kappa, alpha):
     )
 
 
+def with_ablation(name, **options):
+    """What evaluation asks for."""
+    return {"weighted": {"name": name, **options}}
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_uniform_weights(name):
     layer = SYSTEMS[name].build()
     x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
     learned = layer(x).output
-    layer.weigh_branches("uniform")
-    out = layer(x)
-    quarter = torch.full((HEADS,), 0.25, dtype=torch.float64)
-    torch.testing.assert_close(out.output, output_with(layer, x, quarter, quarter))
-    assert torch.equal(out.routing.weights, quarter)
-    assert out.routing.kind == "branches"
-    assert not torch.allclose(out.output, learned)
-    layer.weigh_branches("learned")
+    with ablated(layer, with_ablation("uniform")):
+        out = layer(x)
+        quarter = torch.full((HEADS,), 0.25, dtype=torch.float64)
+        torch.testing.assert_close(out.output, output_with(layer, x, quarter, quarter))
+        assert torch.equal(out.routing.weights, quarter)
+        assert not torch.allclose(out.output, learned)
     assert torch.equal(layer(x).output, learned)
 
 
@@ -196,26 +200,26 @@ def test_uniform_weights(name):
 def test_random_weights_are_drawn_once(name):
     layer = SYSTEMS[name].build()
     x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-    layer.weigh_branches("random", seed=1)
-    kappa, alpha = layer.branch_weights()
-    assert on_simplex(kappa) and on_simplex(alpha) and not torch.equal(kappa, alpha)
-    out = layer(x)
-    torch.testing.assert_close(out.output, output_with(layer, x, kappa, alpha))
-    assert torch.equal(layer(x).output, out.output)
-    layer.weigh_branches("random", seed=2)
-    assert not torch.equal(layer(x).output, out.output)
-    layer.weigh_branches("random", seed=1)
-    assert torch.equal(layer(x).output, out.output)
+    with ablated(layer, with_ablation("random", seed=1)):
+        kappa, alpha = layer.branch_weights()
+        assert on_simplex(kappa) and on_simplex(alpha) and not torch.equal(kappa, alpha)
+        out = layer(x)
+        torch.testing.assert_close(out.output, output_with(layer, x, kappa, alpha))
+        assert torch.equal(layer(x).output, out.output)
+    with ablated(layer, with_ablation("random", seed=2)):
+        assert not torch.equal(layer(x).output, out.output)
+    with ablated(layer, with_ablation("random", seed=1)):
+        assert torch.equal(layer(x).output, out.output)
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_random_weights_hold_while_decoding(name):
     layer = SYSTEMS[name].build()
-    layer.weigh_branches("random")
     x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
     cache = hw.AttentionCache()
-    steps = [layer(x[:, t : t + 1], cache=cache).output for t in range(TIME)]
-    torch.testing.assert_close(torch.cat(steps, 1), layer(x, is_causal=True).output)
+    with ablated(layer, with_ablation("random")):
+        steps = [layer(x[:, t : t + 1], cache=cache).output for t in range(TIME)]
+        torch.testing.assert_close(torch.cat(steps, 1), layer(x, is_causal=True).output)
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -224,11 +228,11 @@ def test_top_k_keeps_the_branches_of_largest_alpha(name, top_k):
     layer = SYSTEMS[name].build()
     with torch.no_grad():
         layer.alpha.copy_(torch.tensor([0.1, 0.4, 0.2, 0.3]))
-    layer.weigh_branches("top-k", top_k=top_k)
     kept = {1: [0, 1, 0, 0], 2: [0, 4 / 7, 0, 3 / 7], 4: [0.1, 0.4, 0.2, 0.3]}[top_k]
     expected = torch.tensor(kept, dtype=torch.float64)
     x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-    out = layer(x)
+    with ablated(layer, with_ablation("top-k", top_k=top_k)):
+        out = layer(x)
     torch.testing.assert_close(out.routing.weights, expected)
     torch.testing.assert_close(out.output, output_with(layer, x, layer.kappa, expected))
 
@@ -238,35 +242,34 @@ def test_training_always_uses_the_learned_weights():
     x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
     learned = layer(x).output
     for mode in ("uniform", "random"):
-        layer.weigh_branches(mode)
-        assert torch.equal(layer(x).output, learned)
-        assert not torch.equal(layer.eval()(x).output, learned)
+        with ablated(layer, with_ablation(mode)):
+            assert torch.equal(layer(x).output, learned)
+            assert not torch.equal(layer.eval()(x).output, learned)
         layer.train()
 
 
-def test_the_choice_is_in_copies_but_in_no_checkpoint():
+def test_an_ablation_is_in_no_checkpoint():
     layer = SYSTEMS["branched"].build()
     names = set(layer.state_dict())
-    layer.weigh_branches("random")
-    assert set(layer.state_dict()) == names
-    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-    assert torch.equal(copy.deepcopy(layer)(x).output, layer(x).output)
+    with ablated(layer, with_ablation("random")):
+        assert set(layer.state_dict()) == names
+        x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+        assert torch.equal(copy.deepcopy(layer)(x).output, layer(x).output)
 
 
 def test_each_layer_of_a_model_draws_its_own():
     layers = torch.nn.ModuleList(BranchedAttention(DIM, HEADS, 16) for _ in range(3)).eval()
     learned = [layer.branch_weights()[1].tolist() for layer in layers]
-    layers[0].weigh_branches("uniform")
-    with branches_weighed(layers, "random", seed=4):
+    with ablated(layers, with_ablation("random", seed=4)):
         drawn = [weights for layer in layers for weights in layer.branch_weights()]
         assert len({tuple(weights.tolist()) for weights in drawn}) == 6
-    with branches_weighed(layers, "top-k", top_k=2):
+    with ablated(layers, with_ablation("top-k", top_k=2)):
         assert all(int((layer.branch_weights()[1] > 0).sum()) == 2 for layer in layers)
-    with branches_weighed(layers, "learned"):  # no wish: what was chosen stays
+    with ablated(layers, {"weighted": "uniform"}), ablated(layers, {"weighted": "learned"}):
+        # No wish: what was chosen stays.
         assert layers[0].branch_weights()[1].tolist() == [1 / HEADS] * HEADS
-    with pytest.raises(RuntimeError), branches_weighed(layers, "uniform"):
+    with pytest.raises(RuntimeError), ablated(layers, {"weighted": "uniform"}):
         raise RuntimeError
-    layers[0].weigh_branches("learned")
     assert [layer.branch_weights()[1].tolist() for layer in layers] == learned
 
 
@@ -327,18 +330,21 @@ def test_wrong_sizes(args, options, parts):
 @pytest.mark.parametrize(
     "mode, options, parts",
     [
-        ("equal", {}, ["mode is 'equal'", "'uniform'"]),
-        ("top-k", {}, ["top_k is None", "'top-k'"]),
-        ("uniform", {"top_k": 2}, ["top_k is 2", "'uniform'"]),
+        ("equal", {}, ["is 'equal'", "learned, uniform, random, top-k"]),
+        ("unifrom", {}, ["did you mean 'uniform'?"]),
+        ("top-k", {}, ["lacks the option 'top_k'"]),
+        ("uniform", {"top_k": 2}, ["the option 'top_k'", "expected none"]),
+        ("top-k", {"top_k": "two"}, ["top_k is 'two'"]),
         ("top-k", {"top_k": 0}, ["top_k is 0", "1 to num_branches = 4"]),
         ("top-k", {"top_k": 5}, ["top_k is 5", "1 to num_branches = 4"]),
     ],
 )
 def test_wrong_weights_of_evaluation(mode, options, parts):
     layer = BranchedAttention(DIM, HEADS, 16)
-    with pytest.raises(ValueError) as error:
-        layer.weigh_branches(mode, **options)
+    with pytest.raises(ValueError) as error, ablated(layer, with_ablation(mode, **options)):
+        pass
     assert all(part in str(error.value) for part in parts), error.value
+    assert layer.ablation is None
 
 
 def test_printing_tells_the_sizes():

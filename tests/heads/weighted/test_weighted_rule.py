@@ -131,7 +131,9 @@ def test_more_frozen_steps_than_there_are():
 
 def test_a_run_of_epochs_finds_it_at_its_start(tmp_path):
     how = settings(max_steps=None, epochs=1, weighted={"freeze_last": 6})
-    with pytest.raises(ValueError, match="weighted.freeze_last is 6, but the training has 5 steps"):
+    with pytest.raises(
+        ValueError, match=r"weighted.freeze_last is 6, but the training has 5 steps"
+    ):
         toy.train(tmp_path, model(), how)
 
 
