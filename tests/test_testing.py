@@ -108,6 +108,89 @@ class Secretive(Mistaken):
         return output * self.secret
 
 
+class Greatest(Mistaken):
+    def spoil(self, output, heads, inputs):
+        return output + 0 * output.amax(1, keepdim=True)
+
+
+class Unmarked(hw.AgreementAttention):
+    """Loses what forward has found out about padding."""
+
+    def forward(self, *args, **kwargs):
+        out = super().forward(*args, **kwargs)
+        return out._replace(routing=out.routing._replace(padding=None))
+
+
+class Sharpened(hw.MultiHeadAttention):
+    """Reads otherwise than its weights say."""
+
+    def attend(self, q, k, v, mask, is_causal):
+        return super().attend(2 * q, k, v, mask, is_causal)
+
+
+class Uncounted(Mistaken):
+    def __init__(self, embed_dim, num_heads, **options):
+        super().__init__(embed_dim, num_heads, **options)
+        self.matrix = nn.Parameter(torch.empty(embed_dim, embed_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        super().reset_parameters()
+        if hasattr(self, "matrix"):
+            nn.init.xavier_uniform_(self.matrix)
+
+    def spoil(self, output, heads, inputs):
+        return output @ self.matrix
+
+
+class Decayed(WithScale):
+    """A scale of two dimensions, which looks like a matrix."""
+
+    def __init__(self, embed_dim, num_heads, **options):
+        super().__init__(embed_dim, num_heads, **options)
+        self.scale = nn.Parameter(torch.ones(1, embed_dim))
+
+
+class WithNorm(Uncounted):
+    def __init__(self, embed_dim, num_heads, **options):
+        super().__init__(embed_dim, num_heads, **options)
+        self.scale_norm = nn.Parameter(torch.randn(2, 3))
+
+
+class OnSimplex(Mistaken):
+    """Shares of the heads that an optimizer takes out of the simplex."""
+
+    def __init__(self, embed_dim, num_heads, **options):
+        super().__init__(embed_dim, num_heads, **options)
+        self.shares = nn.Parameter(torch.full((num_heads,), 1 / num_heads))
+
+    def combine(self, heads, inputs, choice):
+        return super().combine(heads * self.shares.view(-1, 1, 1), inputs, choice)
+
+    def spoil(self, output, heads, inputs):
+        return output
+
+
+class PutBack(hw.Rule):
+    def after_update(self, moment):
+        with torch.no_grad():
+            for system in self.systems.values():
+                system.shares.clamp_(min=0)
+                system.shares.div_(system.shares.sum())
+
+
+def ablated_by(change):
+    """With an ablation that is applied in training too."""
+
+    class Ablated(Mistaken):
+        ablations = {"changed": lambda layer: change}  # noqa: RUF012
+
+        def spoil(self, output, heads, inputs):
+            return output if self.ablation is None else self.ablation(output)
+
+    return Ablated
+
+
 def routing(weights, loss=None):
     return spoiled_by(lambda output, *_: (output, hw.Routing(torch.tensor(weights), loss=loss)))
 
@@ -158,6 +241,17 @@ MISTAKES = [
         "gives torch.float32",
     ),
     ("half_precision", ENCODER, spoiled_by(lambda o, *_: o + (o * 0 + 3e38) * 2), "not finite"),
+    ("sizes", ENCODER, Greatest, "an input (3, 0, 16) raises IndexError"),
+    ("padding", ENCODER, Unmarked, "routing.padding does not mark"),
+    ("weights", ENCODER, Sharpened, "do not reproduce the output"),
+    ("weights", DECODER, Sharpened, "do not reproduce the output"),
+    ("weights", CROSS, Sharpened, "do not reproduce the output"),
+    ("macs", ENCODER, Uncounted, "and PyTorch's flop counter"),
+    ("decay", ENCODER, Decayed, "scale starts as 1 throughout, and weight decay pulls it to 0"),
+    ("decay", ENCODER, WithNorm, "scale_norm sounds like a part of a norm"),
+    ("rule", ENCODER, OnSimplex, "shares starts on the simplex"),
+    ("ablations", ENCODER, ablated_by(lambda output: -output), "changed changes training"),
+    ("ablations", ENCODER, ablated_by(lambda output: output / 0), "are not finite"),
 ]
 
 
@@ -170,6 +264,18 @@ def test_a_mistake_is_found(check, site, system, message):
     assert str(error.value).startswith(f"{system.__name__} at {site}: ")
     with pytest.raises(AssertionError):
         check_system(system)
+
+
+def test_a_rule_that_puts_parameters_back_is_enough():
+    place = hw.Place(ENCODER, 16, 4, 32)
+    ruled = type("Ruled", (OnSimplex,), {"rule": PutBack})
+    CHECKS["rule"](Subject(ruled, place, {}))
+
+
+def test_what_a_system_names_takes_no_decay():
+    place = hw.Place(ENCODER, 16, 4, 32)
+    named = type("Named", (WithNorm,), {"no_decay": ("scale_norm",)})
+    CHECKS["decay"](Subject(named, place, {}))
 
 
 def test_what_is_no_attention_output_is_named():

@@ -11,15 +11,23 @@ for all of them; that its equations are the paper's is for its own tests to show
 """
 
 import copy
+import functools
+import inspect
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
+from headwise.heads.attention import Attention
 from headwise.heads.cache import AttentionCache
 from headwise.heads.system import AttentionOutput, Place, Routing, System
+from headwise.models.parameters import decayed_parameters
+from headwise.training.rules import training_rules
 
 EMBED_DIM, NUM_HEADS, FFN_DIM = 16, 4, 32
 BATCH, TIME, KEYS = 3, 7, 5
@@ -33,18 +41,25 @@ SITES = {
 def check_system(system: type[System], **options: Any) -> None:
     """Check a system at every site where a model can put it, on a small model's sizes.
 
-    - `sizes`: outputs are `(batch, time, embed_dim)`, down to a batch and a time of 1.
+    - `sizes`: outputs are `(batch, time, embed_dim)`, down to an empty batch and a time of 0.
     - `causality`: in a decoder, a later token changes no earlier output, also in training.
-    - `padding`: a padded batch gives what each of its sequences gives alone.
+    - `padding`: a padded batch gives what each of its sequences gives alone, and `routing.padding`
+      says where the padding is.
+    - `weights`: the attention weights that `need_weights` asks for reproduce the output.
     - `decoding`: decoding step by step, with beam search, equals decoding at once.
     - `learning`: every parameter gets a gradient, and a finite one though a sequence of the batch
       is nothing but padding.
     - `resetting`: `reset_parameters()` sets every parameter, and none that is loaded already.
     - `copies`: `state_dict()` holds all that an output depends on.
     - `half_precision`: it works under autocast, and as a whole in bfloat16.
+    - `decay`: weight decay spares scales, shifts and norms.
+    - `rule`: parameters that start on a simplex, or with length 1, are still there after a step of
+      training, by the system's rule if it declares one.
+    - `macs`: the formula counts what PyTorch's flop counter counts, to two percent.
+    - `ablations`: each ablation whose options have defaults changes evaluation alone.
 
-    Parameters are random, since a scale that starts at 1 or a router that starts at 0 would hide
-    mistakes. The caller's random state is left as it is.
+    Most parameters are random, since a scale that starts at 1 or a router that starts at 0 would
+    hide mistakes. The caller's random state is left as it is.
 
     Args:
         system: the class; a model builds it by `from_plan`, and so does this.
@@ -131,9 +146,15 @@ class Subject(NamedTuple):
 def check_sizes(subject: Subject) -> None:
     # As it starts: what lives on a simplex, say, does not stay there when randomized.
     module = subject.build(randomize=False)
-    for batch, time, keys in ((BATCH, TIME, KEYS), (1, TIME, 1), (BATCH, 1, KEYS), (1, 1, 1)):
+    sizes = ((BATCH, TIME, KEYS), (1, TIME, 1), (BATCH, 1, KEYS), (1, 1, 1))
+    for batch, time, keys in (*sizes, (0, TIME, KEYS), (BATCH, 0, KEYS), (BATCH, 0, 0)):
         x, memory = _random(batch, time), _random(batch, keys)
-        out = subject.call(module, x, memory)
+        try:
+            out = subject.call(module, x, memory)
+        except Exception as error:
+            problem = f"an input {tuple(x.shape)} raises {type(error).__name__}: {error}"
+            subject.expect(False, problem, "models meet batches and sequences of every length")
+            raise
         subject.expect(
             isinstance(out, AttentionOutput),
             f"forward returns {type(out).__name__}",
@@ -201,6 +222,14 @@ def check_padding(subject: Subject) -> None:
                 f"a sequence with padding on the {'left' if left else 'right'} gives other outputs "
                 f"than alone",
                 "leave out what inputs.query_padding marks, and do not mix the rows of a batch",
+            )
+        if together.routing is not None and together.routing.weights.dim() == 3:
+            marked = together.routing.padding
+            subject.expect(
+                marked is not None and torch.equal(marked, padding),
+                "routing.padding does not mark the padding of the queries",
+                "set it in forward, which gets query_padding_mask, or in self-attention "
+                "key_padding_mask: whoever counts decisions leaves out what it marks",
             )
         if together.routing is not None and together.routing.loss is not None:
             other = subject.repeatable(module, _fill(x, padding, -9.0), memory, *masks).routing
@@ -334,16 +363,169 @@ def check_half_precision(subject: Subject) -> None:
     )
 
 
+def check_weights(subject: Subject) -> None:
+    module = subject.build()
+    if not isinstance(module, Attention):
+        return  # what its weights are the weights of, only its own tests can say
+    x, memory = _random(BATCH, TIME), _random(BATCH, KEYS)
+    padding, keys = _padding(7, 2, 4, time=TIME), _padding(3, 5, 1, time=KEYS)
+    asked = copy.deepcopy(module)
+    asked.forward = functools.partial(asked.forward, need_weights=True)  # type: ignore[method-assign]
+    expected = subject.repeatable(module, x, memory, padding, keys).output
+    out = subject.call(asked, x, memory, padding, keys)
+    weights = out.weights
+    subject.expect(
+        weights is not None and _close(out.output, expected),
+        "need_weights gives no attention weights, or changes the output",
+        "return AttentionOutput.weights where it is asked for, and compute the output as ever",
+    )
+    assert weights is not None
+
+    def read(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
+        return weights @ v
+
+    by_weights = copy.deepcopy(module)
+    by_weights.attend = read  # type: ignore[method-assign]
+    subject.expect(
+        _close(subject.call(by_weights, x, memory, padding, keys).output, expected),
+        "the weights that need_weights gives do not reproduce the output",
+        "override attention_weights(q, k, mask) beside attend: it returns the weights by which "
+        "attend reads the values",
+    )
+
+
+def check_decay(subject: Subject) -> None:
+    module = subject.build(randomize=False)
+    decayed = {id(parameter) for parameter in decayed_parameters(module)}
+    for name, parameter in module.named_parameters():
+        if id(parameter) not in decayed:
+            continue
+        start = parameter.flatten()[0]
+        is_scale = bool(start != 0) and torch.equal(parameter, start.expand_as(parameter))
+        subject.expect(
+            not is_scale,
+            f"{name} starts as {start.item():g} throughout, and weight decay pulls it to 0",
+            f"name it in no_decay = ({name!r},) unless it is a matrix",
+        )
+        words = set(re.split(r"[._]", name))
+        subject.expect(
+            not words & {"norm", "bias", "scale", "shift", "gain", "gamma", "beta"},
+            f"{name} sounds like a part of a norm, a scale or a shift, and is decayed",
+            f"name it in no_decay = ({name!r},), or name it otherwise if it is a matrix",
+        )
+
+
+def check_rule(subject: Subject) -> None:
+    module = subject.build(train=True, randomize=False)
+    held = {name: _constraints(parameter) for name, parameter in module.named_parameters()}
+    rules = training_rules(module, total_steps=10)
+    optimizer = torch.optim.SGD(rules.parameter_groups(lr=0.1), lr=0.1)
+    x, memory = _random(BATCH, TIME), _random(BATCH, KEYS)
+    target = _random(BATCH, TIME)
+
+    def loss() -> Tensor:
+        out = subject.call(module, x, memory)
+        total = (out.output - target).square().mean()
+        extra = None if out.routing is None else out.routing.loss
+        return total if extra is None else total + extra
+
+    for _ in range(2):
+        rules.before_step(loss)
+        with rules.step(optimizer):
+            loss().backward()
+        optimizer.step()
+        rules.after_step()
+        optimizer.zero_grad()
+    for name, parameter in module.named_parameters():
+        lost = held[name] - _constraints(parameter)
+        subject.expect(
+            not lost,
+            f"{name} starts {' and '.join(sorted(lost))}, and a step of training takes it away",
+            "declare a rule of training whose after_update puts it back (rule = MyRule, see "
+            "headwise.Rule), or compute it from parameters that may be anything",
+        )
+
+
+def check_macs(subject: Subject) -> None:
+    # Wider and longer, so that what is no product with weights does not count for much.
+    width, time, keys = 64, 16, 12
+    place = subject.place._replace(embed_dim=width, ffn_dim=2 * width)
+    module = subject._replace(place=place).build(dtype=torch.float32)
+    is_causal = subject.place.site == "decoder_self"
+    reads_memory = subject.place.site == "decoder_cross" or (
+        subject.system.replaces == "layer" and subject.place.cross_attention
+    )
+    try:
+        counted = sum(module.macs(time, keys if reads_memory else time, is_causal=is_causal))
+    except NotImplementedError:
+        return  # whoever counts then measures
+    # The plain kernel, whose products the counter sees one by one.
+    with (
+        FlopCounterMode(display=False) as counter,
+        torch.no_grad(),
+        sdpa_kernel(SDPBackend.MATH),
+    ):
+        subject.call(module, torch.randn(1, time, width), torch.randn(1, keys, width))
+    measured = counter.get_total_flops() // 2
+    subject.expect(
+        abs(counted - measured) <= 0.02 * measured,
+        f"macs says {counted:,} for a sequence of {time}, and PyTorch's flop counter {measured:,}",
+        "add what the system multiplies by matrices of its own, as super().macs(...) + Macs(...)",
+    )
+
+
+def check_ablations(subject: Subject) -> None:
+    x, memory = _random(BATCH, TIME), _random(BATCH, KEYS)
+    for name, function in subject.system.ablations.items():
+        options = [p for p in inspect.signature(function).parameters.values() if p.name != "layer"]
+        if any(p.default is p.empty and p.kind is p.KEYWORD_ONLY for p in options):
+            continue
+        for train in (False, True):
+            module = subject.build(train=train, randomize=False)
+            before = subject.repeatable(module, x, memory).output
+            module.ablation = function(module)
+            after = subject.repeatable(module, x, memory).output
+            subject.expect(
+                after.shape == before.shape and bool(after.isfinite().all()),
+                f"the ablation {name} gives outputs of another shape, or that are not finite",
+                "return what forward can put in the place of the learned decision",
+            )
+            subject.expect(
+                not train or _close(after, before),
+                f"the ablation {name} changes training",
+                "look at self.ablation in evaluation only: `if not self.training`",
+            )
+
+
 CHECKS: dict[str, Callable[[Subject], None]] = {
     "sizes": check_sizes,
     "causality": check_causality,
     "padding": check_padding,
+    "weights": check_weights,
     "decoding": check_decoding,
     "learning": check_learning,
     "resetting": check_resetting,
     "copies": check_copies,
     "half_precision": check_half_precision,
+    "decay": check_decay,
+    "rule": check_rule,
+    "macs": check_macs,
+    "ablations": check_ablations,
 }
+
+
+def _constraints(parameter: Tensor) -> set[str]:
+    """What holds for a parameter that no plain optimizer would keep so."""
+    if parameter.dim() < 1 or parameter.size(-1) < 2:
+        return set()
+    rows = parameter.detach()
+    found = set()
+    sums, lengths = rows.sum(-1), rows.norm(dim=-1)
+    if (rows >= 0).all() and torch.allclose(sums, torch.ones_like(sums), atol=1e-5):
+        found.add("on the simplex")
+    if torch.allclose(lengths, torch.ones_like(lengths), atol=1e-5):
+        found.add("with rows of length 1")
+    return found
 
 
 @torch.no_grad()

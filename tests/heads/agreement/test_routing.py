@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
+from headwise.heads.agreement import compiling, routing
 from headwise.heads.agreement.naive import naive_em_routing, naive_simple_routing
 from headwise.heads.agreement.routing import em_routing, simple_routing
-from headwise.heads.agreement import compiling, routing
 
 # leading shape, heads, embed_dim, capsules, iterations
 SIZES = {

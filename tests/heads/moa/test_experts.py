@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from headwise.heads.moa import experts
 from headwise.heads.moa.experts import (
     ExpertAssignment,
     assign_experts,
@@ -13,7 +14,6 @@ from headwise.heads.moa.experts import (
     expert_project,
 )
 from headwise.heads.moa.naive import naive_expert_combine, naive_expert_project
-from headwise.heads.moa import experts
 
 EMBED, HEAD = 6, 4
 

@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from headwise.heads.weighted import branches
 from headwise.heads.weighted.branches import branched_feed_forward, branched_macs, weighted_relu
 from headwise.heads.weighted.naive import naive_branched_feed_forward, naive_weighted_relu
-from headwise.heads.weighted import branches
 
 # batch, branches, time, head_dim, embed_dim, ffn_dim
 SIZES = {

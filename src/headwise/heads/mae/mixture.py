@@ -48,7 +48,7 @@ def sequence_mean(x: Tensor, padding: Tensor | None = None) -> Tensor:
 
     `padding` is boolean `(batch, time)`, `True` at padding. An all-padding sequence gives zeros.
     """
-    if padding is None:
+    if padding is None and x.size(1):
         return x.mean(1)
     real = real_positions(x, padding).unsqueeze(-1)  # (batch, time, 1)
     return (x * real).sum(1) / real.sum(1).clamp(min=1)

@@ -185,7 +185,7 @@ class MixtureOfAttentionHeads(Attention):
         # they lie in memory: nothing is copied.
         folded = q.transpose(1, 2).flatten(1, 2).unsqueeze(1)  # (batch, 1, queries * top_k, D)
         read = super().attend(folded, k, v, mask, False)
-        return read.reshape(q.size(0), q.size(2), q.size(1), -1).transpose(1, 2)
+        return read.reshape(q.size(0), q.size(2), q.size(1), v.size(-1)).transpose(1, 2)
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: _Choice) -> tuple[Tensor, Routing]:
         joined = heads.transpose(1, 2)  # (batch, queries, top_k, head_dim)
