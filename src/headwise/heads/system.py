@@ -118,7 +118,7 @@ class System(nn.Module):
 
     ablation: Any = None
     follows_rule: bool = False  # set by whoever trains by the rule
-    _seen_version: int | None = None
+    _seen: Tensor | None = None
     _warned: bool = False
 
     @classmethod
@@ -161,10 +161,13 @@ class System(nn.Module):
             return
         if not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return
-        learning = [p for p in self.parameters(recurse=False) if p.requires_grad]
-        learning = learning or [p for p in self.parameters() if p.requires_grad]
-        version = sum(parameter._version for parameter in learning)
-        if self._seen_version is not None and version != self._seen_version:
+        learning = [p for p in self.parameters() if p.requires_grad and p.numel()]
+        if not learning:
+            return
+        # A number of each says whether an optimizer has moved them.
+        now = torch.stack([p.detach().reshape(-1)[0].float() for p in learning])
+        before, self._seen = self._seen, now
+        if before is not None and not torch.equal(before, now):
             name = type(self).__name__
             warnings.warn(
                 f"{name} is trained without its rule ({self.rule.__name__}), which its paper asks "
@@ -174,4 +177,3 @@ class System(nn.Module):
                 stacklevel=3,
             )
             self._warned = True
-        self._seen_version = version
