@@ -165,9 +165,12 @@ class System(nn.Module):
         if not learning:
             return
         # A number of each says whether an optimizer has moved them.
-        now = torch.stack([p.detach().reshape(-1)[0].float() for p in learning])
+        device = learning[0].device
+        on_device = [p for p in learning if p.device == device]
+        now = torch.stack([p.detach().reshape(-1)[0].float() for p in on_device])
         before, self._seen = self._seen, now
-        if before is not None and not torch.equal(before, now):
+        comparable = before is not None and before.device == device and len(before) == len(now)
+        if before is not None and comparable and not torch.equal(before, now):
             name = type(self).__name__
             warnings.warn(
                 f"{name} is trained without its rule ({self.rule.__name__}), which its paper asks "

@@ -1,0 +1,137 @@
+"""The house: a system stands in its room and nowhere else, and no import goes up a floor."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import headwise
+from headwise.models.plan import SYSTEMS
+
+SOURCE = Path(headwise.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+ROOMS = ("weighted", "agreement", "mae", "tim", "moa")
+# They may name systems: the registry, the public names, the papers' figures.
+NAMING = {Path("models/plan.py"), Path("__init__.py"), Path("analysis/papers.py")}
+
+# From the ground up; a file imports from its own floor and those below.
+FLOORS = (
+    ("ops", "spelling", "files"),
+    ("heads",),
+    ("models",),
+    ("training",),
+    ("recipe",),
+    ("tasks",),
+    ("analysis", "matching", "testing"),
+    ("experiment",),
+    ("comparison",),
+    ("cli", "__init__", "__main__"),
+)
+
+
+def inside(path: Path) -> Path:
+    return path.relative_to(SOURCE)
+
+
+def room(path: Path) -> str | None:
+    parts = inside(path).parts
+    return parts[1] if parts[0] == "heads" and len(parts) > 2 else None
+
+
+def imports(path: Path) -> list[str]:
+    """The modules of headwise that a file imports, other than for a type checker alone."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for inner in ast.walk(node)
+    }
+    found = []
+    for node in ast.walk(tree):
+        if id(node) in for_types:
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+    return [name for name in found if name.startswith("headwise.")]
+
+
+def floor(name: str) -> int:
+    top = name.split(".")[1] if name.startswith("headwise.") else name
+    return next(number for number, tops in enumerate(FLOORS) if top in tops)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(inside(path)))
+def test_no_import_goes_up_a_floor(path):
+    own = floor(inside(path).parts[0].removesuffix(".py"))
+    modules = {name for name in imports(path) if _is_module(name)}
+    assert [name for name in modules if floor(name) > own] == []
+
+
+def _is_module(name: str) -> bool:
+    path = SOURCE.parent / name.replace(".", "/")
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(inside(path)))
+def test_a_room_is_imported_by_those_who_name_systems_alone(path):
+    if inside(path) in NAMING:
+        return
+    entered = {
+        parts[2]
+        for name in imports(path)
+        if (parts := name.split("."))[1] == "heads" and len(parts) > 2 and parts[2] in ROOMS
+    }
+    assert entered <= {room(path)}
+
+
+# What stands for a system wherever it is said: its names, and its paper's words.
+WORDS = {
+    *ROOMS,
+    *("branch", "branches", "branched", "gate", "gates", "gated", "kappa", "capsule", "capsules"),
+    *(re.sub(r"(?<!^)(?=[A-Z])", " ", kind.__name__).lower() for kind in SYSTEMS.values()),
+} - {"multi head attention"}
+
+
+def words_of(text: str) -> set[str]:
+    """The words of a text, of identifiers too: `GateSettings` and `gate_settings` alike."""
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text)
+    return set(re.findall(r"[a-z]+", spaced.lower()))
+
+
+OUTSIDE = [
+    path
+    for path in [*FILES, *sorted(SOURCE.rglob("*.jinja"))]
+    if inside(path).parts[0] != "heads" and inside(path) not in NAMING
+]
+
+
+@pytest.mark.parametrize("path", OUTSIDE, ids=lambda path: str(inside(path)))
+def test_nobody_else_names_a_system(path):
+    assert words_of(path.read_text(encoding="utf-8")) & WORDS == set()
+
+
+def test_the_trainer_names_no_paper():
+    text = (SOURCE / "training" / "trainer.py").read_text(encoding="utf-8")
+    assert not re.search(r"et al|arxiv|paper", text, re.IGNORECASE)
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_a_room_has_what_its_paper_says(name):
+    folder = SOURCE / "heads" / name
+    assert {"__init__.py", "layer.py", "naive.py", "ablations.py"} <= {
+        path.name for path in folder.iterdir()
+    }
+    assert (folder / "rule.py").is_file() == (SYSTEMS[name].rule is not None)
+    # The paper's title and link stand where a reader enters.
+    assert "arxiv.org" in (folder / "__init__.py").read_text(encoding="utf-8")
+
+
+def test_a_leak_would_be_found(tmp_path):
+    assert words_of("settings.gates.period") & WORDS == {"gates"}
+    assert words_of("class BranchSettings") & WORDS == {"branch"}
+    assert words_of("the MAE paper") & WORDS == {"mae"}
+    assert words_of("encode('utf-8', 'surrogatepass')") & WORDS == set()
