@@ -14,7 +14,7 @@ import tiny_tasks
 from typer.testing import CliRunner
 
 from headwise import experiment
-from headwise.analysis.verdict import count
+from headwise.analysis.formatting import count
 from headwise.cli import app
 from headwise.recipe import load_recipe, shipped_recipes
 from headwise.tasks import translation
@@ -475,7 +475,6 @@ def test_ctrl_c_outside_of_training(world, tmp_path, monkeypatch):
 
 STOPPED = """
 import os, signal, sys
-from headwise.analysis.verdict import count
 from headwise.cli import app
 from headwise.tasks import translation
 

@@ -202,7 +202,7 @@ def cost(
         console = Console()
         if papers:
             from headwise.analysis.papers import published_figures
-            from headwise.analysis.published import papers_summary, papers_tables
+            from headwise.analysis.papers_table import papers_summary, papers_tables
 
             figures = published_figures()
             for table in papers_tables(figures):

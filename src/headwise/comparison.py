@@ -159,6 +159,7 @@ def _summary(
         title=f"{file.name}{f', {dataset}' if dataset else ''}: {', '.join(recipes)}",
         task=recipes[baseline].task,
         loss_name=task.loss_name,
+        loss_has_perplexity=task.loss_has_perplexity,
         item_name=task.item_name,
         centre=task.centre,
         baseline=baseline,

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from headwise.analysis.cost import count_parameters, forward_macs, parameters_by_part
-from headwise.analysis.published import Figure, Paper
+from headwise.analysis.papers_table import Figure, Paper
 from headwise.heads.system import Macs, Place
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.models.config import Seq2SeqConfig

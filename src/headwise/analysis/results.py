@@ -143,6 +143,9 @@ class Comparison(BaseModel):
     title: str
     task: str = Field(description="what was learned: translation")
     loss_name: str = Field(description="the unit of the losses: nats per token")
+    loss_has_perplexity: bool = Field(
+        True, description="whether the exponential of the loss is a perplexity of tokens"
+    )
     item_name: str = Field(description="what the paired bootstrap draws: sentences")
     centre: Centre = Field("mean", description="of figures over seeds")
     baseline: str = Field(description="the system others are compared with")
