@@ -15,6 +15,7 @@ from headwise.heads.system import System
 from headwise.models.cache import DecodingCache
 from headwise.models.config import TransformerConfig
 from headwise.models.transformer import AuxiliaryLoss
+from headwise.ops.labels import IGNORED_LABEL
 
 
 @dataclass
@@ -182,7 +183,7 @@ def sum_losses(
     """
     if total is None or labels is None:
         return {"loss": None, "token_loss": None, "auxiliary_loss": auxiliary.total}
-    count = (labels != -100).sum().clamp(min=1) if num_items is None else num_items
+    count = (labels != IGNORED_LABEL).sum().clamp(min=1) if num_items is None else num_items
     token_loss = total / count
     loss = token_loss if auxiliary.total is None else token_loss + auxiliary.total
     return {"loss": loss, "token_loss": token_loss, "auxiliary_loss": auxiliary.total}
@@ -200,7 +201,7 @@ def total_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float =
     return F.cross_entropy(
         logits.flatten(0, -2),
         labels.flatten(),
-        ignore_index=-100,
+        ignore_index=IGNORED_LABEL,
         label_smoothing=label_smoothing,
         reduction="sum",
     )
@@ -214,7 +215,7 @@ def total_squared_error(predicted: Tensor, labels: Tensor) -> Tensor:
     """
     dtype = torch.promote_types(predicted.dtype, torch.float32)
     errors = predicted.to(dtype) - labels.to(dtype)
-    return errors.masked_fill(labels == -100, 0.0).square().sum()
+    return errors.masked_fill(labels == IGNORED_LABEL, 0.0).square().sum()
 
 
 def _is_loaded(weight: Tensor) -> bool:

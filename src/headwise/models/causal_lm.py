@@ -18,6 +18,7 @@ from headwise.models.base import (
 from headwise.models.cache import DecodingCache
 from headwise.models.config import LanguageModelConfig
 from headwise.models.transformer import AuxiliaryLoss, Decoder, token_embedding
+from headwise.ops.labels import IGNORED_LABEL
 
 
 class CausalLMConfig(LanguageModelConfig):
@@ -212,7 +213,7 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
     def _losses(self, hidden: Tensor, labels: Tensor) -> Tensor:
         """The adaptive softmax's loss of each label that is not -100, `(labels,)`."""
         assert isinstance(self.lm_head, AdaptiveSoftmax)
-        predicted = labels != -100
+        predicted = labels != IGNORED_LABEL
         return self.lm_head.losses(hidden[predicted], labels[predicted], self._adaptive_embedding())
 
     def _adaptive_embedding(self) -> AdaptiveEmbedding:

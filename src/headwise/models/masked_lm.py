@@ -16,6 +16,7 @@ from headwise.models.base import (
 )
 from headwise.models.config import LanguageModelConfig
 from headwise.models.transformer import AuxiliaryLoss, Encoder, token_embedding
+from headwise.ops.labels import IGNORED_LABEL
 
 
 class MaskedLMConfig(LanguageModelConfig):
@@ -117,7 +118,7 @@ class MaskedLM(HeadwiseModel):
         hidden = self.encoder.encode(input_ids, padding, losses)  # (batch, time, embed_dim)
         total = predicted = None
         if labels is not None:
-            chosen = labels != -100
+            chosen = labels != IGNORED_LABEL
             hidden, predicted = hidden[chosen], labels[chosen]  # (tokens, embed_dim), (tokens,)
         logits = self.lm_head(self.transform_norm(F.gelu(self.transform(hidden))))
         if predicted is not None:

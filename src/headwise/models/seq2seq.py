@@ -19,6 +19,7 @@ from headwise.models.base import (
 from headwise.models.cache import DecodingCache
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.transformer import AuxiliaryLoss, Decoder, Encoder, token_embedding
+from headwise.ops.labels import IGNORED_LABEL
 
 
 @dataclass
@@ -185,12 +186,12 @@ def shift_right(labels: Tensor, start: int, padding: int) -> Tensor:
     """
     shifted = torch.full_like(labels, start)
     shifted[:, 1:] = labels[:, :-1]
-    return shifted.masked_fill(shifted == -100, padding)
+    return shifted.masked_fill(shifted == IGNORED_LABEL, padding)
 
 
 def _trailing_padding(labels: Tensor) -> Tensor:
     """`True` behind the last label of each row; a -100 before it is not predicted, but seen."""
-    return (labels != -100).flip(1).cumsum(1).flip(1) == 0
+    return (labels != IGNORED_LABEL).flip(1).cumsum(1).flip(1) == 0
 
 
 AutoConfig.register(Seq2SeqConfig.model_type, Seq2SeqConfig)

@@ -16,6 +16,7 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import rotate_checkpoints
 
 from headwise.models.parameters import decayed_parameters, gate_parameters
+from headwise.ops.labels import IGNORED_LABEL
 from headwise.training.batching import BatchLoader, Items, TokenBudgetSampler
 from headwise.training.block_coordinate_descent import (
     expert_step,
@@ -370,7 +371,7 @@ def _tokens(inputs: Batch) -> int:
     labels = inputs["labels"]
     if labels.is_floating_point():  # a number of figures for each frame or text, which were read
         return int(read)
-    return int(read + (labels != -100).sum())
+    return int(read + (labels != IGNORED_LABEL).sum())
 
 
 def _arguments(settings: TrainingSettings, folder: Path, takes_turns: bool) -> TrainingArguments:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from headwise.ops.labels import IGNORED_LABEL
 from headwise.ops.replicas import sum_over_replicas
 
 
@@ -29,6 +30,6 @@ def validation_loss(
             batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
             # Divided by 1, the mean over the batch's labels is their sum.
             loss = model(**batch, num_items_in_batch=1).token_loss
-            total += torch.stack([loss.double(), (batch["labels"] != -100).sum().double()])
+            total += torch.stack([loss.double(), (batch["labels"] != IGNORED_LABEL).sum().double()])
     loss, count = sum_over_replicas(total).tolist()
     return loss / max(1.0, count)
