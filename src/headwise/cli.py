@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    help="Trains, compares and uses systems that papers propose for the heads of multi-head "
+    help="Train, compare and use systems that papers propose for the heads of multi-head "
     "attention, in place of concatenating them.",
     epilog="A recipe is a YAML file, or the name of a recipe that `headwise recipes` lists.",
     pretty_exceptions_show_locals=False,
@@ -34,7 +34,7 @@ Changes = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Changes a key of the recipe: training.max_steps=100. May be given several times.",
+        help="Change a key of the recipe: training.max_steps=100. May be given several times.",
     ),
 ]
 RunFolder = Annotated[
@@ -44,7 +44,7 @@ RunFolder = Annotated[
 
 @app.callback()
 def start() -> None:
-    """Makes the files of the current folder importable, so that recipes can name systems in them."""
+    """Make files of the current folder importable, so that recipes can name systems in them."""
     # At the end of the path, so that a folder named `datasets` does not hide the library.
     here = str(Path.cwd())
     if here not in sys.path:
@@ -53,9 +53,9 @@ def start() -> None:
 
 @app.command()
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="Prints the file of this recipe.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Print the file of this recipe.")] = None,
 ) -> None:
-    """Lists the recipes that come with headwise, by task, or prints one to start your own from."""
+    """List the recipes that come with headwise by task, or print one to start your own from."""
     with _clear_errors():
         from headwise.recipe import load_recipe, shipped_recipes
         from headwise.recipe.catalogue import TASKS
@@ -80,10 +80,10 @@ def keys(
     task: Annotated[str | None, typer.Argument(help="Name of a task: language-modelling.")] = None,
     markdown: Annotated[
         bool,
-        typer.Option("--markdown", help="Prints the keys of all tasks as one page: docs/keys.md."),
+        typer.Option("--markdown", help="Print the keys of all tasks as one page: docs/keys.md."),
     ] = False,
 ) -> None:
-    """Lists the keys that a recipe may have, with their defaults."""
+    """List the keys that a recipe may have, with their defaults."""
     with _clear_errors():
         from headwise.recipe.keys import keys_page, shared_sections, task_sections
 
@@ -111,7 +111,9 @@ def compare(
     ] = None,
     seeds: Annotated[
         str | None,
-        typer.Option(help="Seeds, separated by commas: 1,2,3. Each trains every system once."),
+        typer.Option(
+            help="Seeds, separated by commas: 1,2,3. Every system is trained once with each."
+        ),
     ] = None,
     datasets: Annotated[
         str | None, typer.Option(help="Data sets of the recipe, separated by commas.")
@@ -124,12 +126,12 @@ def compare(
         str | None,
         typer.Option(
             metavar="parameters",
-            help="Gives every system as many parameters as the first by changing its width.",
+            help="Give every system as many parameters as the first has by changing its width.",
         ),
     ] = None,
     changes: Changes = None,
 ) -> None:
-    """Trains several systems under one budget and reports which is better, and at what cost.
+    """Train several systems under one budget and report which is better, and at what cost.
 
     You can stop it with Ctrl-C and start it again: finished systems are not trained again.
     """
@@ -145,9 +147,12 @@ def compare(
         file = load_recipe(recipe, changes or [])
         names = _names("--systems", systems) or file.system_names
         if not names:
-            raise RecipeError(f"recipe {recipe} names no systems, expected at least one")
+            raise RecipeError(
+                f"recipe {recipe} names no systems, expected at least one to train; add some under "
+                f"`systems`"
+            )
         if match not in (None, "parameters"):
-            raise ValueError(f"--match is {match!r}, expected parameters")
+            raise ValueError(f"--match is {match!r}, expected 'parameters'")
         numbers = _seeds(seeds) if seeds else file.recipe.seeds or [file.recipe.training.seed]
         folder = output or Path("runs") / Path(recipe).stem
         console = Console(quiet=not is_main_process())
@@ -192,11 +197,11 @@ def cost(
         ),
     ] = None,
     papers: Annotated[
-        bool, typer.Option("--papers", help="Shows the figures that the papers print beside ours.")
+        bool, typer.Option("--papers", help="Show the figures that the papers print beside ours.")
     ] = False,
     changes: Changes = None,
 ) -> None:
-    """Counts the parameters and multiply-accumulates of a recipe's systems without training."""
+    """Count the parameters and multiply-accumulates of a recipe's systems without training."""
     with _clear_errors():
         from headwise.analysis.cost import cost_table
         from headwise.recipe import load_recipe
@@ -238,7 +243,7 @@ def train(
     ] = None,
     changes: Changes = None,
 ) -> None:
-    """Trains one system and evaluates it. A stopped run continues where it was stopped."""
+    """Train one system and evaluate it. A stopped run continues where it was stopped."""
     with _clear_errors("The same command goes on from here."):
         from headwise.experiment import is_main_process, prepare_task, train_system
         from headwise.recipe import load_recipe
@@ -265,7 +270,7 @@ def evaluate(
     ] = "test",
     changes: Changes = None,
 ) -> None:
-    """Evaluates a finished run on a part of its data, with 95% intervals."""
+    """Evaluate a finished run on a part of its data, with 95% intervals."""
     with _clear_errors():
         from headwise.experiment import evaluate as evaluate_run
         from headwise.experiment import is_other_data, open_run
@@ -293,11 +298,13 @@ def translate(
     run: RunFolder,
     source: Annotated[
         Path | None,
-        typer.Argument(help="Text file with a sentence in each line; standard input by default."),
+        typer.Argument(
+            help="Text file with a sentence in each line; without it, standard input is read."
+        ),
     ] = None,
     changes: Changes = None,
 ) -> None:
-    """Translates lines of text and prints them to standard output."""
+    """Translate lines of text and print them to standard output."""
     with _clear_errors():
         from headwise.experiment import weighed
         from headwise.tasks.sources import decoded_lines, read_lines
@@ -337,7 +344,7 @@ def generate(
     ] = None,
     changes: Changes = None,
 ) -> None:
-    """Continues a text or draws images with a finished run.
+    """Continue a text or draw images with a finished run.
 
     The keys of sampling are changed with --set: evaluation.generation.temperature=0.7 for texts,
     evaluation.temperature=0.7 for images.
@@ -363,7 +370,7 @@ def enhance(
     ],
     changes: Changes = None,
 ) -> None:
-    """Removes the noise from a recording of speech of any length with a finished run."""
+    """Remove the noise from a recording of speech of any length with a finished run."""
     with _clear_errors():
         from headwise.experiment import weighed
         from headwise.tasks.sound.audio import audio_info
@@ -443,7 +450,7 @@ def _split(names: str) -> list[str]:
 def _names(option: str, text: str | None) -> list[str]:
     names = _split(text or "")
     if len(set(names)) < len(names):
-        raise ValueError(f"{option} is {text!r}, expected different {option[2:]} by commas")
+        raise ValueError(f"{option} is {text!r}, expected different names, separated by commas")
     return names
 
 
@@ -451,9 +458,12 @@ def _seeds(text: str) -> list[int]:
     try:
         seeds = [int(seed) for seed in _split(text)]
     except ValueError:
-        raise ValueError(f"--seeds is {text!r}, expected numbers by commas: 1,2,3") from None
+        seeds = []
     if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise ValueError(f"--seeds is {text!r}, expected different numbers by commas: 1,2,3")
+        raise ValueError(
+            f"--seeds is {text!r}, expected different whole numbers from 0, separated by commas: "
+            f"1,2,3"
+        )
     return seeds
 
 
@@ -468,7 +478,10 @@ def _lengths(text: str | None, default: dict[str, int]) -> dict[str, int]:
     if len(numbers) != len(default) or min(numbers) < 1:
         expected = ",".join(str(length) for length in default.values())
         what = " and ".join(default)
-        raise ValueError(f"--lengths is {text!r}, expected tokens of the {what}: {expected}")
+        raise ValueError(
+            f"--lengths is {text!r}, expected the lengths of the {what}, separated by commas: "
+            f"{expected}"
+        )
     return dict(zip(default, numbers, strict=True))
 
 

@@ -62,7 +62,7 @@ def test_a_missing_file_is_named_with_the_way_out(damaged, name):
     with pytest.raises(CheckpointError) as caught:
         toy.train(damaged, toy.model(), toy.settings())
     assert f"{name} is missing" in str(caught.value)
-    assert f"delete {last} to go on from the one before it" in str(caught.value)
+    assert f"delete {last} to continue from the one before it" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -74,7 +74,7 @@ def test_a_file_cut_short_is_named_with_the_way_out(damaged, name, share):
     with pytest.raises(CheckpointError) as caught:
         toy.train(damaged, toy.model(), toy.settings())
     assert str(last / name) in str(caught.value)
-    assert f"delete {last} to go on from the one before it" in str(caught.value)
+    assert f"delete {last} to continue from the one before it" in str(caught.value)
 
 
 def test_the_way_out_leads_on(damaged, tmp_path):
