@@ -530,10 +530,10 @@ def test_an_unknown_system_gives_the_nearest_and_all_there_are(small):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (["model.embed_dim=30"], "embed_dim is 30, which num_heads = 8 does not divide"),
+        (["model.embed_dim=30"], "embed_dim is 30, expected a multiple of num_heads = 8"),
         (
             ["model.embed_dim=30", "model.attention=moa", "systems={}"],
-            "embed_dim is 30, which num_heads = 8 does not divide",
+            "embed_dim is 30, expected a multiple of num_heads = 8",
         ),
         (
             ["model.attention={encoder_self: {system: moa, top_k: 9, num_experts: 4}}"],
