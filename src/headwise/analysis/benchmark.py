@@ -93,7 +93,6 @@ def benchmark_rows(benchmark: Benchmark) -> list[Row]:
                 name=name,
                 description=found[0].description,
                 matched=found[0].matched,
-                is_baseline=name == _baseline(benchmark),
                 note="; ".join(notes),
                 cells=tuple(_cell(benchmark, column, name) for column in columns),
             )

@@ -106,7 +106,6 @@ def table_rows(comparison: Comparison) -> list[Row]:
             name=system.name,
             description=system.description,
             matched=system.matched,
-            is_baseline=system.name == comparison.baseline,
             note=seeds_lost(system),
             cells=tuple(column.cell(system) for column in columns),
         )

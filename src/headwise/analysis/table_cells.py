@@ -42,7 +42,6 @@ class Row:
     name: str
     description: str
     matched: str  # how its size was changed to match the baseline's; may be empty
-    is_baseline: bool
     note: str  # how many seeds diverged; may be empty
     cells: tuple[Cell, ...]
 
