@@ -226,14 +226,13 @@ def _best_mean(benchmark: Benchmark) -> str:
     if not others:
         return f"{best} has a {over} of {figure[best]}."
     other = baseline if baseline in others else others[0]
-    which = "the baseline " if other == baseline else "the next, " if baseline != best else ""
     if best == baseline:
         return (
             f"No system beats the {over} of the baseline {best}, {figure[best]}: the closest, "
             f"{other}, has {figure[other]}."
         )
-    comma = "," if which == "the next, " else ""
-    return f"{best} has the best {over}, {figure[best]}; {which}{other}{comma} has {figure[other]}."
+    told = f"the baseline {other}" if other == baseline else f"the next, {other},"
+    return f"{best} has the best {over}, {figure[best]}; {told} has {figure[other]}."
 
 
 def _against_baseline(benchmark: Benchmark) -> str:

@@ -66,6 +66,15 @@ def count(value: float) -> str:
     return f"{value:.0f}P"
 
 
+def compact(value: float, digits: int) -> str:
+    """Returns a number with `digits` decimals, or as a power of ten if it is long.
+
+    >>> compact(5563.6, 1), compact(687_345.2, 1)
+    ('5563.6', '6.9e+05')
+    """
+    return f"{value:.{digits}f}" if abs(value) < 1e5 else f"{value:.1e}"
+
+
 def p_value(value: float) -> str:
     """Returns a p-value as it stands in a text.
 

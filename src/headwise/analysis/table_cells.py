@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from headwise.analysis.formatting import NONE, heading, in_words, listed
+from headwise.analysis.formatting import NONE, compact, heading, in_words, listed
 from headwise.analysis.results import Centre, Comparison, RunResult, SystemSummary
 from headwise.analysis.verdict import SIGNIFICANT, diverged, finite_interval, middle, sound_runs
 from headwise.tasks.outcome import Score
@@ -65,7 +65,7 @@ def score_cell(comparison: Comparison, system: SystemSummary, score: Score) -> C
     first = find_score(system.runs[0], score.name)
     if first is None or diverged(system.runs[0]) or (ends := finite_interval(first)) is None:
         return cell
-    low, high = (_written(end, score.digits) for end in ends)
+    low, high = (compact(end, score.digits) for end in ends)
     return Cell(cell.figure, (*cell.details, f"[{low}, {high}]"))
 
 
@@ -80,17 +80,8 @@ def over_seeds(centre: Centre, values: list[float], digits: int) -> Cell:
     value, deviation = middle(values, centre)
     if not math.isfinite(value):
         return Cell(NONE)
-    text = _written(value, digits)
+    text = compact(value, digits)
     return Cell(text, () if math.isnan(deviation) else (f"± {deviation:.{digits}f}",))
-
-
-def _written(value: float, digits: int) -> str:
-    """Returns a number with `digits` decimals, or as a power of ten if it is long.
-
-    >>> _written(5563.6, 1), _written(687_345.2, 1)
-    ('5563.6', '6.9e+05')
-    """
-    return f"{value:.{digits}f}" if abs(value) < 1e5 else f"{value:.1e}"
 
 
 def seeds_lost(system: SystemSummary) -> str:

@@ -86,18 +86,13 @@ def _own(
     return {
         name: field
         for name, field in settings.model_fields.items()
-        if name not in skip
-        and (
-            name not in inherited
-            or (field.description, _default(field))
-            != (inherited[name].description, _default(inherited[name]))
-        )
+        if name not in skip and (name not in inherited or _shown(field) != _shown(inherited[name]))
     }
 
 
 def _keys(prefix: str, fields: Mapping[str, FieldInfo]) -> list[Key]:
     return [
-        Key(f"{prefix}.{name}" if prefix else name, _default(field), field.description or "")
+        Key(f"{prefix}.{name}" if prefix else name, *_shown(field))
         for name, field in fields.items()
     ]
 
@@ -135,7 +130,7 @@ def _nested(
             if len(members) > 1 and (told_by := tag(member)) is not None:
                 told[member] = f"{path}, {told_by}"
                 # What tells the kinds apart comes first.
-                own = {field: own[field] for field in (told_by.field, *own) if field in own}
+                own = {key: own[key] for key in (told_by.field, *own) if key in own}
             if own:
                 sections.append(Section(told[member], _keys(path, own)))
             sections += _nested(path, member, told=told)
@@ -151,8 +146,8 @@ def _said_again(path: str, titles: list[str]) -> list[Section]:
     if titles == [path]:
         return []
     first, *others = titles
-    kinds = [title.rpartition(": ")[2] for title in others]
-    return [Section(f"{path}: as {', '.join([first, *kinds])}", [])]
+    values = [title.rpartition(": ")[2] for title in others]
+    return [Section(f"{path}: as {', '.join([first, *values])}", [])]
 
 
 def _common(members: list[type[BaseModel]]) -> dict[str, FieldInfo]:
@@ -162,12 +157,15 @@ def _common(members: list[type[BaseModel]]) -> dict[str, FieldInfo]:
         name: field
         for name, field in first.model_fields.items()
         if all(
-            name in other.model_fields
-            and (field.description, _default(field))
-            == (other.model_fields[name].description, _default(other.model_fields[name]))
+            name in other.model_fields and _shown(field) == _shown(other.model_fields[name])
             for other in others
         )
     }
+
+
+def _shown(field: FieldInfo) -> tuple[str, str]:
+    """The default and the meaning of a key."""
+    return _default(field), field.description or ""
 
 
 def _default(field: FieldInfo) -> str:
