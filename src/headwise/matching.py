@@ -99,7 +99,7 @@ def _with_width(
     wanted = model.ffn_dim
     if doubled > parameters:  # they are equal if the plan sets the width of every feed-forward
         wanted += round(model.ffn_dim * (target - parameters) / (doubled - parameters))
-    # A system may need that its own number of parts divides the feed-forward's width.
+    # A system may need a width that a larger number divides than the number of heads.
     for step in (model.num_heads << power for power in range(4)):
         ffn_dim = max(1, round(wanted / step)) * step if doubled > parameters else wanted
         try:

@@ -18,7 +18,7 @@ from headwise.tasks.outcome import Score
 NARROWEST_NAME = 9  # least width of the column of names
 _WIDEST_HEADER = 14  # a longer header is broken into lines
 _PADDING = (0, 1, 0, 0)
-_GAP = 2  # between columns: the padding and the space of rich's own border
+_GAP = 2  # between columns: the padding and rich's own separator
 
 
 @dataclass(frozen=True)

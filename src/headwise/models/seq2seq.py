@@ -194,7 +194,7 @@ def shift_right(labels: Tensor, start: int, padding: int) -> Tensor:
 
 
 def _trailing_padding(labels: Tensor) -> Tensor:
-    """`True` behind the last label of each row; the decoder sees a -100 before it as padding id."""
+    """`True` behind the last label of each row; the decoder attends to a -100 before it."""
     return (labels != IGNORED_LABEL).flip(1).cumsum(1).flip(1) == 0
 
 

@@ -63,7 +63,7 @@ class Task(ABC):
     # Whether the exponential of the loss is a perplexity of tokens, which tables then show.
     loss_has_perplexity: ClassVar[bool] = True
     item_name: ClassVar[str] = "sentences"  # the unit of evaluation and of the bootstrap
-    saved: ClassVar[tuple[str, ...]] = ("tokenizer",)  # names of files that `save` writes
+    saved: ClassVar[tuple[str, ...]] = ("tokenizer",)  # files or folders that `save` writes
     centre: ClassVar[Literal["mean", "median"]] = "mean"  # over seeds, as papers report it
     macs_lengths: ClassVar[dict[str, int]]  # see `cost_lengths`
 
