@@ -289,6 +289,13 @@ def test_systems_are_compared_on_the_same_vocabularies(compared):
     assert len(vocabularies) == 1
 
 
+def test_the_task_says_whether_its_loss_has_a_perplexity(compared, file, monkeypatch):
+    found, folder = compared
+    assert found.loss_has_perplexity
+    monkeypatch.setattr("headwise.tasks.translation.Translation.loss_has_perplexity", False)
+    assert not compare(file, folder).loss_has_perplexity
+
+
 def test_the_baseline_is_tested_against_none(compared):
     found, _ = compared
     assert found.systems[0].paired_test is None
