@@ -14,7 +14,7 @@ import tiny_tasks
 from typer.testing import CliRunner
 
 from headwise import experiment
-from headwise.analysis.verdict import count
+from headwise.analysis.formatting import count
 from headwise.cli import app
 from headwise.recipe import load_recipe, shipped_recipes
 from headwise.tasks import translation
@@ -338,7 +338,10 @@ def test_cost_of_the_papers():
 @pytest.mark.parametrize("lengths", ["10", "10,0", "a,b", "1,2,3", ""])
 def test_wrong_lengths(lengths):
     said = refused("cost", "--lengths", lengths)
-    assert f"--lengths is {lengths!r}, expected tokens of the encoder and decoder: 10,10" in said
+    assert (
+        f"--lengths is {lengths!r}, expected the lengths of the encoder and decoder, separated by "
+        f"commas: 10,10" in said
+    )
 
 
 # What is refused
@@ -362,7 +365,7 @@ def test_wrong_seeds(world, seeds):
 
 def test_a_system_named_twice(world):
     said = refused("compare", world / "numerals.yaml", "--systems", "mae,mae")
-    assert "--systems is 'mae,mae', expected different systems" in said
+    assert "--systems is 'mae,mae', expected different names, separated by commas" in said
 
 
 def test_a_recipe_without_systems_cannot_be_compared(world):
@@ -440,7 +443,7 @@ def test_a_checkpoint_cut_short(world, monkeypatch):
     done = headwise(*arguments)
     assert done.exit_code == 2
     assert f"{cut} cannot be read" in done.stderr
-    assert f"delete {cut.parent} to go on from the one before it" in done.stderr
+    assert f"delete {cut.parent} to continue from the one before it" in done.stderr
 
 
 def test_mistakes_of_ours_keep_their_traceback(run, monkeypatch):
@@ -475,7 +478,6 @@ def test_ctrl_c_outside_of_training(world, tmp_path, monkeypatch):
 
 STOPPED = """
 import os, signal, sys
-from headwise.analysis.verdict import count
 from headwise.cli import app
 from headwise.tasks import translation
 

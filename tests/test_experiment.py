@@ -151,7 +151,7 @@ def test_what_was_trained_can_be_opened(run, file):
 def test_long_sentences_are_found_before_training(world, tmp_path, monkeypatch):
     monkeypatch.setattr(experiment, "run_training", None)
     recipe = load_recipe(str(world / "numerals.yaml"), ["training.batch_tokens=4"])
-    with pytest.raises(ValueError, match="batch_tokens is 4, but the longest sequence has"):
+    with pytest.raises(ValueError, match="batch_tokens is 4, expected at least"):
         train(recipe.system("standard"), tmp_path / "run")
 
 
@@ -287,6 +287,13 @@ def test_systems_are_compared_on_the_same_vocabularies(compared):
     vocabularies = {path.read_bytes() for path in folder.rglob("tokenizer.json")}
     assert len(list(folder.rglob("tokenizer.json"))) == 7
     assert len(vocabularies) == 1
+
+
+def test_the_task_says_whether_its_loss_has_a_perplexity(compared, file, monkeypatch):
+    found, folder = compared
+    assert found.loss_has_perplexity
+    monkeypatch.setattr("headwise.tasks.translation.Translation.loss_has_perplexity", False)
+    assert not compare(file, folder).loss_has_perplexity
 
 
 def test_the_baseline_is_tested_against_none(compared):

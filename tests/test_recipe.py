@@ -14,6 +14,7 @@ from headwise.recipe import (
     to_yaml,
 )
 from headwise.recipe.catalogue import task_class
+from headwise.recipe.schema import locate
 
 DEMO = "interface-strings"
 SMALL = """
@@ -388,7 +389,7 @@ def test_changes_do_not_reach_the_next_recipe(small):
 
 def test_an_unknown_recipe_gives_the_nearest_and_all_there_are():
     said = message("interface-string")
-    assert "there is no recipe 'interface-string', did you mean 'interface-strings'?" in said
+    assert "there is no recipe 'interface-string'; did you mean 'interface-strings'?" in said
     for name in shipped_recipes():
         assert name in said
 
@@ -396,7 +397,7 @@ def test_an_unknown_recipe_gives_the_nearest_and_all_there_are():
 def test_a_file_needs_the_ending_yaml(tmp_path):
     path = tmp_path / "recipe.txt"
     path.write_text(SMALL)
-    assert "(a file's name has to end in .yaml)" in message(str(path))
+    assert "(the name of a recipe file has to end in .yaml)" in message(str(path))
 
 
 def test_a_missing_file_is_named(tmp_path):
@@ -406,9 +407,9 @@ def test_a_missing_file_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"training: [1", "is no YAML"),
-        (b"", "holds no keys, expected at least training"),
-        (b"- 1", "holds no keys, expected at least training"),
+        (b"training: [1", "is not valid YAML"),
+        (b"", "has no keys, expected at least training"),
+        (b"- 1", "has no keys, expected at least training"),
         (b"training: {}\ndescription: caf\xe9", "line 2: not UTF-8"),
         (b"model: {embed_dim: 16}", "training is missing"),
     ],
@@ -424,12 +425,12 @@ def test_a_file_that_is_no_recipe(tmp_path, content, said):
 @pytest.mark.parametrize("change", ["training.max_steps", "=5", "a..b=1", ".a=1", ""])
 def test_set_wants_a_key_and_a_value(change):
     assert message(DEMO, change) == (
-        f"--set {change!r}: expected key.key=value, as training.max_steps=100"
+        f"--set is {change!r}, expected key.key=value, such as training.max_steps=100"
     )
 
 
 def test_set_wants_yaml():
-    assert "'[1' is no YAML value" in message(DEMO, "training.adam_betas=[1")
+    assert "'[1' is not valid YAML" in message(DEMO, "training.adam_betas=[1")
 
 
 @pytest.mark.parametrize(
@@ -446,14 +447,14 @@ def test_set_wants_yaml():
 )
 def test_an_unknown_key_is_named_with_the_nearest(change, key, nearest):
     said = message(DEMO, change)
-    assert f"there is no key '{key}', did you mean '{nearest}'?" in said
+    assert f"there is no key '{key}'; did you mean '{nearest}'?" in said
     assert "known: " in said
 
 
 def test_an_unknown_key_of_a_corpus_lists_those_of_that_corpus():
     changes = ("data.train.source=a", "data.train.target=b", "data.trian=x")
     said = message(DEMO, "data.corpus=files", *changes)
-    assert "'data.trian', did you mean 'train'?" in said
+    assert "'data.trian'; did you mean 'train'?" in said
     assert "target_language" in said
     assert "revision" not in said  # that is one of the hub's
 
@@ -475,21 +476,34 @@ def test_an_unknown_key_in_a_system_says_which(small):
     [
         (
             "training.max_steps=many",
-            "training.max_steps is 'many': input should be a valid integer",
+            "training.max_steps is 'many', expected a valid integer",
         ),
         (
             "training.max_steps=0",
-            "training.max_steps is 0: input should be greater than or equal to 1",
+            "training.max_steps is 0, expected a number greater than or equal to 1",
         ),
-        ("training.gates.unit=hours", "training.gates.unit is 'hours': input should be 'epochs'"),
-        ("training=5", "training is 5: input should be a valid dictionary"),
-        ("model.norm=mid", "model.norm is 'mid': input should be 'post' or 'pre'"),
-        ("data.language=xx", "data.language is 'xx': input should be 'fr', 'de' or 'zh-CN'"),
-        ("data.corpus=file", "data.corpus: expected one of interface-strings, files, hub"),
+        (
+            "training.gates.unit=hours",
+            "training.gates.unit is 'hours', expected 'epochs' or 'steps'",
+        ),
+        ("training=5", "training is 5, expected keys with values"),
+        ("model.norm=mid", "model.norm is 'mid', expected 'post' or 'pre'"),
+        ("data.language=xx", "data.language is 'xx', expected 'fr', 'de' or 'zh-CN'"),
+        (
+            "data.corpus=file",
+            "data.corpus is 'file', expected one of interface-strings, files, hub; "
+            "did you mean 'files'?",
+        ),
+        (
+            "data.corpus=null",
+            "data.corpus is missing, expected one of interface-strings, files, hub",
+        ),
+        ("data.corpus=[files]", "data.corpus is ['files'], expected one of interface-strings"),
+        ("training.adam_betas=[a, 1]", "training.adam_betas.0 is 'a', expected a valid number"),
         ("data.corpus=files", "data.train is missing"),
-        ("systems=5", "systems is 5: input should be a valid dictionary"),
+        ("systems=5", "systems is 5, expected keys with values"),
         ("tokenizer.vocab_size=100", "tokenizer: vocab_size must be at least 260"),
-        ("systems.a/b.model.dropout=0", "systems.a/b"),
+        ("systems.a/b.model.dropout=0", "systems.a/b is 'a/b': string should match pattern"),
         ("training.max_steps=null", "training: give one of max_steps and epochs"),
     ],
 )
@@ -516,10 +530,10 @@ def test_an_unknown_system_gives_the_nearest_and_all_there_are(small):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (["model.embed_dim=30"], "embed_dim is 30, which num_heads = 8 does not divide"),
+        (["model.embed_dim=30"], "embed_dim is 30, expected a multiple of num_heads = 8"),
         (
             ["model.embed_dim=30", "model.attention=moa", "systems={}"],
-            "embed_dim is 30, which num_heads = 8 does not divide",
+            "embed_dim is 30, expected a multiple of num_heads = 8",
         ),
         (
             ["model.attention={encoder_self: {system: moa, top_k: 9, num_experts: 4}}"],
@@ -587,3 +601,33 @@ def test_differences_name_keys_that_only_one_has():
         "a.b: 1 before, not set now",
         "a.d: not set before, 3 now",
     ]
+
+
+# Where in the settings an error is
+
+
+@pytest.mark.parametrize(
+    ("task", "location", "keys", "sibling"),
+    [
+        ("translation", ("data", "files", "train", "sorce"), "data.train.sorce", "source"),
+        ("probing", ("data", "generated", "texts", "hub", "nme"), "data.texts.nme", "name"),
+        ("images", ("data", "pair", "left", "idx", "trian"), "data.left.trian", "train"),
+        (
+            "speech-enhancement",
+            ("data", "pairs", "transfer", "other", "nosy"),
+            "data.transfer.other.nosy",
+            "noisy",
+        ),
+        (
+            "translation",
+            ("model", "attention", "dict[str,any]", 1, "[key]"),
+            "model.attention.1",
+            "",
+        ),
+        ("translation", ("systems", "a/b", "[key]"), "systems.a/b", ""),
+    ],
+)
+def test_an_error_is_located_behind_unions_and_names(task, location, keys, sibling):
+    found = locate(task_class(task).recipe_class, location)
+    assert ".".join(found.keys) == keys
+    assert sibling in found.siblings if sibling else not found.siblings

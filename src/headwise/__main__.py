@@ -1,4 +1,4 @@
-"""`python -m headwise` is the command `headwise`; so `torchrun -m headwise train ...` works."""
+"""Runs `headwise` as `python -m headwise`, so that `torchrun -m headwise train ...` works."""
 
 from headwise.cli import app
 

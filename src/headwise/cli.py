@@ -1,11 +1,11 @@
-"""The commands. Each is thin: what it does sits in the library."""
+"""The commands of `headwise`. Each is thin: the library does the work."""
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    help="What to do with the heads of multi-head attention other than concatenating them: train, "
-    "compare and use the systems that papers propose.",
-    epilog="A recipe is a YAML file, or the name of one that headwise recipes lists.",
+    help="Train, compare and use systems that papers propose for the heads of multi-head "
+    "attention, in place of concatenating them.",
+    epilog="A recipe is a YAML file, or the name of a recipe that `headwise recipes` lists.",
     pretty_exceptions_show_locals=False,
 )
 
 RecipeName = Annotated[
-    str, typer.Argument(metavar="RECIPE", help="Name of a recipe, or a .yaml file.")
+    str, typer.Argument(metavar="RECIPE", help="Name of a recipe, or path of a .yaml file.")
 ]
 Changes = Annotated[
     list[str] | None,
@@ -38,14 +38,14 @@ Changes = Annotated[
     ),
 ]
 RunFolder = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Folder of a finished run (it holds model/).")
+    Path, typer.Argument(metavar="RUN", help="Folder of a finished run, which contains model/.")
 ]
 
 
 @app.callback()
 def start() -> None:
-    """Let recipes name systems in files of the current folder, as with `python -m`."""
-    # Behind all else, so that a folder called datasets hides no library.
+    """Make files of the current folder importable, so that recipes can name systems in them."""
+    # At the end of the path, so that a folder named `datasets` does not hide the library.
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
@@ -53,9 +53,9 @@ def start() -> None:
 
 @app.command()
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="Print this recipe's file.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Print the file of this recipe.")] = None,
 ) -> None:
-    """List the recipes that come with headwise, by task; or print one to start your own."""
+    """List the recipes that come with headwise by task, or print one to start your own from."""
     with _clear_errors():
         from headwise.recipe import load_recipe, shipped_recipes
         from headwise.recipe.catalogue import TASKS
@@ -77,9 +77,10 @@ def recipes(
 
 @app.command()
 def keys(
-    task: Annotated[str | None, typer.Argument(help="A task: language-modelling.")] = None,
+    task: Annotated[str | None, typer.Argument(help="Name of a task: language-modelling.")] = None,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="All tasks as one page, docs/keys.md.")
+        bool,
+        typer.Option("--markdown", help="Print the keys of all tasks as one page: docs/keys.md."),
     ] = False,
 ) -> None:
     """List the keys that a recipe may have, with their defaults."""
@@ -106,29 +107,33 @@ def compare(
     recipe: RecipeName = "interface-strings",
     systems: Annotated[
         str | None,
-        typer.Option(help="Which of the recipe's systems, by commas; the first is the baseline."),
+        typer.Option(help="Systems of the recipe, separated by commas; the first is the baseline."),
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option(help="Seeds by commas, each a run of every system: 1,2,3.")
+        str | None,
+        typer.Option(
+            help="Seeds, separated by commas: 1,2,3. Every system is trained once with each."
+        ),
     ] = None,
     datasets: Annotated[
-        str | None, typer.Option(help="Which of the recipe's data sets, by commas.")
+        str | None, typer.Option(help="Data sets of the recipe, separated by commas.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Folder for runs and report.", show_default="runs/RECIPE")
+        Path | None,
+        typer.Option(help="Folder for the runs and the report.", show_default="runs/RECIPE"),
     ] = None,
     match: Annotated[
         str | None,
         typer.Option(
             metavar="parameters",
-            help="Widen or narrow every system to the number of parameters of the first.",
+            help="Give every system as many parameters as the first has by changing its width.",
         ),
     ] = None,
     changes: Changes = None,
 ) -> None:
-    """Train several systems under one budget and report which is better, at what cost.
+    """Train several systems under one budget and report which is better, and at what cost.
 
-    Stop it with Ctrl-C and start it again as you like: finished systems are not trained again.
+    You can stop it with Ctrl-C and start it again: finished systems are not trained again.
     """
     with _clear_errors("The same command goes on from here."):
         from headwise.analysis.report import write_report
@@ -142,9 +147,12 @@ def compare(
         file = load_recipe(recipe, changes or [])
         names = _names("--systems", systems) or file.system_names
         if not names:
-            raise RecipeError(f"recipe {recipe} names no systems, expected at least one")
+            raise RecipeError(
+                f"recipe {recipe} names no systems, expected at least one to train; add some under "
+                f"`systems`"
+            )
         if match not in (None, "parameters"):
-            raise ValueError(f"--match is {match!r}, expected parameters")
+            raise ValueError(f"--match is {match!r}, expected 'parameters'")
         numbers = _seeds(seeds) if seeds else file.recipe.seeds or [file.recipe.training.seed]
         folder = output or Path("runs") / Path(recipe).stem
         console = Console(quiet=not is_main_process())
@@ -173,27 +181,27 @@ def cost(
         list[str] | None,
         typer.Argument(
             metavar="RECIPE",
-            help="Names of recipes, or .yaml files.",
+            help="Names of recipes, or paths of .yaml files.",
             show_default="interface-strings",
         ),
     ] = None,
     systems: Annotated[
-        str | None, typer.Option(help="Which of the recipes' systems, by commas.")
+        str | None, typer.Option(help="Systems of the recipes, separated by commas.")
     ] = None,
     lengths: Annotated[
         str | None,
         typer.Option(
-            help="Tokens (frames, pixels) to count multiply-accumulates for; of translation source "
-            "and target, by a comma.",
+            help="Number of tokens, frames or pixels to count multiply-accumulates for; for "
+            "translation, those of source and target, separated by a comma.",
             show_default="the task's",
         ),
     ] = None,
     papers: Annotated[
-        bool, typer.Option("--papers", help="The figures that the papers print, beside ours.")
+        bool, typer.Option("--papers", help="Show the figures that the papers print beside ours.")
     ] = False,
     changes: Changes = None,
 ) -> None:
-    """Count the parameters and multiply-accumulates of a recipe's systems; nothing is trained."""
+    """Count the parameters and multiply-accumulates of a recipe's systems without training."""
     with _clear_errors():
         from headwise.analysis.cost import cost_table
         from headwise.recipe import load_recipe
@@ -202,7 +210,7 @@ def cost(
         console = Console()
         if papers:
             from headwise.analysis.papers import published_figures
-            from headwise.analysis.published import papers_summary, papers_tables
+            from headwise.analysis.papers_table import papers_summary, papers_tables
 
             figures = published_figures()
             for table in papers_tables(figures):
@@ -224,18 +232,18 @@ def train(
     recipe: RecipeName = "interface-strings",
     system: Annotated[
         str | None,
-        typer.Option(help="One of the recipe's systems; without it, the recipe as it stands."),
+        typer.Option(help="A system of the recipe; by default, the recipe without any changes."),
     ] = None,
     dataset: Annotated[
         str | None,
-        typer.Option(help="One of the recipe's data sets; without it, its data as they stand."),
+        typer.Option(help="A data set of the recipe; by default, the recipe's `data`."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Folder of the run.", show_default="runs/RECIPE-SYSTEM")
+        Path | None, typer.Option(help="Folder for the run.", show_default="runs/RECIPE-SYSTEM")
     ] = None,
     changes: Changes = None,
 ) -> None:
-    """Train one system and evaluate it; goes on where it was stopped."""
+    """Train one system and evaluate it. A stopped run continues where it was stopped."""
     with _clear_errors("The same command goes on from here."):
         from headwise.experiment import is_main_process, prepare_task, train_system
         from headwise.recipe import load_recipe
@@ -258,11 +266,11 @@ def train(
 def evaluate(
     run: RunFolder,
     part: Annotated[
-        str, typer.Option(help="Part of the corpus: train, validation or test.")
+        str, typer.Option(help="Part of the data: train, validation or test.")
     ] = "test",
     changes: Changes = None,
 ) -> None:
-    """Score a finished run on a part of its data, with 95% intervals."""
+    """Evaluate a finished run on a part of its data, with 95% intervals."""
     with _clear_errors():
         from headwise.experiment import evaluate as evaluate_run
         from headwise.experiment import is_other_data, open_run
@@ -289,11 +297,14 @@ def evaluate(
 def translate(
     run: RunFolder,
     source: Annotated[
-        Path | None, typer.Argument(help="Text file, a sentence a line; standard input if none.")
+        Path | None,
+        typer.Argument(
+            help="Text file with a sentence in each line; without it, standard input is read."
+        ),
     ] = None,
     changes: Changes = None,
 ) -> None:
-    """Translate lines of text to standard output."""
+    """Translate lines of text and print them to standard output."""
     with _clear_errors():
         from headwise.experiment import as_evaluated
         from headwise.tasks.sources import decoded_lines, read_lines
@@ -319,36 +330,35 @@ def generate(
     run: RunFolder,
     prompt: Annotated[
         list[str] | None,
-        typer.Option(help="Text to go on from; may be given several times. Of language models."),
+        typer.Option(help="Text to continue, for language models. May be given several times."),
     ] = None,
     number: Annotated[
-        int | None, typer.Option(min=1, help="How many texts for each prompt, or images.")
+        int | None,
+        typer.Option(
+            min=1, help="How many texts to write for each prompt, or how many images to draw."
+        ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="PNG to write; of image models.", show_default="RUN.png")
+        Path | None,
+        typer.Option(help="PNG file to write, for image models.", show_default="RUN.png"),
     ] = None,
     changes: Changes = None,
 ) -> None:
-    """Write text behind a prompt, or draw images, with a finished run.
+    """Continue a text or draw images with a finished run.
 
-    Settings of the drawing: --set evaluation.generation.temperature=0.7, for images
-    --set evaluation.temperature=0.7.
+    The keys of sampling are changed with --set: evaluation.generation.temperature=0.7 for texts,
+    evaluation.temperature=0.7 for images.
     """
     with _clear_errors():
-        from headwise.experiment import FolderError, open_run
+        from headwise.experiment import open_run, weighed
+        from headwise.recipe.catalogue import task_class
+        from headwise.tasks.task import Wish
 
         _quiet()
         recipe, model = open_run(run, changes or [])
-        if recipe.task == "language-modelling":
-            _refuse("--output", output, recipe.task)
-            _write_texts(run, recipe, model, prompt or [""], number or 1)
-        elif recipe.task == "images":
-            _refuse("--prompt", prompt, recipe.task)
-            _draw_images(run, recipe, model, output or Path(f"{run.name}.png"), number or 16)
-        else:
-            raise FolderError(
-                f"{run} is a run of {recipe.task}, expected one of language-modelling or images"
-            )
+        wish = Wish(prompt, number, output, typer.echo)
+        with weighed(model, recipe.evaluation, Console(stderr=True), run.name):
+            task_class(recipe.task).generate(run, recipe, model, wish)
 
 
 @app.command()
@@ -356,11 +366,11 @@ def enhance(
     run: RunFolder,
     source: Annotated[Path, typer.Argument(metavar="IN", help="Sound file: WAV, FLAC, ...")],
     target: Annotated[
-        Path, typer.Argument(metavar="OUT", help="Sound file to write, of the same length.")
+        Path, typer.Argument(metavar="OUT", help="Sound file to write, as long as IN.")
     ],
     changes: Changes = None,
 ) -> None:
-    """Take the noise out of a recording of speech, however long, with a finished run."""
+    """Remove the noise from a recording of speech of any length with a finished run."""
     with _clear_errors():
         from headwise.experiment import as_evaluated
         from headwise.tasks.sound.audio import audio_info
@@ -381,7 +391,7 @@ def enhance(
 
 @contextmanager
 def _clear_errors(when_stopped: str = "") -> Iterator[None]:
-    """Mistakes of the user as one message in place of a traceback."""
+    """Prints an error of the user as a message, not as a traceback."""
     from headwise.training.run import Interrupted
 
     try:
@@ -392,7 +402,7 @@ def _clear_errors(when_stopped: str = "") -> Iterator[None]:
     except KeyboardInterrupt:
         Console(stderr=True).print(f"stopped. {when_stopped}", highlight=False)
         raise typer.Exit(130) from None
-    except BrokenPipeError:  # whoever read our output has had enough of it
+    except BrokenPipeError:  # the reader of our output has closed it
         raise typer.Exit(0) from None
     except (ValueError, OSError) as error:
         Console(stderr=True).print(
@@ -402,7 +412,7 @@ def _clear_errors(when_stopped: str = "") -> Iterator[None]:
 
 
 def _quiet() -> None:
-    """Keep other libraries' bars and advice out of the way of ours."""
+    """Silences the progress bars and the advice of other libraries."""
     import transformers
     from datasets import disable_progress_bars
 
@@ -414,61 +424,18 @@ def _quiet() -> None:
 def _open(
     run: Path, task: "type[Task]", changes: list[str] | None
 ) -> "tuple[Recipe, HeadwiseModel]":
-    """The recipe and model of a run of a certain task."""
+    """Returns the recipe and the model of a run, which has to be of a certain task."""
     from headwise.experiment import FolderError, open_run
 
     recipe, model = open_run(run, changes or [])
     if not isinstance(recipe, task.recipe_class):
-        wanted = task.recipe_class.model_fields["task"].default
-        raise FolderError(f"{run} is a run of {recipe.task}, expected one of {wanted}")
+        raise FolderError(f"{run} is a run of {recipe.task}, expected one of {task.name()}")
     return recipe, model
-
-
-def _refuse(option: str, value: object, task: str) -> None:
-    if value is not None:
-        raise ValueError(f"{option} is not for a run of {task}; leave it out")
-
-
-def _write_texts(run: Path, recipe: Any, model: Any, prompts: Sequence[str], number: int) -> None:
-    from headwise.experiment import as_evaluated
-    from headwise.tasks.text.generating import generate_text
-    from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer
-
-    tokenizer = TextTokenizer.load(run / TOKENIZER)
-    settings = recipe.evaluation.generation
-    with as_evaluated(model, recipe.evaluation, Console(stderr=True), run.name):
-        for i in range(number):
-            drawn = settings.model_copy(update={"seed": settings.seed + i})
-            texts = generate_text(model, tokenizer, prompts, drawn)
-            for prompt, text in zip(prompts, texts, strict=True):
-                typer.echo((prompt + text).removesuffix("\n"))
-
-
-def _draw_images(run: Path, recipe: Any, model: Any, output: Path, number: int) -> None:
-    from headwise.experiment import as_evaluated
-    from headwise.files import write_bytes
-    from headwise.tasks.image.drawing import draw_samples
-    from headwise.tasks.image.palette import Raster
-
-    if output.suffix.lower() != ".png":
-        raise ValueError(f"--output is {output}, expected a name that ends in .png: images are PNG")
-    settings = recipe.evaluation
-    with as_evaluated(model, settings, Console(stderr=True), run.name):
-        png = draw_samples(
-            model,
-            Raster.load(run),
-            number,
-            seed=settings.seed,
-            temperature=settings.temperature,
-            top_k=settings.top_k,
-        )
-    write_bytes(output, png)
-    Console().print(f"written: {output}", soft_wrap=True, highlight=False, markup=False)
 
 
 @contextmanager
 def _bar(total: int, console: Console) -> Iterator[Callable[[int], None]]:
-    """A bar of something that takes a while, and the time left."""
+    """Shows a progress bar with the time left."""
     from rich.progress import Progress
 
     with Progress(console=console, transient=True) as progress:
@@ -483,7 +450,7 @@ def _split(names: str) -> list[str]:
 def _names(option: str, text: str | None) -> list[str]:
     names = _split(text or "")
     if len(set(names)) < len(names):
-        raise ValueError(f"{option} is {text!r}, expected different {option[2:]} by commas")
+        raise ValueError(f"{option} is {text!r}, expected different names, separated by commas")
     return names
 
 
@@ -491,14 +458,17 @@ def _seeds(text: str) -> list[int]:
     try:
         seeds = [int(seed) for seed in _split(text)]
     except ValueError:
-        raise ValueError(f"--seeds is {text!r}, expected numbers by commas: 1,2,3") from None
+        seeds = []
     if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise ValueError(f"--seeds is {text!r}, expected different numbers by commas: 1,2,3")
+        raise ValueError(
+            f"--seeds is {text!r}, expected different whole numbers from 0, separated by commas: "
+            f"1,2,3"
+        )
     return seeds
 
 
 def _lengths(text: str | None, default: dict[str, int]) -> dict[str, int]:
-    """A length for each stack of a task's model."""
+    """Returns a length for each stack of the task's model."""
     if text is None:
         return default
     try:
@@ -508,7 +478,10 @@ def _lengths(text: str | None, default: dict[str, int]) -> dict[str, int]:
     if len(numbers) != len(default) or min(numbers) < 1:
         expected = ",".join(str(length) for length in default.values())
         what = " and ".join(default)
-        raise ValueError(f"--lengths is {text!r}, expected tokens of the {what}: {expected}")
+        raise ValueError(
+            f"--lengths is {text!r}, expected the lengths of the {what}, separated by commas: "
+            f"{expected}"
+        )
     return dict(zip(default, numbers, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Outputs that are whole or not there: written under another name, then renamed."""
+"""Writes files and folders whole or not at all: under another name first, then renamed."""
 
 import shutil
 from collections.abc import Iterator
@@ -10,15 +10,15 @@ _PARTIAL = ".partial-"
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """Write a file or a folder such that nobody ever sees half of it.
+    """Writes a file or a folder so that `path` never holds an incomplete one.
 
     Args:
-        path: where the file or folder is to be; what is there is replaced. Its parent is created.
+        path: the path of the file or folder, which is replaced if it exists. Its parent folder is
+            created.
 
     Yields:
-        A path beside it, at which nothing is. The caller writes a file or makes a folder there,
-        which gets its own name at the end; after an error it is removed, and `path` stays as it
-        was.
+        An unused path in the same folder, at which the caller writes the file or makes the folder.
+        At the end it is renamed to `path`. After an error it is removed, and `path` is unchanged.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -34,25 +34,25 @@ def written_whole(path: Path) -> Iterator[Path]:
     try:
         yield partial
         if partial.is_dir():
-            _remove(path)  # a folder can only be renamed to one that is not there
+            _remove(path)  # a folder cannot be renamed to the name of another that has files
         partial.replace(path)
     finally:
         _remove(partial)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file in UTF-8 such that nobody ever sees half of it."""
+    """Writes a text file in UTF-8, whole or not at all."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file such that nobody ever sees half of it."""
+    """Writes a file, whole or not at all."""
     with written_whole(path) as partial:
         partial.write_bytes(content)
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove what interrupted writers have left behind in a folder."""
+    """Removes the incomplete files and folders that interrupted writers have left in a folder."""
     for left_over in folder.glob(f"{_PARTIAL}*"):
         _remove(left_over)
 

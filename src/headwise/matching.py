@@ -1,7 +1,9 @@
-"""Systems of one size: each is made wider or narrower until it has as many parameters as another.
+"""Changes the width of a model until it has a given number of parameters.
 
-The TIM paper compares in this way: it raises the hidden size of its own model, usually by about a
-fifth, until it has the parameters of the standard one.
+So systems can be compared at one size. Lamb et al. 2021, *Transformers with Competitive Ensembles
+of Independent Mechanisms*, https://arxiv.org/abs/2103.00336, compare in this way: they raise the
+hidden size of their own model, usually by about a fifth, until it has the parameters of the
+standard one.
 """
 
 from collections.abc import Callable
@@ -13,18 +15,18 @@ TOLERANCE = 0.005  # of the number of parameters
 
 
 class Match(NamedTuple):
-    """What was chosen for a system, and the size that it gives.
+    """The settings that were found for a model.
 
     Attributes:
-        model: the settings, with `embed_dim` and `ffn_dim` chosen.
-        parameters: how many there are.
+        model: the settings with the new `embed_dim` and `ffn_dim`.
+        parameters: the number of parameters of this model.
     """
 
     model: ModelSettings
     parameters: int
 
     def explain(self, before: ModelSettings, target: int) -> str:
-        """In words: what differs from `before`, and how far from `target` it is."""
+        """Says what differs from the settings `before`, and how far the size is from `target`."""
         changes = [
             f"{key} {getattr(self.model, key)} in place of {getattr(before, key)}"
             for key in ("embed_dim", "ffn_dim")
@@ -37,19 +39,20 @@ class Match(NamedTuple):
 def match_parameters(
     model: ModelSettings, target: int, count: Callable[[ModelSettings], int]
 ) -> Match:
-    """The settings, widened or narrowed, of a model with `target` parameters.
+    """Returns settings of a wider or narrower model that has `target` parameters.
 
-    The width of the model, in steps of its heads, and that of its feed-forward change together,
-    as nearly in proportion as the number of parameters lets them; depth, heads and the systems'
-    own options stay.
+    The width of the model, a multiple of its number of heads, and that of its feed-forward change
+    together, as nearly in proportion as the number of parameters allows. The depth, the number of
+    heads and the options of systems do not change.
 
     Args:
-        model: what to start from.
-        target: the number of parameters that is wanted.
-        count: how many parameters given settings have; `ValueError` where they do not fit.
+        model: the settings to start from.
+        target: the number of parameters to reach.
+        count: returns the number of parameters of given settings; it raises `ValueError` if they
+            do not fit together.
 
     Raises:
-        ValueError: no width gives that number within half a percent.
+        ValueError: no width gives this number within half a percent.
     """
     start = count(model)
     if abs(start / target - 1) <= TOLERANCE / 5:
@@ -73,12 +76,12 @@ def match_parameters(
 
 
 def _widths(model: ModelSettings, target: int, start: int) -> list[int]:
-    """Widths around the one at which everything in proportion would have the wanted size."""
+    """Widths to try: near the one at which a model in proportion would have `target` parameters."""
     step = model.num_heads
-    # Parameters grow with the first power of the width (embeddings) to the second (the rest).
+    # The number of parameters grows with the width (embeddings) or with its square (the rest).
     low = model.embed_dim * min(target / start, (target / start) ** 0.5)
     high = model.embed_dim * max(target / start, (target / start) ** 0.5)
-    # A few more on both sides: a system may want its width divisible by more than the heads.
+    # A few more on both sides: a system may need a width that more than the heads divide.
     first, last = int(low // step) - 4, int(high // step) + 5
     return [step * i for i in range(max(1, first), last + 1)]
 
@@ -86,17 +89,17 @@ def _widths(model: ModelSettings, target: int, start: int) -> list[int]:
 def _with_width(
     model: ModelSettings, width: int, target: int, count: Callable[[ModelSettings], int]
 ) -> Match | None:
-    """The feed-forward that brings a model of this width to the wanted size, if there is one."""
+    """The match with this width, whose feed-forward is chosen; None if there is none."""
     try:
         parameters, doubled = (
             count(_sized(model, width, ffn_dim)) for ffn_dim in (model.ffn_dim, 2 * model.ffn_dim)
         )
     except ValueError:
-        return None  # a system cannot divide this width
+        return None  # a system cannot have this width
     wanted = model.ffn_dim
-    if doubled > parameters:  # equal where the plan gives every feed-forward a width of its own
+    if doubled > parameters:  # they are equal if the plan sets the width of every feed-forward
         wanted += round(model.ffn_dim * (target - parameters) / (doubled - parameters))
-    # What divides the feed-forward that there is, a system may want to divide this one too.
+    # A system may need a width that a larger number divides than the number of heads.
     for step in (model.num_heads << power for power in range(4)):
         ffn_dim = max(1, round(wanted / step)) * step if doubled > parameters else wanted
         try:

@@ -1,18 +1,18 @@
-"""Names that somebody has misspelled."""
+"""Suggests the right spelling of misspelled names."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """The end of an error message: the known name that is most like the given one.
+    """Returns the end of an error message that suggests the known name most like a given one.
 
     Args:
-        name: what was given.
-        known: the names that there are.
+        name: the name that was given.
+        known: the names that exist.
 
     Returns:
-        `; did you mean 'batch_tokens'?`, or an empty text if no known name is like the given one.
+        `; did you mean 'batch_tokens'?`, or an empty text if no known name is similar.
 
     >>> did_you_mean("bach_tokens", ["seed", "batch_tokens"])
     "; did you mean 'batch_tokens'?"

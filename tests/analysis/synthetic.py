@@ -212,6 +212,7 @@ class Kind:
 
     task: str
     loss_name: str
+    loss_has_perplexity: bool
     item_name: str
     scores: tuple[Score, ...]
     spread: float  # of the first score, for a point of BLEU
@@ -222,9 +223,11 @@ KINDS = {
     "language-modelling": Kind(
         "language-modelling",
         "nats per token",
+        True,
         "blocks",
         (
-            Score(name="word perplexity", value=88.0, low=0, high=0, higher_is_better=False),
+            Score(name="word perplexity", value=88.0, low=0, high=0, higher_is_better=False,
+                  is_perplexity=True),
             Score(name="bits per byte", value=1.934, higher_is_better=False, digits=3),
         ),
         -2.0,
@@ -233,6 +236,7 @@ KINDS = {
     "images": Kind(
         "images",
         "nats per pixel",
+        False,
         "images",
         (Score(name="Bits per dimension", value=3.2, low=0, high=0, digits=3,
                higher_is_better=False, note="of quantised pixels"),),
@@ -242,6 +246,7 @@ KINDS = {
     "classification": Kind(
         "classification",
         "nats per example",
+        False,
         "examples",
         (Score(name="Accuracy", value=76.0, low=0, high=0),),
         1.0,
@@ -250,6 +255,7 @@ KINDS = {
     "speech": Kind(
         "speech-enhancement",
         "squared error",
+        False,
         "utterances",
         (
             Score(name="PESQ", value=2.41, low=0, high=0, digits=2),
@@ -267,7 +273,7 @@ def of_task(kind: str, systems: tuple[str, ...] = ALL, seeds: int = 1) -> Compar
     """The same systems on another task."""
     made, look = comparison(systems, seeds=seeds), KINDS[kind]
     made.task, made.loss_name, made.item_name = look.task, look.loss_name, look.item_name
-    made.loss_has_perplexity = look.loss_name == "nats per token"
+    made.loss_has_perplexity = look.loss_has_perplexity
     made.title, made.samples = kind, []
     for system in made.systems:
         if system.paired_test is not None:

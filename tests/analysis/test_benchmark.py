@@ -14,10 +14,10 @@ from headwise.analysis.benchmark import (
     benchmark_rows,
     benchmark_verdict,
 )
-from headwise.analysis.cells import Cell
 from headwise.analysis.report import render_benchmark, write_report
 from headwise.analysis.results import Benchmark
 from headwise.analysis.table import results_table
+from headwise.analysis.table_cells import Cell
 
 
 def _printed(made: Benchmark, width: int = 100) -> str:

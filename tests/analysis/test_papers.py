@@ -13,7 +13,7 @@ from headwise.analysis.papers import (
     language_model,
     published_figures,
 )
-from headwise.analysis.published import Figure, Paper, Printed, papers_summary, papers_tables
+from headwise.analysis.papers_table import Figure, Paper, Printed, papers_summary, papers_tables
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.masked_lm import MaskedLMConfig
 from headwise.models.seq2seq import Seq2SeqLM

@@ -9,6 +9,7 @@ import pytest
 from synthetic import ALL, HOSTILE, KINDS, LONG, comparison, of_task, picture, png
 
 from headwise.analysis import report
+from headwise.analysis.formatting import heading
 from headwise.analysis.report import render_report, write_report
 from headwise.analysis.results import (
     ComparedPicture,
@@ -17,7 +18,7 @@ from headwise.analysis.results import (
     compare_pictures,
     compare_samples,
 )
-from headwise.analysis.verdict import heading, verdict
+from headwise.analysis.verdict import verdict
 from headwise.tasks.outcome import Picture, Sample
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}

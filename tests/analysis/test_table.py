@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from synthetic import ALL, comparison, of_task
 
-from headwise.analysis.cells import Cell, Row
+from headwise.analysis.formatting import heading
 from headwise.analysis.results import Comparison
 from headwise.analysis.table import (
     comparison_table,
@@ -16,7 +16,7 @@ from headwise.analysis.table import (
     table_notes,
     table_rows,
 )
-from headwise.analysis.verdict import heading
+from headwise.analysis.table_cells import Cell, Row
 
 
 def _headers(made: Comparison) -> list[str]:
@@ -221,3 +221,15 @@ def test_perplexity_of_any_loss() -> None:
     assert _cell(made, table_rows(made)[0], "Perplexity").figure == "–"
     made.systems[0].runs[0].validation_loss = 30.0
     assert _cell(made, table_rows(made)[0], "Perplexity").figure == "1.1e+13"
+
+
+def test_what_decides_on_perplexity_is_no_name() -> None:
+    made = of_task("language-modelling", ("standard",))
+    made.loss_name = "nats per subword"
+    made.systems[0].runs[0].scores[0].name = "PPL"
+    assert "Validation perplexity" in _headers(made)
+    made.systems[0].runs[0].scores[0].is_perplexity = False
+    assert "Perplexity" in _headers(made)
+    made.loss_name, made.loss_has_perplexity = "nats per token", False
+    assert not [header for header in _headers(made) if "erplexity" in header]
+    assert "exponential" not in " ".join(table_notes(made))

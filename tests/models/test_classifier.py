@@ -155,8 +155,8 @@ def test_the_head_is_counted():
         ({"pooling": "last"}, "pooling is 'last', expected 'mean' or 'first'"),
         ({"activation": "gelu"}, "activation is 'gelu', expected 'tanh' or 'relu' or 'sigmoid'"),
         ({"hidden_dim": 0}, "hidden_dim is 0, expected a positive number"),
-        ({"problem": "regression", "num_labels": 3}, "3 classes: a regression"),
-        ({"problem": "regression", "classes": ["a", "b"]}, "2 classes: a regression"),
+        ({"problem": "regression", "num_labels": 3}, "num_labels is 3, expected 1 if"),
+        ({"problem": "regression", "classes": ["a", "b"]}, "num_labels is 2, expected 1 if"),
     ],
 )
 def test_wrong_options_are_errors_that_name_them(options, message):

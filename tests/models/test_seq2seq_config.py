@@ -13,7 +13,7 @@ from headwise.models.config import TransformerConfig
         ({"num_heads": 3}, ["embed_dim is 16", "num_heads = 3"]),
         ({"norm": "middle"}, ["norm is 'middle'", "'post' or 'pre'"]),
         ({"share_embeddings": "some"}, ["share_embeddings is 'some'", "'target'"]),
-        ({"target_vocab_size": 9}, ["vocab_size is 23", "target_vocab_size is 9", "'target'"]),
+        ({"target_vocab_size": 9}, ["target_vocab_size is 9", "vocab_size = 23", "'target'"]),
     ],
 )
 def test_sizes_that_do_not_fit_are_errors(options, parts):

@@ -104,7 +104,9 @@ def test_the_cost_of_a_recipe_is_known_without_data(tmp_path):
 
 
 def test_sizes_that_do_not_fit_are_refused():
-    with pytest.raises(ValidationError, match="embed_dim is 10, which num_heads = 4"):
+    with pytest.raises(
+        ValidationError, match="embed_dim is 10, expected a multiple of num_heads = 4"
+    ):
         ImageModel(embed_dim=10, num_heads=4)
 
 

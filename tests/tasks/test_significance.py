@@ -66,12 +66,12 @@ def test_no_difference_is_no_difference():
 
 @pytest.mark.parametrize("items", [[], [1.0, 2.0]])
 def test_what_is_no_list_of_rows_is_refused(items):
-    with pytest.raises(ValueError, match="items have the shape"):
+    with pytest.raises(ValueError, match="items has the shape"):
         bootstrap_interval(items, mean)
 
 
 def test_different_numbers_of_items_are_refused():
-    with pytest.raises(ValueError, match="2 and 1"):
+    with pytest.raises(ValueError, match="other has 1 items, expected 2"):
         paired_bootstrap([[1.0], [2.0]], [[1.0]], mean)
 
 

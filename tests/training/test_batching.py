@@ -48,6 +48,19 @@ def test_order_follows_from_seed_and_epoch(lengths):
     assert third != epoch_of(TokenBudgetSampler(lengths, BUDGET, seed=5), 3)
 
 
+def test_no_seed_repeats_the_epochs_of_another(lengths):
+    """Runs of neighbouring seeds that share orders would differ less than their number says."""
+    orders = {
+        (seed, epoch): tuple(
+            map(tuple, epoch_of(TokenBudgetSampler(lengths, BUDGET, seed=seed), epoch))
+        )
+        for seed in range(4)
+        for epoch in range(4)
+    }
+    assert orders[1, 1] != orders[2, 0]
+    assert len(set(orders.values())) == len(orders)
+
+
 def test_order_does_not_touch_the_global_generator(lengths):
     before = torch.get_rng_state()
     list(TokenBudgetSampler(lengths, BUDGET))
@@ -111,12 +124,12 @@ def test_no_process_is_left_without_a_sequence(lengths, batch_tokens):
 
 
 def test_a_sequence_above_the_budget_is_an_error_that_gives_both_numbers():
-    with pytest.raises(ValueError, match="batch_tokens is 10, but the longest sequence has 11"):
+    with pytest.raises(ValueError, match="batch_tokens is 10, expected at least 11"):
         TokenBudgetSampler([(3, 11), (4, 4)], batch_tokens=10)
 
 
 def test_fewer_sequences_than_processes_is_an_error():
-    with pytest.raises(ValueError, match="there are 2 sequences, fewer than the 3 processes"):
+    with pytest.raises(ValueError, match="lengths has 2 sequences, expected at least 3"):
         TokenBudgetSampler([3, 4], batch_tokens=10, world_size=3)
 
 

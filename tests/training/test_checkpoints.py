@@ -62,7 +62,7 @@ def test_a_missing_file_is_named_with_the_way_out(damaged, name):
     with pytest.raises(CheckpointError) as caught:
         toy.train(damaged, toy.model(), toy.settings())
     assert f"{name} is missing" in str(caught.value)
-    assert f"delete {last} to go on from the one before it" in str(caught.value)
+    assert f"delete {last} to continue from the one before it" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -74,7 +74,7 @@ def test_a_file_cut_short_is_named_with_the_way_out(damaged, name, share):
     with pytest.raises(CheckpointError) as caught:
         toy.train(damaged, toy.model(), toy.settings())
     assert str(last / name) in str(caught.value)
-    assert f"delete {last} to go on from the one before it" in str(caught.value)
+    assert f"delete {last} to continue from the one before it" in str(caught.value)
 
 
 def test_the_way_out_leads_on(damaged, tmp_path):
@@ -227,3 +227,19 @@ def test_nothing_half_written_is_left(stopped, damaged):
     assert (damaged / "model" / "config.json").is_file()
     state = json.loads((checkpoints(damaged)[-1] / "trainer_state.json").read_text())
     assert state["global_step"] == run.steps == 12
+
+
+def test_stopped_while_the_final_model_is_written_it_is_written_in_the_end(tmp_path, monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    how = toy.settings(evaluate_every=6, final_model="average", average_last=2)
+    with monkeypatch.context() as patched:
+        patched.setattr("headwise.training.run.save_file", stop)
+        with pytest.raises(KeyboardInterrupt):
+            toy.train(tmp_path, toy.model(), how)
+    names = ["checkpoint-12", "checkpoint-6"]
+    assert sorted(path.name for path in tmp_path.glob("*")) == names
+    run = toy.train(tmp_path, toy.model(), how)
+    assert sorted(path.name for path in tmp_path.glob("*")) == [*names, "model"]
+    assert run.steps == 12

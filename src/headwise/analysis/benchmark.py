@@ -1,4 +1,4 @@
-"""The same systems on several data sets: the table of systems by data sets, and what it says."""
+"""The table of the same systems on several data sets, with its notes and its verdict."""
 
 import math
 from collections.abc import Sequence
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, Group, RenderResult
 from rich.text import Text
 
-from headwise.analysis.cells import (
+from headwise.analysis.formatting import NONE, heading, in_words, listed
+from headwise.analysis.results import Benchmark, Centre, Comparison, SystemSummary
+from headwise.analysis.table_cells import (
     NARROWEST_NAME,
-    NONE,
     Cell,
     Row,
     add_column,
@@ -20,17 +21,13 @@ from headwise.analysis.cells import (
     directions,
     new_table,
     over_seeds,
-    score_cell,
+    score_over_seeds,
     seeds_lost,
 )
-from headwise.analysis.results import Benchmark, Centre, Comparison, SystemSummary
 from headwise.analysis.verdict import (
     SIGNIFICANT,
     diverged,
     first_score,
-    heading,
-    in_words,
-    listed,
     middle,
     sound_runs,
     valid_test,
@@ -42,13 +39,13 @@ MEAN = "Mean"
 
 @dataclass(frozen=True)
 class BenchmarkColumn:
-    """A score on a data set; the mean over data sets belongs to none.
+    """A score on one data set, or the mean of a score over all data sets.
 
     Attributes:
-        header: the data set.
-        detail: the score, where not all columns are of the same one.
-        score: its name, digits and direction.
-        comparison: of the data set; None for the mean.
+        header: name of the data set.
+        detail: name of the score; empty if all columns show the same score.
+        score: tells the name, digits and direction of the score.
+        comparison: the comparison on the data set; None for the mean.
     """
 
     header: str
@@ -58,7 +55,10 @@ class BenchmarkColumn:
 
 
 def benchmark_columns(benchmark: Benchmark) -> list[BenchmarkColumn]:
-    """All scores of each data set; the mean comes last, if all first scores are of one kind."""
+    """Returns a column for each score of each data set.
+
+    The mean over data sets comes last, if the same score is the first on all of them.
+    """
     various = len({s.name for c in benchmark.comparisons.values() for s in all_scores(c)}) > 1
     columns = [
         BenchmarkColumn(data_set, heading(score.name) * various, score, comparison)
@@ -71,14 +71,14 @@ def benchmark_columns(benchmark: Benchmark) -> list[BenchmarkColumn]:
 
 
 def shared_score(benchmark: Benchmark) -> Score | None:
-    """The first score of all data sets; None if there is one data set, or if they differ."""
+    """Returns the first score of all data sets; None for one data set, or if they differ."""
     firsts = [first_score(comparison) for comparison in benchmark.comparisons.values()]
     kinds = {(score.name, score.higher_is_better) for score in firsts}
     return firsts[0] if len(kinds) == 1 < len(firsts) else None
 
 
 def benchmark_rows(benchmark: Benchmark) -> list[Row]:
-    """A row per system, in the order of `benchmark_columns`."""
+    """Returns the row of every system, with cells in the order of `benchmark_columns`."""
     columns = benchmark_columns(benchmark)
     rows = []
     for name in _system_names(benchmark):
@@ -93,7 +93,6 @@ def benchmark_rows(benchmark: Benchmark) -> list[Row]:
                 name=name,
                 description=found[0].description,
                 matched=found[0].matched,
-                is_baseline=name == _baseline(benchmark),
                 note="; ".join(notes),
                 cells=tuple(_cell(benchmark, column, name) for column in columns),
             )
@@ -102,7 +101,7 @@ def benchmark_rows(benchmark: Benchmark) -> list[Row]:
 
 
 def benchmark_notes(benchmark: Benchmark) -> list[str]:
-    """What a reader must know to read the table rightly."""
+    """Returns the notes below the table, which explain its figures."""
     columns = benchmark_columns(benchmark)
     comparisons = list(benchmark.comparisons.values())
     tests = [t for c in comparisons for s in c.systems if (t := valid_test(c, s))]
@@ -123,7 +122,7 @@ def benchmark_notes(benchmark: Benchmark) -> list[str]:
 
 
 def benchmark_verdict(benchmark: Benchmark) -> str:
-    """Which system is best on average, and on how many data sets others beat the baseline."""
+    """Says which system is best on average, and on how many data sets each beats the baseline."""
     parts = [_best_mean(benchmark), _against_baseline(benchmark)]
     said = " ".join(filter(None, parts))
     number = len(benchmark.comparisons)
@@ -131,7 +130,7 @@ def benchmark_verdict(benchmark: Benchmark) -> str:
 
 
 def benchmark_table(benchmark: Benchmark) -> ConsoleRenderable:
-    """The table for a terminal; one too narrow gets it in pieces, one below the other."""
+    """Returns the table for a terminal; for a narrow one, in pieces one below the other."""
     return _PiecedTable(benchmark)
 
 
@@ -179,17 +178,16 @@ def _cell(benchmark: Benchmark, column: BenchmarkColumn, name: str) -> Cell:
         return Cell(NONE)
     if not sound_runs(system):
         return Cell("diverged")
-    cell = score_cell(column.comparison, system, column.score)
-    details = tuple(detail for detail in cell.details if not detail.startswith("["))
+    cell = score_over_seeds(column.comparison, system, column.score)
     test = valid_test(column.comparison, system)
     is_tested = column.score.name == first_score(column.comparison).name
     if is_tested and test is not None and test.p_value < SIGNIFICANT:
-        return Cell(f"{cell.figure} *", details, significant=True)
-    return Cell(cell.figure, details)
+        return Cell(f"{cell.figure} *", cell.details, significant=True)
+    return cell
 
 
 def _means(benchmark: Benchmark, name: str) -> list[float]:
-    """Of each seed the mean of the first score over data sets; NaN for a seed that lacks one."""
+    """The mean of the first score over data sets for each seed; NaN if one lacks the seed."""
     by_data_set = [
         {run.seed: run.scores[0].value for run in sound_runs(system)}
         if (system := _system(comparison, name)) is not None
@@ -221,25 +219,24 @@ def _best_mean(benchmark: Benchmark) -> str:
         return ""
     sign = -1 if score.higher_is_better else 1
     baseline = _baseline(benchmark)
-    # The baseline wins a tie.
+    # In a tie the baseline comes first.
     ranked = sorted(means, key=lambda name: (sign * means[name], name != baseline))
     best, *others = ranked
     figure = {name: f"{mean:.{score.digits}f}" for name, mean in means.items()}
     if not others:
         return f"{best} has a {over} of {figure[best]}."
     other = baseline if baseline in others else others[0]
-    which = "the baseline " if other == baseline else "the next, " if baseline != best else ""
     if best == baseline:
         return (
             f"No system beats the {over} of the baseline {best}, {figure[best]}: the closest, "
             f"{other}, has {figure[other]}."
         )
-    comma = "," if which == "the next, " else ""
-    return f"{best} has the best {over}, {figure[best]}; {which}{other}{comma} has {figure[other]}."
+    told = f"the baseline {other}" if other == baseline else f"the next, {other},"
+    return f"{best} has the best {over}, {figure[best]}; {told} has {figure[other]}."
 
 
 def _against_baseline(benchmark: Benchmark) -> str:
-    """On how many data sets the tests find each system better and worse."""
+    """Says on how many data sets the tests find each system better or worse."""
     counted = {name: _Wins() for name in _system_names(benchmark) if name != _baseline(benchmark)}
     for comparison in benchmark.comparisons.values():
         sign = 1 if first_score(comparison).higher_is_better else -1
@@ -260,7 +257,7 @@ def _against_baseline(benchmark: Benchmark) -> str:
 
 @dataclass
 class _Wins:
-    """What a system's tests found."""
+    """How many tests a system has, and how many of them are significant."""
 
     tests: int = 0
     better: int = 0

@@ -1,10 +1,9 @@
-"""What a model costs: parameters, and multiply-accumulates of one forward pass.
+"""Counts what a model costs: its parameters, and the multiply-accumulates of a forward pass.
 
-Nothing here reads a weight, so models that are only counted are built on the meta device, where
-they take no memory.
+Counting reads no weights, so it builds models on the meta device, where they take no memory.
 
-Lengths are those of one input in each stack of a model: `{"encoder": 10, "decoder": 10}` is a pair
-of sequences for a model of translation, `{"decoder": 128}` a text for a language model.
+`lengths` gives the length of one input in each stack of a model: `{"encoder": 10, "decoder": 10}`
+for a pair of sequences of a translation model, `{"decoder": 128}` for a text of a language model.
 """
 
 from collections.abc import Mapping
@@ -17,8 +16,7 @@ from rich.text import Text
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from headwise.analysis.published import NONE
-from headwise.analysis.verdict import count
+from headwise.analysis.formatting import NONE, count
 from headwise.heads.system import Macs, System
 from headwise.models.base import HeadwiseModel, model_class
 from headwise.models.config import TransformerConfig
@@ -27,13 +25,13 @@ from headwise.models.transformer import FeedForward
 
 
 class Parameters(NamedTuple):
-    """The weights of a model by part, shared ones once."""
+    """The number of parameters of each part of a model; shared parameters count once."""
 
-    embeddings: int = 0  # of source, target and output
-    attention: int = 0  # projections of queries, keys and values, and what combines the heads
-    routing: int = 0  # what decides how heads are combined: gates, routers, competition
+    embeddings: int = 0  # source, target and output embeddings
+    attention: int = 0  # projections of queries, keys and values, and the combination of heads
+    routing: int = 0  # decides how heads are combined, such as a router
     feed_forward: int = 0
-    rest: int = 0  # norms, and what stands outside the layers and is no embedding
+    rest: int = 0  # norms, and everything outside the layers except embeddings
 
     @property
     def total(self) -> int:
@@ -41,15 +39,15 @@ class Parameters(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What one model costs."""
+    """The cost of one model."""
 
     parameters: Parameters
-    linear_macs: int | None  # products with weights alone; None where a system has no formula
-    macs: int  # those and the products of attention
+    linear_macs: int | None  # of products with weights alone; None if a system has no formula
+    macs: int  # of these and of the products of attention
 
 
 def model_cost(config: TransformerConfig, lengths: Mapping[str, int]) -> Cost:
-    """The cost of a model that has this configuration; it is built on the meta device.
+    """Returns the cost of the model of a configuration, which is built on the meta device.
 
     >>> from headwise.models.config import Seq2SeqConfig
     >>> cost = model_cost(Seq2SeqConfig(), {"encoder": 10, "decoder": 10})
@@ -67,14 +65,15 @@ def model_cost(config: TransformerConfig, lengths: Mapping[str, int]) -> Cost:
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Weights of a model, shared ones once."""
+    """Returns the number of parameters of a model; shared parameters count once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def count_macs(model: HeadwiseModel, lengths: Mapping[str, int]) -> int:
-    """Multiply-accumulates of one forward pass over one input, attention included.
+    """Returns the multiply-accumulates of one forward pass over one input, attention included.
 
-    They are those of the formulas of the systems and of the model. What has none is measured.
+    It uses the formulas of the model and its systems. If one of them has no formula, it measures
+    the forward pass.
     """
     try:
         return sum(forward_macs(model, lengths))
@@ -83,7 +82,7 @@ def count_macs(model: HeadwiseModel, lengths: Mapping[str, int]) -> int:
 
 
 def parameters_by_part(model: nn.Module) -> Parameters:
-    """Count the weights of each part, which their names tell."""
+    """Counts the parameters of each part of a model, which it tells by their names."""
     systems = {
         f"{path}.": module for path, module in model.named_modules() if isinstance(module, System)
     }
@@ -94,7 +93,7 @@ def parameters_by_part(model: nn.Module) -> Parameters:
 
 
 def _part(name: str, systems: Mapping[str, System]) -> str:
-    # A system may hold others; modules are listed from the outermost in.
+    # A system may contain others; `systems` lists the outermost first.
     path = next((path for path in systems if name.startswith(path)), None)
     if path is not None:
         routing = systems[path].routing_parameters
@@ -111,18 +110,18 @@ def _part(name: str, systems: Mapping[str, System]) -> str:
 
 
 def forward_macs(model: nn.Module, lengths: Mapping[str, int]) -> Macs:
-    """Multiply-accumulates of one forward pass, from the formulas of the modules.
+    """Returns the multiply-accumulates of one forward pass, from the formulas of the modules.
 
-    Element-wise work (softmax, norms, ReLU, biases, the iterations of routing) is no product of
-    matrices and is not counted.
+    Only products of matrices count, not element-wise operations (softmax, norms, ReLU, biases, the
+    iterations of routing).
 
     Args:
-        model: a headwise model, or its stacks by themselves, without what stands outside them.
-        lengths: of the one input, in each stack.
+        model: a headwise model, or only its stacks of layers.
+        lengths: the length of the input in each stack.
 
     Raises:
-        NotImplementedError: a system, or what stands outside the layers, has no formula.
-        ValueError: lengths of other stacks than the model has.
+        NotImplementedError: a system, or a part of the model outside its layers, has no formula.
+        ValueError: the stacks in `lengths` are not those of the model.
     """
     places = attention_sites(model)
     stacks = list(dict.fromkeys(place.site.partition("_")[0] for place in places))
@@ -134,7 +133,7 @@ def forward_macs(model: nn.Module, lengths: Mapping[str, int]) -> Macs:
     total = Macs(0, 0)
     for place in places:
         stack, _, kind = place.site.partition("_")
-        # A whole decoder layer is asked for the length of what its cross-attention reads.
+        # The formula of a whole decoder layer needs the length that its cross-attention reads.
         reads_source = kind == "cross" or place.module.replaces == "layer"
         keys = lengths.get("encoder", lengths[stack]) if reads_source else lengths[stack]
         causal = place.site == "decoder_self"
@@ -148,13 +147,13 @@ def forward_macs(model: nn.Module, lengths: Mapping[str, int]) -> Macs:
 
 
 def measure_macs(model: HeadwiseModel, lengths: Mapping[str, int]) -> int:
-    """Multiply-accumulates of one forward pass as PyTorch's flop counter finds them.
+    """Measures the multiply-accumulates of one forward pass with PyTorch's flop counter.
 
-    It counts the products of matrices that an implementation does. The formulas count those of a
-    system's equations; docs/cost.md says where the two differ.
+    The counter counts the products of matrices that the implementation computes, the formulas those
+    of a system's equations. docs/cost.md says where the two differ.
     """
     with torch.device("meta"):
-        # Built from the configuration, since a deep copy would first double the memory.
+        # A new model on the meta device: a deep copy would first double the memory.
         copy = type(model)(model.config).eval()
         inputs = copy.example_inputs(lengths)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -165,12 +164,12 @@ def measure_macs(model: HeadwiseModel, lengths: Mapping[str, int]) -> int:
 def cost_table(
     title: str, configs: Mapping[str, TransformerConfig], lengths: Mapping[str, int]
 ) -> Table:
-    """A row for each system, for a terminal of 80 columns.
+    """Returns a table with a row for each system, for a terminal of 80 columns.
 
     Args:
-        title: over the table.
-        configs: name to configuration; all have the same vocabulary.
-        lengths: of the input that MACs are counted for, in each stack.
+        title: the title of the table.
+        configs: names of systems to configurations, which all have the same vocabulary.
+        lengths: the length in each stack of the input for which MACs are counted.
     """
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     table.title = Text(title, style="bold")

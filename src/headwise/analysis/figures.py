@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from headwise.analysis.formatting import heading
 from headwise.analysis.results import (
     AttentionRecord,
     Comparison,
@@ -30,7 +31,7 @@ from headwise.analysis.svg import (
     panels,
     to_svg,
 )
-from headwise.analysis.verdict import diverged, finite_interval, first_score, heading, sound_runs
+from headwise.analysis.verdict import diverged, finite_interval, first_score, sound_runs
 from headwise.heads.words import Words
 from headwise.tasks.outcome import Score
 

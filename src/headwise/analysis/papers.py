@@ -1,10 +1,11 @@
-"""What the papers say their models cost, and what ours do.
+"""The figures that the papers print on the cost of their models, with ours.
 
-Numbers of parameters and of multiply-accumulates follow from a system's equations and a model's
-sizes alone. Where they come out as published, the equations are read as their authors read them.
+The numbers of parameters and of multiply-accumulates follow from the equations of a system and the
+sizes of a model alone. If ours agree with the published ones, we read the equations as their
+authors do.
 
-Papers rarely say how many words their vocabulary has in the end, which their totals depend on.
-Each figure says what is assumed.
+The totals depend on the size of the vocabulary, which papers rarely give. Each figure names the
+size that we assume. `papers_table` prints the figures.
 """
 
 import json
@@ -18,7 +19,7 @@ import torch
 from torch import nn
 
 from headwise.analysis.cost import count_parameters, forward_macs, parameters_by_part
-from headwise.analysis.published import Figure, Paper
+from headwise.analysis.papers_table import Figure, Paper
 from headwise.heads.mae.parameters import gate_parameters, output_parameters
 from headwise.heads.system import Macs, Place
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
@@ -29,7 +30,7 @@ from headwise.models.transformer import DecoderStack, EncoderStack
 
 
 def published_figures() -> list[Paper]:
-    """All papers in the order in which they appeared."""
+    """Returns the figures of all papers, in the order of publication."""
     return [_weighted(), _agreement(), _mae(), _tim(), _moa()]
 
 
@@ -151,7 +152,7 @@ def _agreement() -> Paper:
 
 
 def _routed_module(embed_dim: int, num_heads: int) -> int:
-    """How many more weights, without biases and scalars, routing has than standard attention."""
+    """How many weights more than standard attention routing has, without biases and scalars."""
     place = Place("encoder_self", embed_dim, num_heads, ffn_dim=4 * embed_dim)
     with torch.device("meta"):
         routed, standard = (build_system({"system": s}, place) for s in ("agreement", "standard"))
@@ -240,7 +241,7 @@ def _mae() -> Paper:
 
 
 def _gate(embed_dim: int) -> int:
-    """The weights of one gate over 8 experts."""
+    """The number of parameters of one gate over 8 experts."""
     place = Place("decoder_self", embed_dim, num_heads=8, ffn_dim=4 * embed_dim)
     with torch.device("meta"):
         attention = build_system({"system": "mae"}, place)
@@ -388,7 +389,8 @@ def _moa_translation() -> Iterator[Figure]:
 
 def _moa_masked() -> Iterator[Figure]:
     words, d, tokens = 50_265, 512, 128
-    # Learned positions and their norm; a dense layer, its norm, and a bias for each word.
+    # Parameters outside the stack: learned positions with their norm, a dense layer with its norm,
+    # and a bias for each word.
     around = (512 * d + 2 * d) + (d * d + d) + 2 * d + words
     for name, params, macs, plan in (
         ("Transformer, 8 heads", "51.34M", "6.55G", "standard"),
@@ -421,33 +423,36 @@ def _size(size: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Stack:
-    """The layers of a model, on the meta device, without embeddings."""
+    """The layers of a model on the meta device, without embeddings."""
 
     layers: nn.ModuleDict
     width: int
 
     def parameters(self, words: int) -> int:
-        """With an embedding for each of so many words."""
+        """Returns the number of parameters, with an embedding for each of `words` words."""
         return count_parameters(self.layers) + words * self.width
 
     def macs(self, length: int, words: int) -> Macs:
-        """For so many tokens on either side, the output over so many words included."""
+        """Returns the multiply-accumulates for `length` tokens in each stack.
+
+        They include the output over `words` words.
+        """
         lengths = dict.fromkeys(self.layers, length)
         return forward_macs(self.layers, lengths) + Macs(length * words * self.width, 0)
 
     @property
     def routing(self) -> int:
-        """The weights that decide how heads are combined."""
+        """The number of parameters that decide how heads are combined."""
         return parameters_by_part(self.layers).routing
 
 
 def encoder_decoder(plan: Any, **sizes: int) -> Stack:
-    """The layers of a translation model; by default those of the base Transformer."""
+    """Returns the layers of a translation model, by default those of the base Transformer."""
     return _stack(json.dumps({"attention": plan, **sizes}, sort_keys=True), True)
 
 
 def encoder(plan: Any, **sizes: int) -> Stack:
-    """The layers of an encoder by itself."""
+    """Returns the layers of an encoder without a decoder."""
     config = {"attention": {"encoder_self": plan}, "decoder_layers": 1, **sizes}
     return _stack(json.dumps(config, sort_keys=True), False)
 
@@ -463,7 +468,7 @@ def _stack(settings: str, decodes: bool) -> Stack:
 
 
 def language_model(plan: Any) -> int:
-    """Parameters of the language model of Baevski and Auli for WikiText-103."""
+    """Returns the number of parameters of Baevski and Auli's language model for WikiText-103."""
     config = CausalLMConfig(
         vocab_size=267_735,
         embed_dim=1024,
@@ -479,7 +484,7 @@ def language_model(plan: Any) -> int:
 
 
 def speech_enhancer(plan: Any, embed_dim: int) -> int:
-    """Parameters of the TIM paper's model of speech."""
+    """Returns the number of parameters of the TIM paper's model of speech enhancement."""
     config = SpeechEnhancerConfig(embed_dim=embed_dim, ffn_dim=embed_dim, attention=plan)
     with torch.device("meta"):
         return count_parameters(SpeechEnhancer(config))

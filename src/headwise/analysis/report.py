@@ -18,7 +18,7 @@ from headwise.analysis.benchmark import (
     benchmark_rows,
     benchmark_verdict,
 )
-from headwise.analysis.cells import NONE, all_scores
+from headwise.analysis.formatting import NONE, count, heading
 from headwise.analysis.results import (
     AttentionRecord,
     Benchmark,
@@ -30,18 +30,16 @@ from headwise.analysis.results import (
     SystemSummary,
 )
 from headwise.analysis.table import (
-    LOSS_WITH_PERPLEXITY,
     perplexity,
     table_columns,
     table_notes,
     table_rows,
 )
+from headwise.analysis.table_cells import all_scores
 from headwise.analysis.verdict import (
-    count,
     diverged,
     finite_interval,
     first_score,
-    heading,
     sound_runs,
     verdict,
 )
@@ -197,7 +195,7 @@ def render_report(comparison: Comparison) -> str:
             uniform_entropy=figures.uniform_entropy,
             diverged=diverged,
             perplexity=perplexity,
-            has_perplexity=comparison.loss_name == LOSS_WITH_PERPLEXITY,
+            has_perplexity=comparison.loss_has_perplexity,
             expected=_expected,
             pictures=[_views(comparison, picture) for picture in comparison.pictures],
             shown_pictures=SHOWN_PICTURES,

@@ -1,7 +1,7 @@
-"""Matplotlib figures as inline SVG that takes its colours and font from the page around it.
+"""Turns matplotlib figures into inline SVG with the colours and the font of the page around it.
 
-Figures are drawn in placeholder colours, one for each role; in the SVG these become the page's
-CSS variables, so that one drawing serves light and dark.
+Figures are drawn in placeholder colours, one for each role. The SVG has the CSS variables of the
+page in their place, so that one drawing serves the light and the dark page.
 """
 
 import io
@@ -26,7 +26,7 @@ _VARIABLES = {
     **{colour: f"var(--series-{number})" for number, colour in enumerate(SERIES)},
 }
 
-# Points, which the SVG calls pixels; a panel as wide as a phone keeps its letters legible.
+# In points, which are pixels in the SVG. A panel of this width is legible on a phone.
 WIDTH = 400
 
 _STYLE = {
@@ -55,45 +55,52 @@ _STYLE = {
 
 @contextmanager
 def drawing(identity: str) -> Iterator[None]:
-    """Within it figures have the page's look. `identity` makes their ids unique in the page."""
+    """Figures drawn in this context have the look of the page.
+
+    Args:
+        identity: makes the ids in the SVG unique in the page.
+    """
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": identity}):
         yield
 
 
 def panel(height: float, width: float = WIDTH) -> tuple[Figure, Axes]:
-    """A figure of one plot, so many points large."""
+    """Returns a figure with one plot; `height` and `width` are in points."""
     figure, (axes,) = panels(height, columns=1, width=width)
     return figure, axes
 
 
 def panels(height: float, columns: int, width: float = WIDTH) -> tuple[Figure, list[Axes]]:
-    """A figure of several plots side by side that share their vertical axis."""
+    """Returns a figure with `columns` plots side by side, which share their vertical axis.
+
+    `height` and `width` are those of the whole figure in points.
+    """
     figure = Figure(figsize=(width / 72, height / 72), dpi=72, layout="constrained")
     axes = figure.subplots(1, columns, sharey=True, squeeze=False)
     return figure, list(axes[0])
 
 
 def to_svg(figure: Figure, identity: str, label: str) -> str:
-    """The figure as an `<svg>` element that is as wide as its place in the page.
+    """Returns the figure as an `<svg>` element, which the page scales to the available width.
 
     Args:
-        figure: drawn in the placeholder colours.
-        identity: unique in the page; prefixed to all ids.
-        label: what a screen reader says in its place; empty for decoration.
+        figure: a figure in the placeholder colours.
+        identity: a prefix of all ids, unique in the page.
+        label: the text that a screen reader says; empty if the figure is decoration.
     """
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].strip()
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
-    # A rule for every element of the page, were it left in.
+    # The rules of this element would apply to the whole page.
     svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\bid="', f'id="{identity}-', svg)
     svg = re.sub(r'href="#', f'href="#{identity}-', svg)
     svg = re.sub(r"url\(#", f"url(#{identity}-", svg)
     svg = re.sub(r"#[0-9a-f]{6}\b", lambda colour: _VARIABLES.get(colour[0], colour[0]), svg)
     meaning = f'role="img" aria-label="{escape(label)}"' if label else 'aria-hidden="true"'
-    # Without width and height the view box alone decides, and the page scales it.
+    # Only the view box stays: without width and height, the page scales the figure.
     viewbox = re.search(r'viewBox="[^"]*"', svg)
     assert viewbox is not None
     return re.sub(r"<svg[^>]*>", f"<svg {viewbox[0]} {meaning}>", svg, count=1)

@@ -1,4 +1,4 @@
-"""The comparison as a table: the same figures for the report and for the terminal."""
+"""The table of a comparison on one data set, for the report and for the terminal."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,9 +9,18 @@ from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResul
 from rich.text import Text
 
 from headwise.analysis.benchmark import benchmark_table
-from headwise.analysis.cells import (
-    NARROWEST_NAME,
+from headwise.analysis.formatting import (
     NONE,
+    count,
+    heading,
+    in_words,
+    listed,
+    p_value,
+    signed,
+)
+from headwise.analysis.results import Benchmark, Comparison, SystemSummary
+from headwise.analysis.table_cells import (
+    NARROWEST_NAME,
     Cell,
     Row,
     add_column,
@@ -26,35 +35,26 @@ from headwise.analysis.cells import (
     score_cell,
     seeds_lost,
 )
-from headwise.analysis.results import Benchmark, Comparison, SystemSummary
 from headwise.analysis.verdict import (
     SIGNIFICANT,
-    count,
     diverged,
     finite_interval,
     first_score,
-    heading,
-    in_words,
-    listed,
-    p_value,
-    signed,
     sound_runs,
     valid_test,
 )
 
-LOSS_WITH_PERPLEXITY = "nats per token"
-
 
 @dataclass(frozen=True)
 class Column:
-    """What a column shows.
+    """One column of the table.
 
     Attributes:
-        header: in the report.
-        short: in a terminal; empty if it is shown in the report alone.
-        worth: the narrower a terminal, the more must a column be worth to be shown.
-        cell: the figure of a system.
-        detail: below the header.
+        header: its header in the report.
+        short: its header in a terminal; empty if only the report has the column.
+        worth: a terminal that is too narrow leaves out the columns of least worth.
+        cell: returns the cell of a system.
+        detail: a second line of the header.
     """
 
     header: str
@@ -65,9 +65,9 @@ class Column:
 
 
 def table_columns(comparison: Comparison) -> list[Column]:
-    """Size and cost, the loss, the scores; behind the first score its difference to the baseline.
+    """Returns the columns: size, cost, loss, the first score with its difference, further scores.
 
-    The loss of tokens is also written as a perplexity.
+    The difference is that to the baseline. A loss of tokens has a column for its perplexity too.
     """
     first, *further = all_scores(comparison)
     digits, name = _loss_digits(comparison), heading(first.name)
@@ -77,9 +77,9 @@ def table_columns(comparison: Comparison) -> list[Column]:
         Column("Time per step", "Time", 4, lambda s: Cell(_step_time(s))),
         Column("Validation loss", "Loss", 5, lambda s: _loss(comparison, s, digits)),
     ]
-    if comparison.loss_name == LOSS_WITH_PERPLEXITY:
-        # Of held-out text it may also be a score.
-        is_score = any("perplexity" in score.name.lower() for score in (first, *further))
+    if comparison.loss_has_perplexity:
+        # A score may be a perplexity as well, that of the test part.
+        is_score = any(score.is_perplexity for score in (first, *further))
         header = "Validation perplexity" if is_score else "Perplexity"
         columns.append(Column(header, "", 0, lambda s: _perplexity(comparison, s)))
     columns += [
@@ -99,14 +99,13 @@ def table_columns(comparison: Comparison) -> list[Column]:
 
 
 def table_rows(comparison: Comparison) -> list[Row]:
-    """The figures of every system as text, in the order of `table_columns`."""
+    """Returns the row of every system, with cells in the order of `table_columns`."""
     columns = table_columns(comparison)
     return [
         Row(
             name=system.name,
             description=system.description,
             matched=system.matched,
-            is_baseline=system.name == comparison.baseline,
             note=seeds_lost(system),
             cells=tuple(column.cell(system) for column in columns),
         )
@@ -115,10 +114,10 @@ def table_rows(comparison: Comparison) -> list[Row]:
 
 
 def table_notes(comparison: Comparison) -> list[str]:
-    """What a reader must know to read the table rightly, a sentence or two each."""
+    """Returns the notes below the table, which explain its columns and figures."""
     scores = all_scores(comparison)
     loss = f"Loss: {comparison.loss_name}, on the validation part"
-    if comparison.loss_name == LOSS_WITH_PERPLEXITY:
+    if comparison.loss_has_perplexity:
         loss += "; perplexity is its exponential"
     better = directions(scores, "on the test part, ")
     notes = [
@@ -156,7 +155,7 @@ def table_notes(comparison: Comparison) -> list[str]:
 
 
 def difference_cell(comparison: Comparison, system: SystemSummary) -> Cell:
-    """The first score's difference to the baseline, as the paired test found it."""
+    """Returns the difference of the first score to the baseline's, from the paired test."""
     if system.name == comparison.baseline:
         return Cell("baseline")
     test = valid_test(comparison, system)
@@ -168,12 +167,12 @@ def difference_cell(comparison: Comparison, system: SystemSummary) -> Cell:
 
 
 def results_table(results: Comparison | Benchmark) -> ConsoleRenderable:
-    """The table for a terminal, of one data set or of several."""
+    """Returns the table for a terminal, of one data set or of several."""
     return benchmark_table(results) if isinstance(results, Benchmark) else comparison_table(results)
 
 
 def comparison_table(comparison: Comparison) -> ConsoleRenderable:
-    """The table for a terminal; one too narrow for all figures is shown those that matter most."""
+    """Returns the table for a terminal; a narrow one shows only the columns of most worth."""
     return _FittingTable(comparison)
 
 
@@ -245,7 +244,7 @@ def _loss(comparison: Comparison, system: SystemSummary, digits: int) -> Cell:
 
 
 def _loss_digits(comparison: Comparison) -> int:
-    """Three, or as many as show three digits of a small loss."""
+    """Decimals of the loss: three, or more if the loss is small, for three significant digits."""
     losses = [abs(run.validation_loss) for s in comparison.systems for run in sound_runs(s)]
     least = min(filter(None, losses), default=1.0)
     return min(8, max(3, 2 - math.floor(math.log10(least))))
@@ -262,5 +261,5 @@ def _step_time(system: SystemSummary) -> str:
 
 
 def perplexity(loss: float) -> float:
-    """e to the loss, and infinity where that is too large for a float."""
+    """Returns the exponential of a loss; infinity if a float cannot hold it."""
     return math.exp(loss) if loss < 700 else math.inf

@@ -1,34 +1,35 @@
-"""Which system is best, whether that is more than chance, at what cost, and where others stand."""
+"""States which system is best, whether its lead may be chance, what it costs, and how others do."""
 
 import math
 from collections.abc import Iterable
 from statistics import fmean, median, stdev
 
+from headwise.analysis.formatting import count, in_words, listed, p_value, signed
 from headwise.analysis.results import Centre, Comparison, PairedTest, RunResult, SystemSummary
 from headwise.tasks.outcome import Score
 
-SIGNIFICANT = 0.05
-# Correlations are named after people.
-_PEOPLE = ("Pearson", "Spearman", "Matthews")
+SIGNIFICANT = 0.05  # a smaller p-value marks a significant difference
 
 
 def diverged(run: RunResult) -> bool:
-    """Whether training left the run without a finite validation loss."""
+    """Whether the validation loss of a run is not finite."""
     return not math.isfinite(run.validation_loss)
 
 
 def sound_runs(system: SystemSummary) -> list[RunResult]:
-    """The runs that means are taken over: all that did not diverge."""
+    """Returns the runs that count in means: those that did not diverge."""
     return [run for run in system.runs if not diverged(run)]
 
 
 def first_score(comparison: Comparison) -> Score:
-    """The score that systems are ranked by; its name, digits and direction hold for all runs."""
+    """Returns the score that ranks systems; its name, digits and direction hold for all runs."""
     return comparison.systems[0].runs[0].scores[0]
 
 
 def middle(values: Iterable[float], centre: Centre) -> tuple[float, float]:
-    """The mean or the median, and the standard deviation, of the finite ones; NaN where undefined.
+    """Returns the mean or median of the finite values, and their standard deviation.
+
+    Either is NaN if there are too few values to compute it.
 
     >>> middle([1.0, 2.0, 6.0], "median")[0], middle([1.0, 2.0, 6.0, math.nan], "mean")[0]
     (2.0, 3.0)
@@ -41,12 +42,18 @@ def middle(values: Iterable[float], centre: Centre) -> tuple[float, float]:
 
 
 def standing(comparison: Comparison, system: SystemSummary) -> float:
-    """The first score over the seeds that did not diverge; NaN if there is none."""
+    """Returns the mean or median of the first score over the runs that did not diverge.
+
+    It is NaN if no run has a finite score.
+    """
     return middle((run.scores[0].value for run in sound_runs(system)), comparison.centre)[0]
 
 
 def valid_test(comparison: Comparison, system: SystemSummary) -> PairedTest | None:
-    """The paired test, unless one of the two first seeds it compares has diverged."""
+    """Returns a system's paired test, or None if it has no finite result.
+
+    The test compares the first seeds of system and baseline. It says nothing if one has diverged.
+    """
     baseline, test = find_baseline(comparison), system.paired_test
     if baseline is None or diverged(baseline.runs[0]) or diverged(system.runs[0]):
         return None
@@ -56,17 +63,17 @@ def valid_test(comparison: Comparison, system: SystemSummary) -> PairedTest | No
 
 
 def find_baseline(comparison: Comparison) -> SystemSummary | None:
-    """The system that others are compared with, if it is among them."""
+    """Returns the system that others are compared with, or None if it is not in the comparison."""
     return next((s for s in comparison.systems if s.name == comparison.baseline), None)
 
 
 def verdict(comparison: Comparison) -> str:
-    """A sentence or two for the top of the report, computed from the numbers alone."""
+    """Returns a sentence or two for the top of the report, made from the numbers alone."""
     ranked = [s for s in comparison.systems if math.isfinite(standing(comparison, s))]
     if not ranked:
         return _nothing(comparison)
     baseline = find_baseline(comparison)
-    # The baseline first, so that it wins a tie: what is no better is not worth a change.
+    # In a tie the baseline comes first: a system that is no better is not worth a change.
     ranked.sort(key=lambda s: (-_goodness(comparison, s), s is not baseline))
     best = ranked[0]
     reached = _reached(comparison, best)
@@ -92,7 +99,7 @@ def _nothing(comparison: Comparison) -> str:
 
 
 def _goodness(comparison: Comparison, system: SystemSummary) -> float:
-    """The larger, the better, whatever the score's own direction."""
+    """The first score, with its sign turned if lower is better."""
     value = standing(comparison, system)
     return value if first_score(comparison).higher_is_better else -value
 
@@ -132,12 +139,12 @@ def _challenger_wins(
 
 
 def _visible(score: Score) -> float:
-    """The least difference that is not 0 when it is printed."""
+    """The smallest difference that is not printed as 0."""
     return 0.5 * 10**-score.digits
 
 
 def _others(comparison: Comparison, told: SystemSummary) -> str:
-    """What the tests say of the systems that the first sentence does not tell of."""
+    """What the tests say about the systems that the first sentence does not name."""
     sign = 1 if first_score(comparison).higher_is_better else -1
     groups: dict[str, list[str]] = {"better": [], "open": [], "worse": [], "lost": []}
     for system in comparison.systems:
@@ -158,7 +165,7 @@ def _others(comparison: Comparison, told: SystemSummary) -> str:
     if names := groups["open"]:
         shows = "shows" if len(names) == 1 else "show"
         parts.append(f"{listed(names)} {shows} no significant difference from")
-    # The baseline is named once.
+    # The first part names the baseline; the others say "it".
     parts = [f"{part} {'it' if number else 'the baseline'}" for number, part in enumerate(parts)]
     if parts and any(len(system.runs) > 1 for system in comparison.systems):
         parts[-1] += " (tests of the first seed)"
@@ -170,22 +177,8 @@ def _others(comparison: Comparison, told: SystemSummary) -> str:
     return f" {opening}{'; '.join(parts)}."
 
 
-def listed(names: list[str]) -> str:
-    """As in a sentence.
-
-    >>> listed(["mae"]), listed(["mae", "moa"]), listed(["mae", "moa", "tim"])
-    ('mae', 'mae and moa', 'mae, moa and tim')
-    >>> listed(["accuracy, matched", "accuracy, mismatched"])
-    'accuracy, matched; accuracy, mismatched'
-    """
-    if any("," in name for name in names):
-        return "; ".join(names)
-    *before, last = names
-    return f"{', '.join(before)} and {last}" if before else last
-
-
 def _judge(comparison: Comparison, system: SystemSummary) -> str:
-    """What the paired test says of a system's difference to the baseline."""
+    """What the paired test says about a system's difference to the baseline."""
     test = valid_test(comparison, system)
     if test is None:
         return "a difference that no test has judged"
@@ -193,7 +186,7 @@ def _judge(comparison: Comparison, system: SystemSummary) -> str:
     if len(system.runs) == 1:
         quality = "a significant difference" if sure else "a difference that may be chance"
         return f"{quality} (paired bootstrap, {p_value(test.p_value)})"
-    # The means are over all seeds, the test of the first alone: the two need not agree.
+    # The means are over all seeds, but the test uses the first alone. The two may disagree.
     change = signed(test.difference, first_score(comparison).digits)
     figures = f"{change} in the first seed, {p_value(test.p_value)}"
     baseline = find_baseline(comparison)
@@ -230,61 +223,6 @@ def _reached(comparison: Comparison, system: SystemSummary) -> str:
 
 
 def finite_interval(score: Score) -> tuple[float, float] | None:
-    """Both ends of the interval, or None where one is missing or not a number."""
+    """Returns both ends of a score's interval, or None if one is missing or not finite."""
     ends = score.interval
     return ends if ends is not None and all(map(math.isfinite, ends)) else None
-
-
-def heading(name: str) -> str:
-    """A name as a header says it, or the start of a sentence; abbreviations stay as they are.
-
-    >>> heading("word perplexity"), heading("chrF"), heading("half_share")
-    ('Word perplexity', 'chrF', 'Half share')
-    """
-    words = name.replace("_", " ")
-    first = words.split(maxsplit=1)[0] if words.split() else ""
-    return words[0].upper() + words[1:] if first.islower() else words
-
-
-def in_words(name: str) -> str:
-    """A score's name within a sentence.
-
-    >>> in_words("Bits per dimension"), in_words("BLEU"), in_words("chrF"), in_words("Pearson")
-    ('bits per dimension', 'BLEU', 'chrF', 'Pearson')
-    """
-    first = name.split(maxsplit=1)[0].rstrip(",") if name.split() else ""
-    is_word = first[1:].islower() and first not in _PEOPLE
-    return name[0].lower() + name[1:] if is_word else name
-
-
-def signed(value: float, digits: int = 1) -> str:
-    """With its sign, always, and a true minus.
-
-    >>> signed(-0.25), signed(1.0), signed(-0.04), signed(0.004, digits=2)
-    ('−0.2', '+1.0', '0.0', '0.00')
-    """
-    text = f"{value:+.{digits}f}".replace("-", "−")
-    return text if text.strip("+−0.") else text[1:]
-
-
-def p_value(value: float) -> str:
-    """As it is written in a text.
-
-    >>> p_value(0.0123), p_value(0.0001)
-    ('p = 0.012', 'p < 0.001')
-    """
-    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
-
-
-def count(value: float) -> str:
-    """A large number with three digits and a unit.
-
-    >>> count(1_534_208), count(930), count(61_200_000_000), count(999_999)
-    ('1.53M', '930', '61.2G', '1.00M')
-    """
-    for unit in ("", "k", "M", "G", "T"):
-        text = f"{value:.3g}" if unit == "" else f"{value:#.3g}".rstrip(".")
-        if float(text) < 1000:
-            return text + unit
-        value /= 1000
-    return f"{value:.0f}P"

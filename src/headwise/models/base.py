@@ -1,4 +1,4 @@
-"""What all models have in common: their start, their losses, what stands outside their layers."""
+"""The base of all models: initialisation, losses, caches, and the cost of their heads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,18 +15,19 @@ from headwise.heads.system import System
 from headwise.models.cache import DecodingCache
 from headwise.models.config import TransformerConfig
 from headwise.models.transformer import AuxiliaryLoss
+from headwise.ops.labels import IGNORED_LABEL
 
 
 @dataclass
 class HeadwiseOutput(ModelOutput):
-    """What every model returns; some return more.
+    """The output of every model; some add fields.
 
     Attributes:
-        loss: the training loss, `token_loss` plus `auxiliary_loss`; only if labels were given.
-        logits: what the model predicts.
-        token_loss: the part of `loss` that the task asks for: the sum over all labels that are
-            not -100, divided by `num_items_in_batch`, or by their number.
-        auxiliary_loss: what the attentions ask to add (MoA's balance and z losses), or None.
+        loss: the training loss, `token_loss` plus `auxiliary_loss`; None without labels.
+        logits: the predictions of the model.
+        token_loss: the loss of the task: the sum over all labels that are not -100, divided by
+            `num_items_in_batch`, or by their number.
+        auxiliary_loss: the sum of the losses that systems of the plan add, or None.
     """
 
     loss: Tensor | None = None
@@ -46,10 +47,10 @@ class Losses(TypedDict):
 class HeadwiseModel(PreTrainedModel):
     """A transformer whose attention follows the plan of its configuration.
 
-    Its forward takes a batch as keyword arguments, with `labels` that are -100 where nothing is to
-    be predicted, and returns a `HeadwiseOutput`. Its layers stand in stacks named `encoder` and
-    `decoder`, where `headwise.models.sites` finds their systems. A model is complete with
-    `post_init()` at the end of its constructor.
+    Its forward takes a batch as keyword arguments, with `labels` that are -100 where the model
+    predicts nothing, and returns a `HeadwiseOutput`. Its layers are in stacks named `encoder` and
+    `decoder`, in which `headwise.models.sites` finds the systems. A subclass calls `post_init()` at
+    the end of its constructor.
     """
 
     config: TransformerConfig
@@ -58,15 +59,15 @@ class HeadwiseModel(PreTrainedModel):
     main_input_name = "input_ids"
 
     def head_macs(self, lengths: Mapping[str, int]) -> int:
-        """Multiply-accumulates of what stands outside the layers, for one sequence.
+        """Returns the multiply-accumulates outside the layers, for one sequence.
 
         Args:
-            lengths: how long it is in each stack: `{"encoder": 10, "decoder": 10}`.
+            lengths: the length of the sequence in each stack: `{"encoder": 10, "decoder": 10}`.
         """
         raise NotImplementedError
 
     def example_inputs(self, lengths: Mapping[str, int]) -> dict[str, Tensor]:
-        """Arguments of a forward pass over one sequence, to measure what it costs."""
+        """Returns arguments of a forward pass over one sequence, to measure its cost."""
         (length,) = lengths.values()
         return {"input_ids": torch.ones(1, length, dtype=torch.long)}
 
@@ -77,16 +78,16 @@ class HeadwiseModel(PreTrainedModel):
         self._token_stack().embedding = value
 
     def _token_stack(self) -> Any:
-        """The stack that reads first, if it reads tokens."""
+        """The first stack, if it reads tokens."""
         stack = getattr(self, "encoder", None) or getattr(self, "decoder", None)
         if not hasattr(stack, "embedding"):
-            # transformers asks for embeddings in many places, and passes over this error.
+            # transformers asks for embeddings in many places and catches this error.
             raise NotImplementedError(f"{type(self).__name__} reads no tokens")
         return stack
 
     def _initialize_weights(self, module: nn.Module, *_: Any) -> None:
-        # In code that is not its own, transformers passes over modules without parameters of
-        # their own, such as standard attention; ours spares what is loaded all by itself.
+        # For models outside its own package, transformers skips modules without parameters of
+        # their own, such as standard attention. `_init_weights` itself spares loaded weights.
         super()._initialize_weights(module)
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -106,9 +107,9 @@ class HeadwiseModel(PreTrainedModel):
             nn.init.zeros_(module.bias)
 
     def _refuse(self, arguments: Mapping[str, Any]) -> None:
-        """Raise `TypeError` for arguments that the model does not know and somebody wants."""
+        """Raise `TypeError` for unknown arguments, unless they are None or False."""
         for name, value in arguments.items():
-            # transformers passes flags of what it does not want; what somebody wants is an error.
+            # transformers passes unknown flags as False or None.
             if value is not None and value is not False:
                 raise TypeError(
                     f"{name} is not an argument of {type(self).__name__}; attention weights and "
@@ -118,12 +119,12 @@ class HeadwiseModel(PreTrainedModel):
 
 
 class DecodingGenerationMixin(GenerationMixin):
-    """`generate()` for models with a decoder, through a cache that all systems can use."""
+    """Adds `generate()` to models with a decoder, with a cache that all systems can use."""
 
     config: TransformerConfig
 
     def new_cache(self) -> DecodingCache:
-        """What the decoder remembers, at the start."""
+        """Returns an empty cache for the decoder."""
         depths = self.config.depths()
         return DecodingCache(
             depths["decoder_self"], cross_attention=depths.get("decoder_cross", 0) > 0
@@ -132,11 +133,11 @@ class DecodingGenerationMixin(GenerationMixin):
     def _prepare_cache_for_generation(  # type: ignore[no-untyped-def]
         self, generation_config, model_kwargs, *args, **kwargs
     ) -> None:
-        """Called by `generate()`, which would make a cache of keys and values only."""
+        """Called by `generate()`, which would otherwise make a cache of keys and values only."""
         if generation_config.cache_implementation not in (None, "dynamic"):
             raise ValueError(
                 f"cache_implementation is {generation_config.cache_implementation!r}, expected "
-                f"none: the systems of headwise keep more than keys and values in their cache"
+                f"None: the systems of headwise keep more than keys and values in their cache"
             )
         if model_kwargs.get("past_key_values") is None and generation_config.use_cache is not False:
             model_kwargs["past_key_values"] = self.new_cache()
@@ -144,7 +145,7 @@ class DecodingGenerationMixin(GenerationMixin):
     def _prepare_generated_length(  # type: ignore[no-untyped-def]
         self, generation_config, *args, **kwargs
     ):
-        """Called by `generate()`, which would warn of two lengths where one is the model's own."""
+        """Called by `generate()`, which would otherwise warn if `max_new_tokens` is given."""
         own = generation_config.max_length == self.generation_config.max_length
         if own and generation_config.max_new_tokens is not None:
             generation_config.max_length = None
@@ -152,10 +153,10 @@ class DecodingGenerationMixin(GenerationMixin):
 
 
 def model_class(config: TransformerConfig) -> type[HeadwiseModel]:
-    """The class of the model that has this configuration.
+    """Returns the class of models of a configuration.
 
     Raises:
-        ValueError: there is none, or the module that defines it is not imported.
+        ValueError: there is no such class, or the module that defines it is not imported.
     """
     for each in HeadwiseModel.__subclasses__():
         if getattr(each, "config_class", None) is type(config):
@@ -172,49 +173,50 @@ def sum_losses(
     num_items: Tensor | int | None,
     auxiliary: AuxiliaryLoss,
 ) -> Losses:
-    """The losses of a `HeadwiseOutput`; without labels the auxiliary one alone.
+    """Returns the losses of a `HeadwiseOutput`; without labels only the auxiliary loss.
 
     Args:
-        total: the task's loss, summed over all labels that are not -100.
-        labels: what there was to be predicted.
-        num_items: divide by this, in place of the number of labels that are not -100.
-        auxiliary: what the attentions ask to add.
+        total: the loss of the task, summed over all labels that are not -100.
+        labels: the labels.
+        num_items: the number by which `total` is divided; by default the number of labels that are
+            not -100.
+        auxiliary: the losses that systems of the plan add.
     """
     if total is None or labels is None:
         return {"loss": None, "token_loss": None, "auxiliary_loss": auxiliary.total}
-    count = (labels != -100).sum().clamp(min=1) if num_items is None else num_items
+    count = (labels != IGNORED_LABEL).sum().clamp(min=1) if num_items is None else num_items
     token_loss = total / count
     loss = token_loss if auxiliary.total is None else token_loss + auxiliary.total
     return {"loss": loss, "token_loss": token_loss, "auxiliary_loss": auxiliary.total}
 
 
 def total_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Cross entropy summed over all labels that are not -100, in float32 at least.
+    """Returns the cross entropy summed over all labels that are not -100, at least in float32.
 
     Args:
         logits: `(..., classes)`.
         labels: `(...)`.
-        label_smoothing: probability that is spread over all classes.
+        label_smoothing: the probability that is spread over all classes.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(
         logits.flatten(0, -2),
         labels.flatten(),
-        ignore_index=-100,
+        ignore_index=IGNORED_LABEL,
         label_smoothing=label_smoothing,
         reduction="sum",
     )
 
 
 def total_squared_error(predicted: Tensor, labels: Tensor) -> Tensor:
-    """Squared error summed over all labels that are not -100, in float32 at least.
+    """Returns the squared error summed over all labels that are not -100, at least in float32.
 
     >>> total_squared_error(torch.tensor([1.0, 5.0]), torch.tensor([3.0, -100.0]))
     tensor(4.)
     """
     dtype = torch.promote_types(predicted.dtype, torch.float32)
     errors = predicted.to(dtype) - labels.to(dtype)
-    return errors.masked_fill(labels == -100, 0.0).square().sum()
+    return errors.masked_fill(labels == IGNORED_LABEL, 0.0).square().sum()
 
 
 def _is_loaded(weight: Tensor) -> bool:

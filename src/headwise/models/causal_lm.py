@@ -1,4 +1,4 @@
-"""The language model: a decoder without an encoder, as a Hugging Face model."""
+"""The language model, a decoder without an encoder, as a Hugging Face model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,26 +18,27 @@ from headwise.models.base import (
 from headwise.models.cache import DecodingCache
 from headwise.models.config import LanguageModelConfig
 from headwise.models.transformer import AuxiliaryLoss, Decoder, token_embedding
+from headwise.ops.labels import IGNORED_LABEL
 
 
 class CausalLMConfig(LanguageModelConfig):
-    """A transformer that predicts each token from those before it.
+    """The configuration of a transformer that predicts each token from those before it.
 
     Args:
-        adaptive_cutoffs: words are numbered by frequency, and rarer ones have narrower embeddings
-            in input and output, in bands that begin at 0 and at these; None for the same width
-            for all. See `headwise.models.adaptive`.
-        adaptive_factor: how many times narrower each band is than the one before.
+        adaptive_cutoffs: the ids at which bands of rarer words begin, which have narrower
+            embeddings in input and output; word ids are sorted by frequency, and the first band
+            begins at 0. None gives all words the same width. See `headwise.models.adaptive`.
+        adaptive_factor: the factor by which each band is narrower than the one before.
         adaptive_dropout: dropout inside the adaptive softmax.
-        max_length: longest sequence, prompt included, that generation gives unless told
-            otherwise.
+        max_length: the greatest length of generated sequences, prompt included, unless generation
+            is called with another.
         vocab_size, share_embeddings, label_smoothing, pad_token_id, bos_token_id, eos_token_id: see
             `LanguageModelConfig`.
         layers, embed_dim, num_heads, ffn_dim, attention, norm, dropout, attention_dropout,
             ffn_dropout: see `TransformerConfig`.
 
     Raises:
-        ValueError: sizes or plans that do not fit together.
+        ValueError: the sizes and the plan do not fit together.
     """
 
     model_type = "headwise-causal-lm"
@@ -65,22 +66,22 @@ class CausalLMConfig(LanguageModelConfig):
                         f"{name} is {value}, expected {expected} with adaptive_cutoffs: the "
                         f"adaptive softmax shares all weights, and its losses are not smoothed"
                     )
-            # What an adaptive softmax shares it asks the embedding for.
+            # The adaptive softmax gets the shared weights from the embedding itself.
             self.tie_word_embeddings = False
 
 
 @dataclass
 class CausalLMOutput(HeadwiseOutput):
-    """What `CausalLM` returns.
+    """The output of `CausalLM`.
 
     Attributes:
         loss: the training loss: cross entropy per predicted token, label-smoothed in training,
             plus `auxiliary_loss`; only if labels were given.
-        logits: `(batch, time, vocabulary)`, of the token behind each. Those of adaptive embeddings
-            are log-probabilities, and only there if no labels were given.
+        logits: `(batch, time, vocabulary)`, of the token after each position. With adaptive
+            embeddings they are log-probabilities, and None if labels were given.
         token_loss: the cross-entropy part of `loss`.
-        auxiliary_loss: what the attentions ask to add (MoA's balance and z losses), or None.
-        past_key_values: what decoding remembers, if `use_cache`.
+        auxiliary_loss: the sum of the losses that systems of the plan add, or None.
+        past_key_values: the cache of decoding, if `use_cache`.
     """
 
     past_key_values: DecodingCache | None = None
@@ -91,14 +92,14 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
 
     It is the decoder of Vaswani et al. 2017, *Attention Is All You Need*,
     https://arxiv.org/abs/1706.03762, without its encoder-decoder attention. It has
-    `save_pretrained`, `from_pretrained` and `generate()` (greedy, sampling and beam search through
-    a cache; prompts of different lengths are padded on the left), and loads through
-    `AutoModelForCausalLM` once headwise is imported.
+    `save_pretrained`, `from_pretrained` and `generate()` (greedy search, sampling and beam search
+    with a cache; prompts of different lengths are padded on the left). `AutoModelForCausalLM` can
+    load it if headwise is imported.
 
     Example:
         >>> import torch
         >>> config = CausalLMConfig(vocab_size=50, embed_dim=16, num_heads=4, ffn_dim=32,
-        ...                         layers=1, attention="mae")
+        ...                         layers=1, attention="standard")
         >>> model = CausalLM(config)
         >>> text = torch.tensor([[5, 6, 7, 2]])
         >>> model(input_ids=text).logits.shape
@@ -112,7 +113,7 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
 
     def __init__(self, config: CausalLMConfig) -> None:
         super().__init__(config)
-        # transformers' Trainer asks whether the first label counts as one to predict.
+        # From this, transformers' Trainer knows that the first label is never predicted.
         self.loss_type = "ForCausalLM"
         self.decoder = Decoder(config, _embedding(config))
         self.lm_head: nn.Linear | AdaptiveSoftmax
@@ -144,20 +145,21 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         return_dict: bool | None = None,
         **unused: Any,
     ) -> CausalLMOutput | tuple[Any, ...]:
-        """Logits, and with labels the loss.
+        """Computes the logits and, with labels, the loss.
 
         Args:
-            input_ids: tokens `(batch, time)`.
-            attention_mask: `(batch, cached + time)`, 1 at tokens and 0 at padding, which may stand
-                on either side (attention modules themselves take masks in PyTorch's sense).
-            past_key_values: what earlier calls of a decoding remember.
-            labels: `(batch, time)`, as everywhere in transformers the same tokens as `input_ids`:
-                the label at t + 1 is predicted from the tokens up to t. Where it is -100 nothing
-                is to be predicted. The first label is never predicted; make it -100, so that
-                everybody counts the same labels.
-            use_cache: return `past_key_values`, new if none was given.
-            num_items_in_batch: divide the token loss by this in place of the number of labels.
-            logits_to_keep: logits of so many last positions alone; 0 for all.
+            input_ids: tokens, `(batch, time)`.
+            attention_mask: `(batch, cached + time)`, 1 at tokens and 0 at padding, which may be on
+                either side; the attention modules take masks as PyTorch does.
+            past_key_values: the cache of earlier calls in a decoding.
+            labels: `(batch, time)`, the same tokens as `input_ids`, as in transformers: the model
+                predicts the label at t + 1 from the tokens up to t. Labels of -100 are not
+                predicted. The first label is never predicted; set it to -100, so that it is not
+                counted either.
+            use_cache: whether to return `past_key_values`; without a given cache, a new one.
+            num_items_in_batch: the number by which the sum of token losses is divided; by default
+                the number of labels that are not -100.
+            logits_to_keep: number of last positions to compute logits for; 0 for all.
         """
         self._refuse(unused)
         if input_ids is None:
@@ -188,7 +190,7 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         return self.decoder
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """As in transformers; words in bands of their frequencies cannot be added to."""
+        """As in transformers; an adaptive vocabulary cannot be resized."""
         if self.config.adaptive_cutoffs is not None:
             raise ValueError(
                 f"adaptive_cutoffs is {self.config.adaptive_cutoffs}, expected None: bands of "
@@ -199,8 +201,8 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
     def head_macs(self, lengths: Mapping[str, int]) -> int:
         if isinstance(self.lm_head, nn.Linear):
             return lengths["decoder"] * self.lm_head.weight.numel()
-        # Every weight once: the first band's map at the input, where most words are of that band,
-        # all others at the output.
+        # Every weight counts once: the map of the first band at the input, where most words belong
+        # to this band, and all others at the output.
         parts = (self.decoder.embedding, self.lm_head)
         return lengths["decoder"] * sum(p.numel() for part in parts for p in part.parameters())
 
@@ -210,9 +212,9 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         return self.lm_head.log_probs(hidden, self._adaptive_embedding())
 
     def _losses(self, hidden: Tensor, labels: Tensor) -> Tensor:
-        """The adaptive softmax's loss of each label that is not -100, `(labels,)`."""
+        """The adaptive softmax's losses of the labels that are not -100, `(labels,)`."""
         assert isinstance(self.lm_head, AdaptiveSoftmax)
-        predicted = labels != -100
+        predicted = labels != IGNORED_LABEL
         return self.lm_head.losses(hidden[predicted], labels[predicted], self._adaptive_embedding())
 
     def _adaptive_embedding(self) -> AdaptiveEmbedding:

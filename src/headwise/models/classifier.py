@@ -1,4 +1,4 @@
-"""An encoder with a small network on top that gives a whole sequence a class or a number."""
+"""An encoder with a small network on top, which predicts a class or a number of a sequence."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -26,22 +26,23 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class SequenceClassifierConfig(StackConfig):
-    """An encoder, pooled to one vector per sequence, and a perceptron with one hidden layer.
+    """The configuration of an encoder, pooled to one vector per sequence, and a perceptron.
 
     Args:
         vocab_size: number of tokens.
-        classes: names of the classes, in the order of the outputs; or give `num_labels`.
+        classes: names of the classes, in the order of the outputs. Their number can be given as
+            `num_labels` instead.
         problem: `classification`, or `regression` to one number.
-        pooling: what stands for the sequence: the `mean` of the top layer over its tokens, or the
-            `first` of them.
+        pooling: the vector of a sequence: the `mean` of the top layer over its tokens, or the
+            `first` token's vector.
         hidden_dim: width of the perceptron's hidden layer; `embed_dim` if None.
-        activation: of the hidden layer: `tanh`, `relu` or `sigmoid`.
-        pad_token_id, bos_token_id, eos_token_id: special tokens.
+        activation: activation of the hidden layer: `tanh`, `relu` or `sigmoid`.
+        pad_token_id, bos_token_id, eos_token_id: ids of special tokens.
         layers, embed_dim, num_heads, ffn_dim, attention, norm, dropout, attention_dropout,
-            ffn_dropout: see `TransformerConfig`; `dropout` is that of the hidden layer too.
+            ffn_dropout: see `TransformerConfig`; `dropout` is also that of the hidden layer.
 
     Raises:
-        ValueError: sizes or plans that do not fit together.
+        ValueError: the sizes and the plan do not fit together.
     """
 
     model_type = "headwise-sequence-classifier"
@@ -88,23 +89,25 @@ class SequenceClassifierConfig(StackConfig):
         )
         if problem == "regression" and self.num_labels != 1:
             raise ValueError(
-                f"problem is 'regression', but there are {self.num_labels} classes: a regression "
-                f"gives one number; leave classes and num_labels out"
+                f"num_labels is {self.num_labels}, expected 1 if problem is 'regression', which "
+                f"predicts one number; leave classes and num_labels out"
             )
 
 
 class SequenceClassifier(HeadwiseModel):
     """An encoder whose attention follows a plan, with a classifier on top of it.
 
-    As sentences are probed by Conneau et al. 2018, *What you can cram into a single $&!#* vector:
-    Probing sentence embeddings for linguistic properties*, https://arxiv.org/abs/1805.01070
-    (the mean of the top layer, a perceptron with one hidden layer), and as a pretrained encoder is
-    fine-tuned by Devlin et al. 2018, *BERT*, https://arxiv.org/abs/1810.04805 (the first token).
-    `AutoModelForSequenceClassification` loads it once headwise is imported.
+    With the mean of the top layer and a perceptron with one hidden layer, it probes sentences as in
+    Conneau et al. 2018, *What you can cram into a single $&!#* vector: Probing sentence embeddings
+    for linguistic properties*, https://arxiv.org/abs/1805.01070. With the first token, it
+    fine-tunes a pretrained encoder as in Devlin et al. 2018, *BERT*,
+    https://arxiv.org/abs/1810.04805. `AutoModelForSequenceClassification` can load it if headwise
+    is imported.
 
     Example:
         >>> config = SequenceClassifierConfig(vocab_size=50, embed_dim=16, num_heads=4, ffn_dim=32,
-        ...                                   layers=1, classes=["PAST", "PRES"], attention="mae")
+        ...                                   layers=1, attention="standard",
+        ...                                   classes=["PAST", "PRES"])
         >>> model = SequenceClassifier(config).eval()
         >>> ids = torch.tensor([[1, 5, 6, 2], [1, 7, 2, 0]])
         >>> mask, labels = (ids != 0).long(), torch.tensor([0, 1])
@@ -134,18 +137,18 @@ class SequenceClassifier(HeadwiseModel):
         return_dict: bool | None = None,
         **unused: Any,
     ) -> HeadwiseOutput | tuple[Any, ...]:
-        """Logits per class, or the number of each sequence, and with labels the loss.
+        """Computes the logits of each sequence and, with labels, the loss.
 
         Args:
-            input_ids: tokens `(batch, time)`.
-            attention_mask: `(batch, time)`, 1 at tokens and 0 at padding, as everywhere in
-                transformers.
-            labels: `(batch,)`, classes as integers, or numbers of any type for a regression, whose
-                loss is the squared error; -100 where nothing is to be predicted.
-            num_items_in_batch: divide the loss by this in place of the number of labels.
+            input_ids: tokens, `(batch, time)`.
+            attention_mask: `(batch, time)`, 1 at tokens and 0 at padding, as in transformers.
+            labels: `(batch,)`: integer classes, or numbers of any type for a regression, whose
+                loss is the squared error; -100 where the model predicts nothing.
+            num_items_in_batch: the number by which the sum of losses is divided; by default the
+                number of labels that are not -100.
 
         Returns:
-            `logits` `(batch, classes)`, of a regression `(batch, 1)`.
+            An output with `logits` `(batch, classes)`, or `(batch, 1)` for a regression.
         """
         self._refuse(unused)
         if input_ids is None:
@@ -176,16 +179,16 @@ class SequenceClassifier(HeadwiseModel):
 
 
 def _mean(encoded: Tensor, padding: Tensor | None) -> Tensor:
-    """The mean over the tokens of each sequence; padding does not count."""
+    """The mean over the tokens of each sequence, without padding."""
     if padding is None:
         return encoded.mean(1)
     tokens = (~padding).unsqueeze(-1)  # (batch, time, 1)
-    # Filled, not multiplied with: whatever stands at padding, be it NaN, leaves no trace.
+    # Multiplying with 0 instead would keep a NaN at padding.
     return encoded.masked_fill(~tokens, 0.0).sum(1) / tokens.sum(1).clamp(min=1)
 
 
 def _first(encoded: Tensor, padding: Tensor | None) -> Tensor:
-    """The first token of each sequence, on whichever side the padding stands."""
+    """The first token of each sequence; padding may be on either side."""
     if padding is None:
         return encoded[:, 0]
     first = (~padding).int().argmax(1)  # (batch,)

@@ -1,4 +1,4 @@
-"""Sizes and plans of models, as Hugging Face configurations."""
+"""The configurations of models: sizes and plans of attention, as in Hugging Face transformers."""
 
 from typing import Any, ClassVar
 
@@ -10,26 +10,26 @@ from headwise.models.plan import Spec, build_system, layer_specs
 
 
 class TransformerConfig(PreTrainedConfig):
-    """What the configurations of all models have in common.
+    """The base of the configurations of all models.
 
-    A subclass sets what its `depths` are made of, and whatever else is its own, before it calls
-    `super().__init__`, which builds every system of the plan once to see that it fits.
+    A subclass sets its own attributes, including those that its `depths` uses, before it calls
+    `super().__init__`. This builds every system of the plan once to check that it fits.
 
     Args:
         embed_dim: width of the model (d).
         num_heads: heads of each attention (h).
         ffn_dim: width of the feed-forward's hidden layer.
-        attention: plan of attention: a system's name, or per site and layer; see
+        attention: plan of attention: the name of a system, or systems by site and layer; see
             `headwise.models.plan`.
         norm: layer norm after each residual sum (`post`, as published) or before each
             sub-layer (`pre`).
         dropout: dropout of embeddings and of each sub-layer's output.
         attention_dropout: dropout of attention weights.
         ffn_dropout: dropout inside the feed-forward.
-        kwargs: what every configuration of transformers takes, such as `pad_token_id`.
+        kwargs: arguments of every configuration of transformers, such as `pad_token_id`.
 
     Raises:
-        ValueError: sizes or plans that do not fit together.
+        ValueError: the sizes and the plan do not fit together.
     """
 
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
@@ -50,7 +50,7 @@ class TransformerConfig(PreTrainedConfig):
             raise ValueError(f"num_heads is {num_heads}, expected a positive number")
         if embed_dim % num_heads:
             raise ValueError(
-                f"embed_dim is {embed_dim}, which num_heads = {num_heads} does not divide"
+                f"embed_dim is {embed_dim}, expected a multiple of num_heads = {num_heads}"
             )
         if norm not in ("post", "pre"):
             raise ValueError(f"norm is {norm!r}, expected 'post' or 'pre'")
@@ -66,17 +66,17 @@ class TransformerConfig(PreTrainedConfig):
         super().__init__(**kwargs)
 
     def depths(self) -> dict[str, int]:
-        """The sites of the model and how many layers each has, those of one layer in their order:
+        """Returns the sites of the model with their numbers of layers, in the order of computation:
         `{"encoder_self": 6, "decoder_self": 6, "decoder_cross": 6}`.
         """
         raise NotImplementedError(f"{type(self).__name__} has no depths()")
 
     def systems(self) -> dict[str, list[Spec]]:
-        """What the plan puts at each site, layer by layer."""
+        """Returns the system of each layer at each site, as the plan says."""
         return layer_specs(self.attention, self.depths())
 
     def place(self, site: str) -> Place:
-        """What a system at `site` has to know of the model."""
+        """Returns the properties of the model that a system at `site` needs."""
         return Place(
             site,
             embed_dim=self.embed_dim,
@@ -90,7 +90,7 @@ class TransformerConfig(PreTrainedConfig):
         )
 
     def _check_systems(self) -> None:
-        """Build every system that the plan names once, without memory, to find what cannot be."""
+        """Build each system of the plan on the meta device, to find those that do not fit."""
         with torch.device("meta"):
             for site, specs in self.systems().items():
                 for index, spec in enumerate(specs):
@@ -102,18 +102,18 @@ class StackConfig(TransformerConfig):
     """The configuration of a model with one stack of layers.
 
     Args:
-        layers: depth.
+        layers: number of layers.
         kwargs: see `TransformerConfig`.
     """
 
-    site: ClassVar[str]  # of the stack
+    site: ClassVar[str]  # the site of the stack's attention
     attribute_map = {  # noqa: RUF012
         "hidden_size": "embed_dim",
         "num_attention_heads": "num_heads",
         "num_hidden_layers": "layers",
     }
 
-    # Without an __init__ of its own transformers would make a dataclass of it, as of each subclass.
+    # transformers makes a dataclass of every subclass that does not define __init__.
     def __init__(self, layers: int = 6, **kwargs: Any) -> None:
         self.layers = layers
         super().__init__(**kwargs)
@@ -126,12 +126,12 @@ class LanguageModelConfig(StackConfig):
     """The configuration of a stack that reads tokens and predicts tokens of the same vocabulary.
 
     Args:
-        vocab_size: number of tokens, special ones included.
-        share_embeddings: whether the weights that read a token also predict it.
+        vocab_size: number of tokens, special tokens included.
+        share_embeddings: whether the input and the output embeddings share their weights.
         label_smoothing: probability that the training loss spreads over the vocabulary.
-        max_length: longest sequence that it is trained on. Positions are sinusoidal and set no
+        max_length: length of the longest sequence in training. The sinusoidal positions set no
             limit.
-        pad_token_id, bos_token_id, eos_token_id: special tokens; None where there are none.
+        pad_token_id, bos_token_id, eos_token_id: ids of special tokens; None if there are none.
         kwargs: see `StackConfig`.
     """
 
@@ -163,23 +163,24 @@ class LanguageModelConfig(StackConfig):
 
 
 class Seq2SeqConfig(TransformerConfig):
-    """An encoder-decoder transformer, by default the base model of *Attention Is All You Need*.
+    """The configuration of an encoder-decoder transformer, by default the base Transformer.
 
     Args:
-        vocab_size: number of source tokens; of all tokens where the vocabulary is joint.
+        vocab_size: number of source tokens, or of all tokens if the vocabulary is joint.
         target_vocab_size: number of target tokens; `vocab_size` if None.
-        encoder_layers, decoder_layers: depth.
-        share_embeddings: `all` (source, target and output, which needs a joint vocabulary),
-            `target` (target and output) or `none`.
+        encoder_layers, decoder_layers: numbers of layers.
+        share_embeddings: which embeddings share their weights: `all` (source, target and output,
+            which needs a joint vocabulary), `target` (target and output) or `none`.
         label_smoothing: probability that the training loss spreads over the vocabulary.
-        max_target_length: longest sequence that generation gives unless told otherwise.
-        pad_token_id, bos_token_id, eos_token_id: special tokens; decoding starts with
-            `decoder_start_token_id`, by default `bos_token_id`.
+        max_target_length: the greatest length of generated sequences, unless generation is called
+            with another.
+        pad_token_id, bos_token_id, eos_token_id: ids of special tokens.
+        decoder_start_token_id: id of the token with which decoding starts; `bos_token_id` if None.
         embed_dim, num_heads, ffn_dim, attention, norm, dropout, attention_dropout, ffn_dropout:
             see `TransformerConfig`.
 
     Raises:
-        ValueError: sizes or plans that do not fit together.
+        ValueError: the sizes and the plan do not fit together.
     """
 
     model_type = "headwise-seq2seq"
@@ -212,9 +213,8 @@ class Seq2SeqConfig(TransformerConfig):
         target_vocab_size = vocab_size if target_vocab_size is None else target_vocab_size
         if share_embeddings == "all" and target_vocab_size != vocab_size:
             raise ValueError(
-                f"share_embeddings is 'all', but vocab_size is {vocab_size} and "
-                f"target_vocab_size is {target_vocab_size}: sharing all embeddings needs a joint "
-                f"vocabulary; use 'target'"
+                f"target_vocab_size is {target_vocab_size}, expected vocab_size = {vocab_size} if "
+                f"share_embeddings is 'all', which needs a joint vocabulary; use 'target'"
             )
         self.vocab_size = vocab_size
         self.target_vocab_size = target_vocab_size

@@ -1,4 +1,4 @@
-"""The masked language model, as a Hugging Face model."""
+"""The masked language model as a Hugging Face model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,20 +16,21 @@ from headwise.models.base import (
 )
 from headwise.models.config import LanguageModelConfig
 from headwise.models.transformer import AuxiliaryLoss, Encoder, token_embedding
+from headwise.ops.labels import IGNORED_LABEL
 
 
 class MaskedLMConfig(LanguageModelConfig):
-    """An encoder that predicts hidden tokens.
+    """The configuration of an encoder that predicts hidden tokens.
 
     Args:
-        mask_token_id: the special token with which a token is hidden.
+        mask_token_id: id of the special token that takes the place of a hidden token.
         vocab_size, share_embeddings, label_smoothing, max_length, pad_token_id, bos_token_id,
             eos_token_id: see `LanguageModelConfig`.
         layers, embed_dim, num_heads, ffn_dim, attention, norm, dropout, attention_dropout,
             ffn_dropout: see `TransformerConfig`; the site is `encoder_self`.
 
     Raises:
-        ValueError: sizes or plans that do not fit together.
+        ValueError: the sizes and the plan do not fit together.
     """
 
     model_type = "headwise-masked-lm"
@@ -42,34 +43,34 @@ class MaskedLMConfig(LanguageModelConfig):
 
 @dataclass
 class MaskedLMOutput(HeadwiseOutput):
-    """What `MaskedLM` returns.
+    """The output of `MaskedLM`.
 
     Attributes:
         loss: the training loss: cross entropy per hidden token, label-smoothed in training, plus
             `auxiliary_loss`; only if labels were given.
-        logits: `(batch, time, vocabulary)`; with labels only those of tokens that are to be
-            predicted, `(tokens, vocabulary)`, batch by batch and in their order.
+        logits: `(batch, time, vocabulary)`; with labels only those of the predicted tokens,
+            `(tokens, vocabulary)`, sequence by sequence and in order.
         token_loss: the cross-entropy part of `loss`.
-        auxiliary_loss: what the attentions ask to add (MoA's balance and z losses), or None.
+        auxiliary_loss: the sum of the losses that systems of the plan add, or None.
     """
 
 
 class MaskedLM(HeadwiseModel):
     """An encoder that predicts hidden tokens, whose attention follows a plan.
 
-    Devlin et al. 2019, *BERT: Pre-training of Deep Bidirectional Transformers for Language
-    Understanding*, https://arxiv.org/abs/1810.04805: over the encoder a linear map, GELU, a layer
-    norm and the embedding's weights once more, with a bias for each token. The encoder is that of
-    the Transformer, with ReLU and sinusoidal positions.
+    As in Devlin et al. 2019, *BERT: Pre-training of Deep Bidirectional Transformers for Language
+    Understanding*, https://arxiv.org/abs/1810.04805, the encoder is followed by a linear map, GELU,
+    a layer norm and the shared weights of the embedding, with a bias for each token. The encoder is
+    that of the Transformer, with ReLU and sinusoidal positions.
 
-    With labels it computes logits where a token is to be predicted and nowhere else: of a
-    vocabulary's product, the largest of all, that leaves some 15%. It loads through
-    `AutoModelForMaskedLM` once headwise is imported.
+    With labels, it computes logits only at the predicted tokens. This saves some 85% of the product
+    with the vocabulary, which is the largest of all. `AutoModelForMaskedLM` can load it if headwise
+    is imported.
 
     Example:
         >>> import torch
         >>> config = MaskedLMConfig(vocab_size=50, embed_dim=16, num_heads=4, ffn_dim=32, layers=1,
-        ...                         attention="mae")
+        ...                         attention="standard")
         >>> model = MaskedLM(config).eval()
         >>> read = torch.tensor([[1, 9, 4, 7, 2]])
         >>> model(input_ids=read).logits.shape
@@ -102,14 +103,15 @@ class MaskedLM(HeadwiseModel):
         return_dict: bool | None = None,
         **unused: Any,
     ) -> MaskedLMOutput | tuple[Any, ...]:
-        """Logits, and with labels the loss.
+        """Computes the logits and, with labels, the loss.
 
         Args:
-            input_ids: tokens `(batch, time)`, some of them hidden.
-            attention_mask: `(batch, time)`, 1 at tokens and 0 at padding, as everywhere in
-                transformers (attention modules themselves take masks in PyTorch's sense).
-            labels: `(batch, time)`, the hidden tokens, -100 where nothing is to be predicted.
-            num_items_in_batch: divide the token loss by this in place of the number of labels.
+            input_ids: tokens, `(batch, time)`, some of them hidden.
+            attention_mask: `(batch, time)`, 1 at tokens and 0 at padding, as in transformers; the
+                attention modules take masks as PyTorch does.
+            labels: `(batch, time)`, the hidden tokens, -100 where the model predicts nothing.
+            num_items_in_batch: the number by which the sum of token losses is divided; by default
+                the number of labels that are not -100.
         """
         self._refuse(unused)
         losses = AuxiliaryLoss()
@@ -117,7 +119,7 @@ class MaskedLM(HeadwiseModel):
         hidden = self.encoder.encode(input_ids, padding, losses)  # (batch, time, embed_dim)
         total = predicted = None
         if labels is not None:
-            chosen = labels != -100
+            chosen = labels != IGNORED_LABEL
             hidden, predicted = hidden[chosen], labels[chosen]  # (tokens, embed_dim), (tokens,)
         logits = self.lm_head(self.transform_norm(F.gelu(self.transform(hidden))))
         if predicted is not None:

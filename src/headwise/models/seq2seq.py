@@ -1,4 +1,4 @@
-"""The encoder-decoder model, as a Hugging Face model."""
+"""The encoder-decoder transformer as a Hugging Face model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,19 +19,20 @@ from headwise.models.base import (
 from headwise.models.cache import DecodingCache
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.transformer import AuxiliaryLoss, Decoder, Encoder, token_embedding
+from headwise.ops.labels import IGNORED_LABEL
 
 
 @dataclass
 class Seq2SeqOutput(HeadwiseOutput):
-    """What `Seq2SeqLM` returns.
+    """The output of `Seq2SeqLM`.
 
     Attributes:
         loss: the training loss: cross entropy per target token, label-smoothed in training, plus
             `auxiliary_loss`; only if labels were given.
         logits: `(batch, target time, target vocabulary)`.
         token_loss: the cross-entropy part of `loss`.
-        auxiliary_loss: what the attentions ask to add (MoA's balance and z losses), or None.
-        past_key_values: what decoding remembers, if `use_cache`.
+        auxiliary_loss: the sum of the losses that systems of the plan add, or None.
+        past_key_values: the cache of decoding, if `use_cache`.
         encoder_last_hidden_state: `(batch, source time, embed_dim)`.
     """
 
@@ -42,13 +43,14 @@ class Seq2SeqOutput(HeadwiseOutput):
 class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
     """An encoder-decoder transformer whose attention follows a plan.
 
-    Vaswani et al. 2017, *Attention Is All You Need*, https://arxiv.org/abs/1706.03762. It has
-    `save_pretrained`, `from_pretrained` and `generate()` (greedy, sampling and beam search through
-    a cache), and loads through `AutoModelForSeq2SeqLM` once headwise is imported.
+    It is the model of Vaswani et al. 2017, *Attention Is All You Need*,
+    https://arxiv.org/abs/1706.03762, with `save_pretrained`, `from_pretrained` and `generate()`
+    (greedy search, sampling and beam search with a cache). `AutoModelForSeq2SeqLM` can load it if
+    headwise is imported.
 
     Example:
         >>> config = Seq2SeqConfig(vocab_size=50, embed_dim=16, num_heads=4, ffn_dim=32,
-        ...                        encoder_layers=1, decoder_layers=1, attention="mae")
+        ...                        encoder_layers=1, decoder_layers=1, attention="standard")
         >>> model = Seq2SeqLM(config)
         >>> source = torch.tensor([[5, 6, 7, 2]])
         >>> out = model(input_ids=source, labels=torch.tensor([[8, 9, 2]]))
@@ -95,20 +97,21 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
         return_dict: bool | None = None,
         **unused: Any,
     ) -> Seq2SeqOutput | tuple[Any, ...]:
-        """Logits, and with labels the loss.
+        """Computes the logits and, with labels, the loss.
 
         Args:
-            input_ids: source tokens `(batch, source time)`.
-            attention_mask: `(batch, source time)`, 1 at tokens and 0 at padding, as everywhere in
-                transformers (attention modules themselves take masks in PyTorch's sense).
-            decoder_input_ids: target tokens so far, `(batch, target time)`; from `labels`, one
-                place to the right behind the start token, if not given.
+            input_ids: source tokens, `(batch, source time)`.
+            attention_mask: `(batch, source time)`, 1 at tokens and 0 at padding, as in
+                transformers; the attention modules take masks as PyTorch does.
+            decoder_input_ids: target tokens so far, `(batch, target time)`; by default `labels`,
+                shifted to the right by one position, with the start token in front.
             decoder_attention_mask: `(batch, cached + target time)`, 1 at tokens.
-            encoder_outputs: what the encoder gave, to compute it once.
-            past_key_values: what earlier calls of a decoding remember.
-            labels: `(batch, target time)`, -100 where nothing is to be predicted.
-            use_cache: return `past_key_values`, new if none was given.
-            num_items_in_batch: divide the token loss by this in place of the number of labels.
+            encoder_outputs: the output of the encoder, which is computed if it is not given.
+            past_key_values: the cache of earlier calls in a decoding.
+            labels: `(batch, target time)`, -100 where the model predicts nothing.
+            use_cache: whether to return `past_key_values`; without a given cache, a new one.
+            num_items_in_batch: the number by which the sum of token losses is divided; by default
+                the number of labels that are not -100.
         """
         self._refuse(unused)
         losses = AuxiliaryLoss()
@@ -162,7 +165,7 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
         return self.decoder
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """As in transformers, for a joint vocabulary; of two it would not be clear which."""
+        """As in transformers, for a joint vocabulary; with two it is not clear which to resize."""
         if self.config.share_embeddings != "all":
             raise ValueError(
                 f"share_embeddings is {self.config.share_embeddings!r}, expected 'all': only a "
@@ -173,24 +176,26 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
         return embeddings
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Labels one place to the right, as the decoder sees them."""
+        """Returns the decoder's input: the labels, shifted to the right by one position."""
         return shift_right(labels, self.config.decoder_start_token_id, self.config.pad_token_id)
 
 
 def shift_right(labels: Tensor, start: int, padding: int) -> Tensor:
-    """`(batch, time)` labels as decoder input: behind a start token, the last one dropped.
+    """Returns labels `(batch, time)` as decoder input: a start token and all labels but the last.
+
+    Labels of -100 become padding.
 
     >>> shift_right(torch.tensor([[7, 8, 2, -100]]), start=1, padding=0)
     tensor([[1, 7, 8, 2]])
     """
     shifted = torch.full_like(labels, start)
     shifted[:, 1:] = labels[:, :-1]
-    return shifted.masked_fill(shifted == -100, padding)
+    return shifted.masked_fill(shifted == IGNORED_LABEL, padding)
 
 
 def _trailing_padding(labels: Tensor) -> Tensor:
-    """`True` behind the last label of each row; a -100 before it is not predicted, but seen."""
-    return (labels != -100).flip(1).cumsum(1).flip(1) == 0
+    """`True` behind the last label of each row; the decoder attends to a -100 before it."""
+    return (labels != IGNORED_LABEL).flip(1).cumsum(1).flip(1) == 0
 
 
 AutoConfig.register(Seq2SeqConfig.model_type, Seq2SeqConfig)

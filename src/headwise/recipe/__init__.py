@@ -1,13 +1,15 @@
-"""Recipes: what an experiment's YAML file says, and how it is read.
+"""Recipes: YAML files that describe experiments, and how they are read.
 
-- `settings`: the keys that the recipes of all tasks have; each task adds its own to them.
+- `settings`: the keys that the recipes of all tasks have; each task adds its own keys.
 - `catalogue`: the tasks by name.
-- `file`: reads a recipe file, applies `--set` and the changes of a system, and explains errors.
+- `file`: reads a recipe file and applies `--set` and the changes of a system.
+- `schema`: walks over the classes of settings, for the two files below.
+- `errors`: explains what is wrong with a recipe.
 - `keys`: lists the keys of all recipes, for `headwise keys` and docs/keys.md.
 """
 
+from headwise.recipe.errors import RecipeError
 from headwise.recipe.file import (
-    RecipeError,
     RecipeFile,
     differences,
     load_recipe,

@@ -1,8 +1,12 @@
-"""The tasks by name. Each is imported when a recipe asks for it: some need an extra."""
+"""The tasks by name.
+
+A task is imported only when a recipe asks for it, since some need optional packages.
+"""
 
 import importlib
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
+
+from headwise.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from headwise.tasks.task import Task
@@ -21,17 +25,18 @@ TASKS = {
 
 
 def task_class(name: Any) -> "type[Task]":
-    """The class of a task.
+    """Returns the class of a task by its name in recipes.
 
     Raises:
-        ValueError: there is none of that name, or it needs a package that is not installed.
+        ValueError: no task has this name, or the task needs a package that is not installed.
 
     >>> task_class("translation").__name__
     'Translation'
     """
     if name not in TASKS:
-        near = get_close_matches(str(name), TASKS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"there is no task {name!r}, expected one of {', '.join(TASKS)}{hint}")
+        raise ValueError(
+            f"there is no task {name!r}, expected one of {', '.join(TASKS)}"
+            f"{did_you_mean(name, TASKS)}"
+        )
     module, _, kind = TASKS[name].partition(":")
     return getattr(importlib.import_module(module), kind)

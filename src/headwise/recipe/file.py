@@ -1,45 +1,45 @@
-"""Recipes: one YAML file per experiment, checked key by key.
+"""Reads recipes: one YAML file per experiment, whose keys are all checked.
 
-A recipe says what data to take, what model to build and how to train it, and names systems to
-compare: each is a set of changes to the rest of the recipe.
+A recipe says which data are read, which model is built and how it is trained. It also names the
+systems to compare: each is a set of changes to the rest of the recipe.
 
     data: {corpus: interface-strings, language: fr}
     model: {embed_dim: 128, num_heads: 8}
     training: {max_steps: 600}
     systems:
       standard: {}
-      mae-7: {model: {attention: mae}}
+      wide: {model: {ffn_dim: 2048}}
 """
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from headwise.recipe.catalogue import task_class
+from headwise.recipe.errors import RecipeError, explain, unknown
 from headwise.recipe.settings import Recipe
 from headwise.recipe.systems import with_rules, without_former_keys
 
-Change = tuple[tuple[str, ...], Any]  # a path of keys, and the value to put there
+Change = tuple[tuple[str, ...], Any]  # a path of keys, and the new value at this path
 
-
-class RecipeError(ValueError):
-    """A recipe that cannot be used; the message names the key and how to mend it."""
+_KIND = "corpus"  # the key of `data` that decides which other keys `data` has
+_ATTENTION = "attention"  # the plan of attention; changes replace it as a whole
+_ONE_BUDGET = ("max_steps", "epochs")  # only one of these keys may be set
 
 
 class RecipeFile:
-    """A recipe as it was written, with the command line's changes, and what it means.
+    """A recipe file with the changes of the command line.
 
-    Everything that it names is checked at once: each system on each data set.
+    The constructor checks every combination of a system and a data set that the recipe names.
 
     Args:
-        name: how it was asked for.
+        name: name or path of the recipe, for messages.
         raw: the YAML document.
-        changes: `--set` paths and values; they win over what systems change.
+        changes: paths and values of `--set`; they take precedence over the changes of systems.
 
     Attributes:
         recipe: the checked recipe.
@@ -60,11 +60,11 @@ class RecipeFile:
         }
 
     def check_comparable(self) -> None:
-        """Raise `RecipeError` if a `--set` has made all systems one."""
-        own = [name for name, system in self.recipe.systems.items() if "attention" in system.model]
+        """Raises `RecipeError` if a `--set` gives all systems the same attention."""
+        own = [name for name, system in self.recipe.systems.items() if _ATTENTION in system.model]
         changed = any(
-            keys[:2] == ("model", "attention")
-            or (keys == ("model",) and isinstance(value, Mapping) and "attention" in value)
+            keys[:2] == ("model", _ATTENTION)
+            or (keys == ("model",) and isinstance(value, Mapping) and _ATTENTION in value)
             for keys, value in self._changes
         )
         if own and changed:
@@ -75,29 +75,29 @@ class RecipeFile:
 
     @property
     def system_names(self) -> list[str]:
-        """The systems that the recipe names; the first is the baseline."""
+        """The names of the recipe's systems; the first is the baseline."""
         return list(self.recipe.systems)
 
     @property
     def dataset_names(self) -> list[str]:
-        """The data sets that the recipe names; none if there is but the one of `data`."""
+        """The names of the recipe's data sets; empty if `data` describes the only one."""
         return list(self.recipe.datasets)
 
     def system(self, name: str | None, dataset: str | None = None) -> Recipe:
-        """The recipe with the changes of one of its systems, and without the lists of them.
+        """Returns the recipe of one system on one data set, without the lists of both.
 
         Args:
-            name: of a system; None for the recipe as it stands.
-            dataset: of a data set; None for the recipe's `data` as they stand.
+            name: name of the system; None for the recipe without the changes of a system.
+            dataset: name of the data set; None for the recipe's `data`.
 
         Raises:
-            RecipeError: there is no such system or data set.
+            RecipeError: the recipe has no such system or data set.
         """
         where = f"recipe {self.name}"
         if name is not None and name not in self.system_names:
-            raise RecipeError(_unknown("system", name, self.system_names, where))
+            raise RecipeError(unknown("system", name, self.system_names, where))
         if dataset is not None and dataset not in self.dataset_names:
-            raise RecipeError(_unknown("data set", dataset, self.dataset_names, where))
+            raise RecipeError(unknown("data set", dataset, self.dataset_names, where))
         return self._chosen[name, dataset]
 
     def _with_changes_of(self, system: str | None, dataset: str | None) -> Recipe:
@@ -109,10 +109,9 @@ class RecipeFile:
         for part, changes in parts.items():
             if changes:
                 before = base.get(part) or {}
-                # The keys of one kind of corpus are not those of another.
-                other = "corpus" in changes and changes["corpus"] != before.get("corpus")
+                other = _KIND in changes and changes[_KIND] != before.get(_KIND)
                 base[part] = _merge({} if other else before, changes)
-        # A change of a whole part is in the base already, and leaves what systems change in it.
+        # `base` has the `--set` of whole parts already; again, it would undo a system's changes.
         changes = [
             (keys, value) for keys, value in self._changes if keys[0] not in lists and len(keys) > 1
         ]
@@ -123,14 +122,14 @@ class RecipeFile:
 
 
 def load_recipe(name: str, changes: Sequence[str] = ()) -> RecipeFile:
-    """A recipe by the name of one that headwise ships, or by a file's path.
+    """Reads a recipe that headwise ships, by its name, or one of your own, by its path.
 
     Args:
         name: `interface-strings`, or `my/recipe.yaml`.
-        changes: `key.key=value` each, as `--set` takes them; values are YAML.
+        changes: arguments of `--set`, each `key.key=value`; the values are YAML.
 
     Raises:
-        RecipeError: no such recipe, unknown keys, wrong types.
+        RecipeError: the recipe does not exist, or it has unknown keys or wrong values.
 
     >>> recipe = load_recipe("interface-strings", ["training.max_steps=100"]).recipe
     >>> recipe.training.max_steps
@@ -153,23 +152,22 @@ def load_recipe(name: str, changes: Sequence[str] = ()) -> RecipeFile:
     else:
         shipped = shipped_recipes()
         if name not in shipped:
-            hint = " (a file's name has to end in .yaml)" if path.is_file() else ""
-            raise RecipeError(_unknown("recipe", name, list(shipped)) + hint)
+            hint = " (the name of a recipe file has to end in .yaml)" if path.is_file() else ""
+            raise RecipeError(unknown("recipe", name, list(shipped)) + hint)
         text = shipped[name]
     try:
         raw = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise RecipeError(f"recipe {name} is no YAML: {error}") from error
+        raise RecipeError(f"recipe {name} is not valid YAML: {error}") from error
     if not isinstance(raw, dict):
-        raise RecipeError(f"recipe {name} holds no keys, expected at least training")
+        raise RecipeError(f"recipe {name} has no keys, expected at least training")
     parsed = [_parse_change(change) for change in changes]
-    # Which kind of corpus it is goes first: other keys depend on it.
-    parsed.sort(key=lambda change: change[0][-1] != "corpus")
+    parsed.sort(key=lambda change: change[0][-1] != _KIND)  # the kind first
     return RecipeFile(name, raw, parsed)
 
 
 def shipped_recipes() -> dict[str, str]:
-    """The recipes that come with headwise: name to YAML text, sorted by name."""
+    """Returns the recipes that headwise ships: name to YAML text, sorted by name."""
     folder = resources.files("headwise") / "recipes"
     texts = {
         file.name.removesuffix(".yaml"): file.read_text(encoding="utf-8")
@@ -180,12 +178,12 @@ def shipped_recipes() -> dict[str, str]:
 
 
 def to_yaml(recipe: BaseModel) -> str:
-    """A checked recipe with all its values, defaults too, as YAML."""
+    """Returns a recipe as YAML, with all its values, the defaults included."""
     return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
 def differences(old: str, new: str) -> list[str]:
-    """Which values differ between two recipes in YAML, one line each.
+    """Returns a line for each value that differs between two recipes in YAML.
 
     >>> differences("training: {seed: 1, max_steps: 5}", "training: {seed: 2, max_steps: 5}")
     ['training.seed: 1 before, 2 now']
@@ -199,9 +197,10 @@ def differences(old: str, new: str) -> list[str]:
 
 
 def with_defaults(text: str) -> str:
-    """A recipe in YAML with all keys that there are by now, as `to_yaml` writes it.
+    """Returns a recipe in YAML as `to_yaml` writes it, with keys that it lacks at their defaults.
 
-    A run that was started before a key came into being had what is its default.
+    The run of an older version lacks the keys that were added since. It behaved as their defaults
+    do. A recipe that is no longer valid is returned as it is.
     """
     try:
         raw, _ = without_former_keys(yaml.safe_load(text))
@@ -220,11 +219,11 @@ def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`changes` over `base`, mappings key by key; a plan of attention is replaced as a whole."""
+    """`base` with `changes`: mappings key by key, but the plan of attention as a whole."""
     merged = dict(base)
     for key, value in changes.items():
         inner = merged.get(key)
-        if isinstance(inner, Mapping) and isinstance(value, Mapping) and key != "attention":
+        if isinstance(inner, Mapping) and isinstance(value, Mapping) and key != _ATTENTION:
             merged[key] = _merge(inner, value)
         else:
             _put(merged, key, value)
@@ -232,11 +231,12 @@ def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 
 
 def _put(mapping: dict[str, Any], key: str, value: Any) -> None:
-    """Set a key; a budget in steps takes the place of one in epochs, and the other way round."""
+    """Set a key. A budget in steps removes one in epochs, and the reverse."""
     mapping[key] = value
-    for one, other in (("max_steps", "epochs"), ("epochs", "max_steps")):
-        if key == one and value is not None:
-            mapping.pop(other, None)
+    if key in _ONE_BUDGET and value is not None:
+        for other in _ONE_BUDGET:
+            if other != key:
+                mapping.pop(other, None)
 
 
 def _assign(raw: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, Any]:
@@ -248,8 +248,7 @@ def _assign(raw: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, Any]
             _put(changed, key, value)
             continue
         inner = inner if isinstance(inner, Mapping) else {}
-        # The keys of one kind of corpus are not those of another.
-        if rest == ["corpus"] and inner.get("corpus") != value:
+        if rest == [_KIND] and inner.get(_KIND) != value:
             inner = {}
         changed[key] = _assign(inner, [(tuple(rest), value)])
     return changed
@@ -259,11 +258,13 @@ def _parse_change(change: str) -> Change:
     path, equals, value = change.partition("=")
     keys = tuple(key.strip() for key in path.split("."))
     if not equals or not all(keys):
-        raise RecipeError(f"--set {change!r}: expected key.key=value, as training.max_steps=100")
+        raise RecipeError(
+            f"--set is {change!r}, expected key.key=value, such as training.max_steps=100"
+        )
     try:
         return keys, yaml.safe_load(value)
     except yaml.YAMLError as error:
-        raise RecipeError(f"--set {change!r}: {value!r} is no YAML value") from error
+        raise RecipeError(f"--set is {change!r}, but {value!r} is not valid YAML") from error
 
 
 def _recipe_class(raw: Mapping[str, Any]) -> type[Recipe]:
@@ -278,75 +279,4 @@ def _validate(name: str, raw: Mapping[str, Any]) -> Recipe:
     try:
         return kind.model_validate(raw)
     except ValidationError as error:
-        problems = "\n".join(f"  {_explain(kind, problem)}" for problem in error.errors())
-        raise RecipeError(f"recipe {name}:\n{problems}") from error
-
-
-def _explain(kind: type[Recipe], problem: Any) -> str:
-    """One problem that pydantic found, with the key, what came and what was expected."""
-    keys, known = _walk(kind, problem["loc"])
-    where = ".".join(keys)
-    if problem["type"] == "extra_forbidden":
-        return _unknown("key", where, known, compare=keys[-1])
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "missing":
-        return f"{where} is missing"
-    if problem["type"].startswith("union_tag"):
-        field = problem["ctx"]["discriminator"].strip("'")
-        expected = problem["ctx"].get("expected_tags", "").replace("'", "")
-        return f"{where}.{field}: expected " + (f"one of {expected}" if expected else "a kind")
-    if problem["type"] == "value_error":
-        return f"{where}: {message}" if where else message
-    return f"{where} is {problem['input']!r}: {message[0].lower()}{message[1:]}"
-
-
-def _walk(kind: type[Recipe], location: Sequence[int | str]) -> tuple[list[str], list[str]]:
-    """The keys on the way to a problem, and those that there are beside the last of them.
-
-    A member of a union shows up on the way by its tag or its type, which is no key of the recipe.
-    """
-    keys: list[str] = []
-    beside: list[str] = []
-    annotation: Any = kind
-    for step in location:
-        members = _models(annotation)
-        tagged = [member for member in members if step in _tags(member)]
-        if tagged and len(members) > 1:
-            annotation = tagged[0]
-            continue
-        if not members and keys and str(step) in ("str", "dict[str,any]", "list[int]"):
-            continue
-        keys.append(str(step))
-        beside = sorted({name for member in members for name in member.model_fields})
-        fields = [m.model_fields[str(step)] for m in members if str(step) in m.model_fields]
-        if fields:
-            annotation = fields[0].annotation
-        elif get_origin(annotation) is dict:  # systems: a name, and behind it what it names
-            annotation = get_args(annotation)[1]
-    return keys, beside
-
-
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    if get_origin(annotation) is dict:
-        return []
-    return [model for part in get_args(annotation) for model in _models(part)]
-
-
-def _tags(model: type[BaseModel]) -> list[Any]:
-    """What tells this member of a union from the others: its field of a single value."""
-    return [
-        get_args(field.annotation)[0]
-        for field in model.model_fields.values()
-        if get_origin(field.annotation) is Literal and len(get_args(field.annotation)) == 1
-    ]
-
-
-def _unknown(
-    what: str, name: str, known: Sequence[str], where: str = "", compare: str | None = None
-) -> str:
-    near = get_close_matches(compare or name, known, n=1)
-    hint = f", did you mean {near[0]!r}?" if near else ""
-    place = f" in {where}" if where else ""
-    return f"there is no {what} {name!r}{place}{hint}\n  known: {', '.join(known)}"
+        raise RecipeError(f"recipe {name}:\n{explain(kind, error)}") from error

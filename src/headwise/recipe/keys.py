@@ -1,41 +1,41 @@
-"""The keys that recipes have, task by task, as the settings themselves describe them."""
+"""Lists the keys of recipes by task, as the classes of settings describe them."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, get_args, get_origin
+from typing import NamedTuple
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from headwise.recipe.catalogue import TASKS, task_class
+from headwise.recipe.schema import kinds, named_value, tag
 from headwise.recipe.settings import EvaluationSettings, ModelSettings, Recipe
 
-# What all tasks share is told once; a task's own class of it adds to these.
+# The sections of keys that all tasks share; a task's own classes add keys to these.
 _SHARED: Mapping[str, type[BaseModel]] = {
     "": Recipe,
     "model": ModelSettings,
     "evaluation": EvaluationSettings,
 }
-_PLACEHOLDERS = ("data", "model", "evaluation", "task")  # of Recipe; each task fills them
+_PLACEHOLDERS = ("data", "model", "evaluation", "task")  # keys of Recipe that each task defines
 
 
 class Key(NamedTuple):
     """One key of a recipe."""
 
-    name: str  # from the top: training.max_steps
+    name: str  # the whole path: training.max_steps
     default: str
     meaning: str
 
 
 class Section(NamedTuple):
-    """Keys that stand beside each other."""
+    """Keys of one mapping in a recipe."""
 
     title: str
     keys: list[Key]
 
 
 def shared_sections() -> list[Section]:
-    """The keys that the recipes of all tasks have."""
+    """Returns the keys that the recipes of all tasks have."""
     sections = [Section("recipe", _keys("", _own(Recipe, None, _PLACEHOLDERS)))]
     sections += _nested("", Recipe, skip=_PLACEHOLDERS)
     for prefix in ("model", "evaluation"):
@@ -44,7 +44,7 @@ def shared_sections() -> list[Section]:
 
 
 def task_sections(task: str) -> list[Section]:
-    """The keys that only the recipes of one task have, or that mean something else in them.
+    """Returns the keys that only the recipes of one task have, or that differ in them.
 
     >>> [section.title for section in task_sections("translation")][:3]
     ['recipe', 'data', 'data, corpus: interface-strings']
@@ -55,7 +55,7 @@ def task_sections(task: str) -> list[Section]:
 
 
 def keys_page() -> str:
-    """All keys as a page in Markdown."""
+    """Returns all keys as a page in Markdown: docs/keys.md."""
     lines = [
         "# The keys of a recipe",
         "",
@@ -81,23 +81,18 @@ def _markdown(sections: list[Section]) -> Iterator[str]:
 def _own(
     settings: type[BaseModel], base: type[BaseModel] | None, skip: tuple[str, ...] = ()
 ) -> dict[str, FieldInfo]:
-    """The fields that a class adds to its base, or describes otherwise."""
+    """The fields that a class adds to its base, or whose description or default differs."""
     inherited = {} if base is None else base.model_fields
     return {
         name: field
         for name, field in settings.model_fields.items()
-        if name not in skip
-        and (
-            name not in inherited
-            or (field.description, _default(field))
-            != (inherited[name].description, _default(inherited[name]))
-        )
+        if name not in skip and (name not in inherited or _shown(field) != _shown(inherited[name]))
     }
 
 
 def _keys(prefix: str, fields: Mapping[str, FieldInfo]) -> list[Key]:
     return [
-        Key(f"{prefix}.{name}" if prefix else name, _default(field), field.description or "")
+        Key(f"{prefix}.{name}" if prefix else name, *_shown(field))
         for name, field in fields.items()
     ]
 
@@ -108,9 +103,9 @@ def _nested(
     skip: tuple[str, ...] = (),
     told: dict[type[BaseModel], str] | None = None,
 ) -> list[Section]:
-    """A section for each mapping among the values of a class, and for those in it.
+    """Returns a section for each settings class among the fields, and for those inside it.
 
-    `told` has the classes that have their section already, and where.
+    `told` has the title of the section of each class that was listed already.
     """
     told = {} if told is None else told
     sections = []
@@ -118,9 +113,10 @@ def _nested(
         if name in skip:
             continue
         path = f"{prefix}.{name}" if prefix else name
-        in_mapping = get_origin(field.annotation) is dict
-        members = _models(get_args(field.annotation)[1] if in_mapping else field.annotation)
-        path += ".NAME" if in_mapping else ""
+        annotation = field.annotation
+        if (values := named_value(annotation)) is not None:
+            annotation, path = values, f"{path}.NAME"
+        members = kinds(annotation)
         again = {told[member] for member in members if member in told}
         if again:
             sections += _said_again(path, sorted(again))
@@ -129,19 +125,20 @@ def _nested(
         if common:
             sections.append(Section(path, _keys(path, common)))
         for member in new:
-            kind = _kind(member) if len(members) > 1 else None
-            title = f"{path}, {kind}" if kind else path
-            told[member] = title
             own = _own(member, _SHARED.get(path), tuple(common))
-            own = dict(sorted(own.items(), key=lambda item: item[0] != _telling_field(member)))
+            told[member] = path
+            if len(members) > 1 and (told_by := tag(member)) is not None:
+                told[member] = f"{path}, {told_by}"
+                # What tells the kinds apart comes first.
+                own = {key: own[key] for key in (told_by.field, *own) if key in own}
             if own:
-                sections.append(Section(title, _keys(path, own)))
+                sections.append(Section(told[member], _keys(path, own)))
             sections += _nested(path, member, told=told)
     return sections
 
 
 def _said_again(path: str, titles: list[str]) -> list[Section]:
-    """A section without keys that says where they stand; none where that is right above.
+    """Returns a section without keys that refers to others; none if it would refer to itself.
 
     >>> _said_again("data.left", ["data, corpus: files", "data, corpus: hub"])[0].title
     'data.left: as data, corpus: files, hub'
@@ -149,49 +146,30 @@ def _said_again(path: str, titles: list[str]) -> list[Section]:
     if titles == [path]:
         return []
     first, *others = titles
-    kinds = [title.rpartition(": ")[2] for title in others]
-    return [Section(f"{path}: as {', '.join([first, *kinds])}", [])]
+    values = [title.rpartition(": ")[2] for title in others]
+    return [Section(f"{path}: as {', '.join([first, *values])}", [])]
 
 
 def _common(members: list[type[BaseModel]]) -> dict[str, FieldInfo]:
-    """The fields that all members of a union have, described alike."""
+    """The fields that all kinds have with the same description and default."""
     first, *others = members
     return {
         name: field
         for name, field in first.model_fields.items()
         if all(
-            name in other.model_fields
-            and (field.description, _default(field))
-            == (other.model_fields[name].description, _default(other.model_fields[name]))
+            name in other.model_fields and _shown(field) == _shown(other.model_fields[name])
             for other in others
         )
     }
 
 
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for part in get_args(annotation) for model in _models(part)]
-
-
-def _telling_field(settings: type[BaseModel]) -> str | None:
-    """The field that tells a member of a union from the others."""
-    for name, field in settings.model_fields.items():
-        if field.default is not PydanticUndefined and get_args(field.annotation) == (
-            field.default,
-        ):
-            return name
-    return None
-
-
-def _kind(settings: type[BaseModel]) -> str | None:
-    """What tells a member of a union from the others, as `corpus: files`."""
-    name = _telling_field(settings)
-    return None if name is None else f"{name}: {settings.model_fields[name].default}"
+def _shown(field: FieldInfo) -> tuple[str, str]:
+    """The default and the meaning of a key."""
+    return _default(field), field.description or ""
 
 
 def _default(field: FieldInfo) -> str:
-    """As YAML would have it, where it is short."""
+    """The default as YAML writes it; a dash if it is empty or has keys of its own."""
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True, validated_data={})

@@ -1,4 +1,4 @@
-"""What the recipes of all tasks have in common; each task adds the keys that are its own."""
+"""The settings that the recipes of all tasks have; each task adds its own."""
 
 from abc import ABC, abstractmethod
 from typing import Annotated, Any, Literal
@@ -9,50 +9,58 @@ from headwise.models.ablation import check_ablations
 from headwise.models.config import TransformerConfig
 from headwise.training.settings import TrainingSettings
 
-# A name becomes part of a folder's name, and is chosen by commas.
+# A name becomes a part of a folder's name, and the command line separates names by commas.
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.+-]*$")]
 
 
 class ModelSettings(BaseModel, ABC):
-    """Sizes that all models have; defaults are those of the base Transformer."""
+    """The settings of every model; the defaults are those of the base Transformer."""
 
     model_config = ConfigDict(extra="forbid")
 
-    embed_dim: int = Field(512, ge=1, description="width of the model")
-    num_heads: int = Field(8, ge=1, description="heads of each attention")
-    ffn_dim: int = Field(2048, ge=1, description="width of the feed-forward's hidden layer")
+    embed_dim: int = Field(512, ge=1, description="Width of the model.")
+    num_heads: int = Field(8, ge=1, description="Number of heads of each attention.")
+    ffn_dim: int = Field(2048, ge=1, description="Width of the hidden layer of each feed-forward.")
     attention: str | dict[str, Any] = Field(
-        "standard", description="a system's name, or per site (and layer) a system with options"
+        "standard",
+        description="Name of the system of heads, or a mapping from sites to systems with their "
+        "options and layers.",
     )
     norm: Literal["post", "pre"] = Field(
-        "post", description="layer norm behind each residual sum, or before each sub-layer"
+        "post",
+        description="Where layer norms stand: after each residual sum (`post`) or before each "
+        "sub-layer (`pre`).",
     )
-    dropout: float = Field(0.1, ge=0, lt=1, description="of embeddings and sub-layers")
-    attention_dropout: float = Field(0.0, ge=0, lt=1, description="of attention weights")
-    ffn_dropout: float = Field(0.0, ge=0, lt=1, description="inside the feed-forward")
+    dropout: float = Field(0.1, ge=0, lt=1, description="Dropout of embeddings and sub-layers.")
+    attention_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout of attention weights.")
+    ffn_dropout: float = Field(
+        0.0, ge=0, lt=1, description="Dropout of the hidden layer of each feed-forward."
+    )
 
     def model_post_init(self, context: Any) -> None:
-        # Sizes and systems that do not fit are found before any data is read.
+        # This finds sizes and systems that do not fit together before any data is read.
         self.config()
 
     @abstractmethod
     def config(self, **encoding: Any) -> TransformerConfig:
-        """The configuration of the model.
+        """Returns the configuration of the model.
 
         Args:
-            encoding: what only the data tells, such as the size of a vocabulary and the ids of
-                special tokens; without it, the class's defaults.
+            encoding: arguments that depend on the data, such as the size of the vocabulary and the
+                ids of special tokens; without them, the defaults of the configuration.
         """
 
 
 class LanguageModelSettings(ModelSettings):
-    """Sizes of one stack that predicts tokens of the vocabulary that it reads."""
+    """The settings of a model with one stack, which reads and predicts the same vocabulary."""
 
-    layers: int = Field(6, ge=1, description="depth")
+    layers: int = Field(6, ge=1, description="Number of layers.")
     share_embeddings: bool = Field(
-        True, description="whether the weights that read a token also predict it"
+        True, description="Whether the input and the output embeddings share their weights."
     )
-    label_smoothing: float = Field(0.0, ge=0, lt=1, description="of the training loss")
+    label_smoothing: float = Field(
+        0.0, ge=0, lt=1, description="Label smoothing of the training loss."
+    )
 
 
 class EvaluationSettings(BaseModel):
@@ -75,33 +83,37 @@ class EvaluationSettings(BaseModel):
 
 
 class SystemSettings(BaseModel):
-    """One system of a comparison: what it changes in the recipe."""
+    """One system of a comparison: its changes to the recipe."""
 
     model_config = ConfigDict(extra="forbid")
 
-    description: str = Field("", description="one line for lists and the report")
-    model: dict[str, Any] = Field(default_factory=dict, description="changes to model")
-    training: dict[str, Any] = Field(default_factory=dict, description="changes to training")
+    description: str = Field("", description="One line for lists and reports.")
+    model: dict[str, Any] = Field(default_factory=dict, description="Changes to `model`.")
+    training: dict[str, Any] = Field(default_factory=dict, description="Changes to `training`.")
 
 
 class Recipe(BaseModel):
-    """One experiment. A task's recipe adds `task`, `data`, `model` and `evaluation`."""
+    """One experiment. The recipe of a task defines `task`, `data`, `model` and `evaluation`."""
 
     model_config = ConfigDict(extra="forbid")
 
-    description: str = Field("", description="one line for the list of recipes")
-    task: str = Field(description="what is learned")
-    data: Any = Field(description="what is learned from")
-    model: Any = Field(description="sizes and attention")
-    training: TrainingSettings = Field(description="steps, rates, checkpoints")
-    evaluation: Any = Field(description="how the finished model is scored")
+    description: str = Field("", description="One line for the list of recipes.")
+    task: str = Field(description="Name of the task.")
+    data: Any = Field(description="The data to train and evaluate on.")
+    model: Any = Field(description="Sizes of the model, and its attention.")
+    training: TrainingSettings = Field(description="How the model is trained.")
+    evaluation: Any = Field(description="How the trained model is evaluated.")
     systems: dict[Name, SystemSettings] = Field(
-        default_factory=dict, description="name to changes; the first is the baseline"
+        default_factory=dict,
+        description="Systems to compare: names to changes; the first is the baseline.",
     )
     datasets: dict[Name, dict[str, Any]] = Field(
         default_factory=dict,
-        description="name to changes of data; a comparison goes through all of them, one by one",
+        description="Data sets to compare on: names to changes of `data`; a comparison trains and "
+        "evaluates every system on each.",
     )
     seeds: list[int] = Field(
-        default_factory=list, description="of a comparison's runs; default: training.seed alone"
+        default_factory=list,
+        description="Seeds of a comparison, which trains every system once with each; by default "
+        "`training.seed` alone.",
     )

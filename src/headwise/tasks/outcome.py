@@ -1,4 +1,4 @@
-"""What the evaluation of a model gives, whatever its task: scores, samples, pictures."""
+"""The result of an evaluation, for all tasks: scores, samples and pictures."""
 
 import base64
 import math
@@ -11,26 +11,26 @@ from typing_extensions import Self
 
 from headwise.tasks.significance import Rows, Statistic, bootstrap_interval
 
-# A run that diverged has NaN among its numbers; the default would write them as null, which
-# cannot be read back.
+# The numbers of a run that diverged may be NaN. By default pydantic writes NaN as null, which it
+# cannot read back.
 RECORD = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
 
 Item = TypeVar("Item")
 
 
 class Score(BaseModel):
-    """One figure of quality on held-out data."""
+    """One score of a model on held-out data."""
 
     model_config = RECORD
 
-    name: str = Field(description="as a table's header says it: BLEU")
+    name: str = Field(description="Name of the score, as tables show it: BLEU.")
     value: float
-    low: float | None = Field(None, description="lower end of the 95% bootstrap interval")
-    high: float | None = Field(None, description="upper end of it")
+    low: float | None = Field(None, description="Lower end of the 95% bootstrap interval.")
+    high: float | None = Field(None, description="Upper end of the 95% bootstrap interval.")
     higher_is_better: bool = True
-    digits: int = Field(1, description="decimals that are worth printing")
-    note: str = Field("", description="how it was counted, where that is not clear: a signature")
-    is_perplexity: bool = Field(False, description="whether it is a perplexity of held-out text")
+    digits: int = Field(1, description="Number of decimals in tables.")
+    note: str = Field("", description="How the score was computed, such as a signature.")
+    is_perplexity: bool = Field(False, description="Whether it is a perplexity of held-out text.")
 
     @classmethod
     def of(
@@ -44,19 +44,19 @@ class Score(BaseModel):
         note: str = "",
         is_perplexity: bool = False,
     ) -> Self:
-        """The figure that a statistic makes of test items, with its interval.
+        """Computes a score from numbers of test items, with its interval.
 
         Args:
-            name: as a table's header says it.
-            items: a row of numbers per test item.
-            statistic: the figure of an array of such rows, `(items, numbers)`.
-            higher_is_better, digits, note, is_perplexity: as the fields.
+            name: name of the score, as tables show it.
+            items: a row of numbers for each test item.
+            statistic: computes the score from an array of rows, `(items, numbers)`.
+            higher_is_better, digits, note, is_perplexity: see the fields.
 
         >>> print(Score.of("accuracy", [[1.0]] * 80 + [[0.0]] * 20, lambda rows: 100 * rows.mean()))
         accuracy 80.00 [72.97, 87.00]
         """
         value = statistic(np.asarray(items, dtype=np.float64))
-        # What is no number with all items is none with any choice of them either.
+        # If the score of all items is NaN, that of a resample is NaN as well.
         ends = (None, None) if math.isnan(value) else bootstrap_interval(items, statistic)
         return cls(
             name=name,
@@ -71,7 +71,7 @@ class Score(BaseModel):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Both ends of the 95% interval, or None."""
+        """Both ends of the 95% interval, or None if there is none."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     def __str__(self) -> str:
@@ -83,47 +83,47 @@ class Score(BaseModel):
 
 
 class Sample(BaseModel):
-    """Something of the test part, as text, and what the model makes of it."""
+    """One item of the test part as text, with the output of the model."""
 
     model_config = RECORD
 
-    given: dict[str, str] = Field(description="label to text: Source, Reference")
-    made: str = Field(description="by the model")
+    given: dict[str, str] = Field(description="Label to text: Source, Reference.")
+    made: str = Field(description="Output of the model.")
 
 
 class Picture(BaseModel):
-    """Something to look at, as a PNG."""
+    """A picture for the report, as a PNG."""
 
     model_config = RECORD
 
     title: str
-    caption: str = Field("", description="what is to be seen, in a sentence or two")
-    png: str = Field(description="base64")
+    caption: str = Field("", description="What the picture shows, in a sentence or two.")
+    png: str = Field(description="The PNG in base64.")
 
     @classmethod
     def of(cls, title: str, png: bytes, caption: str = "") -> Self:
-        """The picture with this PNG's bytes."""
+        """Makes a picture from the bytes of a PNG."""
         return cls(title=title, caption=caption, png=base64.b64encode(png).decode("ascii"))
 
     @property
     def bytes(self) -> bytes:
-        """The PNG itself."""
+        """The bytes of the PNG."""
         return base64.b64decode(self.png)
 
 
 class Outcome(BaseModel):
-    """What a model does on one part of a task's data."""
+    """The result of a model on one part of the data."""
 
     model_config = RECORD
 
-    scores: list[Score] = Field(min_length=1, description="systems are ranked by the first")
+    scores: list[Score] = Field(min_length=1, description="The scores; the first ranks systems.")
     items: list[list[float]] = Field(
         default=[],
-        description="per test item, in their order, what the first score is computed from; what "
-        "the paired bootstrap draws from",
+        description="A row of numbers for each test item, in order, from which the first score is "
+        "computed and the paired bootstrap draws.",
     )
     outputs: list[str] = Field(
-        default=[], description="per test item what the model wrote, where it writes"
+        default=[], description="The text that the model wrote for each test item, if it writes."
     )
     samples: list[Sample] = []
     pictures: list[Picture] = []
@@ -131,11 +131,11 @@ class Outcome(BaseModel):
     def model_post_init(self, context: Any) -> None:
         names = [score.name for score in self.scores]
         if len(set(names)) < len(names):
-            raise ValueError(f"scores are named {names}, expected different names")
+            raise ValueError(f"the names of scores are {names}, expected different names")
 
 
 def spread(items: Sequence[Item], number: int) -> Sequence[Item]:
-    """So many items to show, from everywhere among them; all of them where there are fewer.
+    """Returns `number` items, spread evenly over the sequence; all items if there are fewer.
 
     >>> spread("abcdefgh", 3), spread("abc", 5), spread("abc", 0)
     ('ace', 'abc', '')

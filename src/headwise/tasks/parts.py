@@ -1,8 +1,8 @@
-"""Training, validation and test part: where each comes from, and how one that is not given is made.
+"""The training, validation and test part of data, and how training data are divided into parts.
 
-Data of all tasks name their parts alike: files under `train`, `validation` and `test`, splits of a
-Hugging Face dataset under `train_split` and so on, and shares that are divided off the training
-data where a part is not given.
+The data of all tasks name their parts in the same way: files under `train`, `validation` and
+`test`, splits of a Hugging Face dataset under `train_split`, `validation_split` and `test_split`.
+A validation or test part that is not given is a share of the training data.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PARTS: tuple[Part, ...] = ("train", "validation", "test")
 
 
 class DividedSettings(BaseModel):
-    """Data whose validation and test part may be shares of the training data."""
+    """Settings of data whose validation and test part may be shares of the training data."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -26,18 +26,17 @@ class DividedSettings(BaseModel):
         0.1,
         gt=0,
         lt=0.5,
-        description="share of the training data that becomes the validation part, where none is "
-        "given",
+        description="Share of the training data that becomes the validation part if none is given.",
     )
     test_fraction: float = Field(
         0.1,
         gt=0,
         lt=0.5,
-        description="share of the training data that becomes the test part, where none is given",
+        description="Share of the training data that becomes the test part if none is given.",
     )
 
     def fractions(self, given: Container[str] = ()) -> tuple[float, float]:
-        """Shares of the validation and of the test part; 0 of one that is given."""
+        """Returns the shares of the validation and the test part; 0 for a part that is given."""
         return (
             0.0 if "validation" in given else self.validation_fraction,
             0.0 if "test" in given else self.test_fraction,
@@ -45,40 +44,40 @@ class DividedSettings(BaseModel):
 
 
 class HubSettings(BaseModel):
-    """A dataset of the Hugging Face hub, or a local folder in one of its formats."""
+    """Settings of a dataset of the Hugging Face hub, or of a local folder in one of its formats."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(
-        description="name on the hub, or a local folder with train.jsonl, test.parquet, ..."
+        description="Name on the hub, or a local folder with train.jsonl, test.parquet, ..."
     )
-    config: str | None = Field(None, description="configuration (subset) of the dataset")
+    config: str | None = Field(None, description="Configuration (subset) of the dataset.")
     revision: str | None = Field(
-        None, description="branch, tag or commit of the dataset, to pin its content"
+        None, description="Tag or commit of the dataset, which pins its content."
     )
     train_split: str = Field(
-        "train", description="split to train on; a slice such as train[:100000] takes a part"
+        "train", description="Split to train on; a slice such as train[:100000] takes a part of it."
     )
     validation_split: str | None = Field(
-        "validation", description="split to validate on; null takes a share of the training split"
+        "validation", description="Split to validate on; null takes a share of the training split."
     )
     test_split: str | None = Field(
-        "test", description="split to test on; null takes a share of the training split"
+        "test", description="Split to test on; null takes a share of the training split."
     )
 
     @property
     def origin(self) -> str:
-        """The dataset in words."""
+        """The dataset in words, for the notes on the data."""
         return " ".join(filter(None, ("dataset", self.name, self.config)))
 
     def splits(self) -> dict[Part, str]:
-        """The split of each part that has one."""
+        """Returns the split of each part that has one."""
         found = {part: getattr(self, f"{part}_split") for part in PARTS}
         return {part: split for part, split in found.items() if split is not None}
 
 
 def given_parts(settings: BaseModel) -> dict[Part, Any]:
-    """What settings have under `train`, `validation` and `test`, where they have something."""
+    """Returns the values of the fields `train`, `validation` and `test` that are not None."""
     found = {part: getattr(settings, part) for part in PARTS}
     return {part: value for part, value in found.items() if value is not None}
 
@@ -86,19 +85,19 @@ def given_parts(settings: BaseModel) -> dict[Part, Any]:
 def divide(
     keys: Iterable[str], validation_fraction: float, test_fraction: float
 ) -> dict[str, Part]:
-    """Divide keys, such as texts or names of files, into three parts: the rule of all tasks.
+    """Divides keys, such as texts or names of files, into three parts, for all tasks.
 
     The keys are sorted by their SHA-256. The first are the test part, the next the validation part,
-    and the rest is trained on. A part has its share of the different keys, rounded to the nearest
-    whole number, and at least one key; with a share of 0 it has none. So the order in which keys
-    come does not matter, and one that comes twice is in one part.
+    and the rest is the training part. The size of a part is its share of the different keys,
+    rounded to the nearest whole number, but at least one; with a share of 0 the part is empty. The
+    result does not depend on the order of the keys, and a key that occurs twice is in one part.
 
     Args:
-        keys: what is divided.
-        validation_fraction, test_fraction: the shares.
+        keys: the keys to divide.
+        validation_fraction, test_fraction: the shares of these parts.
 
     Returns:
-        The part of each key. With fewer than three keys a part may be empty.
+        Each key with its part. If there are fewer than three keys, a part may be empty.
 
     >>> divide("abcdefghij", 0.2, 0.1)["a"]
     'train'
@@ -122,10 +121,10 @@ def _bytes(key: str) -> bytes:
 
 
 def part_of(source: str, validation_fraction: float, test_fraction: float) -> Part:
-    """The part into which a text (or a name, or a hash) falls, decided by its SHA-256 alone.
+    """Returns the part of a text, a name or a hash, which its SHA-256 alone decides.
 
-    The digest is read as a number in [0, 1): from below, the first ``test_fraction`` is the test
-    part, the next ``validation_fraction`` the validation part, and the rest is trained on.
+    The digest is a number in [0, 1). The lowest `test_fraction` of this range is the test part, the
+    next `validation_fraction` the validation part, and the rest the training part.
 
     >>> [part_of(text, 0.1, 0.1) for text in ("Save", "Open File", "Undo")]
     ['test', 'validation', 'train']

@@ -1,9 +1,10 @@
-"""What another choice of test items could change: intervals, and the test against a baseline.
+"""Bootstrap intervals of scores, and the paired bootstrap test of a system against a baseline.
 
 Both draw test items with replacement (Efron 1979, *Bootstrap Methods: Another Look at the
-Jackknife*, https://doi.org/10.1214/aos/1176344552). The test draws the same ones for both systems
+Jackknife*, https://doi.org/10.1214/aos/1176344552). The test draws the same items for both systems
 (Koehn 2004, *Statistical Significance Tests for Machine Translation Evaluation*,
-https://aclanthology.org/W04-3250).
+https://aclanthology.org/W04-3250). `scipy.stats.bootstrap` has the interval but not this test, and
+would draw other items.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-Rows = Sequence[Sequence[float]] | np.ndarray  # of numbers, one per test item
-# Of two equally good systems the test finds one better, at p < 0.05, in 7 of 100 comparisons on 8
-# items, in 21 on 4 and in half of those on 2.
-_LEAST_ITEMS = 10
+Rows = Sequence[Sequence[float]] | np.ndarray  # a row of numbers for each test item
+Statistic = Callable[[Any], float]  # computes a score from an array of such rows
 
-Statistic = Callable[[Any], float]  # of an array of such rows
+# With fewer items the test is unreliable: of two equally good systems it finds one better, at
+# p < 0.05, in 7 of 100 comparisons on 8 items, in 21 on 4 items and in half of those on 2 items.
+_LEAST_ITEMS = 10
 
 
 def bootstrap_interval(
@@ -26,13 +27,13 @@ def bootstrap_interval(
     num_bootstrap: int = 1000,
     seed: int = 12345,
 ) -> tuple[float, float]:
-    """The 95% interval of a statistic of test items: percentiles over resamples.
+    """Returns the 95% interval of a score: percentiles of the scores of resamples.
 
     Args:
-        items: a row of numbers per item.
-        statistic: the score of an array of such rows, `(items, numbers)`.
-        num_bootstrap: resamples.
-        seed: of the draws.
+        items: a row of numbers for each test item.
+        statistic: computes the score from an array of rows, `(items, numbers)`.
+        num_bootstrap: number of resamples.
+        seed: seed of the random draws.
 
     >>> correct = [[1.0]] * 80 + [[0.0]] * 20
     >>> low, high = bootstrap_interval(correct, lambda rows: rows.mean())
@@ -53,26 +54,27 @@ def paired_bootstrap(
     num_bootstrap: int = 1000,
     seed: int = 12345,
 ) -> tuple[float, float]:
-    """The difference of a statistic to the baseline's, and its p-value.
+    """Returns the difference between the scores of a system and of the baseline, and its p-value.
 
-    p is how often a resample's difference strays from their mean by at least the difference
-    found (two-sided), counted with one more for the test items themselves; 1 where there is none.
+    The p-value is two-sided: the share of resamples whose difference deviates from the mean over
+    all resamples by at least the observed difference. The observed items count as one resample
+    more. Without any difference, p is 1.
 
     Args:
-        baseline, other: rows of the same items, in the same order.
-        statistic, num_bootstrap, seed: as for `bootstrap_interval`.
+        baseline, other: rows of numbers of the same test items, in the same order.
+        statistic, num_bootstrap, seed: see `bootstrap_interval`.
 
     Returns:
-        The difference and p; NaN for p where there are fewer items than a test can judge by.
+        The difference, and p. If there are fewer than 10 items, p is NaN.
 
     Raises:
-        ValueError: they are not as many as each other.
+        ValueError: `baseline` and `other` have different numbers of items.
     """
     first, second = _rows(baseline), _rows(other)
     if len(first) != len(second):
         raise ValueError(
-            f"baseline and other must have as many items as each other, but have {len(first):,} "
-            f"and {len(second):,}"
+            f"other has {len(second):,} items, expected {len(first):,}, as baseline has: both are "
+            f"to be scored on the same items"
         )
     difference = statistic(second) - statistic(first)
     if not difference:
@@ -93,8 +95,7 @@ def _rows(items: Rows) -> np.ndarray:
     rows = np.asarray(items, dtype=np.float64)  # (items, numbers)
     if rows.ndim != 2 or not len(rows):
         raise ValueError(
-            f"items have the shape {rows.shape}, expected a row of numbers for each of at least "
-            f"one test item"
+            f"items has the shape {rows.shape}, expected (items, numbers), with at least one item"
         )
     return rows
 

@@ -1,4 +1,4 @@
-"""The seam between tasks and everything that they share: trainer, runs, comparisons, reports."""
+"""The interface of a task, through which training, comparisons and reports use it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -22,12 +22,13 @@ Advance = Callable[[int], None]  # called with the number of items that are done
 
 @dataclass(frozen=True)
 class Wish:
-    """What somebody asks `headwise generate` for.
+    """The arguments of `headwise generate`.
 
     Attributes:
-        prompts: texts to go on from; None if none was given.
-        number: how many texts for each prompt, or how many images; None for the task's own number.
-        output: the file to write; None for the task's own name of it.
+        prompts: texts to continue; None if the user gave none.
+        number: how many texts to write for each prompt, or how many images to draw; None for the
+            task's default.
+        output: the file to write; None for the task's default.
         echo: prints a line of text.
     """
 
@@ -37,11 +38,11 @@ class Wish:
     echo: Callable[[str], None]
 
     def refuse(self, option: str, task: str) -> None:
-        """Raise `ValueError` if an option was given that runs of a task do not have.
+        """Raises `ValueError` if the user gave an option that a task does not have.
 
         Args:
             option: `prompts` or `output`.
-            task: the task's name.
+            task: name of the task.
         """
         if getattr(self, option) is not None:
             name = option.removesuffix("s")
@@ -49,21 +50,21 @@ class Wish:
 
 
 class Task(ABC):
-    """The data of a recipe, and what is a task's own: batches, scores, things to look at.
+    """The data of a recipe, with the batches, the scores and the samples of its task.
 
     Attributes:
-        train, validation, test: the parts, encoded.
-        notes: facts about the data for the screen and the report: label to words.
+        train, validation, test: the encoded items of each part.
+        notes: facts about the data for the screen and the report: label to text.
     """
 
     recipe_class: ClassVar[type[Recipe]]
     model_class: ClassVar[type[HeadwiseModel]]
-    loss_name: ClassVar[str] = "nats per token"  # what the validation loss is
-    # Whether the exponential of the loss is a perplexity of tokens, which tables then show too.
+    loss_name: ClassVar[str] = "nats per token"  # the unit of the validation loss
+    # Whether the exponential of the loss is a perplexity of tokens, which tables then show.
     loss_has_perplexity: ClassVar[bool] = True
-    item_name: ClassVar[str] = "sentences"  # what `evaluate` advances by, and a test draws from
-    saved: ClassVar[tuple[str, ...]] = ("tokenizer",)  # what `save` writes
-    centre: ClassVar[Literal["mean", "median"]] = "mean"  # over seeds, as the paper reports it
+    item_name: ClassVar[str] = "sentences"  # the unit of evaluation and of the bootstrap
+    saved: ClassVar[tuple[str, ...]] = ("tokenizer",)  # files or folders that `save` writes
+    centre: ClassVar[Literal["mean", "median"]] = "mean"  # over seeds, as papers report it
     macs_lengths: ClassVar[dict[str, int]]  # see `cost_lengths`
 
     train: Items
@@ -72,93 +73,97 @@ class Task(ABC):
     notes: dict[str, str]
 
     @classmethod
+    def name(cls) -> str:
+        """Returns the task's name in recipes."""
+        return cls.recipe_class.model_fields["task"].default
+
+    @classmethod
     @abstractmethod
     def prepare(cls, recipe: Any, folder: Path | None = None) -> Self:
-        """Read the data, and learn what encodes it (a vocabulary, a palette).
+        """Reads the data and learns the encoding from them, such as a vocabulary or a palette.
 
         Args:
-            recipe: of this task.
-            folder: of a run; what it has saved is loaded in place of being learned.
+            recipe: a recipe of this task.
+            folder: folder of a run. If it contains a saved encoding, this is loaded.
 
         Raises:
-            ValueError: data that cannot be read; the message names the file and the mending.
+            ValueError: the data cannot be read; the message names the file and how to mend it.
         """
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write what encodes the data to the folder of a run, each file whole or not at all."""
+        """Writes the encoding to the folder of a run; each file is written whole or not at all."""
 
     @abstractmethod
     def digest(self) -> str:
-        """A hash of the data: runs on different data are not mixed."""
+        """Returns a hash of the data, by which runs on different data are told apart."""
 
     @classmethod
     @abstractmethod
     def nominal_config(cls, recipe: Any) -> TransformerConfig:
-        """The configuration of a recipe's model without a look at the data, to count its cost."""
+        """Returns the configuration of a recipe's model without reading data, to count its cost."""
 
     @classmethod
     def cost_lengths(cls, recipe: Any) -> dict[str, int]:
-        """Stack to length of the pass that multiply-accumulates are told of."""
+        """Returns the length in each stack for which multiply-accumulates are counted."""
         return cls.macs_lengths
 
     @abstractmethod
     def model_config(self, settings: Any) -> TransformerConfig:
-        """The configuration of a model for this data."""
+        """Returns the configuration of a model for these data."""
 
     def build_model(self, settings: ModelSettings) -> HeadwiseModel:
-        """A model for this data before training; its weights are drawn."""
+        """Returns a model for these data with random weights."""
         return self.model_class(self.model_config(settings))
 
     @abstractmethod
     def collate(self, items: list[Any]) -> dict[str, Tensor]:
-        """Join items into a batch: keyword arguments of the model's forward, with `labels`.
+        """Joins items into a batch: keyword arguments of the model's forward, with `labels`.
 
-        Labels are -100 where nothing is to be predicted.
+        Labels are -100 where the model predicts nothing.
         """
 
     def measure(self, model: HeadwiseModel) -> dict[str, float]:
-        """Figures to follow over training, beside the loss: taken at each validation."""
+        """Returns figures to record at each validation in addition to the loss: name to value."""
         return {}
 
     @abstractmethod
     def evaluate(
         self, model: HeadwiseModel, part: Items, evaluation: Any, advance: Advance
     ) -> Outcome:
-        """Scores, samples and pictures of a finished model on a part.
+        """Returns the scores, samples and pictures of a trained model on one part.
 
         Args:
-            model: in evaluation; its branches weigh as `evaluation` says.
-            part: one of the three.
-            evaluation: the recipe's settings.
-            advance: called with the number of items that are done, for a bar.
+            model: the model in evaluation mode, with the ablation of `evaluation` applied.
+            part: the items of one part.
+            evaluation: settings of the recipe.
+            advance: called with the number of items that were finished, for a progress bar.
         """
 
     @abstractmethod
     def statistic(self, items: np.ndarray) -> float:
-        """The first score of an `Outcome` from a resample of its items, `(items, numbers)`."""
+        """Returns the first score of a resample of an `Outcome`'s items, `(items, numbers)`."""
 
     @classmethod
     def generate(cls, run: Path, recipe: Any, model: HeadwiseModel, wish: Wish) -> None:
-        """What `headwise generate` does with a finished run: write texts or draw images.
+        """Writes texts or draws images with a finished run, for `headwise generate`.
 
         Args:
             run: the folder of the run.
-            recipe: of the run, of this task.
-            model: its model, in evaluation.
-            wish: what the command line asks for.
+            recipe: the recipe of the run.
+            model: the model of the run in evaluation mode.
+            wish: the arguments of the command.
 
         Raises:
-            ValueError: the task generates nothing, or `wish` names an option that it does not have.
+            ValueError: the task generates nothing, or does not have an option of `wish`.
         """
-        task = cls.recipe_class.model_fields["task"].default
         raise ValueError(
-            f"{run} is a run of {task}, expected one of a task that generates something: "
-            f"language-modelling or images"
+            f"{run} is a run of {cls.name()}, expected one of language-modelling or images: other "
+            f"tasks generate nothing"
         )
 
     def paired_test(
         self, baseline: Outcome, other: Outcome, evaluation: Any
     ) -> tuple[float, float]:
-        """How the first score differs from the baseline's on the test part, and the p-value."""
+        """Returns the difference of the first score to the baseline's on the test part, and p."""
         return paired_bootstrap(baseline.items, other.items, self.statistic)

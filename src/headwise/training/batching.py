@@ -1,4 +1,4 @@
-"""Batches of sequences of similar length under a budget of tokens."""
+"""Makes batches of sequences of similar length, each within a budget of tokens."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, cast
@@ -8,15 +8,15 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 
 class Items(Protocol):
-    """The items of one part of the data, encoded, as a data set.
+    """A data set: the encoded items of one part of the data.
 
-    A data set whose items are drawn (masks, noise) may have `set_epoch(epoch)`: what it gives for
-    an index depends on index and epoch alone, so that a run can be resumed.
+    A data set whose items are random (masks, noise) may have a method `set_epoch(epoch)`. An item
+    then depends on its index and the epoch alone, so that a run can be resumed.
     """
 
     @property
     def lengths(self) -> Sequence[int | tuple[int, ...]]:
-        """Of each item, or of each of its sides, in tokens, frames or the like."""
+        """The length of each item, or of each of its sides, in tokens, frames or pixels."""
         ...
 
     def __len__(self) -> int: ...
@@ -24,22 +24,25 @@ class Items(Protocol):
 
 
 class TokenBudgetSampler(Sampler[list[int]]):
-    """Lists of indices such that sequences × longest sequence stays within a budget.
+    """Yields batches of indices in which sequences × longest sequence is within a budget.
 
-    Sequences are sorted by length, those of one length in an order drawn anew each epoch, and the
-    batches are shuffled. Order depends on seed and epoch alone, so that an interrupted epoch can
-    be taken up where it stopped. With several processes each takes consecutive rows of every
-    batch: together they see what one process would.
+    The sequences are sorted by length; sequences of equal length come in a random order that
+    differs between epochs. Then the batches are shuffled. The order depends on seed and epoch
+    alone, so that an interrupted epoch can be continued. If several processes share each batch,
+    each takes consecutive rows: together they see the batches of a single process.
 
     Args:
-        lengths: per sequence its length, or the lengths of its sides, of which the longest counts.
+        lengths: the length of each sequence, or the lengths of its sides, of which the longest
+            counts.
         batch_tokens: the budget of one batch, over all processes.
-        seed: of the order.
-        shuffle: False for one fixed order, shortest first.
-        rank, world_size: this process among those that share each batch.
+        seed: seed of the random order.
+        shuffle: whether to shuffle; if False, all epochs have the same order, shortest first.
+        rank: number of this process, from 0.
+        world_size: number of processes that share each batch.
 
     Raises:
-        ValueError: a sequence longer than the budget; fewer sequences than processes.
+        ValueError: a sequence is longer than the budget, or there are fewer sequences than
+            processes.
 
     >>> list(TokenBudgetSampler([3, 5, 4, 5], batch_tokens=10, shuffle=False))
     [[0, 2], [1, 3]]
@@ -56,17 +59,17 @@ class TokenBudgetSampler(Sampler[list[int]]):
         world_size: int = 1,
     ) -> None:
         self.lengths = [n if isinstance(n, int) else max(n) for n in lengths]
-        # Sequences alike on both sides make for the least padding.
+        # Sequences that are similar on both sides need the least padding.
         self.keys = [(n, 0) if isinstance(n, int) else (max(n), min(n)) for n in lengths]
         if self.lengths and max(self.lengths) > batch_tokens:
             raise ValueError(
-                f"batch_tokens is {batch_tokens}, but the longest sequence has "
-                f"{max(self.lengths)} tokens; raise batch_tokens or drop long sequences"
+                f"batch_tokens is {batch_tokens}, expected at least {max(self.lengths)}: that is "
+                f"the longest sequence; raise batch_tokens or drop long sequences"
             )
         if len(self.lengths) < world_size:
             raise ValueError(
-                f"there are {len(self.lengths)} sequences, fewer than the {world_size} processes "
-                f"that share each batch"
+                f"lengths has {len(self.lengths)} sequences, expected at least {world_size}: each "
+                f"of the processes that share a batch needs one; use fewer processes"
             )
         self.batch_tokens = batch_tokens
         self.seed = seed
@@ -77,7 +80,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self._num_batches = len(self._batches())
 
     def set_epoch(self, epoch: int) -> None:
-        """Which epoch's order comes next."""
+        """Sets the epoch whose order comes next."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -98,7 +101,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         batches: list[list[int]] = []
         current: list[int] = []
         for index in order:
-            # Ascending lengths: the newcomer is the longest of its batch.
+            # Lengths ascend, so this sequence is the longest of its batch.
             full = (len(current) + 1) * self.lengths[index] > self.batch_tokens
             if full and len(current) >= self.world_size:
                 batches.append(current)
@@ -115,7 +118,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
 
 
 class BatchLoader(DataLoader):
-    """A data loader over such batches whose order follows the epoch."""
+    """A data loader over the batches of a `TokenBudgetSampler`."""
 
     def __init__(
         self,
@@ -123,7 +126,7 @@ class BatchLoader(DataLoader):
         sampler: TokenBudgetSampler,
         collate: Callable[[list[Any]], dict[str, torch.Tensor]],
     ) -> None:
-        # A generator of its own: starting an epoch must not draw from the one that dropout uses.
+        # With its own generator, starting an epoch does not draw from the one that dropout uses.
         super().__init__(
             cast(Dataset, dataset),
             batch_sampler=sampler,
@@ -132,7 +135,7 @@ class BatchLoader(DataLoader):
         )
 
     def set_epoch(self, epoch: int) -> None:
-        """Which epoch's order comes next, and which of its draws, if items are drawn."""
+        """Sets the epoch whose order comes next, and that of the items if they are random."""
         self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(epoch)

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: which are whole, which is the last, the average of several."""
+"""Finds, checks and averages the checkpoints of a run."""
 
 import json
 import re
@@ -13,11 +13,11 @@ STATE = "trainer_state.json"
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be read; the message names the file and the way out."""
+    """A checkpoint that cannot be read; the message names the file and how to mend it."""
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first. One that is being written has another name."""
+    """Returns the checkpoints of a run, oldest first, without one that is still being written."""
     found = [
         (int(match.group(1)), path)
         for path in folder.glob("checkpoint-*")
@@ -27,8 +27,8 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def check_checkpoint(checkpoint: Path) -> None:
-    """Raise `CheckpointError` if a file that resuming needs is missing or cut short."""
-    # One random state for each process.
+    """Raises `CheckpointError` if a file that resuming needs is missing or cut short."""
+    # There is one random state for each process.
     random = [path.name for path in checkpoint.glob("rng_state*.pth")] or ["rng_state.pth"]
     for name in (STATE, WEIGHTS, "optimizer.pt", "scheduler.pt", *random):
         path = checkpoint / name
@@ -41,7 +41,7 @@ def check_checkpoint(checkpoint: Path) -> None:
                 with safe_open(path, framework="pt") as weights:
                     weights.keys()
             else:
-                zipfile.ZipFile(path).close()  # the directory is at its end
+                zipfile.ZipFile(path).close()  # reads the directory, which is the end of the file
         except (ValueError, SafetensorError, zipfile.BadZipFile, OSError) as error:
             raise CheckpointError(
                 f"{path} cannot be read ({_first_line(error)}): {_mend(checkpoint)}"
@@ -49,12 +49,12 @@ def check_checkpoint(checkpoint: Path) -> None:
 
 
 def average_checkpoints(folders: list[Path]) -> dict[str, Tensor]:
-    """The mean of the weights of several checkpoints; integers are those of the last one."""
+    """Returns the mean weights of several checkpoints; integers come from the last one."""
     total: dict[str, Tensor] = {}
     for folder in folders:
         try:
             with safe_open(folder / WEIGHTS, framework="pt") as weights:
-                for name in weights.keys():  # noqa: SIM118 - it is no dict
+                for name in weights.keys():  # noqa: SIM118 - `weights` is not a dict
                     tensor = weights.get_tensor(name)
                     if not tensor.is_floating_point():
                         total[name] = tensor
@@ -73,7 +73,7 @@ def average_checkpoints(folders: list[Path]) -> dict[str, Tensor]:
 
 
 def _mend(checkpoint: Path) -> str:
-    return f"the checkpoint is cut short; delete {checkpoint} to go on from the one before it"
+    return f"the checkpoint is cut short; delete {checkpoint} to continue from the one before it"
 
 
 def _first_line(error: Exception) -> str:

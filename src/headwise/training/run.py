@@ -1,4 +1,4 @@
-"""One run from the first step, or from where it stopped, to the model it leaves behind."""
+"""Trains a model from the first step, or from the last checkpoint, and writes the final model."""
 
 import json
 import shutil
@@ -10,6 +10,7 @@ from rich.console import Console
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
+from headwise.files import written_whole
 from headwise.training.batching import Items
 from headwise.training.checkpoints import (
     STATE,
@@ -25,17 +26,17 @@ MODEL = "model"
 
 
 class Interrupted(Exception):
-    """A run was stopped; it goes on from its last checkpoint when it is started again."""
+    """Training was stopped. When it is started again, it continues from its last checkpoint."""
 
 
 @dataclass
 class Run:
-    """What a run leaves behind.
+    """The result of training.
 
     Attributes:
-        model: the model that `settings.final_model` names.
-        history: what was logged, a record per validation or per `log_every` steps.
-        steps: how many optimizer steps it took.
+        model: the final model, which `settings.final_model` selects.
+        history: the records of validations, and of the training loss every `log_every` steps.
+        steps: the number of optimizer steps.
     """
 
     model: PreTrainedModel
@@ -55,10 +56,22 @@ def run_training(
     label: str = "training",
     console: Console | None = None,
 ) -> Run:
-    """Train in `folder`, from its last checkpoint if there is one; leaves `folder/model`.
+    """Trains a model in `folder` and writes the final model to `folder/model`.
+
+    If `folder` contains checkpoints, training continues from the last one.
+
+    Args:
+        model: the model to train.
+        train, validation: the encoded items of the two parts.
+        collate: joins items into a batch.
+        settings: the recipe's settings of training.
+        folder: the folder of the run.
+        measure: returns figures to record at each validation.
+        label: the text before the progress bar.
+        console: where the progress bar appears.
 
     Raises:
-        Interrupted: Ctrl-C came; a checkpoint has been written.
+        Interrupted: the user pressed Ctrl-C; a checkpoint was written.
         CheckpointError: the last checkpoint cannot be read.
     """
     trainer = Trainer(
@@ -95,22 +108,19 @@ def _is_finished(checkpoint: Path) -> bool:
 def _write_model(
     kind: type[PreTrainedModel], settings: TrainingSettings, folder: Path, state: dict
 ) -> None:
-    """The final weights under `folder/model`, whole or not at all."""
-    partial = folder / f".partial-{MODEL}"
-    shutil.rmtree(partial, ignore_errors=True)
+    """Write the final model to `folder/model`."""
     last = checkpoints(folder)[-1]
-    if settings.final_model == "average":
-        partial.mkdir()
-        weights = average_checkpoints(checkpoints(folder)[-settings.average_last :])
-        save_file(weights, partial / WEIGHTS, metadata={"format": "pt"})
-        for name in ("config.json", "generation_config.json"):
-            shutil.copy(last / name, partial / name)
-    else:
-        best = state["best_model_checkpoint"]
-        source = folder / Path(best).name if settings.final_model == "best" and best else last
-        source = source if source.is_dir() else last  # it was cut short, and deleted as told
-        check_checkpoint(source)
-        kind.from_pretrained(source).save_pretrained(partial)
-    final = folder / MODEL
-    shutil.rmtree(final, ignore_errors=True)
-    partial.replace(final)
+    with written_whole(folder / MODEL) as partial:
+        if settings.final_model == "average":
+            partial.mkdir()
+            weights = average_checkpoints(checkpoints(folder)[-settings.average_last :])
+            save_file(weights, partial / WEIGHTS, metadata={"format": "pt"})
+            for name in ("config.json", "generation_config.json"):
+                shutil.copy(last / name, partial / name)
+        else:
+            best = state["best_model_checkpoint"]
+            source = folder / Path(best).name if settings.final_model == "best" and best else last
+            # The best checkpoint may be missing: the error for one cut short says to delete it.
+            source = source if source.is_dir() else last
+            check_checkpoint(source)
+            kind.from_pretrained(source).save_pretrained(partial)

@@ -1,4 +1,9 @@
-"""Learning rate schedules of the papers."""
+"""Learning rate schedules of the papers.
+
+They are functions of our own because the schedules of transformers start from a learning rate of
+zero, where the first step would do nothing, and PyTorch's `ReduceLROnPlateau` cannot be combined
+with a warm-up and waits for one validation more.
+"""
 
 import math
 from typing import Literal
@@ -10,17 +15,23 @@ Schedule = Literal["inverse-sqrt", "linear", "cosine", "constant", "plateau"]
 
 
 def learning_rate_factor(step: int, schedule: Schedule, warmup: int, total: int) -> float:
-    """What the peak learning rate is multiplied by at a step, counted from 0.
+    """Returns the factor of the peak learning rate at a step.
 
-    Linear growth over `warmup` steps; then √(warmup/step), or a straight line or half a
-    cosine wave to zero at `total` (Loshchilov & Hutter 2017, *SGDR*,
-    https://arxiv.org/abs/1608.03983, without restarts), or constant. That of a plateau is constant
-    too: `Plateau` lowers it.
+    The factor grows linearly over `warmup` steps. Then it is √(warmup/step), or falls to zero at
+    `total` along a straight line or half a cosine wave (Loshchilov & Hutter 2017, *SGDR*,
+    https://arxiv.org/abs/1608.03983, without restarts), or stays constant. For "plateau" it stays
+    constant too: `Plateau` lowers it.
+
+    Args:
+        step: number of the step, from 0.
+        schedule: the course after the warm-up.
+        warmup: number of steps of the warm-up.
+        total: number of steps of the run.
 
     >>> [round(learning_rate_factor(s, "inverse-sqrt", 4, 100), 2) for s in (0, 1, 4, 16)]
     [0.25, 0.5, 0.89, 0.49]
     """
-    step += 1  # a first step with a rate of zero would do nothing
+    step += 1  # the first step has a learning rate above zero
     if step < warmup:
         return step / warmup
     if schedule == "inverse-sqrt":
@@ -34,15 +45,15 @@ def learning_rate_factor(step: int, schedule: Schedule, warmup: int, total: int)
 
 
 class Plateau:
-    """Lowers the learning rate when the validation loss stalls.
+    """Lowers the learning rate when the validation loss stops improving.
 
-    It is a factor of the step, as `LambdaLR` takes them, and an object: so that PyTorch saves what
-    it remembers in checkpoints, and a resumed run goes on as if it had not been stopped.
+    `LambdaLR` calls it with the step. Since it is an object, PyTorch saves its state in
+    checkpoints, so that a resumed run continues as if it had not been stopped.
 
     Args:
-        warmup: steps of linear growth.
-        factor: what the rate is multiplied by each time.
-        patience: so many validations in a row without a new best loss are waited for.
+        warmup: number of steps of linear growth.
+        factor: the factor by which the learning rate is multiplied each time.
+        patience: number of validations in a row without a new best loss after which this happens.
 
     Example:
         >>> plateau = Plateau(warmup=0, factor=0.5, patience=2)
@@ -64,7 +75,7 @@ class Plateau:
         return self.scale * learning_rate_factor(step, "plateau", self.warmup, 0)
 
     def validated(self, loss: float) -> None:
-        """Take note of a validation; the next step of the scheduler follows it."""
+        """Records the loss of a validation, which takes effect at the scheduler's next step."""
         if loss < self.best:
             self.best, self.waited = loss, 0
             return
@@ -81,7 +92,7 @@ def learning_rate_scheduler(
     total: int,
     plateau: Plateau | None = None,
 ) -> LambdaLR:
-    """A PyTorch scheduler that follows `learning_rate_factor`, or `plateau` where it is given."""
+    """Returns a PyTorch scheduler that follows `learning_rate_factor`, or `plateau` if given."""
 
     def of_step(step: int) -> float:
         return learning_rate_factor(step, schedule, warmup, total)

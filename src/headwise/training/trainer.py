@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, TrainingArguments
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import rotate_checkpoints
 
+from headwise.ops.labels import IGNORED_LABEL
 from headwise.training.batching import BatchLoader, Items, TokenBudgetSampler
 from headwise.training.callbacks import (
     EvaluateAtEnd,
@@ -269,7 +270,7 @@ def _tokens(inputs: Batch) -> int:
     labels = inputs["labels"]
     if labels.is_floating_point():  # a number of figures for each frame or text, which were read
         return int(read)
-    return int(read + (labels != -100).sum())
+    return int(read + (labels != IGNORED_LABEL).sum())
 
 
 def _arguments(

@@ -1,4 +1,4 @@
-"""How well a model predicts data that it has not seen."""
+"""Computes the loss of a model on held-out data."""
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from headwise.ops.labels import IGNORED_LABEL
 from headwise.ops.replicas import sum_over_replicas
 
 
@@ -15,11 +16,13 @@ def validation_loss(
     batches: Iterable[dict[str, Tensor]],
     precision: AbstractContextManager | None = None,
 ) -> float:
-    """Mean loss per label, such as nats per token; no smoothing, no auxiliary losses.
+    """Returns the mean loss per label, without label smoothing and auxiliary losses.
+
+    Labels of -100 do not count.
 
     Args:
-        model: put into evaluation, where its `token_loss` is without smoothing.
-        batches: keyword arguments of its forward, with `labels`; this process's share of them.
+        model: the model, which is put into evaluation mode.
+        batches: keyword arguments of the model's forward, with `labels`; the share of this process.
         precision: an autocast context for the forward pass.
     """
     model.eval()
@@ -27,8 +30,8 @@ def validation_loss(
     with torch.no_grad(), precision or nullcontext():
         for batch in batches:
             batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
-            # Divided by 1, the mean over the batch's labels is their sum.
+            # With num_items_in_batch=1, the loss is the sum over the labels, not their mean.
             loss = model(**batch, num_items_in_batch=1).token_loss
-            total += torch.stack([loss.double(), (batch["labels"] != -100).sum().double()])
+            total += torch.stack([loss.double(), (batch["labels"] != IGNORED_LABEL).sum().double()])
     loss, count = sum_over_replicas(total).tolist()
     return loss / max(1.0, count)

@@ -1,4 +1,4 @@
-"""Figures that papers print, beside ours, as tables."""
+"""Tables that compare figures that papers print with ours. The figures are in `papers`."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,10 +11,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-NONE = "–"
+from headwise.analysis.formatting import NONE
 
-# How far from a printed figure ours still agrees with it. Where so few digits are printed that
-# rounding alone takes it further, it may be as far as that.
+# How far our figure may be from a printed one and still agree with it, relative to it. Where the
+# printed figure is rounded more coarsely, half of its last digit is allowed.
 TOLERANCES = {"MACs": 0.005, "params": 0.015}
 
 _UNITS = {"": 1.0, "M": 1e6, "G": 1e9, "%": 1e-2}
@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"([\d.]+)([MG%]?)")
 
 
 class Printed(NamedTuple):
-    """What a figure in print says: a number, or two that it lies between."""
+    """A printed figure: a number, or a range of numbers."""
 
     low: float
     high: float
@@ -31,7 +31,7 @@ class Printed(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Printed":
-        """Read a figure.
+        """Reads a printed figure.
 
         >>> Printed.parse("+12.6M")
         Printed(low=12600000.0, high=12600000.0, unit='M', decimals=1)
@@ -45,7 +45,7 @@ class Printed(NamedTuple):
 
     @property
     def rounding(self) -> float:
-        """How far from it a number may be that is rounded to it."""
+        """How much rounding to the printed digits may change a number."""
         return 0.5 * 10**-self.decimals * _UNITS[self.unit] if self.low == self.high else 0.0
 
 
@@ -54,13 +54,13 @@ class Figure:
     """One published figure and ours.
 
     Attributes:
-        model: what it is the figure of.
-        what: `params`, `MACs`, `share` or `entropy`.
-        printed: as the paper has it: `65M`, `+12.6M`, `192`, `3–5%`.
-        ours: what we count; None where it cannot be counted here.
-        words: the size of the vocabulary, which is assumed; empty where it does not matter.
-        remark: why ours differs or is missing, or what else is assumed.
-        exact: nothing but the very number agrees.
+        model: the model that it describes.
+        what: the quantity: `params`, `MACs`, `share` or `entropy`.
+        printed: the figure as the paper prints it: `65M`, `+12.6M`, `192`, `3–5%`.
+        ours: our figure; None if headwise cannot compute it.
+        words: the size of the vocabulary that we assume; empty if it does not matter.
+        remark: why our figure differs or is missing, or what else we assume.
+        exact: whether only the same number agrees.
     """
 
     model: str
@@ -73,7 +73,7 @@ class Figure:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether ours is the paper's; None where there is none of ours."""
+        """Whether our figure agrees with the paper's; None if there is none of ours."""
         if self.ours is None:
             return None
         printed = Printed.parse(self.printed)
@@ -86,7 +86,7 @@ class Figure:
 
     @property
     def shown(self) -> str:
-        """Ours, in the unit of the paper's."""
+        """Our figure in the unit of the paper's."""
         if self.ours is None:
             return NONE
         printed = Printed.parse(self.printed)
@@ -98,7 +98,7 @@ class Figure:
 
     @property
     def difference(self) -> str:
-        """How far ours is from the paper's."""
+        """How far our figure is from the paper's."""
         if self.ours is None:
             return NONE
         printed = Printed.parse(self.printed)
@@ -112,12 +112,12 @@ class Figure:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper's figures.
+    """The figures of one paper.
 
     Attributes:
-        title: who, when and what.
-        note: what holds for all of its rows.
-        figures: in the order of its tables.
+        title: the authors, the year, the subject and the tables.
+        note: what we assume for all figures.
+        figures: the figures in the order of the paper's tables.
     """
 
     title: str
@@ -126,7 +126,7 @@ class Paper:
 
 
 def papers_tables(papers: Sequence[Paper]) -> Iterator[Table]:
-    """A table for each paper, for a terminal of 80 columns."""
+    """Yields a table for each paper, for a terminal of 80 columns."""
     for paper in papers:
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
         table.title = Text(paper.title, style="bold")
@@ -147,7 +147,7 @@ def papers_tables(papers: Sequence[Paper]) -> Iterator[Table]:
 
 
 def papers_summary(papers: Sequence[Paper]) -> str:
-    """How many figures there are, and how many of them ours agree with.
+    """Says with how many of the papers' figures ours agree.
 
     >>> papers_summary([Paper("", "", (Figure("", "params", "65M", 65.2e6),))])
     '1 of 1 figures agree (MACs to 0.5%, parameters to 1.5%, or as far as they are printed)'

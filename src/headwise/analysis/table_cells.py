@@ -1,4 +1,4 @@
-"""What the tables of results are made of: cells with figures over seeds, rows, notes."""
+"""Cells, rows and notes that the tables of one data set and of several share."""
 
 import math
 import textwrap
@@ -9,29 +9,21 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from headwise.analysis.formatting import NONE, compact, heading, in_words, listed
 from headwise.analysis.results import Centre, Comparison, RunResult, SystemSummary
-from headwise.analysis.verdict import (
-    SIGNIFICANT,
-    diverged,
-    finite_interval,
-    heading,
-    in_words,
-    listed,
-    middle,
-    sound_runs,
-)
+from headwise.analysis.verdict import SIGNIFICANT, diverged, finite_interval, middle, sound_runs
 from headwise.tasks.outcome import Score
 
-NONE = "–"
-NARROWEST_NAME = 9
-_WIDEST_HEADER = 14  # in a terminal; a longer one is broken
+# Of tables in a terminal, in characters:
+NARROWEST_NAME = 9  # least width of the column of names
+_WIDEST_HEADER = 14  # a longer header is broken into lines
 _PADDING = (0, 1, 0, 0)
-_GAP = 2  # the padding and the table's own line between columns
+_GAP = 2  # between columns: the padding and rich's own separator
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A figure, and in smaller type what belongs to it: a deviation, an interval, a p-value."""
+    """A figure, and in smaller type its details: a deviation, an interval or a p-value."""
 
     figure: str
     details: tuple[str, ...] = ()
@@ -39,19 +31,18 @@ class Cell:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """All of it, for a terminal."""
+        """The figure and its details, a line each."""
         return (self.figure, *self.details)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One system; a cell for each column."""
+    """The row of one system, with a cell for each column."""
 
     name: str
     description: str
-    matched: str  # how its size was matched, or empty
-    is_baseline: bool
-    note: str  # what went wrong, or empty
+    matched: str  # how its size was changed to match the baseline's; may be empty
+    note: str  # how many seeds diverged; may be empty
     cells: tuple[Cell, ...]
 
 
@@ -59,7 +50,7 @@ class Row:
 
 
 def all_scores(comparison: Comparison) -> list[Score]:
-    """Each score once, the first one first; name, digits and direction hold for all runs."""
+    """Returns each score once, in order; its name, digits and direction hold for all runs."""
     found: dict[str, Score] = {}
     for system in comparison.systems:
         for run in system.runs:
@@ -69,36 +60,32 @@ def all_scores(comparison: Comparison) -> list[Score]:
 
 
 def score_cell(comparison: Comparison, system: SystemSummary, score: Score) -> Cell:
-    """The score of this name over the seeds, and the interval of the first one."""
-    values = [s.value for run in sound_runs(system) if (s := find_score(run, score.name))]
-    cell = over_seeds(comparison.centre, values, score.digits)
+    """Returns a score over the seeds, with the interval of the first seed."""
+    cell = score_over_seeds(comparison, system, score)
     first = find_score(system.runs[0], score.name)
     if first is None or diverged(system.runs[0]) or (ends := finite_interval(first)) is None:
         return cell
-    low, high = (_written(end, score.digits) for end in ends)
+    low, high = (compact(end, score.digits) for end in ends)
     return Cell(cell.figure, (*cell.details, f"[{low}, {high}]"))
 
 
+def score_over_seeds(comparison: Comparison, system: SystemSummary, score: Score) -> Cell:
+    """Returns the mean or median of a score over the seeds, and the standard deviation."""
+    values = [s.value for run in sound_runs(system) if (s := find_score(run, score.name))]
+    return over_seeds(comparison.centre, values, score.digits)
+
+
 def over_seeds(centre: Centre, values: list[float], digits: int) -> Cell:
-    """Mean or median, and standard deviation."""
+    """Returns the mean or median of values, and their standard deviation."""
     value, deviation = middle(values, centre)
     if not math.isfinite(value):
         return Cell(NONE)
-    text = _written(value, digits)
+    text = compact(value, digits)
     return Cell(text, () if math.isnan(deviation) else (f"± {deviation:.{digits}f}",))
 
 
-def _written(value: float, digits: int) -> str:
-    """With so many decimals; a number too long for a column by its power of ten.
-
-    >>> _written(5563.6, 1), _written(687_345.2, 1)
-    ('5563.6', '6.9e+05')
-    """
-    return f"{value:.{digits}f}" if abs(value) < 1e5 else f"{value:.1e}"
-
-
 def seeds_lost(system: SystemSummary) -> str:
-    """How many of its seeds diverged, in words; empty if none did, or if it has but one."""
+    """Says how many seeds diverged; empty if none did, or if there is only one seed."""
     lost = len(system.runs) - len(sound_runs(system))
     if not lost or len(system.runs) == 1:
         return ""
@@ -106,7 +93,7 @@ def seeds_lost(system: SystemSummary) -> str:
 
 
 def find_score(run: RunResult, name: str) -> Score | None:
-    """The score of this name, if the run has it."""
+    """Returns the score of this name, or None if the run has none."""
     return next((score for score in run.scores if score.name == name), None)
 
 
@@ -114,11 +101,11 @@ def find_score(run: RunResult, name: str) -> Score | None:
 
 
 def directions(scores: Iterable[Score], where: str = "") -> str:
-    """Which scores are better when they are high, which when they are low.
+    """Says which scores are better when they are higher, and which when they are lower.
 
     Args:
-        scores: each once.
-        where: they were counted; with a comma behind it.
+        scores: each score once.
+        where: the part on which they were computed, followed by a comma and a space; may be empty.
 
     >>> directions([Score(name="BLEU", value=26.4), Score(name="chrF", value=48.4)])
     'BLEU and chrF: higher is better.'
@@ -135,7 +122,12 @@ def directions(scores: Iterable[Score], where: str = "") -> str:
 
 
 def bootstrap_notes(tests: int, item_name: str) -> list[str]:
-    """What the marks of so many tests mean."""
+    """Explains the marks of significance.
+
+    Args:
+        tests: how many tests the table shows.
+        item_name: what the bootstrap draws: sentences.
+    """
     if not tests:
         return []
     notes = [
@@ -152,7 +144,7 @@ def bootstrap_notes(tests: int, item_name: str) -> list[str]:
 
 
 def new_table(title: str) -> Table:
-    """A table for a terminal with its first column, for the systems' names."""
+    """Returns a table for a terminal that has its first column, the names of the systems."""
     table = Table(box=box.SIMPLE_HEAD, padding=_PADDING, pad_edge=False, show_edge=False)
     table.title = Text(title, style="bold")
     table.caption_justify = "left"
@@ -161,13 +153,13 @@ def new_table(title: str) -> Table:
 
 
 def add_column(table: Table, header: str, detail: str = "") -> None:
-    """A column of figures, its header broken where it is long, with a detail below it."""
+    """Adds a column of figures; a long header is broken into lines, with the detail below it."""
     lines = Text("\n".join([*_header_lines(header), *_header_lines(detail)]))
     table.add_column(lines, justify="right", no_wrap=True, vertical="top")
 
 
 def add_row(table: Table, name: str, note: str, cells: Sequence[Cell]) -> None:
-    """The figures of a system."""
+    """Adds the row of a system."""
     text = Text(name, style="bold")
     if note:
         text.append(f"\n{note}", style="not bold")
@@ -175,7 +167,7 @@ def add_row(table: Table, name: str, note: str, cells: Sequence[Cell]) -> None:
 
 
 def column_width(header: str, cells: Sequence[Cell], detail: str = "") -> int:
-    """How many letters a column takes, with the gap before it."""
+    """Returns the width of a column in characters, with the gap before it."""
     lines = [*_header_lines(header), *_header_lines(detail), *(x for c in cells for x in c.lines)]
     return _GAP + max(map(len, lines))
 

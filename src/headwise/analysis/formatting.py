@@ -1,0 +1,84 @@
+"""Formats numbers and names for the tables, the verdict and the report."""
+
+NONE = "–"  # in place of a figure that does not exist
+
+# Correlations are named after people, and keep their capital letters.
+_PEOPLE = ("Pearson", "Spearman", "Matthews")
+
+
+def listed(names: list[str]) -> str:
+    """Joins names as in a sentence.
+
+    >>> listed(["wide"]), listed(["wide", "deep"]), listed(["wide", "deep", "small"])
+    ('wide', 'wide and deep', 'wide, deep and small')
+    >>> listed(["accuracy, matched", "accuracy, mismatched"])
+    'accuracy, matched; accuracy, mismatched'
+    """
+    if any("," in name for name in names):
+        return "; ".join(names)
+    *before, last = names
+    return f"{', '.join(before)} and {last}" if before else last
+
+
+def heading(name: str) -> str:
+    """Returns a name as a header or at the start of a sentence; abbreviations do not change.
+
+    >>> heading("word perplexity"), heading("chrF"), heading("half_share")
+    ('Word perplexity', 'chrF', 'Half share')
+    """
+    words = name.replace("_", " ")
+    first = words.split(maxsplit=1)[0] if words.split() else ""
+    return words[0].upper() + words[1:] if first.islower() else words
+
+
+def in_words(name: str) -> str:
+    """Returns the name of a score within a sentence.
+
+    >>> in_words("Bits per dimension"), in_words("BLEU"), in_words("chrF"), in_words("Pearson")
+    ('bits per dimension', 'BLEU', 'chrF', 'Pearson')
+    """
+    first = name.split(maxsplit=1)[0].rstrip(",") if name.split() else ""
+    is_word = first[1:].islower() and first not in _PEOPLE
+    return name[0].lower() + name[1:] if is_word else name
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """Returns a number with its sign, a true minus included; a number that rounds to 0 has none.
+
+    >>> signed(-0.25), signed(1.0), signed(-0.04), signed(0.004, digits=2)
+    ('−0.2', '+1.0', '0.0', '0.00')
+    """
+    text = f"{value:+.{digits}f}".replace("-", "−")
+    return text if text.strip("+−0.") else text[1:]
+
+
+def count(value: float) -> str:
+    """Returns a large number with three digits and a unit.
+
+    >>> count(1_534_208), count(930), count(61_200_000_000), count(999_999)
+    ('1.53M', '930', '61.2G', '1.00M')
+    """
+    for unit in ("", "k", "M", "G", "T"):
+        text = f"{value:.3g}" if unit == "" else f"{value:#.3g}".rstrip(".")
+        if float(text) < 1000:
+            return text + unit
+        value /= 1000
+    return f"{value:.0f}P"
+
+
+def compact(value: float, digits: int) -> str:
+    """Returns a number with `digits` decimals, or as a power of ten if it is long.
+
+    >>> compact(5563.6, 1), compact(687_345.2, 1)
+    ('5563.6', '6.9e+05')
+    """
+    return f"{value:.{digits}f}" if abs(value) < 1e5 else f"{value:.1e}"
+
+
+def p_value(value: float) -> str:
+    """Returns a p-value as it stands in a text.
+
+    >>> p_value(0.0123), p_value(0.0001)
+    ('p = 0.012', 'p < 0.001')
+    """
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"

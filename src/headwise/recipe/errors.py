@@ -1,0 +1,78 @@
+"""Errors of recipes: each names the key, what it is, and what was expected."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from headwise.recipe.schema import kinds, locate, tag
+from headwise.recipe.settings import Recipe
+from headwise.spelling import did_you_mean
+
+_EXPECTED = "Input should be "  # how pydantic begins most of its messages
+# Which errors of pydantic say that keys were expected.
+_NO_MAPPING = ("dict_type", "model_type", "model_attributes_type")
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be used; the message names the key and how to mend it."""
+
+
+def unknown(what: str, name: str, known: Sequence[str], where: str = "") -> str:
+    """Returns the message for a name that does not exist, with those that do.
+
+    Args:
+        what: what the name would be of.
+        name: the unknown name.
+        known: the names that there are.
+        where: in what they are.
+
+    >>> print(unknown("system", "standart", ["standard", "wide"]))
+    there is no system 'standart'; did you mean 'standard'?
+      known: standard, wide
+    """
+    place = f" in {where}" if where else ""
+    return f"there is no {what} {name!r}{place}{did_you_mean(name, known)}\n{_known(known)}"
+
+
+def explain(recipe: type[Recipe], error: ValidationError) -> str:
+    """Returns a line for each problem that pydantic has found in a recipe."""
+    return "\n".join(f"  {_explain(recipe, problem)}" for problem in error.errors())
+
+
+def _explain(recipe: type[Recipe], problem: Any) -> str:
+    keys, siblings, annotation = locate(recipe, problem["loc"])
+    where, kind, message = ".".join(keys), problem["type"], problem["msg"]
+    if kind == "extra_forbidden":
+        hint = did_you_mean(keys[-1], siblings)
+        return f"there is no key {where!r}{hint}\n{_known(siblings)}"
+    if kind == "missing":
+        return f"{where} is missing"
+    if kind.startswith("union_tag"):
+        return _wrong_kind(where, problem["input"], annotation)
+    if kind == "value_error":  # one of our own, which names the key already
+        message = message.removeprefix("Value error, ")
+        return f"{where}: {message}" if where else message
+    value = f"{where} is {problem['input']!r}"
+    if kind in _NO_MAPPING:
+        return f"{value}, expected keys with values"
+    if message.startswith(_EXPECTED):
+        expected = message.removeprefix(_EXPECTED).partition(", unable to parse")[0]
+        number = "a number " if expected.startswith(("greater", "less")) else ""
+        return f"{value}, expected {number}{expected}"
+    return f"{value}: {message[0].lower()}{message[1:]}"
+
+
+def _wrong_kind(where: str, value: Any, annotation: Any) -> str:
+    """The message for settings that do not say, or say wrongly, of which kind they are."""
+    tags = [found for kind in kinds(annotation) if (found := tag(kind)) is not None]
+    field, known = tags[0].field, [each.value for each in tags]
+    expected = f"expected one of {', '.join(known)}"
+    given = value.get(field) if isinstance(value, dict) else None
+    if given is None:
+        return f"{where}.{field} is missing, {expected}"
+    return f"{where}.{field} is {given!r}, {expected}{did_you_mean(given, known)}"
+
+
+def _known(names: Sequence[str]) -> str:
+    return f"  known: {', '.join(names)}"
