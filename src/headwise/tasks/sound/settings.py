@@ -1,9 +1,9 @@
-"""Which speech to enhance, and which noise to free it from.
+"""Settings of the speech data: which speech a recipe reads, and which noise is mixed in.
 
-- `generated`: voices that are none, made up on the spot; a smoke run;
-- `folders`: clean speech, and noise that is mixed in when it is asked for;
-- `pairs`: folders of noisy and of clean recordings with the same names, as VoiceBank has them;
-- `hub`: such pairs in a dataset of the Hugging Face hub.
+- `generated`: generated voices, which are no speech, for a smoke run;
+- `folders`: clean speech in folders; noise is mixed in when an item is read;
+- `pairs`: folders of noisy and of clean recordings with the same names, such as VoiceBank's;
+- `hub`: pairs of noisy and clean recordings in a dataset of the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -33,9 +33,14 @@ def _with_group(pattern: str) -> str:
     try:
         groups = re.compile(pattern).groups
     except re.error as error:
-        raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+        raise ValueError(
+            f"the pattern is {pattern!r}, expected a regular expression: {error}"
+        ) from None
     if groups < 1:
-        raise ValueError(f"{pattern!r} has no group: put what is to be found in (parentheses)")
+        raise ValueError(
+            f"the pattern is {pattern!r}, expected one with a group: put the part of the name to "
+            "be found in (parentheses)"
+        )
     return pattern
 
 
@@ -43,51 +48,57 @@ Pattern = Annotated[str, AfterValidator(_with_group)]  # a regular expression wi
 
 _SPEAKER = Field(
     None,
-    description="a regular expression whose first group is the speaker in a file's path; default: "
-    "the folder that the file is in",
+    description="A regular expression whose first group is the speaker in the path of a file. By "
+    "default the folder of a file stands for its speaker.",
 )
+_SHARE_OF_SPEECH = "By default a share of the clean speech is taken."
+_SHARE_OF_PAIRS = "By default a share of the training pairs is taken."
 
 
 class PairedFolders(BaseModel):
-    """Two folders with recordings of the same utterances, noisy and clean."""
+    """Two folders with recordings of the same utterances, with and without noise."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    noisy: Path = Field(description="folder of WAV or FLAC files: speech with noise")
-    clean: Path = Field(description="folder of the same utterances without noise")
+    noisy: Path = Field(description="The folder of WAV or FLAC files of speech with noise.")
+    clean: Path = Field(
+        description="The folder of WAV or FLAC files of the same utterances without noise."
+    )
     pattern: Pattern | None = Field(
         None,
-        description="a regular expression whose first group is the same in the names of a noisy "
-        "and a clean file that belong together; default: both have the same name",
+        description="A regular expression whose first group is equal in the names of a noisy file "
+        "and of the clean file that belongs to it. By default both have the same name.",
     )
 
 
 class SpeechData(DividedSettings):
-    """What all data of speech have in common."""
+    """Settings that all speech data have in common."""
 
     rate: int = Field(
         16_000,
         ge=4_000,
-        description="samples per second; recordings at another rate are resampled (PESQ: 16000 "
-        "wide band, 8000 narrow band)",
+        description="Sampling rate in samples per second; recordings with another rate are "
+        "resampled. PESQ is wide band at 16000 and narrow band at 8000.",
     )
     seconds: float = Field(
         4.0,
         ge=0.25,
-        description="length of an item: in training an excerpt of a longer recording; shorter ones "
-        "of one speaker are joined where noise is mixed in. The validation loss is of the first "
-        "so many seconds of each utterance; scores are of all of it, in pieces of at most 30 s",
+        description="Length of an item in seconds. Training takes an excerpt of longer recordings; "
+        "where noise is mixed in, shorter recordings of one speaker are joined. The validation "
+        "loss is that of the beginning of each utterance. Scores are those of whole utterances, "
+        "in pieces of at most 30 s.",
     )
     divide_by: Literal["file", "speaker"] = Field(
         "file",
-        description="what parts that are divided off do not share; babble in a part of one speaker "
-        "is of the voices trained on",
+        description="What two parts never share, where they are divided off the training data. If "
+        "a part has a single speaker, its babble is made of training voices.",
     )
     transfer: dict[Name, PairedFolders] = Field(
         default_factory=dict,
-        description="name to folders of further test sets, scored beside the test part",
+        description="Further test sets, from a name to their folders. They are scored beside the "
+        "test part.",
     )
-    seed: int = Field(1, ge=0, description="of pieces, noise and levels that are drawn")
+    seed: int = Field(1, ge=0, description="Seed of the excerpts, the noise and the levels.")
 
     @field_validator("rate")
     @classmethod
@@ -96,73 +107,83 @@ class SpeechData(DividedSettings):
 
 
 class MixedSettings(SpeechData):
-    """Clean speech into which noise is mixed when it is asked for."""
+    """Clean speech, and the noise that is mixed in when an item is read."""
 
     noise: list[Noise] = Field(
         ["white", "pink", "brown", "babble"],
         min_length=1,
-        description="kinds, drawn from evenly: white, pink and brown noise, babble of other "
-        "speakers of the same part (see divide_by), recordings of noise_folder",
+        description="Kinds of noise, all equally likely: white, pink and brown noise, babble of "
+        "other speakers of the same part (see divide_by), and recordings of noise_folder.",
     )
     snr: tuple[float, float] = Field(
-        (0.0, 40.0), description="range of signal-to-noise ratios in decibels (DNS: 0 to 40)"
+        (0.0, 40.0),
+        description="Range of the signal-to-noise ratio in decibels (DNS: 0 to 40).",
     )
     level: tuple[float, float] = Field(
         (-35.0, -15.0),
-        description="range of levels of the mixture, in decibels of full scale (root mean square)",
+        description="Range of the root mean square of the mixture, in decibels of full scale.",
     )
     reverberation: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="share of utterances spoken in a generated room that decays within 0.2 to "
-        "0.8 s; the clean speech stays dry",
+        description="Probability with which the speech of an item is heard in a generated room "
+        "that decays within 0.2 to 0.8 s. The clean speech has no reverberation.",
     )
 
     @field_validator("snr", "level")
     @classmethod
     def _check_range(cls, ends: tuple[float, float]) -> tuple[float, float]:
         if ends[0] > ends[1]:
-            raise ValueError(f"is a range from {ends[0]} to {ends[1]}: put the smaller one first")
+            raise ValueError(
+                f"the range is {list(ends)}, expected its lower end first: exchange the two"
+            )
         return ends
 
 
 class GeneratedSpeech(MixedSettings):
-    """Signals that move as voices do, made up on the spot: a smoke run, no speech."""
+    """Generated signals that move as voices do; they are no speech and serve a smoke run."""
 
-    corpus: Literal["generated"] = Field("generated", description="voices that are none")
-    speakers: int = Field(10, ge=3, description="how many voices")
-    utterances: int = Field(40, ge=1, description="of each voice")
+    corpus: Literal["generated"] = Field(
+        "generated", description="Generated voices, which are no speech."
+    )
+    speakers: int = Field(10, ge=3, description="How many voices are generated.")
+    utterances: int = Field(40, ge=1, description="How many utterances each voice has.")
 
     @model_validator(mode="after")
     def _check_noise(self) -> Self:
         if "recordings" in self.noise:
-            raise ValueError("noise names recordings, of which generated speech has none")
+            raise ValueError(
+                f"noise is {self.noise}, expected no recordings: generated speech has none; leave "
+                "them out, or set corpus: folders"
+            )
         return self
 
 
 class FolderSpeech(MixedSettings):
-    """A folder of clean speech, and noise."""
+    """A folder of clean speech, and noise that is mixed in."""
 
-    corpus: Literal["folders"] = Field("folders", description="clean speech, mixed with noise")
-    clean: Path = Field(description="folder of WAV or FLAC files with clean speech")
+    corpus: Literal["folders"] = Field(
+        "folders", description="Folders of clean speech, into which noise is mixed."
+    )
+    clean: Path = Field(description="The folder of WAV or FLAC files of clean speech.")
     noise_folder: Path | None = Field(
-        None, description="folder of WAV or FLAC files with noise, for the kind recordings"
+        None, description="The folder of WAV or FLAC files of noise, for the kind recordings."
     )
     speaker_pattern: Pattern | None = _SPEAKER
     validation: PairedFolders | None = Field(
-        None, description="pairs to validate on; without them, a share of the clean speech"
+        None, description=f"Pairs of recordings for the validation part. {_SHARE_OF_SPEECH}"
     )
     test: PairedFolders | None = Field(
-        None, description="pairs to test on; without them, a share of the clean speech"
+        None, description=f"Pairs of recordings for the test part. {_SHARE_OF_SPEECH}"
     )
 
     @model_validator(mode="after")
     def _check_noise(self) -> Self:
         if ("recordings" in self.noise) != (self.noise_folder is not None):
             raise ValueError(
-                f"noise is {self.noise} and noise_folder is {self.noise_folder}: name the kind "
-                f"recordings and a folder of them, or neither"
+                f"noise is {self.noise} and noise_folder is {self.noise_folder}, expected both or "
+                "neither: name the kind recordings and their folder, or leave out both"
             )
         return self
 
@@ -170,13 +191,15 @@ class FolderSpeech(MixedSettings):
 class PairedSpeech(SpeechData):
     """Folders of noisy and of clean recordings, such as VoiceBank's."""
 
-    corpus: Literal["pairs"] = Field("pairs", description="noisy recordings beside clean ones")
-    train: PairedFolders = Field(description="pairs to train on")
+    corpus: Literal["pairs"] = Field(
+        "pairs", description="Folders of noisy and of clean recordings."
+    )
+    train: PairedFolders = Field(description="Pairs of recordings for training.")
     validation: PairedFolders | None = Field(
-        None, description="pairs to validate on; without them, a share of those to train on"
+        None, description=f"Pairs of recordings for the validation part. {_SHARE_OF_PAIRS}"
     )
     test: PairedFolders | None = Field(
-        None, description="pairs to test on; without them, a share of those to train on"
+        None, description=f"Pairs of recordings for the test part. {_SHARE_OF_PAIRS}"
     )
     speaker_pattern: Pattern | None = _SPEAKER
 
@@ -184,19 +207,24 @@ class PairedSpeech(SpeechData):
 class HubSpeech(SpeechData, HubSettings):
     """Noisy and clean recordings in a dataset of the Hugging Face hub, or in a local folder."""
 
-    corpus: Literal["hub"] = Field("hub", description="a Hugging Face dataset of pairs")
-    noisy_field: str = Field("noisy", description="column of the noisy sound")
-    clean_field: str = Field("clean", description="column of the clean sound")
+    corpus: Literal["hub"] = Field(
+        "hub", description="A dataset of pairs of recordings on the Hugging Face hub."
+    )
+    noisy_field: str = Field("noisy", description="The column that holds the noisy recordings.")
+    clean_field: str = Field("clean", description="The column that holds the clean recordings.")
     name_field: str | None = Field(
-        "id", description="column of the utterances' names; null calls them by their number"
+        "id",
+        description="The column that holds the names of the utterances. With null, their numbers "
+        "are their names.",
     )
     speaker_pattern: Pattern | None = Field(
         None,
-        description="a regular expression whose first group is the speaker in an utterance's "
-        "name; default: they are all of one",
+        description="A regular expression whose first group is the speaker in the name of an "
+        "utterance. By default all utterances have the same speaker.",
     )
     validation_split: str | None = Field(
-        None, description="split to validate on; null takes a share of the training split"
+        None,
+        description="The split to validate on. With null, a share of the training split is taken.",
     )
 
 
