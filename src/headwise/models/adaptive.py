@@ -79,7 +79,7 @@ class AdaptiveEmbedding(nn.Module):
         for (first, last), band, projection in zip(
             pairwise(self.edges), self.bands, self.projections, strict=True
         ):
-            # Every band is applied to every word: this is little work, and shapes depend on no data.
+            # Every band is applied to every word: it is little work, and shapes depend on no data.
             here = ((ids >= first) & (ids < last)).unsqueeze(-1)
             words = projection(band((ids - first).clamp(0, last - first - 1)))
             x = x + words.masked_fill(~here, 0.0)

@@ -58,6 +58,7 @@ def read_patches(
             for top in range(0, photograph.shape[0] - side + 1, side)
             for left in range(0, photograph.shape[1] - side + 1, side)
         }
+        # In the order of their hashes, so that neighbours do not follow each other.
         for key, part in divide(regions, validation_fraction, test_fraction).items():
             top, left = regions[key]
             starts = range(0, side - patch + 1, max(1, patch // 2) if part == "train" else patch)
@@ -92,10 +93,9 @@ def read_image_folder(path: Path, broken: list[str]) -> Iterator[Image.Image]:
             read += 1
             yield picture
     if not read:
-        what = f"none of its {found:,} images can be read" if found else "no images are in it"
         raise CorpusError(
-            f"{path}: {what}, expected files whose names end in {', '.join(sorted(SUFFIXES))}, in "
-            "the folder itself or in its subfolders"
+            f"{path} has {found:,} image files, of which none can be read, expected at least one: "
+            f"a file in it or in a subfolder whose name ends in {', '.join(sorted(SUFFIXES))}"
         )
 
 
