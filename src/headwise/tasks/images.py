@@ -3,8 +3,7 @@
 It follows section 4.1 of Lamb et al. 2021, *Transformers with Competitive Ensembles of Independent
 Mechanisms*, https://arxiv.org/abs/2103.00336. The package `image` has its pieces: which images to
 read (`settings`), readers (`reading`), the division into parts (`corpus`), colours (`palette`),
-sequences (`dataset`), samples and maps (`drawing`), and the measure of figure 2
-(`specialisation`).
+sequences (`dataset`), samples and maps (`drawing`), and the measure of figure 2 (`metrics`).
 """
 
 import hashlib
@@ -27,9 +26,9 @@ from headwise.recipe.settings import EvaluationSettings, LanguageModelSettings, 
 from headwise.tasks.image.corpus import ImageCorpus, load_images
 from headwise.tasks.image.dataset import ImageDataset
 from headwise.tasks.image.drawing import draw_samples, sample_images, sheet, winner_map
+from headwise.tasks.image.metrics import specialisation
 from headwise.tasks.image.palette import FILE_NAME, PaletteSettings, Raster
 from headwise.tasks.image.settings import ImageSettings, PairImages, image_shape
-from headwise.tasks.image.specialisation import specialisation
 from headwise.tasks.outcome import Outcome, Picture, Score
 from headwise.tasks.parts import PARTS
 from headwise.tasks.task import Advance, Items, Task, Wish
