@@ -131,7 +131,7 @@ def winner_map(weights: Tensor) -> Map:
 
 
 def _colour(number: int, experts: int) -> tuple[int, int, int]:
-    """Returns one of equally spaced hues; two are blue and orange, which all eyes tell apart."""
+    """Returns one of equally spaced hues; for two experts blue and orange, clear to all eyes."""
     red, green, blue = colorsys.hsv_to_rgb((0.58 + number / experts) % 1, 0.9, 0.85)
     return round(255 * red), round(255 * green), round(255 * blue)
 

@@ -101,9 +101,10 @@ Source = Annotated[
 class PairImages(BaseModel):
     """Images whose left half is an image of one source and whose right half is one of another.
 
-    Each image of the larger source is paired with a random image of the smaller source, which is
-    used in shuffled rounds. The pairs depend on `pairing_seed` alone. The sources are divided into
-    parts before they are paired, so that no half of a training image occurs in another part.
+    Each image of the larger source is paired with a random image of the smaller source, whose
+    images are used in shuffled rounds. The pairs depend on `pairing_seed` alone. The sources are
+    divided into parts before they are paired, so that no half of a training image occurs in
+    another part.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

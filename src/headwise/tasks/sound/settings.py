@@ -90,8 +90,9 @@ class SpeechData(DividedSettings):
     )
     divide_by: Literal["file", "speaker"] = Field(
         "file",
-        description="What two parts never share, where they are divided off the training data. If "
-        "a part has a single speaker, its babble is made of training voices.",
+        description="What no two parts have in common, if they are divided off the training data: "
+        "files, or also speakers. If a part has a single speaker, its babble is made of training "
+        "voices.",
     )
     transfer: dict[Name, PairedFolders] = Field(
         default_factory=dict,
@@ -127,8 +128,8 @@ class MixedSettings(SpeechData):
         0.0,
         ge=0,
         le=1,
-        description="Probability with which the speech of an item is heard in a generated room "
-        "that decays within 0.2 to 0.8 s. The clean speech has no reverberation.",
+        description="Probability with which the noisy speech of an item is heard in a generated "
+        "room, where sound decays within 0.2 to 0.8 s. The clean speech has no reverberation.",
     )
 
     @field_validator("snr", "level")
