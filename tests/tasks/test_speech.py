@@ -59,7 +59,7 @@ def network(generated):
     return generated.build_model(recipe(model={**MODEL, "attention": PLANS["tim"]}).model).eval()
 
 
-# --- data ------------------------------------------------------------------------------------
+# --- data --------------------------------------------------------------------------------------
 
 
 def test_another_corpus_has_another_digest(tmp_path):
@@ -91,7 +91,7 @@ def test_the_recipes_are_read():
             type(read.model).model_validate(model)
 
 
-# --- scores ----------------------------------------------------------------------------------
+# --- scores ------------------------------------------------------------------------------------
 
 
 def test_the_training_part_is_scored_without_repeats(tmp_path, network):
@@ -209,7 +209,7 @@ def test_further_test_sets_are_scored_beside_the_test_part(tmp_path, network):
     assert made.digest() != task().digest()
 
 
-# --- training --------------------------------------------------------------------------------
+# --- training ----------------------------------------------------------------------------------
 
 
 def train(folder, generated, plan, collate=None):

@@ -21,7 +21,7 @@ def generated():
     return sounds.load()
 
 
-# --- items -----------------------------------------------------------------------------------
+# --- items -------------------------------------------------------------------------------------
 
 
 def test_a_training_item_depends_on_seed_epoch_and_index_alone():
@@ -148,7 +148,7 @@ def test_pairs_of_other_parts_are_read_from_their_beginning(tmp_path):
                 assert np.array_equal(clean, part.clean[index].read(0, part.samples))
 
 
-# --- pieces ----------------------------------------------------------------------------------
+# --- pieces ------------------------------------------------------------------------------------
 
 
 def test_short_recordings_of_one_speaker_are_joined(tmp_path):
@@ -212,7 +212,7 @@ def test_long_recordings_are_mixed_and_scored_to_their_end_once(tmp_path, monkey
     assert not np.array_equal(part.whole(0)[0] - part.whole(0)[1], part.whole(1)[0])
 
 
-# --- files that break during a run -----------------------------------------------------------
+# --- files that break during a run -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("corpus", ["folders", "pairs"])

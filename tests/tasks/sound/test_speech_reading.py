@@ -17,7 +17,7 @@ from headwise.tasks.sound.recordings import Skipped
 from headwise.tasks.sound.voices import speak
 from headwise.tasks.sources import CorpusError
 
-# --- folders ----------------------------------------------------------------------------------
+# --- folders -----------------------------------------------------------------------------------
 
 
 def test_bad_files_are_skipped_and_named(tmp_path):
@@ -48,7 +48,7 @@ def test_the_speaker_is_the_folder_without_a_pattern(tmp_path):
     assert [(r.name, r.speaker) for r in found] == [("anna/1/x.wav", "anna/1"), ("y.wav", "")]
 
 
-# --- pairs ------------------------------------------------------------------------------------
+# --- pairs -------------------------------------------------------------------------------------
 
 
 def test_voicebank_as_it_is_downloaded(tmp_path):
@@ -99,7 +99,7 @@ def test_pairs_that_are_none_are_skipped_and_named(tmp_path):
     assert sum(map(len, (made.train, made.validation, made.test))) == 3
 
 
-# --- Hugging Face datasets -------------------------------------------------------------------
+# --- Hugging Face datasets ---------------------------------------------------------------------
 
 
 def write_hub(path, count=5):
