@@ -98,8 +98,7 @@ def divide(
         validation_fraction, test_fraction: the shares.
 
     Returns:
-        The part of each key, in the order of the hashes. With fewer than three keys a part may be
-        empty.
+        The part of each key. With fewer than three keys a part may be empty.
 
     >>> divide("abcdefghij", 0.2, 0.1)["a"]
     'train'
