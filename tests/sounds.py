@@ -1,11 +1,25 @@
-"""Small sound files."""
+"""Small sound files, and settings that read them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import soundfile
+from pydantic import TypeAdapter
 
+from headwise.tasks.sound.audio import AudioError
+from headwise.tasks.sound.corpus import SpeechCorpus, load_speech
+from headwise.tasks.sound.recordings import Recording
+from headwise.tasks.sound.settings import SpeechSettings
 from headwise.tasks.sound.voices import speak
+
+GENERATED = {"corpus": "generated", "rate": 8_000, "seconds": 1, "speakers": 3, "utterances": 4}
+GENERATED |= {"validation_fraction": 0.2, "test_fraction": 0.2}  # two of twelve files each
+
+
+def load(data: dict | None = None) -> SpeechCorpus:
+    """The corpus of settings that a recipe might have; by default a generated one."""
+    return load_speech(TypeAdapter(SpeechSettings).validate_python(data or GENERATED), floor=0.1)
 
 
 def tone(samples: int, rate: int, frequency: float = 440.0, channels: int = 1) -> np.ndarray:
@@ -41,3 +55,37 @@ def break_files(folder: Path) -> int:
     bad[17] = np.nan
     write(folder / "nan.wav", bad, 8_000, subtype="FLOAT")
     return 5
+
+
+def folders(path: Path, **changes: object) -> dict:
+    """Settings of a folder that `write_speech` has filled."""
+    data = {"corpus": "folders", "clean": str(path), "rate": 8_000, "seconds": 1}
+    return {**data, "speaker_pattern": "_([a-z])_", **changes}
+
+
+def pairs(path: Path, **changes: object) -> dict:
+    """Settings of folders that `write_voicebank` has filled."""
+    data = {"corpus": "pairs", "rate": 8_000, "seconds": 1}
+    train = {"noisy": str(path / "noisy_trainset_wav"), "clean": str(path / "clean_trainset_wav")}
+    return {**data, "train": train, **changes}
+
+
+def write_voicebank(path: Path, part: str = "trainset", count: int = 6, rate: int = 48_000) -> Path:
+    """As VoiceBank: two folders with equal names, at 48 kHz."""
+    draw = np.random.default_rng(0)
+    for index in range(count):
+        clean = speak(index, 0, 0.6 + 0.2 * index, rate)
+        noisy = clean + 0.01 * draw.standard_normal(len(clean))
+        name = f"p{226 + index % 2}_{index:03}.wav"
+        write(path / f"clean_{part}_wav" / name, clean, rate)
+        write(path / f"noisy_{part}_wav" / name, noisy, rate)
+    return path
+
+
+def broken(recording: Recording) -> Recording:
+    """A recording that can no longer be read."""
+
+    def read(start: int = 0, samples: int | None = None) -> None:
+        raise AudioError(f"{recording.name} cannot be read; copy it again")
+
+    return replace(recording, read=read)

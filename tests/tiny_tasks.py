@@ -105,6 +105,8 @@ def speech_enhancement(folder: Path) -> dict:
             "seconds": 0.5,
             "speakers": 4,
             "utterances": 6,
+            "validation_fraction": 0.125,  # three of 24 files
+            "test_fraction": 0.125,
             "noise": ["white"],
         },
         "model": {"layers": 1, "front_channels": [16, 16], "predicts": "gain"},

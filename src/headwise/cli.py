@@ -350,14 +350,14 @@ def generate(
     evaluation.temperature=0.7 for images.
     """
     with _clear_errors():
-        from headwise.experiment import open_run, weighed
+        from headwise.experiment import as_evaluated, open_run
         from headwise.recipe.catalogue import task_class
         from headwise.tasks.task import Wish
 
         _quiet()
         recipe, model = open_run(run, changes or [])
         wish = Wish(prompt, number, output, typer.echo)
-        with weighed(model, recipe.evaluation, Console(stderr=True), run.name):
+        with as_evaluated(model, recipe.evaluation, Console(stderr=True), run.name):
             task_class(recipe.task).generate(run, recipe, model, wish)
 
 

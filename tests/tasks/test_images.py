@@ -2,6 +2,7 @@
 
 import io
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,10 +13,12 @@ from pydantic import ValidationError
 
 from headwise.models.plan import SYSTEMS
 from headwise.recipe import load_recipe
+from headwise.tasks.image.corpus import ImageCorpus
+from headwise.tasks.image.drawing import draw_samples
 from headwise.tasks.image.palette import Raster
-from headwise.tasks.image.pictures import ImageParts
 from headwise.tasks.images import ImageEvaluation, ImageModel, ImageRecipe, Images
 from headwise.tasks.sources import CorpusError
+from headwise.tasks.task import Wish
 
 SIZES = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "layers": 1, "dropout": 0.0}
 PLANS = {
@@ -37,7 +40,7 @@ def make_task(height=4, width=6, channels=3, *, has_halves=True, colors=5, numbe
     parts = [
         raster.colors[draw.integers(0, colors, (n, height, width))] for n in (number, 4, number)
     ]
-    return Images(ImageParts(*parts, {"images": "noise"}), raster, has_halves=has_halves)
+    return Images(ImageCorpus(*parts, {"images": "noise"}), raster, has_halves=has_halves)
 
 
 def make_model(task, plan="standard"):
@@ -82,7 +85,7 @@ def test_a_run_keeps_its_palette(tmp_path):
     assert len(Images.prepare(other, tmp_path / "elsewhere").raster.colors) <= 4
     assert "9 colours, mean squared error" in task.notes["palette"]
     (tmp_path / "palette.json").write_text("{")
-    with pytest.raises(CorpusError, match="no palette"):
+    with pytest.raises(CorpusError, match="has no palette"):
         Images.prepare(recipe, tmp_path)
 
 
@@ -158,7 +161,7 @@ def test_a_model_that_knows_nothing_has_the_bits_of_its_vocabulary():
     scores = evaluate(task, model, **NOTHING).scores
     assert [score.name for score in scores] == ["bits per dimension"]
     assert scores[0].value == pytest.approx(math.log2(6))
-    assert "if all were as likely it would be 2.32" in scores[0].note
+    assert "if all colours were equally likely, it would be 2.32" in scores[0].note
 
 
 def test_the_bar_goes_on_by_images(monkeypatch):
@@ -205,6 +208,64 @@ def test_the_smallest_images_are_drawn(height, width):
     task = make_task(height, width, has_halves=width > 1)
     titles = [picture.title for picture in evaluate(task, make_model(task)).pictures]
     assert titles == (["Samples", "Completions"] if height > 1 else ["Samples"])
+
+
+# --- generating -------------------------------------------------------------------------------
+
+
+def wish(**options):
+    said = []
+    made = Wish(**{"prompts": None, "number": None, "output": None, "echo": said.append, **options})
+    return made, said
+
+
+def test_a_run_draws_images_into_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    task = make_task()
+    model = make_model(task)
+    run = tmp_path / "runs" / "standard"
+    run.mkdir(parents=True)
+    task.save(run)
+    recipe = ImageRecipe(
+        training={"max_steps": 1}, evaluation={"temperature": 0.5, "top_k": 3, "seed": 7}
+    )
+
+    asked, said = wish()
+    Images.generate(run, recipe, model, asked)
+    assert said == ["written: standard.png"]
+    drawing = {"temperature": 0.5, "top_k": 3, "seed": 7}
+    assert (tmp_path / "standard.png").read_bytes() == draw_samples(
+        model, task.raster, 16, **drawing
+    )
+
+    asked, said = wish(number=2, output=tmp_path / "new" / "two.PNG")
+    Images.generate(run, recipe, model, asked)
+    assert said == [f"written: {tmp_path}/new/two.PNG"]
+    assert (tmp_path / "new" / "two.PNG").read_bytes() == draw_samples(
+        model, task.raster, 2, **drawing
+    )
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["two.PNG"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prompts": ["a"]}, "--prompt is not for a run of images"),
+        ({"output": Path("images.jpg")}, r"--output is images\.jpg, expected a name that ends in"),
+    ],
+)
+def test_what_images_cannot_be_asked_for(tmp_path, options, message):
+    task = make_task()
+    task.save(tmp_path)
+    recipe = ImageRecipe(training={"max_steps": 1})
+    asked, said = wish(**options)
+    with pytest.raises(ValueError, match=message):
+        Images.generate(tmp_path, recipe, make_model(task), asked)
+    assert said == [] and [path.name for path in tmp_path.iterdir()] == ["palette.json"]
+
+
+def test_the_loss_of_pixels_has_no_perplexity():
+    assert not Images.loss_has_perplexity
 
 
 # --- specialisation ---------------------------------------------------------------------------

@@ -2,10 +2,16 @@ import math
 
 import numpy as np
 import pytest
+import sounds
+from PIL import Image
 from pydantic import ValidationError
 
+from headwise.tasks.image.corpus import load_images
+from headwise.tasks.image.settings import FolderImages
 from headwise.tasks.outcome import Score
-from headwise.tasks.parts import DividedSettings, HubSettings, given_parts, part_of
+from headwise.tasks.parts import PARTS, DividedSettings, HubSettings, divide, given_parts
+from headwise.tasks.sound.corpus import load_speech
+from headwise.tasks.sound.settings import FolderSpeech, PairedSpeech
 from headwise.tasks.text.texts import PlainTextFiles
 
 
@@ -34,10 +40,64 @@ def test_given_parts_are_in_their_order(tmp_path):
     assert list(given_parts(settings)) == ["train", "test"]
 
 
-def test_shares_are_those_asked_for():
-    parts = [part_of(str(number), 0.1, 0.3) for number in range(10_000)]
-    shares = [parts.count(part) / 10_000 for part in ("validation", "test")]
-    assert shares == pytest.approx([0.1, 0.3], abs=0.02)
+def counts(parts):
+    parts = list(parts)
+    return [parts.count(part) for part in PARTS]
+
+
+def test_the_part_of_a_key_depends_neither_on_the_order_nor_on_repeats():
+    names = [f"{index}.wav" for index in range(40)]
+    parts = divide(names, 0.1, 0.2)
+    assert parts == divide(reversed(names), 0.1, 0.2) == divide(names * 2, 0.1, 0.2)
+    assert counts(parts.values()) == [28, 4, 8]
+    # A larger test part keeps those that were in it.
+    larger = divide(names, 0.1, 0.3)
+    assert all(larger[name] == "test" for name in names if parts[name] == "test")
+
+
+@pytest.mark.parametrize(
+    ("number", "validation", "test", "expected"),
+    [
+        (3, 0.1, 0.1, [1, 1, 1]),
+        (14, 0.1, 0.1, [12, 1, 1]),
+        (16, 0.1, 0.1, [12, 2, 2]),
+        (100, 0.01, 0.25, [74, 1, 25]),
+        (100, 0.001, 0.0, [99, 1, 0]),
+        (100, 0.0, 0.0, [100, 0, 0]),
+        (2, 0.1, 0.1, [0, 1, 1]),
+        (0, 0.1, 0.1, [0, 0, 0]),
+    ],
+)
+def test_a_part_has_its_share_to_the_nearest_number(number, validation, test, expected):
+    assert counts(divide(map(str, range(number)), validation, test).values()) == expected
+
+
+@pytest.mark.parametrize("number", [3, 7, 25, 34, 35])
+def test_equal_numbers_of_images_of_sounds_and_of_keys_are_divided_alike(tmp_path, number):
+    shares = {"validation_fraction": 0.1, "test_fraction": 0.3}
+    for folder in ("images", "clean", "noisy"):
+        (tmp_path / folder).mkdir()
+    for level in range(number):
+        image = Image.fromarray(np.full((2, 2), level, np.uint8))
+        image.save(tmp_path / "images" / f"{level}.png")
+        for folder in ("clean", "noisy"):
+            wave = sounds.tone(2_000, 8_000, 200 + level)
+            sounds.write(tmp_path / folder / f"speaker {level}" / "a.wav", wave, 8_000)
+    of = {"noisy": tmp_path / "noisy", "clean": tmp_path / "clean"}
+    speech = {"rate": 8_000, "seconds": 1, **shares}
+    images = load_images(FolderImages(train=tmp_path / "images", size=2, **shares))
+    mixed, by_speaker = (
+        load_speech(
+            FolderSpeech(clean=of["clean"], noise=["white"], divide_by=by, **speech), floor=0.1
+        )
+        for by in ("file", "speaker")
+    )
+    paired = load_speech(PairedSpeech(train=of, **speech), floor=0.1)
+    expected = counts(divide(map(str, range(number)), 0.1, 0.3).values())
+    assert sum(expected) == number and min(expected) > 0
+    assert [len(getattr(images, part)) for part in PARTS] == expected
+    for corpus in (mixed, by_speaker, paired):
+        assert [len(getattr(corpus, part).clean) for part in PARTS] == expected
 
 
 def test_a_score_has_the_interval_of_its_statistic():

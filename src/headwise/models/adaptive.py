@@ -1,18 +1,18 @@
-"""Embeddings and a softmax that spend less on rare words.
+"""Adaptive embeddings and an adaptive softmax, which have fewer weights for rare words.
 
 Baevski & Auli 2019, *Adaptive Input Representations for Neural Language Modeling*,
 https://arxiv.org/abs/1809.10853, which shares its weights with the adaptive softmax of Grave et
 al. 2017, *Efficient softmax approximation for GPUs*, https://arxiv.org/abs/1609.04309.
 
 Words are numbered by frequency, the most frequent first, and divided into bands at cutoffs. Band i
-(from 0) has embeddings E_i of width d / factor^i, and a map P_i to the width of the model:
+= 0, 1, … has embeddings E_i of width d / factor^i and a linear map P_i to the width d of the model:
 
     x_w    = P_i e_w,   w in band i                                              input
     p(w)   = softmax([E₀ h; C h])_w,                          w in band 0        output
     p(w)   = softmax([E₀ h; C h])_i · softmax(E_i P_iᵀ h)_w,  w in band i > 0
 
-where C has a row for each band but the first, and is the only weight that the output has for
-itself. As in the paper P₀ is of the input alone: the output multiplies h with E₀ directly.
+where C has a row for each band except the first. C is the only weight that the output does not
+share with the input. As in the paper, the output does not use P₀: it multiplies h with E₀ directly.
 """
 
 from collections.abc import Sequence
@@ -27,18 +27,18 @@ class AdaptiveEmbedding(nn.Module):
     """Embeddings whose width depends on how frequent a word is.
 
     Args:
-        vocab_size: number of words, the most frequent first.
-        embed_dim: width of the model, and of the first band's embeddings.
-        cutoffs: the first word of each band but the first.
-        factor: how many times narrower each band is than the one before.
-        padding_idx: a word whose embedding is zero; of the first band.
+        vocab_size: number of words; the most frequent have the smallest ids.
+        embed_dim: width of the model and of the embeddings of the first band.
+        cutoffs: the first word of each band except the first.
+        factor: how many times narrower each band is than the band before it.
+        padding_idx: a word of the first band whose embedding is zero.
 
     Shape:
         ids `(...)`; output `(..., embed_dim)`.
 
     Raises:
-        ValueError: cutoffs that do not ascend within the vocabulary; a width that `factor` does
-            not divide as often as there are cutoffs; a `padding_idx` outside the first band.
+        ValueError: if the cutoffs do not ascend within the vocabulary, if `embed_dim` cannot be
+            divided by `factor` once for each cutoff, or if `padding_idx` is not in the first band.
 
     Example:
         >>> embedding = AdaptiveEmbedding(100, 16, cutoffs=[10, 40])
@@ -60,11 +60,11 @@ class AdaptiveEmbedding(nn.Module):
         check_bands(vocab_size, embed_dim, cutoffs, factor)
         if padding_idx is not None and not 0 <= padding_idx < cutoffs[0]:
             raise ValueError(
-                f"padding_idx is {padding_idx}, expected one of the first band, 0 to "
+                f"padding_idx is {padding_idx}, expected a word of the first band, 0 to "
                 f"{cutoffs[0] - 1}"
             )
         self.embed_dim = embed_dim
-        self.edges = (0, *cutoffs, vocab_size)  # band i has the words from edge i up to i + 1
+        self.edges = (0, *cutoffs, vocab_size)  # band i has the words from edge i up to edge i + 1
         widths = [embed_dim // factor**band for band in range(len(cutoffs) + 1)]
         self.bands = nn.ModuleList(
             nn.Embedding(last - first, width, padding_idx if first == 0 else None)
@@ -79,7 +79,7 @@ class AdaptiveEmbedding(nn.Module):
         for (first, last), band, projection in zip(
             pairwise(self.edges), self.bands, self.projections, strict=True
         ):
-            # Every band looks at every word, which is little work, and keeps shapes free of data.
+            # Every band is applied to every word: it is little work, and shapes depend on no data.
             here = ((ids >= first) & (ids < last)).unsqueeze(-1)
             words = projection(band((ids - first).clamp(0, last - first - 1)))
             x = x + words.masked_fill(~here, 0.0)
@@ -87,22 +87,22 @@ class AdaptiveEmbedding(nn.Module):
         return x
 
     def weights(self, band: int) -> tuple[Tensor, Tensor]:
-        """E and P of a band: `(words, width)` and `(embed_dim, width)`."""
+        """Returns E and P of a band, `(words, width)` and `(embed_dim, width)`."""
         words, projection = self.bands[band], self.projections[band]
         assert isinstance(words, nn.Embedding) and isinstance(projection, nn.Linear)
         return words.weight, projection.weight
 
 
 class AdaptiveSoftmax(nn.Module):
-    """A softmax over bands of words, whose weights are those of an `AdaptiveEmbedding`.
+    """A softmax over bands of words that shares its weights with an `AdaptiveEmbedding`.
 
-    The embedding is given with each call, and stays in the hands of the model.
+    The embedding is an argument of each call; it is no submodule of the softmax.
 
     Args:
         embed_dim: width of the model.
-        num_bands: bands of the embedding.
-        dropout: probability with which a channel is dropped, of the input and of each narrower
-            band's.
+        num_bands: number of bands of the embedding.
+        dropout: probability with which channels of the input and of the inputs of the narrower
+            bands are set to zero.
 
     Example:
         >>> embedding = AdaptiveEmbedding(100, 16, cutoffs=[10, 40])
@@ -125,15 +125,15 @@ class AdaptiveSoftmax(nn.Module):
         self.dropout = dropout
 
     def losses(self, hidden: Tensor, labels: Tensor, embedding: AdaptiveEmbedding) -> Tensor:
-        """-log p of each label; only the bands that labels are in are computed.
+        """Returns -log p of each label; only the bands that have labels are computed.
 
         Args:
-            hidden: `(tokens, embed_dim)`.
-            labels: `(tokens,)`, no -100 among them.
-            embedding: whose weights are shared.
+            hidden: outputs of the model, `(tokens, embed_dim)`.
+            labels: ids of words, `(tokens,)`; -100 is not allowed.
+            embedding: the embedding that shares its weights.
 
         Returns:
-            `(tokens,)`, in float32 at least.
+            The losses, `(tokens,)`, at least in float32.
         """
         hidden = F.dropout(hidden, self.dropout, self.training)
         first_band, *narrower = pairwise(embedding.edges)
@@ -151,7 +151,7 @@ class AdaptiveSoftmax(nn.Module):
         return losses
 
     def log_probs(self, hidden: Tensor, embedding: AdaptiveEmbedding) -> Tensor:
-        """log p of all words: `(..., embed_dim)` to `(..., vocab_size)`."""
+        """Returns log p of all words, `(..., vocab_size)`, given `(..., embed_dim)`."""
         hidden = F.dropout(hidden, self.dropout, self.training)
         size = embedding.edges[1]
         head = _precise(self._head(hidden, embedding)).log_softmax(-1)
@@ -162,12 +162,12 @@ class AdaptiveSoftmax(nn.Module):
         return torch.cat(parts, dim=-1)
 
     def _head(self, hidden: Tensor, embedding: AdaptiveEmbedding) -> Tensor:
-        """Logits of the words of the first band, then of the other bands."""
+        """Returns the logits of the words of the first band, then those of the other bands."""
         words, _ = embedding.weights(0)
         return torch.cat([F.linear(hidden, words), self.clusters(hidden)], dim=-1)
 
     def _tail(self, hidden: Tensor, embedding: AdaptiveEmbedding, band: int) -> Tensor:
-        """Logits of the words of one of the other bands."""
+        """Returns the logits of the words of another band."""
         words, projection = embedding.weights(band)
         narrow = F.linear(hidden, projection.T)  # (..., width of band)
         return F.linear(F.dropout(narrow, self.dropout, self.training), words)
@@ -176,9 +176,9 @@ class AdaptiveSoftmax(nn.Module):
 def naive_log_probs(
     hidden: Tensor, embedding: AdaptiveEmbedding, softmax: AdaptiveSoftmax
 ) -> Tensor:
-    """`AdaptiveSoftmax.log_probs` by the equations, word by word, for tests.
+    """Computes `AdaptiveSoftmax.log_probs` by the equations, word by word, for tests.
 
-    A word of the narrower bands has as its logit the product of h with its own input embedding.
+    The logit of a word of the narrower bands is the product of h with its input embedding.
     """
     edges = embedding.edges
     rows = []
@@ -194,7 +194,7 @@ def naive_log_probs(
 
 
 def check_bands(vocab_size: int, embed_dim: int, cutoffs: Sequence[int], factor: int) -> None:
-    """Raise `ValueError` unless bands of words can be made so."""
+    """Raises `ValueError` if the words cannot be divided into these bands."""
     edges = (0, *cutoffs, vocab_size)
     if not cutoffs or any(first >= last for first, last in pairwise(edges)):
         raise ValueError(
@@ -203,8 +203,8 @@ def check_bands(vocab_size: int, embed_dim: int, cutoffs: Sequence[int], factor:
         )
     if factor < 1 or embed_dim % factor ** len(cutoffs):
         raise ValueError(
-            f"adaptive_factor is {factor}, whose power {len(cutoffs)} (a band for each of "
-            f"adaptive_cutoffs) has to divide embed_dim = {embed_dim}"
+            f"adaptive_factor is {factor}, expected a number that divides embed_dim = {embed_dim} "
+            f"{len(cutoffs)} times, once for each of adaptive_cutoffs"
         )
 
 

@@ -1,17 +1,17 @@
-"""The speech enhancement model of the TIM paper, as a Hugging Face model.
+"""A causal transformer for speech enhancement, as a Hugging Face model.
 
 Lamb et al. 2021, *Transformers with Competitive Ensembles of Independent Mechanisms*,
 https://arxiv.org/abs/2103.00336, appendix A.2: convolutions in place of positions, then a causal
-transformer. From the magnitudes of noisy speech, frame by frame, to the log magnitudes of the
-clean speech in it, with squared error as the loss.
+transformer. The model reads the magnitudes of noisy speech, frame by frame, and predicts the log
+magnitudes of the clean speech in it, with squared error as the loss.
 
-Readings of the paper. It is causal "with access to 32 ms of future frames": the first `lookahead`
-convolutions see one frame ahead each, two of 16 ms in all, and all that follows sees the past
-alone. The last convolution is as wide as the model (256 in the paper, as is its baseline). A log
-of magnitudes has no end towards silence: it is log(magnitude + floor), of what is read and of what
-is predicted. It is predicted as such, or (`predicts: gain`) as what is to be added to that of the
-noisy sound, which gets there in far fewer steps. The feed-forwards have ReLU, as everywhere here,
-where the paper has LeakyReLU.
+Readings of the paper. The model is causal "with access to 32 ms of future frames": each of the
+first `lookahead` convolutions sees one later frame, two of 16 ms in all, and everything behind
+them sees the past alone. The last convolution is as wide as the model (256 in the paper, like its
+baseline). The logarithm of a magnitude has no lower bound in silence; so the model reads and
+predicts log(magnitude + floor). It predicts this value itself, or (`predicts: gain`) what is added
+to that of the noisy speech, which takes far fewer steps to learn. The feed-forward blocks have
+ReLU, like all models here, where the paper has LeakyReLU.
 """
 
 import math
@@ -28,29 +28,29 @@ from headwise.models.base import HeadwiseModel, HeadwiseOutput, sum_losses, tota
 from headwise.models.config import StackConfig
 from headwise.models.transformer import AuxiliaryLoss, DecoderStack
 
-KERNEL = 3  # frames that each convolution sees
+KERNEL = 3  # how many frames a convolution sees
 
 
 class SpeechEnhancerConfig(StackConfig):
-    """A causal transformer over the frames of a spectrogram; by default the paper's baseline.
+    """Configuration of `SpeechEnhancer`; the defaults are those of the paper's baseline.
 
     Args:
-        sampling_rate: samples per second of the sound that frames of 32 ms are taken from; says
-            how many frequencies they have.
-        layers: depth.
-        front_channels: channels of the convolutions in front; one more, as wide as the model,
-            follows them.
-        lookahead: frames (of 16 ms) that the model sees ahead; at most as many as there are
-            convolutions.
-        floor: what is added to magnitudes before the logarithm.
-        predicts: whether the layers give the log magnitudes themselves (`magnitude`), or their
-            difference to those of the noisy sound (`gain`).
-        window: frames at a time in training; longer sounds are read in windows of this.
+        sampling_rate: sampling rate of the sound in samples per second; it decides how many
+            frequencies a frame of 32 ms has.
+        layers: number of layers.
+        front_channels: channels of the convolutions in front of the layers; one more convolution,
+            as wide as the model, follows them.
+        lookahead: how many later frames of 16 ms the model sees, at most one for each convolution.
+        floor: a number that is added to magnitudes before their logarithm is taken.
+        predicts: what the layers predict: `magnitude`, the log magnitudes of the clean speech, or
+            `gain`, what is added to the log magnitudes of the noisy speech.
+        window: number of frames of an item in training; longer sounds are read in windows of this
+            length.
         embed_dim, num_heads, ffn_dim, attention, norm, dropout, attention_dropout, ffn_dropout:
             see `TransformerConfig`.
 
     Raises:
-        ValueError: sizes or plans that do not fit together.
+        ValueError: if sizes or plans do not fit together.
     """
 
     model_type = "headwise-speech-enhancer"
@@ -72,11 +72,14 @@ class SpeechEnhancerConfig(StackConfig):
     ) -> None:
         if not 0 <= lookahead <= len(front_channels) + 1:
             raise ValueError(
-                f"lookahead is {lookahead}, expected 0 to {len(front_channels) + 1}: each of the "
-                f"convolutions sees one frame ahead at most"
+                f"lookahead is {lookahead}, expected 0 to {len(front_channels) + 1}: each "
+                f"convolution sees at most one later frame"
             )
         if not floor > 0:
-            raise ValueError(f"floor is {floor}, expected a positive number: silence has no log")
+            raise ValueError(
+                f"floor is {floor}, expected a positive number: the magnitude of silence is 0, "
+                f"which has no logarithm"
+            )
         if predicts not in ("magnitude", "gain"):
             raise ValueError(f"predicts is {predicts!r}, expected 'magnitude' or 'gain'")
         if any(channels < 1 for channels in front_channels):
@@ -95,17 +98,17 @@ class SpeechEnhancerConfig(StackConfig):
 
     @property
     def num_bins(self) -> int:
-        """Frequencies of a frame of 32 ms."""
+        """The number of frequencies of a frame of 32 ms."""
         return self.sampling_rate * 16 // 1000 + 1
 
 
 class FrameConvolution(nn.Module):
-    """A convolution over time, layer norm of each frame, LeakyReLU.
+    """A convolution over time, followed by a layer norm of each frame and LeakyReLU.
 
     Args:
-        in_channels, out_channels: width of a frame before and after.
-        ahead: how many of the frames that it sees are later than the one that it is at; silence
-            stands in for those beyond either end.
+        in_channels, out_channels: width of a frame before and after the convolution.
+        ahead: how many of the frames that it sees are later than its output; frames beyond either
+            end are zero.
     """
 
     def __init__(self, in_channels: int, out_channels: int, ahead: int) -> None:
@@ -115,24 +118,24 @@ class FrameConvolution(nn.Module):
         self.ahead = ahead
 
     def forward(self, x: Tensor, padding: Tensor | None) -> Tensor:
-        """`(batch, time, in_channels)` to `(batch, time, out_channels)`; `True` is padding."""
+        """Maps `(batch, time, in_channels)` to `(batch, time, out_channels)`; `True` is padding."""
         if padding is not None:
-            # As if nothing came behind a sequence: no sequence sees how long another one is.
+            # Zero, like the frames beyond the end: no sequence depends on the length of another.
             x = x.masked_fill(padding.unsqueeze(-1), 0.0)
         x = F.pad(x.mT, (KERNEL - 1 - self.ahead, self.ahead))
         return F.leaky_relu(self.norm(self.convolution(x).mT))
 
 
 class SpeechEnhancer(HeadwiseModel):
-    """A transformer that hears what of a noisy sound is speech.
+    """A causal transformer that predicts the clean speech in noisy speech.
 
     Example:
         >>> config = SpeechEnhancerConfig(sampling_rate=8000, layers=1, front_channels=[32],
-        ...                               embed_dim=16, num_heads=4, ffn_dim=32, attention="mae")
+        ...                               embed_dim=16, num_heads=4, ffn_dim=32)
         >>> model = SpeechEnhancer(config)
         >>> noisy, clean = torch.rand(2, 1, 50, config.num_bins)
         >>> out = model(inputs=noisy, labels=torch.log(clean + config.floor))
-        >>> out.logits.shape  # of log magnitudes
+        >>> out.logits.shape  # log magnitudes, (batch, time, bins)
         torch.Size([1, 50, 129])
     """
 
@@ -160,32 +163,33 @@ class SpeechEnhancer(HeadwiseModel):
         return_dict: bool | None = None,
         **unused: Any,
     ) -> HeadwiseOutput | tuple[Any, ...]:
-        """Log magnitudes of clean speech, and with labels the loss.
+        """Predicts the log magnitudes of clean speech, and computes the loss if labels are given.
 
         Args:
             inputs: magnitudes of noisy speech, `(batch, time, bins)`.
-            attention_mask: `(batch, time)`, 1 at frames and 0 at padding behind them.
-            labels: log magnitudes of the clean speech, `(batch, time, bins)`; -100 at padding,
+            attention_mask: 1 at frames and 0 at padding behind them, `(batch, time)`.
+            labels: log magnitudes of the clean speech, `(batch, time, bins)`; -100 at padding
                 and wherever else nothing is to be predicted.
-            num_items_in_batch: divide the token loss by this in place of the number of labels.
+            num_items_in_batch: the number that the summed loss is divided by; by default the
+                number of labels.
 
         Returns:
             The output; its `logits` are the log magnitudes, `(batch, time, bins)`.
 
         Raises:
-            ValueError: inputs that are missing or have another number of frequencies.
+            ValueError: if `inputs` is missing or has another number of frequencies.
         """
         self._refuse(unused)
         if inputs is None or inputs.dim() != 3 or inputs.size(-1) != self.config.num_bins:
             shape = None if inputs is None else tuple(inputs.shape)
             raise ValueError(
-                f"inputs have the shape {shape}, expected magnitudes (batch, time, "
-                f"{self.config.num_bins}), as 32 ms at {self.config.sampling_rate} Hz have"
+                f"the shape of inputs is {shape}, expected (batch, time, {self.config.num_bins}): "
+                f"the magnitudes of frames of 32 ms at {self.config.sampling_rate} Hz"
             )
         losses = AuxiliaryLoss()
         padding = None if attention_mask is None else attention_mask == 0
         noisy = torch.log(inputs + self.config.floor)
-        # Shifted such that silence is zero, as it is where there is no sound at all.
+        # Shifted so that silence is zero, like padding and the frames beyond either end.
         x = (noisy - math.log(self.config.floor)).to(self.output.weight.dtype)
         for convolution in self.front:
             x = convolution(x, padding)

@@ -1,9 +1,9 @@
-"""Images, pixel by pixel: a causal model of palette colours in raster order.
+"""The image task: a causal model of the colours of pixels in raster order.
 
-Section 4.1 of Lamb et al. 2021, *Transformers with Competitive Ensembles of Independent
-Mechanisms*, https://arxiv.org/abs/2103.00336. Its pieces are in files of their own: sources of
-images (`image.pictures`), colours (`image.palette`), samples and maps (`image.drawing`), and the
-measure of figure 2 (`image.specialisation`).
+It follows section 4.1 of Lamb et al. 2021, *Transformers with Competitive Ensembles of Independent
+Mechanisms*, https://arxiv.org/abs/2103.00336. The package `image` has its pieces: which images to
+read (`settings`), readers (`reading`), the division into parts (`corpus`), colours (`palette`),
+sequences (`dataset`), samples and maps (`drawing`), and the measure of figure 2 (`metrics`).
 """
 
 import hashlib
@@ -15,31 +15,28 @@ import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.utils.data import Dataset
 from typing_extensions import Self
 
+from headwise.files import write_bytes
 from headwise.models.base import HeadwiseModel
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.models.decisions import decisions_by_position
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipe.settings import EvaluationSettings, LanguageModelSettings, Recipe
-from headwise.tasks.image.drawing import sample_images, sheet, winner_map
+from headwise.tasks.image.corpus import ImageCorpus, load_images
+from headwise.tasks.image.dataset import ImageDataset
+from headwise.tasks.image.drawing import draw_samples, sample_images, sheet, winner_map
+from headwise.tasks.image.metrics import specialisation
 from headwise.tasks.image.palette import FILE_NAME, PaletteSettings, Raster
-from headwise.tasks.image.pictures import (
-    ImageParts,
-    ImageSettings,
-    PairImages,
-    image_shape,
-    load_images,
-)
-from headwise.tasks.image.specialisation import specialisation
+from headwise.tasks.image.settings import ImageSettings, PairImages, image_shape
 from headwise.tasks.outcome import Outcome, Picture, Score
 from headwise.tasks.parts import PARTS
-from headwise.tasks.task import Advance, Items, Task
+from headwise.tasks.task import Advance, Items, Task, Wish
 
-_MEASURED = 16  # images; enough for a curve over training
-_BATCH_TOKENS = 16_384  # of evaluation
-_UNKNOWN = 225  # a light grey, for what is to be completed
+_MEASURED = 16  # images that are measured at each validation, enough for a curve over training
+_BATCH_TOKENS = 16_384  # tokens of a batch in evaluation
+_UNKNOWN = 225  # a light grey for the pixels that the model completes
+_DRAWN = 16  # images that `headwise generate` draws by default
 
 
 class ImageModel(LanguageModelSettings):
@@ -50,66 +47,59 @@ class ImageModel(LanguageModelSettings):
 
 
 class ImageEvaluation(EvaluationSettings):
-    """What is drawn beside the score."""
+    """What is drawn beside the scores."""
 
-    samples: int = Field(16, ge=0, description="images drawn by the model")
-    completions: int = Field(8, ge=0, description="images of which it draws the lower half")
-    maps: int = Field(8, ge=0, description="images with a map of what counts at each pixel")
-    temperature: float = Field(1.0, gt=0, description="of the draws; below 1 less varied")
-    top_k: int | None = Field(None, ge=1, description="draw from so many likeliest colours")
-    seed: int = Field(1, ge=0, description="of the draws")
+    samples: int = Field(16, ge=0, description="How many images the model draws.")
+    completions: int = Field(
+        8, ge=0, description="How many images the model completes, given their upper half."
+    )
+    maps: int = Field(
+        8, ge=0, description="How many images get a map of what counts most at each pixel."
+    )
+    temperature: float = Field(
+        1.0,
+        gt=0,
+        description="Temperature by which the logits are divided when pixels are drawn. Below 1, "
+        "the images vary less.",
+    )
+    top_k: int | None = Field(
+        None,
+        ge=1,
+        description="How many of the likeliest colours a pixel is drawn from. By default it is "
+        "drawn from all colours.",
+    )
+    seed: int = Field(1, ge=0, description="Seed of the random draws.")
 
 
 class ImageRecipe(Recipe):
-    """Which images, in which colours, with what model."""
+    """A recipe of the image task."""
 
-    task: Literal["images"] = Field("images", description="what is learned")
-    data: ImageSettings = Field(default_factory=lambda: PairImages(), description="the images")
+    task: Literal["images"] = Field("images", description="The task of the recipe.")
+    data: ImageSettings = Field(
+        default_factory=lambda: PairImages(), description="Which images the model learns."
+    )
     palette: PaletteSettings = Field(
-        default_factory=lambda: PaletteSettings(), description="the colours"
+        default_factory=lambda: PaletteSettings(),
+        description="How the colours of the images are chosen.",
     )
     model: ImageModel = Field(
-        default_factory=lambda: ImageModel(), description="sizes and attention"
+        default_factory=lambda: ImageModel(), description="Sizes and attention of the model."
     )
     evaluation: ImageEvaluation = Field(
-        default_factory=lambda: ImageEvaluation(), description="samples and maps"
+        default_factory=lambda: ImageEvaluation(), description="What is drawn beside the scores."
     )
-
-
-class ImageDataset(Dataset[Tensor]):
-    """Images as ids of colours behind the one that stands before the first pixel.
-
-    Args:
-        ids: `(images, pixels)`.
-        bos_token_id: stands before the first pixel.
-
-    Attributes:
-        lengths: of each image, all the same.
-    """
-
-    def __init__(self, ids: np.ndarray, bos_token_id: int) -> None:
-        first = np.full((len(ids), 1), bos_token_id)
-        # As int32 a quarter of the memory of what embeddings take; cast one by one.
-        self.ids = torch.from_numpy(np.concatenate([first, ids], axis=1).astype(np.int32))
-        self.lengths = [self.ids.size(1)] * len(ids)
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __getitem__(self, index: int) -> Tensor:
-        return self.ids[index].long()
 
 
 class Images(Task):
     """Images in the colours of a palette.
 
     Args:
-        images: in three parts.
-        raster: what makes sequences of them.
-        has_halves: whether their left and right halves are of different sources.
+        images: the images in three parts.
+        raster: the palette, which makes sequences of the images.
+        has_halves: whether the left and the right half of each image come from different sources.
 
     Example:
-        >>> from headwise.tasks.image.pictures import DigitsImages
+        >>> from headwise.tasks.image.settings import DigitsImages
         >>> recipe = ImageRecipe(data=DigitsImages(), training={"max_steps": 1})
         >>> task = Images.prepare(recipe)
         >>> batch = task.collate([task.train[0], task.train[1]])
@@ -120,10 +110,11 @@ class Images(Task):
     recipe_class = ImageRecipe
     model_class = CausalLM
     loss_name = "nats per pixel"
+    loss_has_perplexity = False
     item_name = "images"
     saved = (FILE_NAME,)
 
-    def __init__(self, images: ImageParts, raster: Raster, *, has_halves: bool) -> None:
+    def __init__(self, images: ImageCorpus, raster: Raster, *, has_halves: bool) -> None:
         self.images = images
         self.raster = raster
         self.has_halves = has_halves
@@ -159,7 +150,7 @@ class Images(Task):
 
     @classmethod
     def nominal_config(cls, recipe: ImageRecipe) -> CausalLMConfig:
-        """With all colours of the palette; images of fewer levels of grey give fewer."""
+        """The configuration for a full palette; images with few colours have a smaller one."""
         height, width, _ = image_shape(recipe.data)
         return recipe.model.config(
             vocab_size=recipe.palette.colors + 1, max_length=height * width + 1
@@ -184,7 +175,7 @@ class Images(Task):
         return {"input_ids": input_ids, "labels": labels}
 
     def measure(self, model: HeadwiseModel) -> dict[str, float]:
-        """Figure 2 of the TIM paper, the mean over layers; of pairs of sources alone."""
+        """The measure of figure 2 of Lamb et al. 2021, the mean over layers; for pairs alone."""
         if not self.has_halves:
             return {}
         found = self._pixel_weights(model, _chosen(self.validation, _MEASURED))
@@ -206,12 +197,34 @@ class Images(Task):
         )
 
     def statistic(self, items: np.ndarray) -> float:
-        """Bits per dimension, from nats and dimensions per image."""
+        """Returns bits per dimension, given nats and dimensions of each image."""
         nats, dimensions = items.sum(0)
         return float(nats / dimensions / math.log(2))
 
+    @classmethod
+    def generate(cls, run: Path, recipe: ImageRecipe, model: HeadwiseModel, wish: Wish) -> None:
+        """Draws images with the model of a run and writes them to a PNG file."""
+        wish.refuse("prompts", recipe.task)
+        output = wish.output or Path(f"{run.name}.png")
+        if output.suffix.lower() != ".png":
+            raise ValueError(
+                f"--output is {output}, expected a name that ends in .png: images are written as "
+                "PNG"
+            )
+        settings = recipe.evaluation
+        png = draw_samples(
+            cast(CausalLM, model),
+            Raster.load(run),
+            wish.number or _DRAWN,
+            seed=settings.seed,
+            temperature=settings.temperature,
+            top_k=settings.top_k,
+        )
+        write_bytes(output, png)
+        wish.echo(f"written: {output}")
+
     def _nll(self, model: HeadwiseModel, part: Items, advance: Advance) -> np.ndarray:
-        """-ln p of each pixel, `(images, pixels)`."""
+        """Returns -ln p of each pixel, `(images, pixels)`."""
         size = max(1, _BATCH_TOKENS // (len(self.raster) + 1))
         rows = []
         for start in range(0, len(part), size):
@@ -225,25 +238,25 @@ class Images(Task):
         return np.concatenate(rows)
 
     def _scores(self, nll: np.ndarray) -> list[Score]:
-        """Bits per dimension; what the halves have in it; per colour channel."""
+        """Returns bits per dimension, of all pixels and of each half, and bits per sub-pixel."""
         colours = len(self.raster.colors)
         what = (
-            f"a dimension is a pixel, one of {colours} colours of the palette; if all were as "
-            f"likely it would be {math.log2(colours):.2f}"
+            f"a dimension is a pixel, which has one of {colours} colours; if all colours were "
+            f"equally likely, it would be {math.log2(colours):.2f}"
         )
         scores = [self._score("bits per dimension", nll, what)]
         if self.has_halves:
             by_place = nll.reshape(len(nll), self.raster.height, self.raster.width)
             middle = self.raster.width // 2
             for side, half in (("left", by_place[..., :middle]), ("right", by_place[..., middle:])):
-                scores.append(self._score(f"{side} half", half, f"of the {side} half's pixels"))
+                scores.append(self._score(f"{side} half", half, f"pixels of the {side} half"))
         if self.raster.colors.shape[1] == 3:
             scores.append(
                 self._score(
                     "bits per sub-pixel",
                     nll,
-                    "a third of bits per dimension; of palette colours, so that it does not "
-                    "compare with models of all 256³",
+                    "a third of bits per dimension; it cannot be compared with models of all 256³ "
+                    "colours, because the palette has fewer",
                     per_pixel=3,
                 )
             )
@@ -254,7 +267,7 @@ class Images(Task):
         return Score.of(name, rows, self.statistic, higher_is_better=False, digits=3, note=note)
 
     def _samples(self, model: CausalLM, part: Items, evaluation: ImageEvaluation) -> list[Picture]:
-        """What the model draws, from nothing and from the upper half of test images."""
+        """Returns images that the model draws, and test images whose lower half it completes."""
         raster = self.raster
         how: dict[str, Any] = {
             "seed": evaluation.seed,
@@ -266,7 +279,7 @@ class Images(Task):
             drawn = raster.decode(sample_images(model, raster, evaluation.samples, **how))
             real = raster.decode(_chosen(part, evaluation.samples)[:, 1:].numpy())
             png = sheet([("of the data", real), ("drawn by the model", drawn)])
-            caption = "Images of the data in the palette's colours; images that the model draws."
+            caption = "Images of the data in the palette's colours, and images by the model."
             pictures.append(Picture.of("Samples", png, caption))
         given_pixels = raster.height // 2 * raster.width
         if evaluation.completions and given_pixels:
@@ -317,19 +330,19 @@ class Images(Task):
 
 
 def _chosen(part: Items, number: int) -> Tensor:
-    """So many images, from everywhere in the part: it may be in the order of classes."""
+    """Returns images that are spread evenly over a part, which may be in the order of classes."""
     number = min(number, len(part))
     return torch.stack([part[index * len(part) // number] for index in range(number)])
 
 
 def _rows(nll: np.ndarray, per_pixel: int = 1) -> np.ndarray:
-    """Nats and dimensions per image."""
+    """Returns nats and dimensions of each image, `(images, 2)`."""
     nats = nll.reshape(len(nll), -1)
     return np.stack([nats.sum(1), np.full(len(nats), per_pixel * nats.shape[1], float)], axis=1)
 
 
 def _quantisation_error(images: np.ndarray, encoded: ImageDataset, raster: Raster) -> float:
-    """What the palette loses: mean squared difference per pixel and channel."""
+    """Returns the mean squared difference of pixels, per channel, from their colours."""
     total = 0.0
     for start in range(0, len(images), 1000):
         pixels = images[start : start + 1000].astype(np.float64)

@@ -118,21 +118,3 @@ def divide(
 
 def _bytes(key: str) -> bytes:
     return key.encode("utf-8", "surrogatepass")
-
-
-def part_of(source: str, validation_fraction: float, test_fraction: float) -> Part:
-    """Returns the part of a text, a name or a hash, which its SHA-256 alone decides.
-
-    The digest is a number in [0, 1). The lowest `test_fraction` of this range is the test part, the
-    next `validation_fraction` the validation part, and the rest the training part.
-
-    >>> [part_of(text, 0.1, 0.1) for text in ("Save", "Open File", "Undo")]
-    ['test', 'validation', 'train']
-    """
-    digest = hashlib.sha256(source.encode()).digest()
-    position = int.from_bytes(digest[:8], "big") / 2**64
-    if position < test_fraction:
-        return "test"
-    if position < test_fraction + validation_fraction:
-        return "validation"
-    return "train"

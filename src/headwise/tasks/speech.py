@@ -1,15 +1,14 @@
-"""Speech enhancement: noisy speech, a causal model of its spectrogram, PESQ of what comes out.
+"""The speech enhancement task: a causal model of spectrograms takes the noise out of speech.
 
-As in the TIM paper (Lamb et al. 2021, *Transformers with Competitive Ensembles of Independent
-Mechanisms*, https://arxiv.org/abs/2103.00336, section 4.2 and appendix A.2): magnitudes of a
-short-time Fourier transform in, log magnitudes of clean speech out, learned by squared error; the
-waveform gets the phase of the noisy one.
+It follows section 4.2 and appendix A.2 of Lamb et al. 2021, *Transformers with Competitive
+Ensembles of Independent Mechanisms*, https://arxiv.org/abs/2103.00336. The model reads the
+magnitudes of a short-time Fourier transform of noisy speech and predicts the log magnitudes of the
+clean speech, with squared error as the loss. The enhanced waveform gets the phase of the noisy one.
 
-Its pieces are in files of their own: sound files (`sound.audio`), data (`sound.speech_settings`,
-`sound.speech_sources`, `sound.speech_corpora`,
-`sound.recordings`, `sound.utterances`, `sound.mixing`, `sound.voices`), the transform
-(`sound.spectrum`), sounds of any length (`sound.enhancing`), scores (`sound.speech_scores`) and
-pictures (`sound.spectrograms`).
+The package `sound` has its pieces: which speech to read (`settings`), readers (`reading`), the
+division into parts (`corpus`), items and batches (`dataset`), sound files (`audio`), recordings
+(`recordings`), noise (`mixing`), generated voices (`voices`), the transform (`spectrum`), sounds
+of any length (`enhancing`), scores (`metrics`) and pictures (`spectrograms`).
 """
 
 import hashlib
@@ -30,91 +29,98 @@ from headwise.recipe.settings import EvaluationSettings, ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome, Picture, Score, spread
 from headwise.tasks.parts import PARTS
 from headwise.tasks.sound.audio import AudioError, Waveform
+from headwise.tasks.sound.corpus import SpeechCorpus, load_speech
+from headwise.tasks.sound.dataset import Frames, Utterances, collate
 from headwise.tasks.sound.enhancing import enhance
+from headwise.tasks.sound.metrics import LOWEST_PESQ, has_pesq, pesq_rate, pesq_score, si_sdr
+from headwise.tasks.sound.settings import GeneratedSpeech, SpeechSettings
 from headwise.tasks.sound.spectrograms import draw_spectrograms
 from headwise.tasks.sound.spectrum import Spectrum
-from headwise.tasks.sound.speech_corpora import SpeechCorpus, load_speech
-from headwise.tasks.sound.speech_scores import (
-    LOWEST_PESQ,
-    has_pesq,
-    pesq_rate,
-    pesq_score,
-    si_sdr,
-)
-from headwise.tasks.sound.speech_settings import GeneratedSpeech, SpeechSettings
-from headwise.tasks.sound.utterances import Frames, Utterances, collate
 from headwise.tasks.task import Advance, Items, Task
 
 
 class SpeechModel(ModelSettings):
-    """Sizes of the speech enhancement model; defaults are those of the TIM paper's baseline."""
+    """Sizes of the model; the defaults are those of the baseline of Lamb et al. 2021."""
 
-    embed_dim: int = Field(256, ge=1, description="width of the model")
-    num_heads: int = Field(16, ge=1, description="heads of each attention")
-    ffn_dim: int = Field(256, ge=1, description="width of the feed-forward's hidden layer")
-    layers: int = Field(8, ge=1, description="layers of the model")
+    embed_dim: int = Field(256, ge=1, description="Width of the model.")
+    num_heads: int = Field(16, ge=1, description="Number of heads of each attention.")
+    ffn_dim: int = Field(
+        256, ge=1, description="Width of the hidden layer of each feed-forward block."
+    )
+    layers: int = Field(8, ge=1, description="Number of layers.")
     front_channels: list[int] = Field(
         [1024, 512, 128],
-        description="channels of the convolutions in front; one more, as wide as the model, "
-        "follows them",
+        description="Channels of the convolutions in front of the layers. One more convolution, "
+        "as wide as the model, follows them.",
     )
     lookahead: int = Field(
-        2, ge=0, description="frames of 16 ms that the model hears ahead; one per convolution"
+        2,
+        ge=0,
+        description="How many later frames of 16 ms the model sees. Each convolution can see one.",
     )
     floor: float = Field(
-        0.1, gt=0, description="added to magnitudes before the logarithm, of input and output"
+        0.1,
+        gt=0,
+        description="A number that is added to the magnitudes of input and output before their "
+        "logarithm is taken.",
     )
     predicts: Literal["magnitude", "gain"] = Field(
         "magnitude",
-        description="log magnitudes of clean speech as such, or as what is added to the noisy ones",
+        description="What the layers predict: `magnitude`, the log magnitudes of the clean speech, "
+        "or `gain`, what is added to the log magnitudes of the noisy speech.",
     )
 
     def config(self, **encoding: Any) -> SpeechEnhancerConfig:
-        """The configuration; the data say the sampling rate and the frames of an item."""
+        """The configuration; the data give the sampling rate and the frames of an item."""
         return SpeechEnhancerConfig(**self.model_dump(), **encoding)
 
 
 class SpeechEvaluation(EvaluationSettings):
-    """How sound is enhanced that is longer than the items trained on, and what is shown."""
+    """How long sounds are enhanced, and which pictures are drawn."""
 
     context: float = Field(
         0.5,
         ge=0,
         lt=1,
-        description="share of a window of data.seconds that serves the rest of it as past, in "
-        "sounds longer than that",
+        description="The share of a window of data.seconds that only serves as past for the rest "
+        "of it, in sounds that are longer than a window.",
     )
-    pictures: int = Field(2, ge=0, description="test utterances whose spectrograms are shown")
+    pictures: int = Field(2, ge=0, description="How many test utterances get spectrograms.")
 
 
 class SpeechRecipe(Recipe):
-    """What speech to free from what noise, and with what."""
+    """A recipe of the speech enhancement task."""
 
-    task: Literal["speech-enhancement"] = Field("speech-enhancement", description="what is learned")
+    task: Literal["speech-enhancement"] = Field(
+        "speech-enhancement", description="The task of the recipe."
+    )
     data: SpeechSettings = Field(
-        default_factory=lambda: GeneratedSpeech(), description="speech and noise"
+        default_factory=lambda: GeneratedSpeech(),
+        description="Which speech and which noise the model learns from.",
     )
     model: SpeechModel = Field(
-        default_factory=lambda: SpeechModel(), description="sizes and attention"
+        default_factory=lambda: SpeechModel(), description="Sizes and attention of the model."
     )
     evaluation: SpeechEvaluation = Field(
-        default_factory=lambda: SpeechEvaluation(), description="windows and pictures"
+        default_factory=lambda: SpeechEvaluation(),
+        description="How long sounds are enhanced, and which pictures are drawn.",
     )
 
 
 class SpeechEnhancement(Task):
-    """Noisy utterances, and the clean speech in them.
+    """Noisy utterances and the clean speech in them.
 
     Args:
-        corpus: utterances in three parts.
+        corpus: the utterances in three parts.
     """
 
     recipe_class = SpeechRecipe
     model_class = SpeechEnhancer
     loss_name = "squared error of log magnitudes"
+    loss_has_perplexity = False
     item_name = "utterances"
     saved = ()
-    macs_lengths = {"decoder": 626}  # noqa: RUF012 - ten seconds, as the DNS test set's
+    macs_lengths = {"decoder": 626}  # noqa: RUF012 - ten seconds, the length of DNS's test set
 
     def __init__(self, corpus: SpeechCorpus) -> None:
         self.corpus = corpus
@@ -122,8 +128,8 @@ class SpeechEnhancement(Task):
         self.notes = dict(corpus.notes)
         if not has_pesq():
             self.notes["PESQ"] = (
-                'left out: the package pesq is not installed (pip install "headwise[speech]"; it '
-                "needs a C compiler)"
+                'not computed: the package pesq is not installed (pip install "headwise[speech]"; '
+                "this needs a C compiler)"
             )
 
     @classmethod
@@ -131,7 +137,7 @@ class SpeechEnhancement(Task):
         return cls(load_speech(recipe.data, recipe.model.floor))
 
     def save(self, folder: Path) -> None:
-        """Nothing: no encoding is learned, and the model's configuration says the rest."""
+        """Writes nothing: no encoding is learned, and the model's configuration has the rest."""
 
     def digest(self) -> str:
         digest = hashlib.sha256()
@@ -158,7 +164,7 @@ class SpeechEnhancement(Task):
     def evaluate(
         self, model: HeadwiseModel, part: Items, evaluation: SpeechEvaluation, advance: Advance
     ) -> Outcome:
-        """PESQ and SI-SDR before and after, and spectrograms."""
+        """Returns PESQ and SI-SDR of the noisy and the enhanced speech, and spectrograms."""
         assert isinstance(model, SpeechEnhancer) and isinstance(part, Utterances)
         table, unread = _score_part(model, part, evaluation, advance)
         scores = _summarise(table, unread, part.spectrum.rate, self.statistic)
@@ -174,18 +180,18 @@ class SpeechEnhancement(Task):
         )
 
     def statistic(self, items: np.ndarray) -> float:
-        """The mean over utterances; one without speech counts for none."""
+        """Returns the mean over utterances, without those that have no score."""
         return _mean(np.asarray(items)[:, 0])
 
 
-Table = dict[str, list[float]]  # score to values, one per utterance
-Unread = dict[int, str]  # index of an utterance that cannot be read, to the reason
+Table = dict[str, list[float]]  # from the name of a score to its value for each utterance
+Unread = dict[int, str]  # from the index of an utterance that cannot be read to the reason
 
 
 def _score_part(
     model: SpeechEnhancer, part: Utterances, evaluation: SpeechEvaluation, advance: Advance
 ) -> tuple[Table, Unread]:
-    """Every utterance's scores; first the one that systems are ranked by."""
+    """Returns the scores of every utterance; the first is the score that systems are ranked by."""
     names = ["PESQ", "PESQ noisy"] if has_pesq() else []
     table: Table = {name: [] for name in [*names, "SI-SDR", "SI-SDR noisy"]}
     unread: Unread = {}
@@ -200,7 +206,7 @@ def _score_part(
             figures = _score(model, noisy, clean, part.spectrum.rate, evaluation)
         for name, column in table.items():
             column.append(figures.get(name, float("nan")))
-        # Of the part to train on there are not as many pieces as items, which the bar counts.
+        # The bar counts items, and the training part may have more items than pieces.
         advance((index + 1) * len(part) // number - index * len(part) // number)
     return table, unread
 
@@ -212,13 +218,13 @@ def _score(
     rate: int,
     evaluation: SpeechEvaluation,
 ) -> dict[str, float]:
-    """The scores of one utterance."""
+    """Returns the scores of one utterance."""
     enhanced = _enhance(model, noisy, evaluation)
     figures = {"SI-SDR": si_sdr(clean, enhanced), "SI-SDR noisy": si_sdr(clean, noisy)}
     if has_pesq():
         before, after = pesq_score(clean, noisy, rate), pesq_score(clean, enhanced, rate)
-        # Where the noisy sound has speech and the enhanced one has none left, that is as bad
-        # as can be; where neither has, there is nothing to score.
+        # If PESQ finds no speech in the noisy sound, there is nothing to score. If it finds speech
+        # there and none in the enhanced sound, that is the worst result.
         if np.isnan(before):
             after = before
         elif np.isnan(after):
@@ -233,7 +239,7 @@ def _enhance(model: SpeechEnhancer, noisy: Waveform, evaluation: SpeechEvaluatio
 
 
 def _summarise(table: Table, unread: Unread, rate: int, statistic: Any) -> list[Score]:
-    """A score for each column, and how far the enhanced sound is from the noisy one."""
+    """Returns the mean score of the enhanced speech, its gain, and that of the noisy speech."""
     band = "wide band, P.862.2" if pesq_rate(rate) == 16_000 else "narrow band, P.862.1"
     columns: dict[str, np.ndarray] = {}
     for name in ("PESQ", "SI-SDR"):
@@ -248,7 +254,8 @@ def _summarise(table: Table, unread: Unread, rate: int, statistic: Any) -> list[
             notes.append(f"{silent} of {len(values)} utterances left out: no speech found")
         if unread:
             first = next(iter(unread.values()))
-            notes.append(f"{len(unread)} of {len(values)} left out: not readable, first {first}")
+            more = ", ..." if len(unread) > 1 else ""
+            notes.append(f"{len(unread)} of {len(values)} left out: {first}{more}")
         scores.append(
             Score.of(
                 name,
@@ -262,6 +269,7 @@ def _summarise(table: Table, unread: Unread, rate: int, statistic: Any) -> list[
 
 
 def _mean(values: np.ndarray) -> float:
+    """Returns the mean of the values that are not NaN."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else float("nan")
 
@@ -273,7 +281,7 @@ def _draw(
     unread: Unread,
     evaluation: SpeechEvaluation,
 ) -> list[Picture]:
-    """Spectrograms of some utterances, from the noisiest on, with what the heads did below."""
+    """Draws utterances of all degrees of noise, with what the heads did below the spectrograms."""
     noisiness = np.nan_to_num(np.array(table["SI-SDR noisy"]), nan=np.inf)
     order = [i for i in np.argsort(noisiness, kind="stable").tolist() if i not in unread]
     return [

@@ -105,7 +105,7 @@ def test_the_winner_gives_the_colour_and_its_lead_how_full_it_is():
     assert even.tolist() == [255, 255, 255]
     assert tuple(first) == legend["1: 75%"] and tuple(second) == legend["2: 25%"]
     assert np.abs(unsure - (255 + first) / 2).max() <= 1  # half the lead, half as full
-    assert "all alike: 0.50; full colour: 0.90" in legend
+    assert "equal weights: 0.50; full colour: 0.90" in legend
 
 
 def test_weights_that_do_not_sum_to_one_are_scaled():

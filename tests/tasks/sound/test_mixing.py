@@ -70,6 +70,18 @@ def test_nothing_is_clipped():
     assert np.abs(noisy).max() == pytest.approx(0.99)
 
 
+def test_the_clean_sound_is_not_clipped_where_noise_cancels_its_peak():
+    clean = 0.1 * draw(1).standard_normal(1_000)
+    clean[500] = 8.0
+    noise = 0.1 * draw(2).standard_normal(1_000)
+    noise[500] = -8.0  # the peak is in the clean sound alone
+    noisy = clean + noise
+    louder, its_clean = at_level(noisy.astype(np.float32), clean.astype(np.float32), -10.0)
+    assert np.abs(its_clean).max() == pytest.approx(0.99)
+    assert np.abs(louder).max() < 0.2
+    assert np.allclose(louder / its_clean, noisy / clean, rtol=1e-3)
+
+
 def test_babble_is_of_voices_that_are_equally_loud():
     one, two = draw(1).standard_normal(1_000), 50 * draw(2).standard_normal(1_000)
     mixed = babble([one.astype(np.float32), two.astype(np.float32), np.zeros(1_000, np.float32)])
@@ -89,5 +101,17 @@ def test_a_room_fades_and_leaves_the_direct_sound():
     impulse = np.zeros(5_000, np.float32)
     impulse[100] = 1.0
     heard = reverberate(impulse, response)
+    assert heard.dtype == np.float32
     assert heard.shape == impulse.shape
     assert np.allclose(heard[100:4_100], response, atol=1e-6) and np.abs(heard[:100]).max() < 1e-6
+
+
+@pytest.mark.parametrize(("samples", "echo"), [(1, 1), (1, 50), (50, 1), (300, 200), (200, 300)])
+def test_reverberation_is_a_convolution(samples, echo):
+    wave = draw(1).standard_normal(samples).astype(np.float32)
+    response = draw(2).standard_normal(echo).astype(np.float32)
+    expected = [
+        sum(float(response[k]) * float(wave[n - k]) for k in range(min(n + 1, echo)))
+        for n in range(samples)
+    ]
+    assert np.allclose(reverberate(wave, response), expected, atol=1e-5)

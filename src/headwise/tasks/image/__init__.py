@@ -1,1 +1,1 @@
-"""What the image task is made of: sources, palette, drawings, maps."""
+"""Images for the image task: data, palette, drawn samples, maps."""

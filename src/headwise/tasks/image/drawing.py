@@ -1,4 +1,4 @@
-"""Images that a model draws, and maps of what its heads do at each pixel, as PNG."""
+"""PNG pictures of the images that a model draws, and maps of what its heads do at each pixel."""
 
 import colorsys
 import io
@@ -26,16 +26,16 @@ def sample_images(
     top_k: int | None = None,
     given: Tensor | None = None,
 ) -> np.ndarray:
-    """Draw images pixel by pixel, from the top left, each from what the model predicts.
+    """Draws images pixel by pixel, from the top left, each pixel from the model's prediction.
 
     Args:
-        model: put into evaluation.
-        raster: of the model's run.
-        number: of images; drawn together.
-        seed: of the draws.
-        temperature: divides the logits; below 1 likely colours become likelier.
-        top_k: draw from so many likeliest colours; None for all.
-        given: ids of the first pixels `(number, pixels)`, to be completed.
+        model: the model; it is put into evaluation mode.
+        raster: the raster of the model's run.
+        number: how many images are drawn, all in one batch.
+        seed: seed of the random draws.
+        temperature: divides the logits; below 1, likely colours become likelier.
+        top_k: how many of the likeliest colours a pixel is drawn from; None for all of them.
+        given: ids of the first pixels, `(number, pixels)`, which the model completes.
 
     Returns:
         Ids of colours, `(number, pixels)`.
@@ -51,7 +51,7 @@ def sample_images(
             max_length=len(raster) + 1,
             do_sample=True,
             temperature=temperature,
-            top_k=top_k or 0,  # which is all of them
+            top_k=top_k or 0,  # 0 stands for all colours
             top_p=1.0,
             suppress_tokens=[raster.bos_token_id],
         )
@@ -67,7 +67,10 @@ def draw_samples(
     temperature: float = 1.0,
     top_k: int | None = None,
 ) -> bytes:
-    """Images drawn from a model, side by side, as a PNG; see `sample_images`.
+    """Draws images from a model and returns them side by side as a PNG.
+
+    Args:
+        model, raster, number, seed, temperature, top_k: see `sample_images`.
 
     Example:
         >>> from headwise.models.causal_lm import CausalLMConfig
@@ -85,28 +88,28 @@ def draw_samples(
 
 
 class Map(NamedTuple):
-    """Which expert counts most at each pixel, in colours.
+    """A colour at each pixel for the expert that has the largest weight there.
 
     Attributes:
-        images: RGB, `(images, height, width, 3)`.
-        legend: colour and words for each expert.
+        images: RGB images, `(images, height, width, 3)`.
+        legend: colours and what they mean.
     """
 
     images: np.ndarray
     legend: list[tuple[tuple[int, int, int], str]]
 
 
-_LEGEND = 8  # experts in it
+_LEGEND = 8  # how many experts the legend names
 
 
 def winner_map(weights: Tensor) -> Map:
-    """A colour for the expert that counts most at each pixel, the paler the less it stands out.
+    """Colours each pixel by the expert with the largest weight.
 
-    White is where all experts count the same; the full colour is where one stands out most in
-    these images.
+    A pixel is white where all experts have equal weights. It has the full colour where the largest
+    weight exceeds equal weights the most, over all images.
 
     Args:
-        weights: `(images, height, width, experts)`, not negative.
+        weights: weights of the experts, `(images, height, width, experts)`, not negative.
     """
     weights = weights.double().cpu()
     weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-12)
@@ -122,20 +125,20 @@ def winner_map(weights: Tensor) -> Map:
         (_colour(int(number), experts), f"{int(number) + 1}: {won[number]:.0%}")
         for number in won.argsort(descending=True, stable=True)[:_LEGEND]
     ]
-    white = f"all alike: {1 / experts:.2f}; full colour: {largest.max():.2f}"
+    white = f"equal weights: {1 / experts:.2f}; full colour: {largest.max():.2f}"
     legend.append(((255, 255, 255), white))
     return Map(mixed.round().to(torch.uint8).numpy(), legend)
 
 
 def _colour(number: int, experts: int) -> tuple[int, int, int]:
-    """Hues as far apart as can be, from blue and orange on, which all eyes tell apart."""
+    """Returns one of equally spaced hues; for two experts blue and orange, clear to all eyes."""
     red, green, blue = colorsys.hsv_to_rgb((0.58 + number / experts) % 1, 0.9, 0.85)
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
 # --- sheets -----------------------------------------------------------------------------------
 
-_GAP, _LINE, _SIDE = 6, 22, 96  # pixels between images, of a line of text, of an image
+_GAP, _LINE, _SIDE = 6, 22, 96  # pixels: between images, height of a line, side of an image
 
 
 def sheet(
@@ -143,12 +146,13 @@ def sheet(
     columns: int = 8,
     legend: Sequence[tuple[tuple[int, int, int], str]] = (),
 ) -> bytes:
-    """Labelled rows of images on white, small ones magnified, as a PNG.
+    """Returns a PNG with labelled rows of images on white; small images are magnified.
 
     Args:
-        blocks: label and RGB images `(images, height, width, 3)`, all of one size.
-        columns: images in a row.
-        legend: colours and what they mean, below.
+        blocks: a label and RGB images `(images, height, width, 3)` for each block; all images have
+            one size.
+        columns: how many images stand in a row.
+        legend: colours and what they mean; they stand below the images.
     """
     height, width = blocks[0][1].shape[1:3]
     scale = max(1, _SIDE // max(height, width))

@@ -1,4 +1,4 @@
-"""Images as sequences: colours of a palette in raster order."""
+"""Images as sequences of the colours of a palette, in raster order."""
 
 import json
 from pathlib import Path
@@ -15,30 +15,37 @@ FILE_NAME = "palette.json"
 
 
 class PaletteSettings(BaseModel):
-    """How the colours are chosen; defaults are those of minGPT's example of images."""
+    """How the colours are chosen; the defaults are those of the image example of minGPT."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     colors: int = Field(
-        512, ge=2, description="of the palette; fewer where the training images have fewer"
+        512,
+        ge=2,
+        description="How many colours the palette has. It has fewer if the training images have "
+        "fewer.",
     )
     pixels_per_image: int = Field(
-        5, ge=1, description="drawn from each training image for the choice of colours"
+        5,
+        ge=1,
+        description="How many random pixels of each training image the colours are chosen from.",
     )
-    seed: int = Field(1, ge=0, description="of this draw and of k-means")
+    seed: int = Field(1, ge=0, description="Seed of the random pixels and of k-means.")
 
 
 class Raster:
-    """Pixels of images of one size as ids of colours, row by row from the top left.
+    """Encodes the pixels of images of one size as ids of colours, row by row from the top left.
 
-    Colours are the centres of k-means over training pixels, as in Image GPT (Chen et al. 2020,
+    The colours are the centres of k-means over training pixels, as in Image GPT (Chen et al. 2020,
     *Generative Pretraining From Pixels*, http://proceedings.mlr.press/v119/chen20s.html) and in
-    the example of minGPT that the TIM paper builds on: a pixel is one step of the sequence, and
-    not three. Images that have no more colours than the palette keep them exactly.
+    the image example of minGPT, on which Lamb et al. 2021 build. So a pixel is one step of the
+    sequence, not three. Images that have no more colours than the palette keep their colours
+    exactly.
 
     Args:
-        height, width: of the images, in pixels.
-        colors: bytes, `(colors, channels)`; 3 channels for RGB, 1 for levels of grey.
+        height, width: size of the images, in pixels.
+        colors: the palette as bytes, `(colors, channels)`, with 3 channels for RGB and 1 for
+            levels of grey.
 
     Example:
         >>> raster = Raster(1, 3, np.array([[0], [255]], np.uint8))
@@ -53,11 +60,11 @@ class Raster:
 
     @classmethod
     def learn(cls, images: np.ndarray, settings: PaletteSettings) -> Self:
-        """The palette of training images.
+        """Returns a raster whose palette is learned from training images.
 
         Args:
             images: bytes, `(images, height, width, channels)`.
-            settings: number of colours, and the draw.
+            settings: how the colours are chosen.
         """
         number, height, width, channels = images.shape
         pixels = images.reshape(-1, channels)
@@ -65,7 +72,7 @@ class Raster:
         if len(colors) > settings.colors:
             generator = np.random.default_rng(settings.seed)
             per_image = min(settings.pixels_per_image, height * width)
-            # All of them where that is still too few to make clusters of.
+            # If even these pixels are too few for clusters, all pixels are used.
             if number * per_image >= 20 * settings.colors:
                 within = generator.integers(height * width, size=(number, per_image))
                 pixels = pixels.reshape(number, -1, channels)[np.arange(number)[:, None], within]
@@ -74,55 +81,58 @@ class Raster:
         return cls(height, width, colors)
 
     def __len__(self) -> int:
-        """The number of pixels."""
+        """Returns the number of pixels of an image."""
         return self.height * self.width
 
     @property
     def bos_token_id(self) -> int:
-        """Stands before the first pixel; colours have the ids below it."""
+        """The id that stands before the first pixel; the ids of colours are smaller."""
         return len(self.colors)
 
     def token_ids(self) -> dict[str, int | None]:
-        """Special ids, as a model's configuration takes them.
+        """Returns the special ids under the names that a model's configuration has for them.
 
-        Images are all as long as each other, so that nothing ends or fills them up.
+        All images have the same length, so that neither an end nor padding has an id.
         """
         return {"bos_token_id": self.bos_token_id, "eos_token_id": None, "pad_token_id": None}
 
     def encode(self, images: np.ndarray) -> np.ndarray:
-        """`(images, height, width, channels)` to ids of the nearest colours, `(images, pixels)`.
+        """Returns the ids of the colours that are nearest to the pixels, `(images, pixels)`.
+
+        Args:
+            images: bytes, `(images, height, width, channels)`.
 
         Raises:
-            ValueError: images of another size.
+            ValueError: if the images have another size than those of the raster.
         """
         shape = (self.height, self.width, self.colors.shape[1])
         if images.shape[1:] != shape:
             raise ValueError(
-                f"images have the shape {images.shape}, expected (images, "
-                f"{', '.join(map(str, shape))}), the size that the palette was made for"
+                f"the shape of images is {images.shape}, expected (images, "
+                f"{', '.join(map(str, shape))}): the palette was made for this size"
             )
         ids = np.empty((len(images), len(self)), np.int64)
-        for start in range(0, len(images), 1000):  # of a million pixels and their neighbours
+        for start in range(0, len(images), 1000):  # limits the memory
             chunk = images[start : start + 1000].reshape(-1, shape[-1])
             ids[start : start + 1000] = _nearest(chunk, self.colors).reshape(-1, len(self))
         return ids
 
     def decode(self, ids: np.ndarray) -> np.ndarray:
-        """`(images, pixels)` to RGB, `(images, height, width, 3)`."""
+        """Returns RGB images `(images, height, width, 3)` of ids of colours `(images, pixels)`."""
         images = self.colors[ids].reshape(len(ids), self.height, self.width, -1)
         return np.broadcast_to(images, (*images.shape[:3], 3))
 
     def save(self, folder: Path) -> None:
-        """Write size and colours to `palette.json`."""
+        """Writes size and colours to `palette.json` in a folder."""
         record = {"height": self.height, "width": self.width, "colors": self.colors.tolist()}
         write_text(folder / FILE_NAME, json.dumps(record))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """What `save` has written.
+        """Reads the raster that `save` has written to a folder.
 
         Raises:
-            CorpusError: it is not there, or something else.
+            CorpusError: if the file does not exist or does not hold a palette.
         """
         path = folder / FILE_NAME
         try:
@@ -133,18 +143,22 @@ class Raster:
             return cls(int(record["height"]), int(record["width"]), colors)
         except OSError as error:
             raise CorpusError(
-                f"{path}: cannot be read ({error.strerror}). Give the folder of a run with images."
+                f"{path} cannot be read ({error.strerror}); give the folder of a run of images"
             ) from None
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise CorpusError(
-                f"{path}: no palette with height, width and colors ({error}). Copy the run again."
+                f"{path} has no palette ({error}), expected height, width and colors; copy the run "
+                "again"
             ) from None
 
 
 def _nearest(pixels: np.ndarray, colors: np.ndarray) -> np.ndarray:
-    """For each pixel the index of the colour at the least squared distance; the first of equals.
+    """Returns for each pixel the index of the colour at the least squared distance.
 
-    Shape: `(pixels, channels)` and `(colors, channels)` to `(pixels,)`.
+    Of colours at equal distances it is the first.
+
+    Shape:
+        pixels `(pixels, channels)`; colors `(colors, channels)`; output `(pixels,)`.
     """
     packed, inverse = np.unique(_packed(pixels), return_inverse=True)
     points = _unpacked(packed, pixels.shape[1]).astype(np.float32)
@@ -152,14 +166,14 @@ def _nearest(pixels: np.ndarray, colors: np.ndarray) -> np.ndarray:
     nearest = np.empty(len(points), np.int64)
     for start in range(0, len(points), 10_000):
         part = points[start : start + 10_000]
-        # ‖p − c‖² without ‖p‖²; whole numbers below 2²⁴ are exact, so that equals are equal.
+        # ‖p − c‖² without ‖p‖². Whole numbers below 2²⁴ are exact in float32, and so are ties.
         distances = (table**2).sum(1) - 2 * part @ table.T  # (pixels, colors)
         nearest[start : start + 10_000] = distances.argmin(1)
     return nearest[inverse]
 
 
 def _packed(pixels: np.ndarray) -> np.ndarray:
-    """`(pixels, channels)` as one number each: to sort these is far faster than to sort rows."""
+    """Packs each pixel of `(pixels, channels)` into one number, which sorts faster than rows."""
     packed = np.zeros(len(pixels), np.int32)
     for channel in pixels.T:
         packed = packed << 8 | channel
@@ -167,16 +181,18 @@ def _packed(pixels: np.ndarray) -> np.ndarray:
 
 
 def _unpacked(packed: np.ndarray, channels: int) -> np.ndarray:
+    """The inverse of `_packed`."""
     shifts = 8 * np.arange(channels)[::-1]
     return (packed[:, None] >> shifts & 255).astype(np.uint8)
 
 
 def _k_means(pixels: np.ndarray, settings: PaletteSettings) -> np.ndarray:
-    """The centres of k-means, rounded to bytes and sorted."""
-    # Imported here: it takes a second that exact palettes need not spend.
+    """Returns the centres of k-means, rounded to bytes and sorted."""
+    # Imported here: the import takes a second, and exact palettes do not need it.
     from sklearn.cluster import KMeans
 
-    # Each colour once, weighed by its pixels: black alone is a third of MNIST beside CIFAR-10.
+    # Each colour once, with its number of pixels as weight: a third of the pixels of MNIST beside
+    # CIFAR-10 are black.
     packed, counts = np.unique(_packed(pixels), return_counts=True)
     points = _unpacked(packed, pixels.shape[1])
     if len(points) <= settings.colors:

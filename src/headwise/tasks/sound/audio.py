@@ -1,8 +1,8 @@
-"""Sound files: WAV and FLAC at any rate and with any number of channels, as waveforms.
+"""Sound files as waveforms: WAV and FLAC, at any sampling rate and with any number of channels.
 
-A waveform is a float32 array of samples in [-1, 1], mono: the mean of all channels. Reading needs
-soundfile and soxr, `pip install "headwise[speech]"`. Whatever cannot be read is an
-:class:`AudioError` that names the file.
+A waveform is a float32 array of samples in [-1, 1]. It is mono, the mean of all channels. Reading
+needs soundfile and soxr, `pip install "headwise[speech]"`. A file that cannot be read raises an
+`AudioError` that names it.
 """
 
 from __future__ import annotations
@@ -23,18 +23,24 @@ SUFFIXES = (".wav", ".flac")
 
 
 class AudioError(CorpusError):
-    """Sound that cannot be read or used; the message names the file and says how to mend it."""
+    """A sound cannot be read or used; the message names the file and says how to mend it."""
 
 
 class AudioInfo(NamedTuple):
-    """What the header of a sound file says."""
+    """The header of a sound file.
 
-    rate: int  # samples per second
-    samples: int  # of each channel
+    Attributes:
+        rate: sampling rate in samples per second.
+        samples: number of samples of each channel.
+        channels: number of channels.
+    """
+
+    rate: int
+    samples: int
     channels: int
 
     def samples_at(self, rate: int) -> int:
-        """How many samples the sound has once it is resampled.
+        """Returns how many samples the sound has after it is resampled to `rate`.
 
         >>> AudioInfo(44_100, 44_101, 2).samples_at(8_000)
         8000
@@ -43,71 +49,75 @@ class AudioInfo(NamedTuple):
 
 
 def speech_package(name: str) -> Any:
-    """A package of the extra `speech`.
+    """Imports a package of the extra `speech`.
 
     Raises:
-        AudioError: it is not installed.
+        AudioError: if the package is not installed.
     """
     try:
         return import_module(name)
     except (ImportError, OSError) as error:  # soundfile raises OSError without libsndfile
         raise AudioError(
-            f"the package {name} is needed for speech and cannot be imported ({error}); install "
-            f'it with\n    pip install "headwise[speech]"'
+            f"the package {name} cannot be imported ({error}), but speech needs it; install it "
+            f'with\n    pip install "headwise[speech]"'
         ) from None
 
 
 def find_audio(folder: Path) -> list[Path]:
-    """All WAV and FLAC files in a folder and its subfolders, in the order of their paths.
+    """Returns the WAV and FLAC files of a folder and its subfolders, in the order of their paths.
 
     Raises:
-        AudioError: the folder does not exist, or has none.
+        AudioError: if the folder does not exist or has no such files.
     """
     if not folder.is_dir():
-        raise AudioError(f"{folder} is not a folder; name one with WAV or FLAC files")
+        raise AudioError(f"{folder} is not a folder, expected one of WAV or FLAC files")
     found = sorted(p for p in folder.rglob("[!.]*") if p.suffix.lower() in SUFFIXES)
     if not found:
         raise AudioError(
-            f"{folder} has no WAV or FLAC files; name the folder that holds them, or convert what "
-            f"is there"
+            f"{folder} has no WAV or FLAC files, expected at least one; name the folder that has "
+            f"them, or convert the files that are there"
         )
     return found
 
 
 def audio_info(path: Path) -> AudioInfo:
-    """What the header of a sound file says.
+    """Reads the header of a sound file.
 
     Raises:
-        AudioError: it does not exist, is empty, has no samples, or is no sound.
+        AudioError: if the file does not exist, is empty, has no samples, or is no sound.
     """
     soundfile = speech_package("soundfile")
     if path.is_dir():
-        raise AudioError(f"{path} is a folder; name a WAV or FLAC file in it")
+        raise AudioError(f"{path} is a folder, expected a WAV or FLAC file; name one in it")
     if not path.is_file():
-        raise AudioError(f"{path} does not exist; name a WAV or FLAC file")
+        raise AudioError(f"{path} does not exist, expected a WAV or FLAC file")
     if path.stat().st_size == 0:
-        raise AudioError(f"{path} is empty (0 bytes); copy it again, or leave it out")
+        raise AudioError(
+            f"{path} is empty, expected a WAV or FLAC file; copy it again, or leave it out"
+        )
     try:
         info = soundfile.info(str(path))
     except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
         raise AudioError(_unreadable(path, error)) from None
     if info.frames < 1:
-        raise AudioError(f"{path} has a header but no samples; record it again, or leave it out")
+        raise AudioError(
+            f"{path} has no samples, expected at least one; record it again, or leave it out"
+        )
     return AudioInfo(info.samplerate, info.frames, info.channels)
 
 
 def read_audio(path: Path, rate: int, start: int = 0, samples: int | None = None) -> Waveform:
-    """A sound file, or a part of it, as a mono waveform at `rate`.
+    """Reads a sound file, or a part of it, as a mono waveform.
 
     Args:
         path: a WAV or FLAC file.
-        rate: samples per second wanted; the file is resampled to it.
-        start: first sample wanted, counted at `rate`.
-        samples: how many, at `rate`; all that follow if None. What lies beyond the end is not
-            there: the waveform is shorter.
+        rate: sampling rate of the waveform in samples per second; the file is resampled to it.
+        start: the first sample that is read, counted at `rate`.
+        samples: how many samples are read, counted at `rate`; None reads to the end. The waveform
+            is shorter if the file ends before.
 
     Raises:
-        AudioError: it cannot be read, or has samples that are NaN or infinite.
+        AudioError: if the file cannot be read or has samples that are NaN or infinite.
     """
     soundfile = speech_package("soundfile")
     info = audio_info(path)
@@ -127,12 +137,15 @@ def read_audio(path: Path, rate: int, start: int = 0, samples: int | None = None
 
 
 def decode_audio(encoded: bytes, rate: int, name: str) -> Waveform:
-    """A sound file that is held in memory, as a mono waveform at `rate`.
+    """Decodes a sound file that is in memory to a mono waveform.
 
     Args:
-        encoded: the file's bytes.
-        rate: samples per second wanted.
-        name: what to call it in errors.
+        encoded: the content of the file.
+        rate: sampling rate of the waveform in samples per second.
+        name: the name of the file in errors.
+
+    Raises:
+        AudioError: if the content cannot be decoded or has samples that are NaN or infinite.
     """
     soundfile = speech_package("soundfile")
     try:
@@ -140,12 +153,12 @@ def decode_audio(encoded: bytes, rate: int, name: str) -> Waveform:
     except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
         raise AudioError(_unreadable(name, error)) from None
     if not len(sound):
-        raise AudioError(f"{name} has no samples; leave it out")
+        raise AudioError(f"{name} has no samples, expected at least one; leave it out")
     return resample(_mono(sound, name), its_rate, rate)
 
 
 def resample(wave: Waveform, rate: int, wanted: int) -> Waveform:
-    """A waveform at another rate.
+    """Resamples a waveform from the sampling rate `rate` to the rate `wanted`.
 
     >>> resample(np.zeros(441, np.float32), 44_100, 8_000).shape
     (80,)
@@ -157,32 +170,32 @@ def resample(wave: Waveform, rate: int, wanted: int) -> Waveform:
 
 
 def check_finite(sound: NDArray[np.floating], name: str, first: int = 0) -> None:
-    """Raise `AudioError` if a sample is NaN or infinite.
+    """Raises `AudioError` if a sample is NaN or infinite.
 
     Args:
-        sound: `(samples, ...)`.
-        name: of the file.
-        first: where in the file the first of these samples stands.
+        sound: samples, `(samples, ...)`.
+        name: the name of the file in the error.
+        first: position of the first of these samples in the file.
     """
-    # A sum is finite only if all are; it is much faster to take than to look at each.
+    # A finite sum has finite terms, and it is much faster to compute than a test of each.
     if np.isfinite(np.sum(sound, dtype=np.float64)):
         return
     wrong = ~np.isfinite(sound.reshape(len(sound), -1)).all(axis=1)
     if wrong.any():
         raise AudioError(
-            f"{name}: sample {first + int(wrong.argmax())} is NaN or infinite; export the sound "
-            f"again, or leave it out"
+            f"{name}: sample {first + int(wrong.argmax())} is NaN or infinite, expected a finite "
+            f"number; export the sound again, or leave it out"
         )
 
 
 def _mono(sound: NDArray[np.float32], name: str) -> Waveform:
-    """`(samples, channels)` to the mean of the channels."""
+    """Returns the mean of the channels of `(samples, channels)`."""
     check_finite(sound, name)
     return np.ascontiguousarray(sound.mean(axis=1, dtype=np.float32))
 
 
 def _fit(wave: Waveform, samples: int) -> Waveform:
-    """Cut, or filled up with silence: resampling may be off by one."""
+    """Cuts or pads a waveform to a length: resampling may be one sample off."""
     if len(wave) < samples:
         wave = np.pad(wave, (0, samples - len(wave)))
     return wave[:samples].astype(np.float32, copy=False)

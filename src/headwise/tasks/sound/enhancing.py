@@ -1,10 +1,10 @@
-"""From noisy to clean sound of any length, in constant memory.
+"""Enhancement of noisy sound of any length, in constant memory.
 
-Attention over all that was heard would take more memory the longer a sound is. So a sound is read
-in windows of as many frames as the model was trained on, and each window but the first begins
-with frames, its `context`, that the one before it has already enhanced: what comes behind them is
-then heard with at least that much of the past. A sound that fits into one window is enhanced at
-once, exactly as the model itself would do it.
+Attention over a whole sound would need more memory the longer the sound is. So the model reads a
+sound in windows of as many frames as it was trained on. Each window except the first begins with
+frames that the window before it has already enhanced, its context. They are not enhanced again;
+they give the frames behind them a past of at least their own length. A sound that fits into one
+window is enhanced at once, exactly as the model itself does it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headwise.files import written_whole
 from headwise.models.speech import SpeechEnhancer
 from headwise.tasks.sound.audio import (
     SUFFIXES,
@@ -26,21 +27,22 @@ from headwise.tasks.sound.audio import (
 )
 from headwise.tasks.sound.spectrum import Spectrum, magnitude, with_phase
 
-BLOCK_SECONDS = 5  # of a file that are in memory at a time, beside the window
+BLOCK_SECONDS = 5  # seconds of a file that are read at a time
 Array = np.ndarray
 
 
 @torch.no_grad()
 def enhance(model: SpeechEnhancer, noisy: Tensor, *, context: float = 0.5) -> Tensor:
-    """Noisy waveforms to those of the speech in them.
+    """Takes the noise out of waveforms of speech.
 
     Args:
-        model: in evaluation.
-        noisy: `(channels, samples)` at the model's rate; each channel is enhanced by itself.
-        context: share of a window that only serves the rest of it as past; in [0, 1).
+        model: the model, in evaluation mode.
+        noisy: noisy waveforms at the model's sampling rate, `(channels, samples)`; each channel is
+            enhanced by itself.
+        context: the share of a window that only serves as past for the rest of it, in [0, 1).
 
     Returns:
-        `(channels, samples)`.
+        The enhanced waveforms, `(channels, samples)`.
     """
     return torch.cat([noisy[:, :0], *enhance_blocks(model, [noisy], context=context)], dim=1)
 
@@ -49,12 +51,16 @@ def enhance(model: SpeechEnhancer, noisy: Tensor, *, context: float = 0.5) -> Te
 def enhance_blocks(
     model: SpeechEnhancer, blocks: Iterable[Tensor], *, context: float = 0.5
 ) -> Iterator[Tensor]:
-    """Likewise, piece by piece: blocks that follow each other in, blocks of other lengths out.
+    """Takes the noise out of waveforms block by block; see `enhance`.
 
     Args:
-        model: in evaluation.
-        blocks: `(channels, samples)` each, of any length.
-        context: as in `enhance`.
+        model: the model, in evaluation mode.
+        blocks: consecutive blocks of the noisy waveforms, `(channels, samples)` each, of any
+            lengths.
+        context: the share of a window that only serves as past for the rest of it, in [0, 1).
+
+    Yields:
+        Consecutive blocks of the enhanced waveforms, of other lengths, as many samples in all.
     """
     spectrum = Spectrum(model.config.sampling_rate)
     hop, ahead = spectrum.hop, model.config.lookahead
@@ -62,20 +68,20 @@ def enhance_blocks(
     past = min(int(context * window), window - ahead - 1)
     step = window - ahead - past
 
-    buffer: Tensor | None = None  # what the next window begins with: whole hops, then the rest
-    tail: Tensor | None = None  # the second half of the last frame that was finished
+    buffer: Tensor | None = None  # what the next window reads: whole hops, then the rest
+    last: Tensor | None = None  # the last frame that is finished, `(channels, 1, bins)`
     known = 0  # frames at the beginning of the buffer that are finished
     heard = given = 0  # samples
 
     def give(spectra: Tensor) -> Tensor:
-        """The samples that finished frames `(channels, time, bins)` complete."""
-        nonlocal tail, given
-        signal = spectrum.synthesise_inner(spectra)
-        if tail is not None:
-            signal[:, :hop] += tail
-            signal, tail = signal[:, :-hop], signal[:, -hop:]
-        else:  # the first hop is the silence in front
-            signal, tail = signal[:, hop:-hop], signal[:, -hop:]
+        """Returns the samples that finished frames `(channels, time, bins)` complete.
+
+        A sample is complete when both of its frames are finished. Those of the last frame are
+        given with the frame behind it.
+        """
+        nonlocal last, given
+        signal = spectrum.synthesise(spectra if last is None else torch.cat([last, spectra], 1))
+        last = spectra[:, -1:]
         given += signal.size(1)
         return signal
 
@@ -90,15 +96,15 @@ def enhance_blocks(
             buffer, known = buffer[:, step * hop :], past
     if buffer is None or not heard:
         return
-    # The end: silence behind it, until each sample is in two frames.
+    # The sound ends here. Silence is put behind it, so that each sample is in two frames.
     begun = -(-buffer.size(1) // hop) * hop
     buffer = torch.nn.functional.pad(buffer, (0, begun + hop - buffer.size(1)))
     if buffer.size(1) > (window + 1) * hop:
         spectra = _enhance_frames(model, spectrum, buffer[:, : (window + 1) * hop])
         yield give(spectra[:, known : window - ahead])
         buffer, known = buffer[:, step * hop :], past
-    last = give(_enhance_frames(model, spectrum, buffer)[:, known:])
-    yield last[:, : last.size(1) - (given - heard)]
+    end = give(_enhance_frames(model, spectrum, buffer)[:, known:])
+    yield end[:, : end.size(1) - (given - heard)]
 
 
 def enhance_file(
@@ -108,33 +114,39 @@ def enhance_file(
     target: Path,
     advance: Callable[[int], None] | None = None,
 ) -> None:
-    """Write the speech in a sound file to another one.
+    """Takes the noise out of a sound file and writes the result to another file.
 
-    The file written has as many samples and channels as the one read, at its rate, and in its
-    encoding where the format of the new one has it. It appears under its name when it is whole.
+    The new file has as many samples and channels as the source and the same sampling rate. It has
+    the same encoding if its format supports it. It appears under its name when it is complete.
 
     Args:
-        model: the model; put into evaluation.
-        context: as in `enhance`; a recipe's `evaluation.context`.
-        source: WAV or FLAC, of any length, at any rate.
-        target: WAV or FLAC, as its name says; another file than the source.
-        advance: called with the number of samples that are done, of `audio_info(source).samples`.
+        model: the model; it is put into evaluation mode.
+        context: the share of a window that only serves as past for the rest of it, in [0, 1); the
+            key `evaluation.context` of a recipe.
+        source: a WAV or FLAC file, of any length, at any sampling rate.
+        target: the WAV or FLAC file to write, another file than the source.
+        advance: called with the number of samples that have been read since the last call;
+            together they are `audio_info(source).samples`.
 
     Raises:
-        AudioError: the source cannot be read, to its end, or is the target; nothing is written
-            then.
+        AudioError: if the source cannot be read to its end, or if the target cannot be written or
+            is the source; then nothing is written.
     """
     soundfile, soxr = speech_package("soundfile"), speech_package("soxr")
     info = audio_info(source)
     if target.suffix.lower() not in SUFFIXES:
         raise AudioError(
-            f"{target} would be no sound file: expected a name that ends in {' or '.join(SUFFIXES)}"
+            f"the name of the new file is {target}, expected one that ends in "
+            f"{' or '.join(SUFFIXES)}"
         )
     if not target.parent.is_dir():
-        raise AudioError(f"{target.parent} does not exist; create it, or write somewhere else")
+        raise AudioError(
+            f"{target.parent} does not exist, expected a folder; create it, or write to another one"
+        )
     if target.exists() and target.samefile(source):
         raise AudioError(
-            f"{target} is the recording itself, which would be lost; write to another file"
+            f"{target} is the recording itself, expected another file: the recording would be "
+            f"lost; write to another file"
         )
     kind = target.suffix[1:].upper()
     encoding = soundfile.info(str(source)).subtype
@@ -146,7 +158,7 @@ def enhance_file(
     read = 0
 
     def blocks() -> Iterator[Array]:
-        """`(samples, channels)` of the file."""
+        """Yields blocks of the file, `(samples, channels)`."""
         nonlocal read
         with soundfile.SoundFile(str(source)) as file:
             for block in file.blocks(BLOCK_SECONDS * rate, dtype="float32", always_2d=True):
@@ -173,30 +185,29 @@ def enhance_file(
         for piece in enhance_blocks(model, tensors, context=context):
             yield piece.T.cpu().numpy()
 
-    partial = target.with_name(f".partial-{target.name}")
     written = 0
     try:
-        with soundfile.SoundFile(
-            str(partial), "w", rate, info.channels, subtype=encoding, format=kind
-        ) as file:
+        with (
+            written_whole(target) as partial,
+            soundfile.SoundFile(
+                str(partial), "w", rate, info.channels, subtype=encoding, format=kind
+            ) as file,
+        ):
             for piece in resampled(enhanced(), model_rate, rate):
-                piece = piece[: read - written]  # resampling there and back may add one
+                piece = piece[: read - written]  # resampling there and back may add a sample
                 file.write(piece)
                 written += len(piece)
             file.write(np.zeros((read - written, info.channels), np.float32))
-        partial.replace(target)
     except soundfile.SoundFileError as error:
         reason = str(error).strip().split("\n")[0]
         raise AudioError(
             f"{source} cannot be enhanced ({reason}); convert it to WAV or FLAC, or copy it again. "
             f"Nothing was written to {target}"
         ) from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _enhance_frames(model: SpeechEnhancer, spectrum: Spectrum, signal: Tensor) -> Tensor:
-    """Whole hops `(channels, samples)` to the spectra of speech `(channels, time, bins)`."""
-    spectra = spectrum.analyse_inner(signal)
+    """Returns the spectra of the speech `(channels, time, bins)` in whole hops of samples."""
+    spectra = spectrum.analyse_piece(signal)
     predicted = model(inputs=spectra.abs()).logits.to(spectra.real.dtype)
     return with_phase(magnitude(predicted, model.config.floor), spectra)

@@ -1,6 +1,6 @@
-"""Noise: what is added to clean speech, and how loud.
+"""Noise and reverberation, and how they are mixed with clean speech at a given level.
 
-Everything that is drawn comes from a NumPy generator that is passed in.
+All random numbers are drawn from NumPy generators that the caller passes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.signal import fftconvolve
 
 from headwise.tasks.sound.audio import Waveform
 
@@ -17,11 +18,11 @@ Color = Literal["white", "pink", "brown"]
 Floats = NDArray[np.floating]
 
 COLORS: dict[Color, float] = {"white": 0.0, "pink": 1.0, "brown": 2.0}
-SILENCE = 1e-5  # below this root mean square (-100 dB of full scale) there is nothing to hear
+SILENCE = 1e-5  # a waveform with a smaller root mean square (-100 dB of full scale) is silent
 
 
 def rms(wave: Floats) -> float:
-    """Root mean square; 0 of no samples.
+    """Returns the root mean square of a waveform; 0 if it has no samples.
 
     >>> rms(np.array([3.0, -3.0]))
     3.0
@@ -30,13 +31,15 @@ def rms(wave: Floats) -> float:
 
 
 def colored_noise(draw: np.random.Generator, samples: int, color: Color) -> Waveform:
-    """Gaussian noise whose power falls with frequency as 1/f^a, of root mean square 1.
+    """Generates Gaussian noise whose power falls with frequency f as 1/f^a.
+
+    Its root mean square is 1. Its power is constant at frequencies that have fewer than 20 periods
+    in the whole length, because otherwise most of the power would be inaudible.
 
     Args:
-        draw: where it comes from.
-        samples: how many.
-        color: `white` (a = 0), `pink` (1) or `brown` (2). Below 20 waves of the whole length it
-            falls no further than there, or most of the power would lie where nobody hears it.
+        draw: generator of the random numbers.
+        samples: number of samples.
+        color: `white` (a = 0), `pink` (a = 1) or `brown` (a = 2).
     """
     spectrum = np.fft.rfft(draw.standard_normal(samples))
     frequencies = np.maximum(np.arange(len(spectrum)), min(20, len(spectrum) - 1))
@@ -45,10 +48,10 @@ def colored_noise(draw: np.random.Generator, samples: int, color: Color) -> Wave
 
 
 def babble(voices: Sequence[Waveform]) -> Waveform:
-    """Several voices at once, each as loud as the others; silent ones are not heard.
+    """Mixes several voices at equal levels; silent voices are left out.
 
     Args:
-        voices: of one length.
+        voices: waveforms of one length.
     """
     loudness = [rms(voice) for voice in voices]
     heard = [
@@ -58,18 +61,20 @@ def babble(voices: Sequence[Waveform]) -> Waveform:
 
 
 def loop(wave: Waveform, samples: int, start: int = 0) -> Waveform:
-    """`samples` of a waveform from `start` on, which goes on at its beginning when it ends."""
+    """Returns `samples` samples of a waveform that is repeated, from sample `start` on."""
     return np.take(wave, np.arange(start, start + samples), mode="wrap")
 
 
 def mix(clean: Waveform, noise: Waveform, snr: float) -> Waveform:
-    """Noise added to clean speech at a signal-to-noise ratio, of power, over the whole length.
+    """Adds noise to clean speech at a given signal-to-noise ratio.
 
-    Where one of them is silent there is no such ratio: then they are added as they are.
+    The ratio is that of the powers over the whole length. If one of the two is silent, the ratio
+    does not exist, and they are added unchanged.
 
     Args:
-        clean, noise: of one length.
-        snr: in decibels.
+        clean: the speech.
+        noise: the noise, as long as the speech.
+        snr: signal-to-noise ratio in decibels.
 
     >>> clean, noise = np.ones(4, np.float32), np.full(4, 5, np.float32)
     >>> mix(clean, noise, snr=20.0)
@@ -83,11 +88,15 @@ def mix(clean: Waveform, noise: Waveform, snr: float) -> Waveform:
 
 
 def at_level(noisy: Waveform, clean: Waveform, level: float) -> tuple[Waveform, Waveform]:
-    """Both by one factor, such that the noisy one has this level and neither is clipped.
+    """Scales noisy and clean speech by one factor, so that the noisy speech has a given level.
+
+    The factor is smaller where one of the two would otherwise exceed 0.99 and be clipped. Silence
+    is returned unchanged.
 
     Args:
-        noisy, clean: of one length.
-        level: root mean square of `noisy` in decibels of full scale.
+        noisy: the noisy speech.
+        clean: the clean speech, as long as the noisy speech.
+        level: root mean square of the noisy speech, in decibels of full scale.
     """
     loudness = rms(noisy)
     if loudness <= SILENCE:
@@ -100,10 +109,15 @@ def at_level(noisy: Waveform, clean: Waveform, level: float) -> tuple[Waveform, 
 
 
 def room(draw: np.random.Generator, rate: int, decay: float) -> Waveform:
-    """The impulse response of a room without walls that anybody has measured: noise that fades.
+    """Generates the impulse response of a room: a direct sound and white noise that decays.
 
-    The direct sound comes first, with factor 1; behind it white noise falls by 60 dB within
-    `decay` seconds (Schroeder's reverberation time), all of it with half the direct sound's power.
+    The direct sound has the factor 1. The noise behind it decays by 60 dB within `decay` seconds,
+    the reverberation time, and has half the power of the direct sound.
+
+    Args:
+        draw: generator of the random numbers.
+        rate: sampling rate in samples per second.
+        decay: reverberation time in seconds.
     """
     samples = max(2, int(decay * rate))
     tail = draw.standard_normal(samples) * 10 ** (-3 * np.arange(samples) / samples)
@@ -114,7 +128,12 @@ def room(draw: np.random.Generator, rate: int, decay: float) -> Waveform:
 
 
 def reverberate(wave: Waveform, response: Waveform) -> Waveform:
-    """A waveform as it sounds in a room, cut to its own length."""
-    samples = len(wave) + len(response) - 1
-    spectrum = np.fft.rfft(wave, samples) * np.fft.rfft(response, samples)
-    return np.fft.irfft(spectrum, samples)[: len(wave)].astype(np.float32)
+    """Returns a waveform as it is heard in a room, cut to its own length.
+
+    Args:
+        wave: the waveform.
+        response: the impulse response of the room; see `room`.
+    """
+    # In float64, where the rounding of the transform cannot be heard.
+    heard = fftconvolve(wave.astype(np.float64), response.astype(np.float64))
+    return heard[: len(wave)].astype(np.float32)

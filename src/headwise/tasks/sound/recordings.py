@@ -1,39 +1,27 @@
-"""Collections of recordings: read from folders, told apart by speaker, divided into parts."""
+"""Recordings, read from their files when they are needed or kept in memory."""
 
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
-from typing import TypeVar
 
-from headwise.tasks.sound.audio import (
-    AudioError,
-    AudioInfo,
-    Waveform,
-    audio_info,
-    find_audio,
-    read_audio,
-)
+from headwise.tasks.sound.audio import AudioError, Waveform
 
-Key = TypeVar("Key", bound=Hashable)
-
-# Samples of a collection that is small enough to be kept in memory, as half a gigabyte.
+# A collection with at most this many samples is kept in memory, where it takes half a gigabyte.
 HELD = 2**27
 
 
 @dataclass(frozen=True)
 class Recording:
-    """One recording, mono, at the rate of its collection.
+    """One recording, mono, at the sampling rate of its collection.
 
     Attributes:
-        name: that of its file.
-        speaker: who speaks; noise has one too, its folder.
-        samples: how many there are.
-        read: a part of it: `read(start, samples)`; without arguments all of it.
+        name: the name of its file.
+        speaker: who speaks; the speaker of noise is the folder of its file.
+        samples: how many samples it has.
+        read: reads a part of it, `read(start, samples)`; without arguments it reads all of it.
     """
 
     name: str
@@ -44,7 +32,7 @@ class Recording:
 
 @dataclass
 class Skipped:
-    """Files that could not be used, and why."""
+    """The reasons why files were left out."""
 
     reasons: list[str] = field(default_factory=list)
 
@@ -57,45 +45,18 @@ class Skipped:
         return f"{len(self.reasons):,} ({shown}{f'; and {more:,} more' if more > 0 else ''})"
 
 
-def read_folder(
-    folder: Path, rate: int, skipped: Skipped, speaker_pattern: str | None = None
-) -> list[Recording]:
-    """The WAV and FLAC files of a folder and its subfolders, by their names.
-
-    Args:
-        folder: where they are.
-        rate: samples per second wanted.
-        skipped: takes note of what cannot be read.
-        speaker_pattern: a regular expression whose first group is the speaker in a file's path
-            below `folder`; without it, the folder that the file is in.
-
-    Raises:
-        AudioError: there is no such folder, none of its files can be read, or the pattern does
-            not match one of them.
-    """
-    folder = folder.expanduser()
-    recordings = []
-    for path in find_audio(folder):
-        name = path.relative_to(folder).as_posix()
-        try:
-            info = audio_info(path)
-        except AudioError as error:
-            skipped.add(error)
-            continue
-        recordings.append(_of_file(path, name, info, rate, _speaker(name, speaker_pattern)))
-    recordings = hold(recordings, skipped)
-    if not recordings:
-        raise AudioError(f"{folder} has no file that can be used: {skipped}")
-    return recordings
-
-
 def of_wave(name: str, speaker: str, wave: Waveform) -> Recording:
-    """A recording that is in memory."""
+    """Returns a recording of a waveform that is in memory."""
     return Recording(name, speaker, len(wave), partial(_piece, wave))
 
 
 def hold(recordings: Sequence[Recording], skipped: Skipped) -> list[Recording]:
-    """Keep a small collection in memory, which also finds what cannot be read to its end."""
+    """Reads a small collection into memory; returns a large one unchanged.
+
+    Args:
+        recordings: the collection; it is small if it has at most `HELD` samples.
+        skipped: receives the reasons why recordings cannot be read; they are left out.
+    """
     if sum(recording.samples for recording in recordings) > HELD:
         return list(recordings)
     held = []
@@ -109,44 +70,14 @@ def hold(recordings: Sequence[Recording], skipped: Skipped) -> list[Recording]:
     return held
 
 
-def divide(
-    keys: Iterable[Key], validation_fraction: float, test_fraction: float, what: str
-) -> dict[str, list[Key]]:
-    """Keys, such as names of files, in three parts, none of them empty.
-
-    They are sorted by a hash; the first are the test part, the next the validation part. Which
-    part a key is in does not depend on the order in which they come, and on no seed.
-
-    Args:
-        keys: what to divide; repeated ones count once.
-        validation_fraction, test_fraction: the shares, rounded up; 0 for none of that part.
-        what: they are, for the error.
-
-    Raises:
-        AudioError: too few.
-
-    >>> divide("abcdef", 0.2, 0.2, "letters")
-    {'train': ['e', 'a'], 'validation': ['c', 'b'], 'test': ['d', 'f']}
-    """
-    ordered = sorted(set(keys), key=lambda key: hashlib.sha256(str(key).encode()).digest())
-    num_test = -int(-len(ordered) * test_fraction // 1)
-    num_held_out = num_test - int(-len(ordered) * validation_fraction // 1)
-    if num_held_out >= len(ordered):
-        raise AudioError(
-            f"there are {len(ordered)} {what}, too few for training, validation and test; give "
-            f"more, or smaller fractions, or folders of their own for validation and test"
-        )
-    return {
-        "train": ordered[num_held_out:],
-        "validation": ordered[num_test:num_held_out],
-        "test": ordered[:num_test],
-    }
-
-
 def chains(recordings: Sequence[Recording], samples: int) -> list[tuple[int, ...]]:
-    """Indices of recordings of one speaker that make up at least so many samples together.
+    """Joins short recordings of one speaker until they have at least `samples` samples.
 
-    The last chain of a speaker may be shorter. Recordings that are long enough stand by themselves.
+    A recording that is long enough by itself is not joined. The last chain of a speaker may be
+    shorter than `samples`.
+
+    Returns:
+        For each chain the indices of its recordings.
 
     >>> short = [Recording(name, "me", 4, list) for name in "abcde"]
     >>> sorted(len(chain) for chain in chains(short, samples=8))
@@ -154,7 +85,7 @@ def chains(recordings: Sequence[Recording], samples: int) -> list[tuple[int, ...
     """
     found: list[tuple[int, ...]] = []
     for indices in by_speaker(recordings).values():
-        # What files are named after, such as the words in them, should not be side by side.
+        # In the order of their names, recordings of the same word would often stand together.
         mixed = sorted(indices, key=lambda i: hashlib.sha256(recordings[i].name.encode()).digest())
         chain: tuple[int, ...] = ()
         for index in mixed:
@@ -171,27 +102,11 @@ def chains(recordings: Sequence[Recording], samples: int) -> list[tuple[int, ...
 
 
 def by_speaker(recordings: Sequence[Recording]) -> dict[str, list[int]]:
-    """Indices of the recordings of each speaker."""
+    """Returns the indices of the recordings of each speaker."""
     found: dict[str, list[int]] = {}
     for index, recording in enumerate(recordings):
         found.setdefault(recording.speaker, []).append(index)
     return found
-
-
-def _of_file(path: Path, name: str, info: AudioInfo, rate: int, speaker: str) -> Recording:
-    return Recording(name, speaker, info.samples_at(rate), partial(read_audio, path, rate))
-
-
-def _speaker(name: str, pattern: str | None) -> str:
-    if pattern is None:
-        return name.rpartition("/")[0]
-    match = re.search(pattern, name)
-    if match is None:
-        raise AudioError(
-            f"{name}: speaker_pattern {pattern!r} finds no speaker in this name; its first group "
-            f"has to match in the path of each file"
-        )
-    return match.group(1)
 
 
 def _piece(wave: Waveform, start: int = 0, samples: int | None = None) -> Waveform:

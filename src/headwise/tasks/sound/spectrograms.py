@@ -1,4 +1,4 @@
-"""Pictures of sound: spectrograms, and below them what a model's heads did at each frame."""
+"""Pictures of spectrograms, with maps of what the heads of a model did at each frame."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 from matplotlib.figure import Figure
 from torch import Tensor
 
-_RANGE = 70  # decibels from the loudest to what is drawn as silence
-_FRAME = 0.016  # seconds
+_RANGE = 70  # decibels between the loudest point and the darkest colour
+_FRAME = 0.016  # seconds from one frame to the next
 
 
 def draw_spectrograms(
     sounds: Sequence[tuple[str, Tensor]], maps: Sequence[tuple[str, Tensor]], rate: int
 ) -> bytes:
-    """Spectrograms below each other, then a map per layer, all over one axis of time, as a PNG.
+    """Draws spectrograms below each other and maps below them, over one time axis, as a PNG.
 
     Args:
-        sounds: label and magnitudes `(time, bins)`; all are drawn in one scale.
-        maps: label and weights `(time, experts)`.
-        rate: samples per second of the sound.
+        sounds: a label and magnitudes `(time, bins)` for each sound; all have one colour scale.
+        maps: a label and weights `(time, experts)` for each layer.
+        rate: sampling rate of the sounds in samples per second.
 
     >>> import torch
     >>> sounds, maps = [("noisy", torch.rand(9, 129))], [("layer 2", torch.rand(9, 2))]

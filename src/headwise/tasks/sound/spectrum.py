@@ -1,33 +1,33 @@
-"""The short-time Fourier transform and the way back.
+"""The short-time Fourier transform and its inverse.
 
 Frame t of a signal x is the discrete Fourier transform of the samples around t · hop,
 
     X[t, f] = Σₙ w[n] x[(t − 1) · hop + n] exp(−2πi f n / 2hop),    n = 0 … 2hop − 1,
 
-with windows of 32 ms every 16 ms, the times of the TIM paper: at 16 kHz that is 512 points. The
-window w is the square root of Hann's, before the transform and after its inverse; two
-neighbouring windows squared add up to one, so that what was not changed comes back as it was. In
-front of the signal and behind it there is silence.
+with windows of 32 ms every 16 ms, the times of Lamb et al. 2021: at 16 kHz a window has 512 points.
+The window w is the square root of Hann's. It is applied before the transform and after its
+inverse. The squares of two neighbouring windows add up to one, so that a signal whose spectrum is
+not changed comes back unchanged. Before and behind the signal there is silence.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Frames of 32 ms, 16 ms apart, at one sampling rate.
+    """The transform at one sampling rate: frames of 32 ms, 16 ms apart.
 
     Args:
-        rate: samples per second; 16 ms have to be whole samples.
+        rate: sampling rate in samples per second; 16 ms must be a whole number of samples.
 
     Raises:
-        ValueError: they are not.
+        ValueError: if 16 ms are not a whole number of samples.
 
     Example:
         >>> spectrum = Spectrum(16_000)
@@ -35,7 +35,7 @@ class Spectrum:
         >>> frames = spectrum.analyse(signal)
         >>> frames.shape  # (time, bins)
         torch.Size([5, 257])
-        >>> torch.allclose(spectrum.synthesise(frames, 1000), signal, atol=1e-6)
+        >>> torch.allclose(spectrum.synthesise(frames)[:1000], signal, atol=1e-6)
         True
     """
 
@@ -44,22 +44,22 @@ class Spectrum:
     def __post_init__(self) -> None:
         if self.rate < 125 or self.rate % 125:
             raise ValueError(
-                f"rate is {self.rate}, of which 16 ms are not a whole number of samples: expected "
-                f"a multiple of 125, such as 8000, 16000 or 48000"
+                f"rate is {self.rate}, expected a multiple of 125, such as 8000, 16000 or 48000: "
+                f"16 ms must be a whole number of samples"
             )
 
     @property
     def hop(self) -> int:
-        """Samples from one frame to the next."""
+        """The number of samples from one frame to the next."""
         return self.rate * 16 // 1000
 
     @property
     def bins(self) -> int:
-        """Frequencies of a frame."""
+        """The number of frequencies of a frame."""
         return self.hop + 1
 
     def num_frames(self, samples: int) -> int:
-        """How many frames it takes until each sample is in two of them.
+        """Returns how many frames a signal has; each of its samples is in two of them.
 
         >>> [Spectrum(8_000).num_frames(samples) for samples in (1, 128, 129)]
         [2, 2, 3]
@@ -67,39 +67,51 @@ class Spectrum:
         return -(-samples // self.hop) + 1
 
     def num_samples(self, seconds: float) -> int:
-        """So many seconds in whole hops, at least one."""
+        """Returns the number of samples of `seconds`, rounded to whole hops, at least one hop."""
         return max(1, round(seconds * self.rate / self.hop)) * self.hop
 
     def analyse(self, signal: Tensor) -> Tensor:
-        """Waveforms `(..., samples)` to complex spectra `(..., time, bins)`."""
-        behind = (self.num_frames(signal.size(-1)) * self.hop) - signal.size(-1)
-        return self.analyse_inner(torch.nn.functional.pad(signal, (self.hop, behind)))
+        """Transforms waveforms `(..., samples)` to complex spectra `(..., time, bins)`."""
+        behind = self.num_frames(signal.size(-1)) * self.hop - signal.size(-1)
+        return self.analyse_piece(pad(signal, (self.hop, behind)))
 
-    def synthesise(self, spectra: Tensor, samples: int) -> Tensor:
-        """Complex spectra `(..., time, bins)` to waveforms `(..., samples)`."""
-        return self.synthesise_inner(spectra)[..., self.hop : self.hop + samples]
+    def analyse_piece(self, signal: Tensor) -> Tensor:
+        """Transforms a piece of a signal, without silence around it.
 
-    def analyse_inner(self, signal: Tensor) -> Tensor:
-        """Likewise for a piece of a signal, of whole hops: one frame fewer than hops."""
-        frames = signal.unfold(-1, 2 * self.hop, self.hop)  # (..., time, 2 · hop)
-        return torch.fft.rfft(frames * self._window(signal))
+        Shape:
+            signal `(..., hops · hop)`; output `(..., hops - 1, bins)`.
+        """
+        flat = signal.reshape(-1, signal.size(-1))  # torch.stft takes at most one batch dimension
+        spectra = torch.stft(
+            flat,
+            2 * self.hop,
+            self.hop,
+            window=self._window(flat),
+            center=False,
+            return_complex=True,
+        )  # (batch, bins, time)
+        return spectra.mT.reshape(*signal.shape[:-1], -1, self.bins)
 
-    def synthesise_inner(self, spectra: Tensor) -> Tensor:
-        """Likewise: one hop more than frames, of which the first and last lack a neighbour."""
-        frames = torch.fft.irfft(spectra, 2 * self.hop)
-        frames = frames * self._window(frames)
-        first, second = frames.split(self.hop, dim=-1)  # (..., time, hop)
-        pad = torch.nn.functional.pad
-        return (pad(first, (0, 0, 0, 1)) + pad(second, (0, 0, 1, 0))).flatten(-2)
+    def synthesise(self, spectra: Tensor) -> Tensor:
+        """Transforms complex spectra back to the waveforms between the first and the last frame.
+
+        These are the samples that are in two frames: all of a signal that was analysed, and the
+        silence behind it, up to a whole hop.
+
+        Shape:
+            spectra `(..., time, bins)`, at least two frames; output `(..., (time - 1) · hop)`.
+        """
+        flat = spectra.reshape(-1, *spectra.shape[-2:]).mT  # (batch, bins, time)
+        signal = torch.istft(flat, 2 * self.hop, self.hop, window=self._window(spectra.real))
+        return signal.reshape(*spectra.shape[:-2], -1)
 
     def _window(self, like: Tensor) -> Tensor:
-        # The root of a sine squared: Hann's window, periodic.
-        n = torch.arange(2 * self.hop, device=like.device, dtype=torch.float64)
-        return torch.sin(math.pi / (2 * self.hop) * n).to(like.dtype)
+        window = torch.hann_window(2 * self.hop, dtype=torch.float64, device=like.device).sqrt()
+        return window.to(like.dtype)
 
 
 def log_magnitude(magnitude: Tensor, floor: float) -> Tensor:
-    """log(magnitude + floor): finite in silence, where the floor is all there is.
+    """Returns log(magnitude + floor), which is finite in silence.
 
     >>> log_magnitude(torch.tensor([0.0, 1.0]), floor=1.0)
     tensor([0.0000, 0.6931])
@@ -108,12 +120,12 @@ def log_magnitude(magnitude: Tensor, floor: float) -> Tensor:
 
 
 def magnitude(log: Tensor, floor: float) -> Tensor:
-    """The way back; never negative."""
+    """Returns the magnitudes of `log_magnitude`; they are never negative."""
     return (torch.exp(log) - floor).clamp(min=0.0)
 
 
 def with_phase(magnitude: Tensor, spectra: Tensor) -> Tensor:
-    """Complex spectra of these magnitudes, with the phase of `spectra`.
+    """Returns complex spectra with the given magnitudes and the phases of `spectra`.
 
     >>> with_phase(torch.tensor([2.0, 3.0]), torch.tensor([3 + 4j, 0]))
     tensor([1.2000+1.6000j, 3.0000+0.0000j])

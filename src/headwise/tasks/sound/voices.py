@@ -1,8 +1,8 @@
-"""Voices that nobody has: signals with what makes speech different from noise, generated.
+"""Generated voices: signals that share with speech what tells it from noise.
 
 They have a pitch that moves, harmonics shaped by formants that glide from vowel to vowel, bursts
-of hissing, and pauses, and so give a task without any recording something to learn. They are no
-speech: figures from them say that the programme works, and nothing about speech.
+of hissing, and pauses. So a model can learn the task without any recording. They are no speech:
+scores on them show that the program works, and say nothing about speech.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import numpy as np
 from headwise.tasks.sound.audio import Waveform
 from headwise.tasks.sound.mixing import Floats, rms
 
-# First three formants of five vowels in Hz, as between the published ones of men and women.
+# First three formants of five vowels in Hz, between those published for men and for women.
 VOWELS = np.array(
     [[750, 1250, 2600], [500, 1900, 2600], [300, 2400, 3000], [480, 900, 2550], [330, 800, 2400]],
     dtype=np.float64,
 )
-BANDWIDTHS = np.array([90.0, 120.0, 180.0])  # of the formants, in Hz
+BANDWIDTHS = np.array([90.0, 120.0, 180.0])  # bandwidths of the formants in Hz
 
 
 def speak(speaker: int, utterance: int, seconds: float, rate: int) -> Waveform:
-    """An utterance of a speaker; the same for the same arguments.
+    """Generates an utterance of a speaker; equal arguments give equal utterances.
 
     Args:
-        speaker: decides pitch and length of the vocal tract.
-        utterance: decides what is "said".
-        seconds: how long it is.
-        rate: samples per second.
+        speaker: number of the speaker, which decides on pitch and length of the vocal tract.
+        utterance: number of the utterance, which decides on vowels, hissing and pauses.
+        seconds: length of the utterance.
+        rate: sampling rate in samples per second.
 
     >>> speak(0, 0, seconds=0.5, rate=8_000).shape
     (4000,)
@@ -56,7 +56,7 @@ def speak(speaker: int, utterance: int, seconds: float, rate: int) -> Waveform:
 def _vowels(
     draw: np.random.Generator, samples: int, rate: int, base_pitch: float, tract: float
 ) -> Floats:
-    """Harmonics under formants that go from one vowel to another."""
+    """Generates harmonics under formants that glide from one vowel to another."""
     along = np.linspace(0.0, 1.0, samples)
     pitch = base_pitch * np.exp(
         draw.normal(0.0, 0.12) + draw.normal(0.0, 0.2) * along + draw.normal(0.0, 0.1) * along**2
@@ -64,13 +64,13 @@ def _vowels(
     phase = 2 * np.pi * np.cumsum(pitch) / rate
     harmonics = np.arange(1, int(0.45 * rate / pitch.max()) + 1)
     here, there = VOWELS[draw.integers(len(VOWELS), size=2)] * tract
-    # The envelope changes slowly: it is worked out at a few points only.
+    # The envelope changes slowly: it is computed at a few points and interpolated.
     points = np.linspace(0.0, 1.0, 8)
     formants = here + points[:, None] * (there - here)  # (points, formants)
     frequencies = np.interp(points, along, pitch)[:, None] * harmonics  # (points, harmonics)
     distance = (frequencies[:, :, None] - formants[:, None]) / BANDWIDTHS
     envelope = (np.array([1.0, 0.5, 0.25]) / (1 + distance**2)).sum(-1) + 0.01
-    envelope /= harmonics**0.5  # the voice itself falls with frequency
+    envelope /= harmonics**0.5  # the power of a voice falls with frequency
     wave = np.zeros(samples)
     for index, harmonic in enumerate(harmonics):
         wave += np.interp(along, points, envelope[:, index]) * np.sin(harmonic * phase)
@@ -78,7 +78,7 @@ def _vowels(
 
 
 def _hiss(draw: np.random.Generator, samples: int, rate: int) -> Floats:
-    """Noise of high frequencies, as in an s."""
+    """Generates noise of high frequencies, as in the sound s."""
     spectrum = np.fft.rfft(draw.standard_normal(samples))
     frequencies = np.fft.rfftfreq(samples, 1 / rate)
     cutoff = draw.uniform(0.2, 0.35) * rate

@@ -1,4 +1,4 @@
-"""Noisy speech and the clean speech in it, as a data set: mixed when asked for, or recorded so."""
+"""Data sets of noisy utterances and the clean speech in them, and how items become a batch."""
 
 from __future__ import annotations
 
@@ -31,27 +31,38 @@ from headwise.tasks.sound.mixing import (
 from headwise.tasks.sound.recordings import Recording, by_speaker, chains
 from headwise.tasks.sound.spectrum import Spectrum, log_magnitude
 
-PIECE_SECONDS = 30  # what is longer is scored in pieces; PESQ is made for 8 to 30 s
-ATTEMPTS = 100  # that many items in a row that cannot be read are no accident
+PIECE_SECONDS = 30  # longer recordings are scored in pieces; PESQ is made for 8 to 30 s
+ATTEMPTS = 100  # items in a row that may be unreadable before the data set gives up
 
 
 class Frames(TypedDict):
-    """An utterance as the model reads it, both `(time, bins)`."""
+    """An item: the spectrogram of an utterance with and without noise, both `(time, bins)`."""
 
-    inputs: Tensor  # magnitudes of the noisy sound
-    labels: Tensor  # log magnitudes of the clean one
+    inputs: Tensor  # magnitudes of the noisy speech
+    labels: Tensor  # log magnitudes of the clean speech
 
 
 class Piece(NamedTuple):
-    """What is scored as one utterance: a recording, or several joined, or a part of a long one."""
+    """The unit that is scored: one recording, several that are joined, or a part of a long one.
 
-    recordings: tuple[int, ...]  # their indices
-    start: int  # first sample
+    Attributes:
+        recordings: indices of the recordings.
+        start: the first sample.
+        samples: the number of samples.
+    """
+
+    recordings: tuple[int, ...]
+    start: int
     samples: int
 
     @classmethod
     def cut(cls, recordings: tuple[int, ...], samples: int, limit: int) -> list[Self]:
-        """All of the samples, in as few pieces of equal length as the limit allows.
+        """Cuts recordings into as few pieces of equal length as possible.
+
+        Args:
+            recordings: indices of the recordings.
+            samples: how many samples they have together.
+            limit: how many samples a piece may have.
 
         >>> Piece.cut((7,), samples=50, limit=20)[-1]
         Piece(recordings=(7,), start=33, samples=17)
@@ -62,22 +73,23 @@ class Piece(NamedTuple):
 
 
 class Utterances(Dataset[Frames], ABC):
-    """Utterances of one part.
+    """The utterances of one part.
 
-    An item is what the model learns from, or what the validation loss is of: `samples` at most. A
-    piece is what is scored: all of a recording, cut where it is longer than `limit`. Out of
-    training there is an item for each piece, its beginning.
+    They are seen in two ways. The model is trained on items, and the validation loss is computed
+    on items: excerpts of at most `samples` samples. Scores are computed on pieces: whole
+    recordings, or parts of them where a recording is longer than `limit`. Outside training there
+    is one item for each piece, its beginning.
 
     Args:
-        part: which of the three it is.
-        spectrum: what frames are.
-        floor: added to magnitudes before the logarithm.
-        samples: length of an item; what is longer is cut.
+        part: which of the three parts it is.
+        spectrum: the transform that makes frames of waveforms.
+        floor: a number that is added to magnitudes before their logarithm is taken.
+        samples: how many samples an item has at most.
 
     Attributes:
-        lengths: of each item, in frames.
-        pieces: what is scored; nothing of it twice.
-        limit: samples of a piece at most.
+        lengths: the length of each item in frames.
+        pieces: the pieces; no sample is in two of them.
+        limit: how many samples a piece has at most.
     """
 
     lengths: list[int]
@@ -97,18 +109,18 @@ class Utterances(Dataset[Frames], ABC):
         return len(self.lengths)
 
     def set_epoch(self, epoch: int) -> None:
-        """Which epoch's draws come next; nothing but training has any."""
+        """Selects the random draws of an epoch; parts other than training are the same in each."""
         self.epoch = epoch if self.training else 0
 
     def __getitem__(self, index: int) -> Frames:
         if not -len(self) <= index < len(self):
-            raise IndexError(f"index {index} is out of range for {len(self)} utterances")
+            raise IndexError(f"index is {index}, expected {-len(self)} to {len(self) - 1}")
         pair = np.stack(self._readable(index % len(self)))
         noisy, clean = self.spectrum.analyse(torch.from_numpy(pair)).abs()  # (time, bins) each
         return {"inputs": noisy, "labels": log_magnitude(clean, self.floor)}
 
     def _readable(self, index: int) -> tuple[Waveform, Waveform]:
-        """The excerpt of an item, or of the next one whose recordings can be read."""
+        """Returns the excerpt of an item, or of the next item whose recordings can be read."""
         for attempt in range(min(ATTEMPTS, len(self))):
             try:
                 return self.excerpt((index + attempt) % len(self))
@@ -116,28 +128,32 @@ class Utterances(Dataset[Frames], ABC):
                 reason = str(error)
                 if reason not in self._warned:
                     self._warned.add(reason)
-                    warnings.warn(f"another item is taken in place of one: {reason}", stacklevel=3)
-        raise AudioError(f"of {attempt + 1} items in a row none could be read; the last: {reason}")
+                    warnings.warn(f"an item is replaced by the next one: {reason}", stacklevel=3)
+        raise AudioError(f"{attempt + 1} items in a row cannot be read; the last: {reason}")
 
     def excerpt(self, index: int) -> tuple[Waveform, Waveform]:
-        """Noisy and clean waveforms of an item.
+        """Returns the noisy and the clean waveform of an item.
 
         Raises:
-            AudioError: a file that was sound at the start is not, or not to its end.
+            AudioError: if a file can no longer be read, or not to its end.
         """
         noisy, clean = self.whole(index)
         return noisy[: self.samples], clean[: self.samples]
 
     @abstractmethod
     def whole(self, index: int) -> tuple[Waveform, Waveform]:
-        """Noisy and clean waveforms of a piece, to be scored; errors as of `excerpt`."""
+        """Returns the noisy and the clean waveform of a piece.
+
+        Raises:
+            AudioError: if a file can no longer be read, or not to its end.
+        """
 
     @abstractmethod
     def name(self, index: int) -> str:
-        """What to call a piece."""
+        """Returns the name of a piece."""
 
     def _cut(self, totals: Mapping[tuple[int, ...], int]) -> list[Piece]:
-        """The pieces of recordings that are joined, which have so many samples."""
+        """Returns the pieces of recordings that are joined, given the samples of each group."""
         return [
             piece
             for joined, total in totals.items()
@@ -145,21 +161,21 @@ class Utterances(Dataset[Frames], ABC):
         ]
 
     def _from(self, index: int) -> str:
-        """Where in a long recording a piece begins."""
+        """Returns where a piece begins in a long recording, as the end of its name."""
         seconds = self.pieces[index].start // self.spectrum.rate
         return f", from {seconds // 60}:{seconds % 60:02}" if seconds else ""
 
     @abstractmethod
     def digest(self) -> str:
-        """A hash of what the utterances are made of."""
+        """Returns a hash of the recordings that the utterances are made of."""
 
 
 def collate(items: Sequence[Frames]) -> dict[str, Tensor]:
-    """Join items into a batch, padded behind the shorter ones.
+    """Joins items into a batch; shorter items are padded at their end.
 
     Returns:
-        `inputs` and `labels` `(batch, time, bins)`, 0 and -100 at padding, and `attention_mask`
-        `(batch, time)`, 1 at frames.
+        `inputs` and `labels`, `(batch, time, bins)`, which are 0 and -100 at padding, and
+        `attention_mask`, `(batch, time)`, which is 1 at frames and 0 at padding.
     """
     lengths = torch.tensor([len(item["inputs"]) for item in items])
     pad = torch.nn.utils.rnn.pad_sequence
@@ -171,14 +187,14 @@ def collate(items: Sequence[Frames]) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Mixing:
-    """What is done to clean speech; ranges are drawn from evenly.
+    """How noise is mixed into clean speech. Numbers are drawn uniformly from the ranges.
 
     Attributes:
-        noise: kinds of noise, drawn from evenly.
-        snr: signal-to-noise ratio, in decibels.
-        level: root mean square of the mixture, in decibels of full scale.
-        reverberation: share of the utterances that are spoken in a room.
-        seed: of all that is drawn.
+        noise: kinds of noise, all equally likely.
+        snr: range of the signal-to-noise ratio, in decibels.
+        level: range of the root mean square of the mixture, in decibels of full scale.
+        reverberation: probability with which an utterance is heard in a room.
+        seed: seed of all random draws.
     """
 
     noise: Sequence[str]
@@ -189,18 +205,18 @@ class Mixing:
 
 
 class MixedUtterances(Utterances):
-    """Clean recordings with noise mixed in when an item is asked for.
+    """Clean recordings into which noise is mixed when an item is read.
 
-    Recordings of one speaker that are shorter than an item are joined. In training an item is drawn
-    anew in each epoch: which recordings, which piece of them, the noise and how loud it is are a
-    function of seed, epoch and index alone. Other parts are fixed, each with noise of its own.
+    Recordings of one speaker that are shorter than an item are joined. In training, an item is
+    drawn anew in each epoch: the recordings, the excerpt, the noise and the levels depend on seed,
+    epoch and index alone. The other parts are the same in each epoch, with noise of their own.
 
     Args:
-        clean: speech.
-        noise: recordings for the kind `recordings`; may be empty without it.
-        voices: speech for the kind `babble`, of which that of other speakers is taken.
-        mixing: how to mix.
-        part, spectrum, floor, samples: as for `Utterances`.
+        clean: recordings of clean speech.
+        noise: recordings of noise for the kind `recordings`; empty if it is not used.
+        voices: recordings of speech for the kind `babble`, which takes other speakers from them.
+        mixing: how noise is mixed in.
+        part, spectrum, floor, samples: see `Utterances`.
     """
 
     def __init__(
@@ -225,7 +241,7 @@ class MixedUtterances(Utterances):
             {chain: sum(self.clean[i].samples for i in chain) for chain in joined}
         )
         if self.training:
-            # An epoch is as much sound as there is: a long recording gives several items.
+            # An epoch has as much sound as the recordings: a long recording makes several items.
             self._firsts = [
                 first
                 for first, *_ in joined
@@ -267,7 +283,7 @@ class MixedUtterances(Utterances):
         return _digest(self.clean, self.noise, self.voices)
 
     def _draw(self, index: int) -> np.random.Generator:
-        number = PARTS.index(self.part)  # or parts would have the same noise
+        number = PARTS.index(self.part)  # so that parts do not have equal noise
         return np.random.default_rng((self.mixing.seed, number, self.epoch, index))
 
     def _mix(
@@ -296,12 +312,13 @@ class MixedUtterances(Utterances):
 
 
 class PairedUtterances(Utterances):
-    """Recordings of noisy speech beside those of the clean speech in them.
+    """Recordings of noisy speech, each with a recording of the clean speech in it.
 
     Args:
-        clean, noisy: of which number n belong together.
-        seed: of the excerpts, which in training are others in each epoch.
-        part, spectrum, floor, samples: as for `Utterances`.
+        clean: recordings of clean speech.
+        noisy: recordings of noisy speech, in the same order.
+        seed: seed of the excerpts, which are drawn anew in each epoch of training.
+        part, spectrum, floor, samples: see `Utterances`.
     """
 
     def __init__(
@@ -354,7 +371,7 @@ class PairedUtterances(Utterances):
 def _talk(
     draw: np.random.Generator, recordings: Sequence[Recording], of: Sequence[int], samples: int
 ) -> Waveform:
-    """Recordings drawn from those of one speaker until there are enough samples."""
+    """Joins random recordings of one speaker until they have enough samples."""
     pieces: list[Waveform] = []
     missing = samples
     while missing > 0:
@@ -367,6 +384,7 @@ def _talk(
 
 
 def _digest(*collections: Sequence[Recording]) -> str:
+    """Returns a hash of names, speakers and lengths."""
     digest = hashlib.sha256()
     for recordings in collections:
         for recording in recordings:

@@ -1,19 +1,22 @@
-"""Speech to be enhanced, in three parts: read or made up, mixed with noise, divided.
+"""Speech in three parts: loaded or generated, divided, and mixed with noise.
 
-Files that cannot be read are skipped and counted, the first of them named; it is an error if none
-is left.
+Parts that are given are used as they are. Parts that are not given are divided off the training
+data by the names of files or of speakers. Files that cannot be read are left out; the notes count
+them and name the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from headwise.tasks.parts import PARTS, Part, given_parts
+from headwise.tasks.parts import PARTS, Part, divide, given_parts
 from headwise.tasks.sound.audio import AudioError
-from headwise.tasks.sound.recordings import Recording, Skipped, divide, of_wave, read_folder
-from headwise.tasks.sound.spectrum import Spectrum
-from headwise.tasks.sound.speech_settings import (
+from headwise.tasks.sound.dataset import MixedUtterances, Mixing, PairedUtterances, Utterances
+from headwise.tasks.sound.reading import Pair, read_folder, read_hub_pairs, read_pairs
+from headwise.tasks.sound.recordings import Recording, Skipped, of_wave
+from headwise.tasks.sound.settings import (
     FolderSpeech,
     GeneratedSpeech,
     HubSpeech,
@@ -22,9 +25,10 @@ from headwise.tasks.sound.speech_settings import (
     SpeechData,
     SpeechSettings,
 )
-from headwise.tasks.sound.speech_sources import Pair, read_hub_pairs, read_pairs
-from headwise.tasks.sound.utterances import MixedUtterances, Mixing, PairedUtterances, Utterances
+from headwise.tasks.sound.spectrum import Spectrum
 from headwise.tasks.sound.voices import speak
+
+Item = TypeVar("Item")
 
 
 @dataclass
@@ -32,9 +36,9 @@ class SpeechCorpus:
     """Utterances in three parts, none of them empty.
 
     Attributes:
-        train, validation, test: the parts.
-        transfer: further test sets, by name.
-        notes: what they are, label to words.
+        train, validation, test: the utterances of each part.
+        transfer: further test sets, from a name to their utterances.
+        notes: facts about the utterances, from a label to a text.
     """
 
     train: Utterances
@@ -45,15 +49,15 @@ class SpeechCorpus:
 
 
 def load_speech(settings: SpeechSettings, floor: float) -> SpeechCorpus:
-    """Read what the settings name, and divide off the parts that are not given.
+    """Reads or generates speech, and divides off the parts that are not given.
 
     Args:
-        settings: `GeneratedSpeech`, `FolderSpeech`, `PairedSpeech` or `HubSpeech`.
-        floor: added to magnitudes before the logarithm.
+        settings: which speech, and which noise is mixed in.
+        floor: a number that is added to magnitudes before their logarithm is taken.
 
     Raises:
-        AudioError: data that cannot be read, or too little to fill the three parts; the message
-            names the folder or file and says how to mend it.
+        AudioError: if the data cannot be read or are too few for three parts. The message names
+            the folder or the file and says how to mend it.
     """
     skipped = Skipped()
     if isinstance(settings, MixedSettings):
@@ -74,14 +78,14 @@ def load_speech(settings: SpeechSettings, floor: float) -> SpeechCorpus:
 def _load_mixed(
     settings: MixedSettings, floor: float, skipped: Skipped
 ) -> tuple[dict[Part, Utterances], dict[str, str]]:
-    """Parts whose utterances are mixed, but for those that are given as pairs."""
+    """Loads clean speech, into which noise is mixed, and the parts that are given as pairs."""
     given: dict[Part, list[Pair]] = {}
-    noise: dict[str, list[Recording]] = {part: [] for part in PARTS}
+    noise: dict[Part, list[Recording]] = {part: [] for part in PARTS}
     if isinstance(settings, GeneratedSpeech):
         clean = _generate(settings)
         origin = (
-            f"{settings.speakers} generated voices with {settings.utterances} utterances each: a "
-            f"smoke run, no speech"
+            f"{settings.speakers} generated voices with {settings.utterances} utterances each, "
+            f"which are no speech: a smoke run"
         )
     else:
         assert isinstance(settings, FolderSpeech)
@@ -94,20 +98,21 @@ def _load_mixed(
         if settings.noise_folder is not None:
             found = read_folder(settings.noise_folder, settings.rate, skipped)
             origin += f", noise of {settings.noise_folder.name}"
-            noise = _divide(found, settings, given, "file", "files of noise")
+            noise = _divide(found, _name, settings, given, "files of noise")
     if "babble" in settings.noise and len({recording.speaker for recording in clean}) < 2:
         raise AudioError(
-            "noise names babble, which is made of other speakers, but all speech is of one; set "
-            "speaker_pattern so that it finds them, put each speaker's files into a folder, or "
-            "leave babble out of noise"
+            f"noise is {settings.noise} and all speech has one speaker, expected several: babble "
+            "is made of other speakers; set speaker_pattern so that it finds them, put the files "
+            "of each speaker into a folder, or leave babble out of noise"
         )
-    divided = _divide(clean, settings, given, settings.divide_by, f"{settings.divide_by}s")
+    key = _speaker if settings.divide_by == "speaker" else _name
+    divided = _divide(clean, key, settings, given, f"{settings.divide_by}s")
     mixing = Mixing(
         settings.noise, settings.snr, settings.level, settings.reverberation, settings.seed
     )
     spectrum = Spectrum(settings.rate)
     parts: dict[Part, Utterances] = {}
-    alone: list[Part] = []  # parts of one speaker, whose babble is of those trained on
+    alone: list[Part] = []  # parts with one speaker, whose babble is made of training voices
     for part in PARTS:
         if part in given:
             parts[part] = _paired(settings, floor, given[part], part)
@@ -118,8 +123,9 @@ def _load_mixed(
             alone.append(part)
         if "babble" in settings.noise and len({r.speaker for r in [*voices, *divided[part]]}) < 2:
             raise AudioError(
-                "noise names babble, but there is one speaker to train on; set divide_by: file, "
-                "or leave babble out of noise"
+                f"noise is {settings.noise} and the training part has one speaker, expected "
+                "several: babble is made of other speakers; set divide_by: file, or leave babble "
+                "out of noise"
             )
         parts[part] = MixedUtterances(
             divided[part],
@@ -134,7 +140,7 @@ def _load_mixed(
     notes = {"corpus": origin}
     if "babble" in settings.noise and alone:
         notes["babble"] = (
-            f"of voices that are trained on in {' and '.join(alone)}, where there is one speaker"
+            f"made of training voices in {' and '.join(alone)}, where there is one speaker"
         )
     return parts, notes
 
@@ -142,6 +148,7 @@ def _load_mixed(
 def _load_pairs(
     settings: PairedSpeech | HubSpeech, floor: float, skipped: Skipped
 ) -> tuple[dict[Part, Utterances], dict[str, str]]:
+    """Loads pairs of noisy and of clean recordings."""
     given: dict[Part, list[Pair]] = {}
     if isinstance(settings, HubSpeech):
         for part, split in settings.splits().items():
@@ -153,36 +160,48 @@ def _load_pairs(
             given[part] = read_pairs(folders, settings.rate, skipped, pattern)
         origin = settings.train.noisy.name
     train = given.pop("train")
-    by_name = {pair.noisy.name: pair for pair in train}
+    key = _speaker if settings.divide_by == "speaker" else _name
     divided = _divide(
-        [pair.noisy for pair in train], settings, given, settings.divide_by, "utterances"
+        train, lambda pair: key(pair.noisy), settings, given, f"{settings.divide_by}s"
     )
-    parts: dict[Part, Utterances] = {}
-    for part in PARTS:
-        pairs = given.get(part) or [by_name[recording.name] for recording in divided[part]]
-        parts[part] = _paired(settings, floor, pairs, part)
+    parts: dict[Part, Utterances] = {
+        part: _paired(settings, floor, given.get(part, divided[part]), part) for part in PARTS
+    }
     return parts, {"corpus": f"pairs of {origin}"}
 
 
 def _divide(
-    recordings: Sequence[Recording],
+    items: Sequence[Item],
+    key: Callable[[Item], str],
     settings: SpeechData,
     given: dict[Part, list[Pair]],
-    by: str,
     what: str,
-) -> dict[str, list[Recording]]:
-    """Recordings in the parts that are not given."""
+) -> dict[Part, list[Item]]:
+    """Divides items into the parts that are not given.
 
-    def key(recording: Recording) -> str:
-        return recording.speaker if by == "speaker" else recording.name
+    Args:
+        items: what is divided.
+        key: returns the name by which an item is divided; items with one name stay together.
+        settings: the shares of the parts.
+        given: the parts that are given.
+        what: what the names are, for the error.
+    """
+    part_of_key = divide(map(key, items), *settings.fractions(given))
+    if "train" not in part_of_key.values():
+        raise AudioError(
+            f"the number of {what} is {len(part_of_key)}, expected more: training, validation and "
+            f"test need at least one each; give more, or smaller fractions, or folders of their "
+            f"own for validation and test"
+        )
+    return {part: [item for item in items if part_of_key[key(item)] == part] for part in PARTS}
 
-    keys = divide(
-        map(key, recordings),
-        *settings.fractions(given),
-        what,
-    )
-    chosen = {part: set(of_part) for part, of_part in keys.items()}
-    return {part: [r for r in recordings if key(r) in chosen[part]] for part in PARTS}
+
+def _name(recording: Recording) -> str:
+    return recording.name
+
+
+def _speaker(recording: Recording) -> str:
+    return recording.speaker
 
 
 def _paired(
@@ -213,6 +232,7 @@ def _generate(settings: GeneratedSpeech) -> list[Recording]:
 
 
 def _summary(utterances: Utterances, seconds: float) -> str:
+    """Describes the size of a part for the notes."""
     clean = getattr(utterances, "clean", [])
     total = sum(recording.samples for recording in clean) / utterances.spectrum.rate
     speakers = len({recording.speaker for recording in clean})
@@ -221,11 +241,11 @@ def _summary(utterances: Utterances, seconds: float) -> str:
         f"{len(utterances):,} items of at most {seconds:g} s from {len(clean):,} recordings{of}, "
         f"{total / 60:,.1f} minutes"
     )
-    # Of a long recording, each piece but the first begins behind its beginning.
+    # Each piece of a long recording except its first starts after sample 0.
     further = sum(piece.start > 0 for piece in utterances.pieces)
     if further and not utterances.training:
         summary += (
-            f"; what is longer than {utterances.limit / utterances.spectrum.rate:g} s is cut into "
-            f"pieces, {further:,} more"
+            f"; recordings longer than {utterances.limit / utterances.spectrum.rate:g} s are cut "
+            f"into pieces, which makes {further:,} more"
         )
     return summary

@@ -1,4 +1,4 @@
-"""How good speech sounds: PESQ, and SI-SDR beside it."""
+"""Metrics of the quality of speech: PESQ and SI-SDR."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from headwise.tasks.sound.audio import AudioError, Waveform, resample, speech_package
 from headwise.tasks.sound.mixing import SILENCE, rms
 
-LOWEST_PESQ = 1.0  # of speech in which nothing is left to hear
+LOWEST_PESQ = 1.0  # the score of speech that nobody can hear any more
 _NEVER_HEARD = float("nan")
 
 
 def has_pesq() -> bool:
-    """Whether the package pesq is there. It is C, which pip compiles when it installs it."""
+    """Returns whether the package pesq is installed; pip needs a C compiler to install it."""
     try:
         speech_package("pesq")
     except AudioError:
@@ -23,7 +23,7 @@ def has_pesq() -> bool:
 
 
 def pesq_rate(rate: int) -> int:
-    """The rate at which speech is scored: PESQ has a narrow band, 8 kHz, and a wide one, 16 kHz.
+    """Returns the sampling rate at which PESQ scores speech: 8 kHz (narrow band) or 16 kHz (wide).
 
     >>> [pesq_rate(rate) for rate in (8_000, 11_000, 16_000, 48_000)]
     [8000, 8000, 16000, 16000]
@@ -32,25 +32,29 @@ def pesq_rate(rate: int) -> int:
 
 
 def pesq_score(clean: Waveform, heard: Waveform, rate: int) -> float:
-    """Perceptual Evaluation of Speech Quality, as MOS-LQO, from about 1 (bad) to 4.5.
+    """Returns the Perceptual Evaluation of Speech Quality, as MOS-LQO, from about 1 (bad) to 4.5.
 
     Rix et al. 2001, *Perceptual evaluation of speech quality (PESQ)*,
-    https://doi.org/10.1109/ICASSP.2001.941023; wide band (ITU-T P.862.2) from 16 kHz on, else
-    narrow band (P.862.1). NaN where it finds no speech.
+    https://doi.org/10.1109/ICASSP.2001.941023. It is wide band (ITU-T P.862.2) if `rate` is at
+    least 16 kHz, else narrow band (P.862.1).
 
     Args:
-        clean, heard: of one length.
-        rate: samples per second.
+        clean: the clean speech.
+        heard: the speech to be scored, as long as `clean`.
+        rate: sampling rate in samples per second.
+
+    Returns:
+        The score, or NaN if no speech is found.
     """
     package = speech_package("pesq")
     at = pesq_rate(rate)
     waves = [resample(wave, rate, at) for wave in (clean, heard)]
-    heard_at_all = all(SILENCE < rms(wave) < np.inf for wave in waves)  # not so with NaN either
-    if not heard_at_all or len(waves[0]) < at // 4:  # it asks for a quarter of a second
+    heard_at_all = all(SILENCE < rms(wave) < np.inf for wave in waves)  # false for NaN, too
+    if not heard_at_all or len(waves[0]) < at // 4:  # PESQ needs a quarter of a second
         return _NEVER_HEARD
     try:
         return float(package.pesq(at, *waves, "wb" if at == 16_000 else "nb"))
-    except package.PesqError:  # no utterances, or too short
+    except package.PesqError:  # it finds no utterance
         return _NEVER_HEARD
     except ValueError as error:
         warnings.warn(f"PESQ cannot be computed: {error}", stacklevel=2)
@@ -58,11 +62,17 @@ def pesq_score(clean: Waveform, heard: Waveform, rate: int) -> float:
 
 
 def si_sdr(clean: Waveform, heard: Waveform) -> float:
-    """Scale-invariant signal-to-distortion ratio, in decibels.
+    """Returns the scale-invariant signal-to-distortion ratio in decibels.
 
     Le Roux et al. 2019, *SDR – half-baked or well done?*, https://arxiv.org/abs/1811.02508:
-    10 log₁₀ (‖αs‖² / ‖αs − ŝ‖²) with α = ⟨ŝ, s⟩ / ‖s‖². NaN where the clean speech s is silence,
-    100 at most.
+    10 log₁₀ (‖αs‖² / ‖αs − ŝ‖²) with α = ⟨ŝ, s⟩ / ‖s‖².
+
+    Args:
+        clean: the clean speech s.
+        heard: the speech ŝ to be scored, as long as `clean`.
+
+    Returns:
+        The ratio, at most 100; -100 if ⟨ŝ, s⟩ is 0; NaN if the clean speech is silent.
 
     >>> clean = np.array([1.0, 0.0, -1.0, 0.0])
     >>> round(si_sdr(clean, 3 * clean + np.array([0.0, 0.3, 0.0, 0.3])), 1)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from headwise.tasks.image.specialisation import specialisation
+from headwise.tasks.image.metrics import specialisation
 
 
 def halves(left, right, images=3, height=2, width=4):

@@ -1,11 +1,11 @@
-"""How far mechanisms specialise over the halves of an image."""
+"""A measure of how far mechanisms specialise in the halves of an image."""
 
 import torch
 from torch import Tensor
 
 
 def specialisation(weights: Tensor) -> float:
-    """The share of the weights' variance over pixels that the side they are on explains.
+    """Returns the share of the variance of weights over pixels that the side of a pixel explains.
 
     Figure 2 of Lamb et al. 2021, *Transformers with Competitive Ensembles of Independent
     Mechanisms*, https://arxiv.org/abs/2103.00336, plots "the relative variance in the
@@ -15,12 +15,13 @@ def specialisation(weights: Tensor) -> float:
 
         Σ_s P(s) ‖c̄_s − c̄‖² / mean ‖c − c̄‖²
 
-    It is 1 if each side has weights of its own, the same at all of its pixels, and 0 if the sides
-    do not differ on average. It says nothing of how far the weights are from uniform.
+    It is 1 if the weights differ between the sides and are constant on each side. It is 0 if their
+    means over the sides are equal. It does not say how far the weights are
+    from uniform.
 
     Args:
-        weights: how much each mechanism counts, `(..., width, mechanisms)`; the left side is the
-            left half of the width.
+        weights: the weight of each mechanism at each pixel, `(..., width, mechanisms)`. The left
+            side is the left half of the width.
 
     Returns:
         A number in [0, 1]; 0 if the weights are the same at all pixels.
@@ -37,7 +38,7 @@ def specialisation(weights: Tensor) -> float:
     mean = pixels.mean(0)
     total = (pixels - mean).square().sum()
     between = sum(len(side) * (side.mean(0) - mean).square().sum() for side in sides)
-    # What rounding leaves of weights that are all alike is no variance.
+    # The variance of equal weights may differ from 0 by rounding.
     if total <= 1e-12 * pixels.square().sum():
         return 0.0
     return float((between / total).clamp(max=1.0))

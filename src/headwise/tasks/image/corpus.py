@@ -1,0 +1,199 @@
+"""Images in three parts: loaded, fitted to one size, and divided.
+
+All images of a corpus have one size. Parts that are given are used as they are. Parts that are not
+given are divided off the training images by a hash of their pixels: an image falls into the same
+part on every machine, and an image that occurs twice is never in two parts. Patches of photographs
+are divided by regions of the photographs, so that patches that overlap are in the same part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+
+from headwise.tasks.image.reading import (
+    read_digits,
+    read_hub_images,
+    read_idx,
+    read_image_folder,
+    read_patches,
+)
+from headwise.tasks.image.settings import (
+    DigitsImages,
+    FolderImages,
+    HubImages,
+    IdxImages,
+    ImageSettings,
+    PairImages,
+    PhotographsImages,
+    Source,
+    image_shape,
+)
+from headwise.tasks.parts import PARTS, Part, divide, given_parts
+from headwise.tasks.sources import CorpusError
+
+
+@dataclass(frozen=True)
+class ImageCorpus:
+    """Images in three parts, none of them empty.
+
+    Attributes:
+        train, validation, test: bytes, `(images, height, width, channels)`.
+        notes: facts about the images, from a label to a text.
+    """
+
+    train: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray
+    notes: dict[str, str]
+
+
+def load_images(settings: ImageSettings) -> ImageCorpus:
+    """Reads images, skips those that cannot be read, and divides off the parts that are not given.
+
+    Args:
+        settings: which images to read.
+
+    Raises:
+        CorpusError: if the data cannot be read or are too few for three parts. The message names
+            the file or the field and says how to mend it.
+
+    Example:
+        >>> images = load_images(DigitsImages())
+        >>> images.train.shape, images.validation.shape, images.test.shape
+        ((1437, 8, 8, 1), (180, 8, 8, 1), (180, 8, 8, 1))
+    """
+    if isinstance(settings, PairImages):
+        return _load_pairs(settings)
+    broken: list[str] = []
+    if isinstance(settings, PhotographsImages):
+        patches = read_patches(settings.patch, *settings.fractions())
+        parts = {part: _joined(iter(patches[part]), settings) for part in PARTS}
+        origin = f"{settings.patch}×{settings.patch} patches of scikit-learn's photographs"
+    else:
+        given, origin = _read_parts(settings, broken)
+        parts = _divide(given, settings)
+    for part in PARTS:
+        if not len(parts[part]):
+            sizes = ", ".join(f"{name} {len(parts[name]):,}" for name in PARTS)
+            raise CorpusError(
+                f"the {part} part has 0 images ({sizes}; {origin}), expected at least one; give "
+                "more images, or a source of its own for the part"
+            )
+    height, width, _ = image_shape(settings)
+    notes = {
+        "images": f"{origin}; {height}×{width} pixels",
+        "parts": ", ".join(f"{part} {len(parts[part]):,}" for part in PARTS),
+    }
+    if broken:
+        notes["skipped"] = f"{len(broken):,} images that cannot be read: {broken[0]}" + (
+            ", ..." if len(broken) > 1 else ""
+        )
+    return ImageCorpus(parts["train"], parts["validation"], parts["test"], notes)
+
+
+def _read_parts(
+    settings: DigitsImages | FolderImages | IdxImages | HubImages, broken: list[str]
+) -> tuple[dict[Part, np.ndarray], str]:
+    """Reads the parts that a source has; returns them and a text on where they come from."""
+    if isinstance(settings, DigitsImages):
+        return {"train": _joined(read_digits(), settings)}, "scikit-learn's digits"
+    if isinstance(settings, HubImages):
+        name, field, version = settings.name, settings.field, (settings.config, settings.revision)
+        given = {
+            part: _joined(read_hub_images(name, split, field, broken, *version), settings)
+            for part, split in settings.splits().items()
+        }
+        return given, settings.origin
+    read: Callable[[Path], Iterator[Image.Image]] = read_idx
+    if isinstance(settings, FolderImages):
+        read = partial(read_image_folder, broken=broken)
+    given = {
+        part: _joined(read(path.expanduser()), settings)
+        for part, path in given_parts(settings).items()
+    }
+    return given, f"{settings.corpus} {settings.train.name}"
+
+
+def _joined(pictures: Iterator[Image.Image], settings: Source) -> np.ndarray:
+    """Fits images to one size and joins them, `(images, height, width, channels)`."""
+    arrays = [_fitted(picture, settings) for picture in pictures]
+    return np.stack(arrays) if arrays else np.empty([0, *image_shape(settings)], np.uint8)
+
+
+def _fitted(picture: Image.Image, settings: Source) -> np.ndarray:
+    """Returns the middle square of an image in the size and the mode of the settings."""
+    if picture.has_transparency_data:  # transparent pixels have a colour that nobody sees
+        picture = picture.convert("RGBA")
+        white = Image.new("RGBA", picture.size, "white")
+        picture = Image.alpha_composite(white, picture)
+    if picture.mode.startswith("I;16"):  # convert would cut values off at 255
+        picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
+    picture = picture.convert("RGB" if settings.mode == "rgb" else "L")
+    size = (settings.size, settings.size)
+    if picture.size != size:
+        picture = ImageOps.fit(picture, size, Image.Resampling.LANCZOS)
+    return np.asarray(picture).reshape(image_shape(settings))
+
+
+def _divide(given: dict[Part, np.ndarray], settings: Source) -> dict[Part, np.ndarray]:
+    """Returns the given parts, and those that are missing, divided off the training images."""
+    fractions = settings.fractions(given)
+    if not any(fractions):
+        return given
+    hashes = [hashlib.sha256(image.tobytes()).hexdigest() for image in given["train"]]
+    part_of_hash = divide(hashes, *fractions)
+    falls_into = np.array([part_of_hash[each] for each in hashes])
+    divided = {part: given["train"][falls_into == part] for part in PARTS}
+    return {**divided, **{part: given[part] for part in given if part != "train"}}
+
+
+# --- pairs ------------------------------------------------------------------------------------
+
+
+def _load_pairs(settings: PairImages) -> ImageCorpus:
+    left, right = load_images(settings.left), load_images(settings.right)
+    channels = image_shape(settings)[2]
+    pairs = {}
+    for number, part in enumerate(PARTS):
+        halves = [
+            np.broadcast_to(half, (*half.shape[:3], channels))  # grey: three equal channels
+            for half in (getattr(left, part), getattr(right, part))
+        ]
+        # Each part has a seed of its own, which no part of another pairing has.
+        chosen = _paired(len(halves[0]), len(halves[1]), 3 * settings.pairing_seed + number)
+        pairs[part] = np.concatenate(
+            [half[indices] for half, indices in zip(halves, chosen, strict=True)], axis=2
+        )
+    notes = {"parts": ", ".join(f"{part} {len(pairs[part]):,}" for part in PARTS)}
+    for side, half in (("left", left), ("right", right)):
+        notes |= {f"{side} {label}": words for label, words in half.notes.items()}
+    return ImageCorpus(pairs["train"], pairs["validation"], pairs["test"], notes)
+
+
+def _paired(left: int, right: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs the images of two sources at random; each image of the larger one occurs once.
+
+    Args:
+        left, right: how many images the sources have.
+        seed: seed of the order in which images of the smaller source are used.
+
+    Returns:
+        For each pair, the index of its left and of its right image.
+
+    >>> left, right = _paired(2, 5, seed=0)
+    >>> sorted(left[:2].tolist()), right.tolist()
+    ([0, 1], [0, 1, 2, 3, 4])
+    """
+    shorter, longer = sorted((left, right))
+    generator = torch.Generator().manual_seed(seed)
+    rounds = [torch.randperm(shorter, generator=generator) for _ in range(-(-longer // shorter))]
+    turns, order = torch.cat(rounds)[:longer].numpy(), np.arange(longer)
+    return (turns, order) if left < right else (order, turns)
