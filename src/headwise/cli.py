@@ -14,6 +14,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from headwise.models.base import HeadwiseModel
+    from headwise.recipe import RecipeFile
     from headwise.recipe.settings import Recipe
     from headwise.tasks.task import Task
 
@@ -145,6 +146,7 @@ def compare(
 
         _quiet()
         file = load_recipe(recipe, changes or [])
+        _print_notes(file)
         names = _names("--systems", systems) or file.system_names
         if not names:
             raise RecipeError(
@@ -218,6 +220,7 @@ def cost(
             console.print(papers_summary(figures), highlight=False)
         for recipe in recipes or ([] if papers else ["interface-strings"]):
             file = load_recipe(recipe, changes or [])
+            _print_notes(file)
             file.check_comparable()
             names = _names("--systems", systems) or file.system_names
             task = task_class(file.recipe.task)
@@ -250,6 +253,7 @@ def train(
 
         _quiet()
         file = load_recipe(recipe, changes or [])
+        _print_notes(file)
         chosen = file.system(system, dataset)
         name = system or "model"
         parts = [Path(recipe).stem, *([dataset] if dataset else []), name]
@@ -268,24 +272,37 @@ def evaluate(
     part: Annotated[
         str, typer.Option(help="Part of the data: train, validation or test.")
     ] = "test",
+    ablate: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SYSTEM=NAME[,OPTION=VALUE]",
+            help="Evaluate a system otherwise than it was trained: SYSTEM=uniform. May be given "
+            "several times; headwise keys lists what there is.",
+        ),
+    ] = None,
     changes: Changes = None,
 ) -> None:
     """Evaluate a finished run on a part of its data, with 95% intervals."""
     with _clear_errors():
         from headwise.experiment import evaluate as evaluate_run
         from headwise.experiment import is_other_data, open_run
+        from headwise.models.ablation import parse_ablations
         from headwise.recipe.catalogue import task_class
         from headwise.tasks.parts import PARTS
 
         _quiet()
         if part not in PARTS:
             raise ValueError(f"--part is {part!r}, expected one of {', '.join(PARTS)}")
+        ablations = parse_ablations(ablate or [])
         recipe, model = open_run(run, changes or [])
+        settings = recipe.evaluation.model_copy(
+            update={"ablation": {**recipe.evaluation.ablation, **ablations}}
+        )
         task = task_class(recipe.task).prepare(recipe, run)
         items, console = getattr(task, part), Console()
         if is_other_data(task, run) or is_other_data(task, run.resolve().parent):
             console.print("these are not the data that the run was trained on", style="yellow")
-        outcome = evaluate_run(model, task, items, recipe.evaluation, console, run.name)
+        outcome = evaluate_run(model, task, items, settings, console, run.name)
         console.print(f"{part}: {len(items):,} {task.item_name}", highlight=False)
         for score in outcome.scores:
             console.print(
@@ -409,6 +426,12 @@ def _clear_errors(when_stopped: str = "") -> Iterator[None]:
             f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True
         )
         raise typer.Exit(2) from None
+
+
+def _print_notes(file: "RecipeFile") -> None:
+    """What the author of a recipe should know."""
+    for note in file.notes:
+        Console(stderr=True).print(f"note: {note}", style="yellow", highlight=False, markup=False)
 
 
 def _quiet() -> None:

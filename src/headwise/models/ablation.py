@@ -1,10 +1,11 @@
 """A model evaluated otherwise than it was trained: the ablations that its systems declare."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, get_type_hints
 
+import yaml
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
@@ -67,6 +68,46 @@ def check_ablations(ablations: Ablations) -> None:
         _check(name, system, *_split(asked))
 
 
+def parse_ablations(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Reads ablations as the command line gives them.
+
+    Args:
+        texts: `SYSTEM=NAME[,OPTION=VALUE...]` each; values are YAML.
+
+    Raises:
+        ValueError: a text of another form, or what it names is not there.
+
+    >>> parse_ablations(["standard=learned"])
+    {'standard': {'name': 'learned'}}
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        first, *options = text.split(",")
+        system, equals, name = first.partition("=")
+        asked: dict[str, Any] = {"name": name.strip()}
+        for option in options:
+            key, has_value, value = option.partition("=")
+            equals = equals and has_value
+            asked[key.strip()] = yaml.safe_load(value)
+        if not (equals and system.strip() and name.strip()):
+            raise ValueError(
+                f"ablation is {text!r}, expected SYSTEM=NAME, and options behind it as "
+                f"SYSTEM=NAME,OPTION=VALUE"
+            )
+        found[system.strip()] = asked
+    check_ablations(found)
+    return found
+
+
+def ablation_options(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The options of an ablation by name."""
+    return {
+        name: parameter
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY and name not in _NUMBERS
+    }
+
+
 def ablation_names(system: type[System]) -> list[str]:
     """The ablations of a system, the one that changes nothing first.
 
@@ -102,11 +143,7 @@ def _check(system_name: str, system: type[System], name: str, options: Mapping[s
         return
     function = system.ablations[name]
     hints = get_type_hints(function)
-    parameters = {
-        key: parameter
-        for key, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY and key not in _NUMBERS
-    }
+    parameters = ablation_options(function)
     for key, value in options.items():
         if key not in parameters:
             expected = f"one of {', '.join(parameters)}" if parameters else "none"

@@ -6,6 +6,8 @@ from typing import NamedTuple
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from headwise.models.ablation import ablation_options
+from headwise.models.plan import SYSTEMS
 from headwise.recipe.catalogue import TASKS, task_class
 from headwise.recipe.schema import kinds, named_value, tag
 from headwise.recipe.settings import EvaluationSettings, ModelSettings, Recipe
@@ -40,7 +42,20 @@ def shared_sections() -> list[Section]:
     sections += _nested("", Recipe, skip=_PLACEHOLDERS)
     for prefix in ("model", "evaluation"):
         sections.append(Section(prefix, _keys(prefix, _SHARED[prefix].model_fields)))
+    sections.append(Section("evaluation.ablation", list(_ablations())))
     return sections
+
+
+def _ablations() -> Iterator[Key]:
+    """Yields every ablation of headwise's systems, its options in the place of a default."""
+    for name, system in SYSTEMS.items():
+        for ablation, function in system.ablations.items():
+            options = [
+                option if parameter.default is parameter.empty else f"{option}={parameter.default}"
+                for option, parameter in ablation_options(function).items()
+            ]
+            meaning = (function.__doc__ or "").partition("\n")[0]
+            yield Key(f"evaluation.ablation.{name}={ablation}", ", ".join(options) or "–", meaning)
 
 
 def task_sections(task: str) -> list[Section]:
