@@ -18,7 +18,7 @@ from headwise.analysis.verdict import count
 from headwise.cli import app
 from headwise.recipe import load_recipe, shipped_recipes
 from headwise.tasks import translation
-from headwise.tasks.text.corpora import load_corpus
+from headwise.tasks.text.parallel.corpus import load_parallel_corpus
 
 COMMANDS = (
     *("recipes", "keys", "compare", "cost", "train", "evaluate"),
@@ -243,7 +243,7 @@ def test_translate_gives_a_line_for_each_line(run, tmp_path):
 
 def test_translate_gives_what_the_run_kept(run, world):
     pairs = dict(numerals.pairs(120))
-    corpus = load_corpus(experiment.open_run(run)[0].data)
+    corpus = load_parallel_corpus(experiment.open_run(run)[0].data)
     assert {pair.source for pair in corpus.test} < set(pairs)
     done = headwise("translate", run, stdin="\n".join(pair.source for pair in corpus.test))
     assert done.stdout == (run / "outputs.txt").read_text(encoding="utf-8")

@@ -297,8 +297,8 @@ def translate(
     with _clear_errors():
         from headwise.experiment import weighed
         from headwise.tasks.sources import decoded_lines, read_lines
+        from headwise.tasks.text.parallel.translating import translate as translate_texts
         from headwise.tasks.text.tokenization import TOKENIZER, TranslationTokenizer
-        from headwise.tasks.text.translating import translate as translate_texts
         from headwise.tasks.translation import Translation
 
         _quiet()
@@ -431,7 +431,7 @@ def _refuse(option: str, value: object, task: str) -> None:
 
 def _write_texts(run: Path, recipe: Any, model: Any, prompts: Sequence[str], number: int) -> None:
     from headwise.experiment import weighed
-    from headwise.tasks.text.generating import generate_text
+    from headwise.tasks.text.running.generating import generate_text
     from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer
 
     tokenizer = TextTokenizer.load(run / TOKENIZER)

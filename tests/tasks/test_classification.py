@@ -9,16 +9,11 @@ import yaml
 from headwise.models.classifier import SequenceClassifier
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
 from headwise.recipe import RecipeError, load_recipe
-from headwise.tasks.classification import (
-    Classification,
-    ClassificationEvaluation,
-    accuracy,
-    pearson,
-    spearman,
-)
+from headwise.tasks.classification import Classification, ClassificationEvaluation
 from headwise.tasks.outcome import Outcome
-from headwise.tasks.text.examples import Examples, fitted
-from headwise.tasks.text.labelled import Example, Labelled
+from headwise.tasks.text.labelled.corpus import Example, LabelledCorpus
+from headwise.tasks.text.labelled.dataset import Examples, fitted
+from headwise.tasks.text.labelled.metrics import accuracy, pearson, spearman
 from headwise.tasks.text.tokenization import TextTokenizer, TextTokenizerSettings
 from headwise.training.batching import TokenBudgetSampler
 
@@ -49,7 +44,7 @@ def examples(number, classes=("up", "down"), pair=False):
 
 def labelled(tests=("",), classes=("up", "down"), pair=False):
     parts = [examples(size, classes, pair) for size in (40, 10)]
-    return Labelled(
+    return LabelledCorpus(
         *parts,
         {name: examples(12 + i, classes, pair) for i, name in enumerate(tests)},
         list(classes) if classes else None,
@@ -133,7 +128,7 @@ def test_batches_are_of_one_size_whatever_the_lengths(tokenizer):
 def test_a_batch_holds_an_example_at_least():
     data = {"corpus": "docstrings", "max_length": 300}
     raw = {"data": data, "training": {"max_steps": 1, "batch_tokens": 256}}
-    with pytest.raises(ValueError, match=r"max_length is 300, but training.batch_tokens is 256"):
+    with pytest.raises(ValueError, match=r"is 300, expected at most training.batch_tokens, 256"):
         Classification.recipe_class.model_validate(raw)
 
 
@@ -181,7 +176,7 @@ def test_evaluation(classes, pair, tokenizer):
     assert sum(done) == len(task.test) == len(outcome.outputs) == 12
     # By hand, one example at a time.
     logits = [model(torch.tensor([task.test[i]["input_ids"]])).logits[0] for i in range(12)]
-    labels = [example.label for example in task.labelled.test[""]]
+    labels = [example.label for example in task.corpus.test[""]]
     if classes:
         predicted = [classes[int(row.argmax())] for row in logits]
         assert outcome.outputs == predicted
@@ -212,7 +207,7 @@ def test_test_sets_are_scored_one_by_one_and_ranked_by_the_first(tokenizer):
     outcome = task.evaluate(model, task.test, ClassificationEvaluation(), no_bar)
     assert [s.name for s in outcome.scores] == ["accuracy, matched", "accuracy, mismatched"]
     assert (len(task.test), len(outcome.items), len(outcome.outputs)) == (25, 12, 25)
-    second = [e.label for e in task.labelled.test["mismatched"]]
+    second = [e.label for e in task.corpus.test["mismatched"]]
     right = np.mean([a == b for a, b in zip(outcome.outputs[12:], second, strict=True)])
     assert outcome.scores[1].value == pytest.approx(100 * right)
     # Another part has no such sets.
@@ -343,10 +338,13 @@ def test_the_head_is_drawn_by_the_seed(recipe, pretrained):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ({"layers": 3}, r"model: layers is 3, but the model in .* has 2: leave model.layers out"),
-        ({"embed_dim": 32}, "embed_dim is 32, but the model in .* has 16"),
-        ({"norm": "pre"}, "norm is 'pre', but .* has 'post'"),
-        ({"attention": "standard"}, "attention is 'standard', but .* has .'encoder_self': 'mae'"),
+        (
+            {"layers": 3},
+            r"model: layers is 3, expected 2: .* has that; leave model.layers out",
+        ),
+        ({"embed_dim": 32}, "embed_dim is 32, expected 16: the model in"),
+        ({"norm": "pre"}, "norm is 'pre', expected 'post'"),
+        ({"attention": "standard"}, "attention is 'standard', expected .'encoder_self': 'mae'"),
     ],
 )
 def test_conflicts_with_the_pretrained_model_name_the_key(recipe, pretrained, model, message):
@@ -360,28 +358,28 @@ def test_what_agrees_with_the_pretrained_model_may_be_said(recipe, pretrained):
 
 
 def test_two_vocabularies_are_one_too_many(recipe, pretrained):
-    with pytest.raises(RecipeError, match="tokenizer is given, but the vocabulary is that of"):
+    with pytest.raises(RecipeError, match=r"model.pretrained is .*, expected only one of them"):
         recipe({"pretrained": str(pretrained)}, tokenizer={"vocab_size": 300})
 
 
 def test_systems_that_are_compared_share_a_vocabulary(recipe, pretrained):
     scratch = recipe({**SIZES})
     task = Classification.prepare(scratch)
-    with pytest.raises(ValueError, match="whose vocabulary is another than that of this run"):
+    with pytest.raises(ValueError, match="expected a model with the vocabulary of this run"):
         task.build_model(recipe({"pretrained": str(pretrained)}).model)
 
 
 def test_a_model_made_wider_cannot_take_the_weights(recipe, pretrained):
     checked = recipe({"pretrained": str(pretrained)})
     task = Classification.prepare(checked)
-    with pytest.raises(ValueError, match=r"whose encoder has other sizes .* without --match"):
+    with pytest.raises(ValueError, match=r"expected an encoder with the sizes .* and --match"):
         task.build_model(checked.model.model_copy(update={"ffn_dim": 20}))
 
 
 def test_a_pretrained_model_that_is_not_there(recipe, tmp_path):
     # The recipe can be read, as that of a run whose pretrained model is gone.
     checked = recipe({**SIZES, "pretrained": str(tmp_path / "gone")})
-    with pytest.raises(ValueError, match=r"model.pretrained is .*gone, where there is no model"):
+    with pytest.raises(ValueError, match=r"model.pretrained is .*gone, expected a folder"):
         Classification.prepare(checked)
 
 
@@ -394,5 +392,5 @@ def test_a_finished_run_does_without_the_pretrained_model(recipe, pretrained, tm
 
 def test_another_kind_of_model_is_no_pretrained_encoder(recipe, tokenizer, tmp_path):
     build(Classification(labelled(), tokenizer, 50)).save_pretrained(tmp_path / "other")
-    with pytest.raises(RecipeError, match="'headwise-sequence-classifier', expected 'headwise-mas"):
+    with pytest.raises(RecipeError, match="'headwise-sequence-classifier', expected type 'head"):
         recipe({"pretrained": str(tmp_path / "other")})

@@ -19,11 +19,10 @@ from headwise.tasks.language_modelling import (
     LanguageEvaluation,
     LanguageModelling,
     LanguageModellingRecipe,
-    TextBlocks,
-    collate_blocks,
     token_losses,
 )
-from headwise.tasks.text.texts import Texts
+from headwise.tasks.text.running.corpus import TextCorpus
+from headwise.tasks.text.running.dataset import TextBlocks, collate_blocks
 from headwise.tasks.text.tokenization import TextTokenizer, TextTokenizerSettings
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
 from headwise.training.run import run_training
@@ -59,7 +58,7 @@ def build(tokenizer=WORDS, plan="standard", **options):
 
 
 def task(tokenizer=WORDS, block_length=8):
-    texts = Texts(DOCUMENTS, DOCUMENTS[:2], DOCUMENTS[:3], {"corpus": "toy"})
+    texts = TextCorpus(DOCUMENTS, DOCUMENTS[:2], DOCUMENTS[:3], {"corpus": "toy"})
     return LanguageModelling(texts, tokenizer, block_length)
 
 
@@ -219,7 +218,10 @@ def test_a_model_that_diverged_has_a_perplexity_all_the_same():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"block_length": 64, "evaluation": {"context": 64}}, "context is 64, but block_length is"),
+        (
+            {"block_length": 64, "evaluation": {"context": 64}},
+            "context is 64, expected less than block_",
+        ),
         ({"block_length": 1}, "block_length"),
         ({"model": {"adaptive_cutoffs": [9, 5]}}, "adaptive_cutoffs"),
         ({"model": {"attention": {"decoder_cross": "mae"}}}, "decoder_cross"),

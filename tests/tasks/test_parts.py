@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from headwise.tasks.outcome import Score
 from headwise.tasks.parts import DividedSettings, HubSettings, given_parts, part_of
-from headwise.tasks.text.texts import PlainTextFiles
+from headwise.tasks.text.running.settings import TextFiles
 
 
 def test_a_share_is_divided_off_for_parts_that_are_not_given():
@@ -29,7 +29,7 @@ def test_splits_are_those_that_are_named():
 
 
 def test_given_parts_are_in_their_order(tmp_path):
-    settings = PlainTextFiles(test=tmp_path / "c", train=tmp_path / "a")
+    settings = TextFiles(test=tmp_path / "c", train=tmp_path / "a")
     assert given_parts(settings) == {"train": [tmp_path / "a"], "test": [tmp_path / "c"]}
     assert list(given_parts(settings)) == ["train", "test"]
 
