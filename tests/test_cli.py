@@ -467,7 +467,7 @@ def test_ctrl_c_outside_of_training(world, tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(translation, "load_corpus", interrupted)
+    monkeypatch.setattr(translation, "load_parallel_corpus", interrupted)
     done = headwise("train", world / "numerals.yaml", "--output", tmp_path / "run")
     assert done.exit_code == 130
     assert "stopped. The same command goes on from here." in done.stderr
@@ -479,14 +479,14 @@ from headwise.analysis.verdict import count
 from headwise.cli import app
 from headwise.tasks import translation
 
-join = translation.collate
+join = translation.collate_pairs
 def interrupted_in_the_second_step(items, padding):
     interrupted_in_the_second_step.calls += 1
     if interrupted_in_the_second_step.calls == 2:
         os.kill(os.getpid(), signal.SIGINT)
     return join(items, padding)
 interrupted_in_the_second_step.calls = 0
-translation.collate = interrupted_in_the_second_step
+translation.collate_pairs = interrupted_in_the_second_step
 sys.argv = ["headwise", *sys.argv[1:]]
 app()
 """

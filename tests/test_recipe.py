@@ -488,7 +488,7 @@ def test_an_unknown_key_in_a_system_says_which(small):
         ("data.corpus=file", "data.corpus: expected one of interface-strings, files, hub"),
         ("data.corpus=files", "data.train is missing"),
         ("systems=5", "systems is 5: input should be a valid dictionary"),
-        ("tokenizer.vocab_size=100", "tokenizer: vocab_size must be at least 260"),
+        ("tokenizer.vocab_size=100", "tokenizer: vocab_size is 100, expected at least 260"),
         ("systems.a/b.model.dropout=0", "systems.a/b"),
         ("training.max_steps=null", "training: give one of max_steps and epochs"),
     ],
@@ -552,7 +552,10 @@ def test_an_unknown_system_gives_the_nearest_and_all_there_are(small):
             ["model.attention={encoder_self: {system: mae, droped_heads: 2}}"],
             "did you mean 'dropped_heads'?",
         ),
-        (["model.share_embeddings=all", "tokenizer.joint=false"], "needs tokenizer.joint: true"),
+        (
+            ["model.share_embeddings=all", "tokenizer.joint=false"],
+            "tokenizer.joint is false, expected",
+        ),
         (["systems.moa.model.attention.encoder_self.size=8K4E16D"], "system moa"),
     ],
 )

@@ -241,6 +241,7 @@ def test_the_loss_is_named_by_the_problem(tokenizer):
     task = Classification(labelled(classes=()), tokenizer, 50)
     assert task.loss_name == "squared error per example"
     assert Classification.loss_name == "nats per example"
+    assert not task.loss_has_perplexity and not Classification.loss_has_perplexity
     assert build(task).config.problem == "regression"
 
 

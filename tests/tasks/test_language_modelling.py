@@ -21,8 +21,10 @@ from headwise.tasks.language_modelling import (
     LanguageModellingRecipe,
     token_losses,
 )
+from headwise.tasks.task import Wish
 from headwise.tasks.text.running.corpus import TextCorpus
 from headwise.tasks.text.running.dataset import TextBlocks, collate_blocks
+from headwise.tasks.text.running.generating import GenerationSettings, generate_text
 from headwise.tasks.text.tokenization import TextTokenizer, TextTokenizerSettings
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
 from headwise.training.run import run_training
@@ -190,6 +192,48 @@ def test_items_are_blocks_and_give_the_first_score():
     assert data.statistic(np.array([[math.log(8.0), 1.0], [math.log(2.0), 1.0]])) == (
         pytest.approx(4.0)
     )
+
+
+@pytest.mark.parametrize("tokenizer", [WORDS, BPE])
+def test_perplexities_of_held_out_text_are_marked_as_such(tokenizer):
+    data = task(tokenizer)
+    settings = LanguageEvaluation(context=6, samples=0)
+    scores = data.evaluate(build(tokenizer), data.test, settings, lambda count: None).scores
+    marked = {score.name: score.is_perplexity for score in scores}
+    subwords = {"token perplexity": True, "bits per byte": False} if tokenizer is BPE else {}
+    assert marked == {"word perplexity": True, **subwords}
+
+
+def test_generate_prints_texts_that_go_on_from_their_prompts(tmp_path):
+    task(BPE).save(tmp_path)
+    generation = {"max_new_tokens": 4, "lines": 1, "seed": 5}
+    recipe = LanguageModellingRecipe(
+        training={"max_steps": 1}, evaluation={"generation": generation}
+    )
+    model, printed = build(BPE), []
+
+    def generate(prompts, number):
+        printed.clear()
+        wish = Wish(prompts, number, None, printed.append)
+        LanguageModelling.generate(tmp_path, recipe, model, wish)
+        return list(printed)
+
+    prompts = ["open the", "close"]
+    found = generate(prompts, 2)
+    expected = [
+        prompt + text
+        for seed in (5, 6)
+        for prompt, text in zip(
+            prompts,
+            generate_text(model, BPE, prompts, GenerationSettings(**{**generation, "seed": seed})),
+            strict=True,
+        )
+    ]
+    assert found == [text.removesuffix("\n") for text in expected]
+    assert len(generate(None, None)) == 1  # of an empty prompt
+    with pytest.raises(ValueError, match="--output is not for a run of language-modelling"):
+        wish = Wish(None, None, tmp_path / "a.txt", printed.append)
+        LanguageModelling.generate(tmp_path, recipe, model, wish)
 
 
 def test_samples_are_lines_cut_in_the_middle_and_what_the_model_writes():

@@ -259,6 +259,7 @@ def test_scores_are_those_of_the_equation(task, model, folder, draws) -> None:
     assert perplexity.value == task.statistic(np.array(outcome.items))
     assert perplexity.low < perplexity.value < perplexity.high
     assert not perplexity.higher_is_better and accuracy.higher_is_better
+    assert perplexity.is_perplexity and not accuracy.is_perplexity
     assert f"{int(count):,} hidden tokens in {len(task.test)} sequences" in perplexity.note
 
 
