@@ -28,11 +28,11 @@ def pearson(rows: np.ndarray) -> float:
     """
     from scipy.stats import pearsonr  # imported here: it takes a second
 
-    if not np.isfinite(rows).all():
-        return math.nan  # the predictions of a model that has diverged
     # A column that varies only within rounding would give the correlation of the rounding.
     if _is_constant(rows, tolerance=1e-9):
         return 0.0
+    if np.isnan(rows).any():  # the predictions of a model that has diverged; scipy raises an error
+        return math.nan
     return 100 * float(pearsonr(*rows.T).statistic)
 
 

@@ -31,7 +31,7 @@ class TextBlocks(Dataset[Tensor]):
     Attributes:
         documents: the documents that were given.
         stream: all tokens of the text after an `<eos>`, of shape `(tokens + 1,)`.
-        block_length: the length that was given.
+        block_length: number of tokens that are predicted in a block.
         lengths: number of tokens that are predicted in each block: `block_length`, or fewer in the
             last block.
     """
@@ -55,7 +55,7 @@ class TextBlocks(Dataset[Tensor]):
 
     def __getitem__(self, index: int) -> Tensor:
         if not 0 <= index < len(self):
-            raise IndexError(f"index {index} is out of range for {len(self)} blocks")
+            raise IndexError(f"index is {index}, expected that of one of {len(self)} blocks")
         begin = index * self.block_length
         return self.stream[begin : begin + self.block_length + 1].long()
 

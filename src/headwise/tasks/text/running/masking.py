@@ -21,16 +21,19 @@ class MaskingSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     fraction: float = Field(
-        0.15, gt=0, le=1, description="Share of the words of a sequence that are predicted."
+        0.15,
+        gt=0,
+        le=1,
+        description="Share of the tokens of a sequence, special ones excluded, that are predicted.",
     )
     masked: float = Field(
-        0.8, ge=0, le=1, description="Share of the predicted words that <mask> replaces."
+        0.8, ge=0, le=1, description="Share of the predicted tokens that <mask> replaces."
     )
     random: float = Field(
         0.1,
         ge=0,
         le=1,
-        description="Share of the predicted words that a random word replaces; the rest stay as "
+        description="Share of the predicted tokens that a random token replaces; the rest stay as "
         "they are.",
     )
     seed: int = Field(
@@ -58,7 +61,7 @@ def mask_tokens(
     mask_id: int,
     generator: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Hides some tokens of a sequence.
+    """Hides some words of a sequence; a word is any token that is not special.
 
     Of n words, ⌊n · fraction + u⌋ are chosen, u uniform in [0, 1), and at least one. As in the code
     of RoBERTa, this is the fraction up to one token, and on average exactly the fraction. (A draw
