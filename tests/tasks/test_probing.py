@@ -7,9 +7,10 @@ import pytest
 
 from headwise.recipe import load_recipe
 from headwise.tasks.classification import Classification
-from headwise.tasks.probing import GeneratedProbe, Probing, ProbingRecipe, SentEvalFile
+from headwise.tasks.probing import Probing, ProbingRecipe
 from headwise.tasks.sources import CorpusError
 from headwise.tasks.text.labelled.corpus import Example
+from headwise.tasks.text.labelled.settings import GeneratedProbe, SentEvalFile
 
 # As in bigram_shift.txt: tokenised, partition by partition.
 LINES = [

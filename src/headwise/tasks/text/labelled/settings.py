@@ -1,11 +1,14 @@
-"""Settings of labelled text: which examples are read."""
+"""Settings of labelled text: which examples are read, or made for probing."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from typing_extensions import Self
 
 from headwise.tasks.parts import DividedSettings, HubSettings
+from headwise.tasks.text.labelled.probes import PAPER_BINS
+from headwise.tasks.text.running.settings import TextSettings
 
 Problem = Literal["classification", "regression"]
 GlueTask = Literal["MNLI", "QNLI", "SST-2", "STS-B"]
@@ -19,11 +22,14 @@ _PROBLEM: Any = Field(
     "classification",
     description="classification: labels are names of classes; regression: labels are numbers.",
 )
-CLASSES = Field(
+_CLASSES = Field(
     None,
     description="Names of the classes, in the order of the outputs of the model. Default: the "
     "labels of the training data, sorted.",
 )
+
+
+# --- classification and regression ------------------------------------------------------------
 
 
 class ExampleLimits(BaseModel):
@@ -102,7 +108,7 @@ class LabelledFiles(ExampleSettings):
     pair_field: str | None = _PAIR_FIELD
     label_field: str = _LABEL_FIELD
     problem: Problem = _PROBLEM
-    classes: list[str] | None = CLASSES
+    classes: list[str] | None = _CLASSES
 
 
 class LabelledHub(ExampleSettings, HubSettings):
@@ -113,9 +119,106 @@ class LabelledHub(ExampleSettings, HubSettings):
     pair_field: str | None = _PAIR_FIELD
     label_field: str = _LABEL_FIELD
     problem: Problem = _PROBLEM
-    classes: list[str] | None = CLASSES
+    classes: list[str] | None = _CLASSES
 
 
 LabelledSettings = Annotated[
     Docstrings | Glue | LabelledFiles | LabelledHub, Field(discriminator="corpus")
 ]
+
+
+# --- probing ----------------------------------------------------------------------------------
+
+
+class SentEvalFile(ExampleLimits):
+    """A file of SentEval's probing tasks: lines of partition, label and sentence, divided by tabs.
+
+    The partition is tr, va or te. A line may have further fields before its sentence.
+    """
+
+    corpus: Literal["senteval"] = Field("senteval", description="Selects a file of SentEval.")
+    file: Path = Field(
+        description="The file, such as bigram_shift.txt; gzip if its name ends in .gz."
+    )
+    classes: list[str] | None = _CLASSES
+
+
+class DocstringTexts(BaseModel):
+    """Ten thousand first paragraphs of docstrings of installed packages: real, offline."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    corpus: Literal["docstrings"] = Field("docstrings", description="Selects the built-in text.")
+    packages: list[str] = Field(
+        default_factory=lambda: list(PACKAGES), min_length=1, description="Names of the packages."
+    )
+
+
+class GeneratedProbe(ExampleLimits):
+    """A probing task that is made from any text; its labels come from the text itself.
+
+    The sentences of all parts of the text are put together and divided anew, so that all classes
+    have the same size in every part.
+    """
+
+    corpus: Literal["generated"] = Field(
+        "generated", description="Selects a task made from a text."
+    )
+    probe: Literal["SeLen", "WC", "BShift"] = Field(
+        "SeLen",
+        description="The property. SeLen: how many words a sentence has; WC: which of num_words "
+        "words occurs in it; BShift: whether two neighbouring words are swapped.",
+    )
+    texts: Annotated[
+        DocstringTexts | TextSettings,
+        Field(discriminator="corpus"),
+    ] = Field(
+        default_factory=lambda: DocstringTexts(), description="Text from which the sentences come."
+    )
+    min_words: int = Field(
+        5, ge=1, description="Number of words of the shortest sentence that is used."
+    )
+    max_words: int = Field(
+        28, ge=1, description="Number of words of the longest sentence that is used."
+    )
+    num_bins: int = Field(
+        6,
+        ge=2,
+        description="For SeLen: number of classes, whose borders make the smallest class as large "
+        "as possible.",
+    )
+    bins: list[int] | None = Field(
+        None,
+        min_length=2,
+        description="For SeLen: smallest number of words of each class, in place of num_bins; "
+        f"those of SentEval are {list(PAPER_BINS)}.",
+    )
+    num_words: int = Field(
+        1000,
+        ge=2,
+        description="For WC: number of words, which are the classes; little text needs fewer.",
+    )
+    validation_fraction: float = Field(
+        0.1, gt=0, lt=0.5, description="Share of the sentences that becomes the validation part."
+    )
+    test_fraction: float = Field(
+        0.1, gt=0, lt=0.5, description="Share of the sentences that becomes the test part."
+    )
+    seed: int = Field(
+        1,
+        ge=0,
+        description="Seed of the choice of sentences, of their parts, and of the swapped words.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.max_words < self.min_words:
+            raise ValueError(
+                f"max_words is {self.max_words}, expected at least min_words, {self.min_words}"
+            )
+        if self.bins is not None and sorted(set(self.bins)) != self.bins:
+            raise ValueError(f"bins is {self.bins}, expected increasing numbers, as in [5, 9, 13]")
+        return self
+
+
+ProbingSettings = Annotated[SentEvalFile | GeneratedProbe, Field(discriminator="corpus")]
