@@ -12,10 +12,7 @@ from headwise.recipe import RecipeError, load_recipe
 from headwise.tasks.classification import Classification, ClassificationEvaluation
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.text.labelled.corpus import Example, LabelledCorpus
-from headwise.tasks.text.labelled.dataset import Examples, fitted
-from headwise.tasks.text.labelled.metrics import accuracy, pearson, spearman
 from headwise.tasks.text.tokenization import TextTokenizer, TextTokenizerSettings
-from headwise.training.batching import TokenBudgetSampler
 
 SIZES = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "layers": 1}
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
@@ -67,62 +64,7 @@ def build(task, **model):
     return task.build_model(settings(**model)).eval()
 
 
-# --- examples in ids --------------------------------------------------------------------------
-
-
-def test_a_pair_is_read_as_roberta_reads_it(tokenizer):
-    bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
-    one, two = tokenizer.encode(["one two", "three"], eos=False)
-    pairs = [Example("one two", "three", "b"), Example("three", "one two", "a")]
-    items = Examples(pairs, tokenizer, ["a", "b"], 100)
-    assert items[0] == {"input_ids": [bos, *one, eos, eos, *two, eos], "label": 1.0}
-    assert items[1] == {"input_ids": [bos, *two, eos, eos, *one, eos], "label": 0.0}
-    alone = Examples([Example("three", None, 2.5)], tokenizer, None, 100)
-    assert alone[0] == {"input_ids": [bos, *two, eos], "label": 2.5}
-    assert alone.cut == 0
-
-
-@pytest.mark.parametrize("max_length", [8, 9, 12, 19])
-@pytest.mark.parametrize("lengths", [(30, None), (3, None), (3, 30), (30, 3), (30, 29), (2, 2)])
-def test_what_is_too_long_is_cut_from_the_longer_text(max_length, lengths):
-    kept = fitted(*lengths, max_length)
-
-    def length(text, pair):
-        return 1 + text + (0 if pair is None else 1 + pair)
-
-    # The twin: one token at a time, from whichever text is longer.
-    text, pair = lengths
-    while length(text, pair) > max_length:
-        if pair is not None and pair > text:
-            pair -= 1
-        else:
-            text -= 1
-    assert length(*kept) == length(text, pair)
-    assert sorted(filter(None, kept)) == sorted(filter(None, (text, pair)))
-
-
-def test_cut_examples_keep_their_ends_and_are_counted(tokenizer):
-    long = " ".join(WORDS * 5)
-    data = [Example(long, long, "a"), Example("one", long, "a"), Example("one", "two", "a")]
-    items = Examples(data, tokenizer, ["a"], 20)
-    assert [len(items[i]["input_ids"]) for i in range(2)] == [20, 20]
-    assert items.cut == 2
-    eos = tokenizer.eos_token_id
-    for item in (items[0], items[1]):
-        assert item["input_ids"][0] == tokenizer.bos_token_id
-        assert item["input_ids"].count(eos) == 3 and item["input_ids"][-1] == eos
-        first = item["input_ids"].index(eos)
-        assert item["input_ids"][first + 1] == eos
-
-
-def test_batches_are_of_one_size_whatever_the_lengths(tokenizer):
-    """Where the label goes with the length, those of one length would be of one class."""
-    long = Example(" ".join(WORDS * 2), None, "up")
-    for data in (examples(20), [*examples(20), long]):
-        items = Examples(data, tokenizer, ["up", "down"], 100)
-        assert len(set(items.true_lengths)) > 3 and max(items.true_lengths) < 100
-        batches = list(TokenBudgetSampler(items.lengths, 400, shuffle=False))
-        assert {len(batch) for batch in batches[:-1]} == {4}
+# --- examples in batches ----------------------------------------------------------------------
 
 
 def test_a_batch_holds_an_example_at_least():
@@ -155,15 +97,6 @@ def test_a_batch(tokenizer):
 
 
 # --- scores -----------------------------------------------------------------------------------
-
-
-def test_correlations_are_scipys():
-    rows = np.random.default_rng(0).normal(size=(50, 2)).round(1)  # with ties
-    assert pearson(rows) == pytest.approx(100 * scipy.stats.pearsonr(*rows.T).statistic)
-    assert spearman(rows) == pytest.approx(100 * scipy.stats.spearmanr(*rows.T).statistic)
-    constant = np.array([[1.0, 0.1 + 0.2], [2.0, 0.3]])
-    assert pearson(constant) == spearman(np.array([[1.0, 5.0], [2.0, 5.0]])) == 0
-    assert np.isnan(pearson(np.array([[1.0, np.nan], [2.0, 3.0]])))
 
 
 @pytest.mark.parametrize("classes", [("up", "down"), ("up", "down", "level"), ()])
@@ -227,10 +160,6 @@ def test_many_classes_are_no_picture(tokenizer):
     many = [f"class {i}" for i in range(31)]
     task = Classification(labelled(classes=many), tokenizer, 50)
     assert not task.evaluate(build(task), task.test, ClassificationEvaluation(), no_bar).pictures
-
-
-def test_accuracy_counts_what_is_right():
-    assert accuracy(np.array([[2, 2], [1, 0]])) == 50
 
 
 # --- what it is to the rest -------------------------------------------------------------------
