@@ -141,8 +141,8 @@ class MaskedLanguageModelling(RunningTextTask):
     ) -> Outcome:
         """Computes perplexity and accuracy over all tokens that are predicted.
 
-        As in the papers, these are all chosen tokens (15%), whether they are masked, replaced or
-        left. An item is a sequence: its summed negative log-likelihood, the number of predicted
+        As in the papers, these are all chosen tokens, whether they are masked, replaced or left.
+        An item is a sequence: its summed negative log-likelihood, the number of predicted
         tokens, and the number of right predictions.
         """
         assert isinstance(model, MaskedLM) and isinstance(part, MaskedBlocks)
@@ -259,9 +259,8 @@ def show(tokenizer: TextTokenizer, item: MaskedItem, predicted: Sequence[int]) -
         line = columns[start : min(end, start + _SAMPLE_TOKENS)]
         if len(line) >= _SAMPLE_LEAST and any(guess is not None for *_, guess in line):
             sample = _show_line(tokenizer, line)
-            if (
-                "\ufffd" not in sample.given["Text"]
-            ):  # or a bracket divides the bytes of a character
+            # Without this a bracket could divide the bytes of a character.
+            if "\ufffd" not in sample.given["Text"]:
                 return sample
     return None
 

@@ -163,8 +163,8 @@ def text_field(record: Mapping[str, Any], path: str, where: str, mending: str) -
     for key in [path] if path in record else path.split("."):
         if not isinstance(value, Mapping) or key not in value:
             raise CorpusError(
-                f"{where}: there is no field {path!r}; there are {', '.join(_paths(record))}. "
-                f"{mending}"
+                f"{where}: there is no field {path!r}, expected one of "
+                f"{', '.join(_paths(record))}. {mending}"
             )
         value = cast("Mapping[str, Any]", value)[key]
     if value is None:

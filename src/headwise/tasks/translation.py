@@ -111,7 +111,7 @@ class Translation(Task):
                 f"{tokenizer.source_vocab_size:,} source and {tokenizer.target_vocab_size:,} "
                 f"target subwords"
             )
-        self.notes = {**corpus.notes.summary(), "vocabulary": vocabulary}
+        self.notes = {**corpus.notes, "vocabulary": vocabulary}
 
     @classmethod
     def prepare(cls, recipe: TranslationRecipe, folder: Path | None = None) -> Self:

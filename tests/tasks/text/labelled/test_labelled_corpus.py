@@ -300,7 +300,7 @@ def test_a_folder_in_a_format_of_the_hub(tmp_path):
     assert labelled.test[""] == [Example("text 1", "pair", "yes")]
     assert labelled.notes["skipped"] == "1 with no label"
     with pytest.raises(
-        CorpusError, match=r"row 0: there is no field 'gold'; there are a, b.c, label"
+        CorpusError, match=r"row 0: there is no field 'gold', expected one of a, b.c, label"
     ):
         load_labelled_corpus(settings.model_copy(update={"label_field": "gold"}))
 

@@ -98,7 +98,7 @@ def test_a_missing_part_is_divided_off_and_shares_no_source(write):
     assert all(sources)
     assert sum(map(len, sources)) == len(set.union(*sources)) == 150
     assert sum(len(getattr(corpus, part)) for part in PARTS) == 600
-    assert [corpus.notes.counts[part].leaked for part in PARTS] == [0, 0, 0]
+    assert [corpus.counts[part].leaked for part in PARTS] == [0, 0, 0]
 
 
 def test_the_division_does_not_depend_on_the_order_of_the_data(write):
@@ -154,8 +154,8 @@ def test_empty_sides_are_skipped_and_counted_in_every_part(write):
     )
     assert corpus.train == [Pair("a", "b")]
     assert corpus.test == [Pair("t", "u")]
-    assert [corpus.notes.counts[part].empty for part in PARTS] == [3, 0, 1]
-    assert corpus.notes.summary() == {
+    assert [corpus.counts[part].empty for part in PARTS] == [3, 0, 1]
+    assert corpus.notes == {
         "corpus": "text files train.source, train.target",
         "train": "1 pairs (3 with an empty side skipped)",
         "validation": "1 pairs",
@@ -188,14 +188,14 @@ def test_length_filters_touch_training_pairs_only(write, limits, kept):
     test = [("t " * 100, "u")]
     corpus = load_parallel_corpus(given_parts(write, train=pairs, test=test, **limits))
     assert [source.split()[0] for source, _ in corpus.train] == kept
-    assert corpus.notes.counts["train"].filtered == 5 - len(kept)
+    assert corpus.counts["train"].filtered == 5 - len(kept)
     assert len(corpus.test) == 1
 
 
 def test_filters_apply_to_what_is_divided_off(write):
     train = sentences(100) + sentences(100, word="far too many words")
     corpus = load_parallel_corpus(ParallelFiles(train=write("train", train), max_length=3))
-    assert sum(count.filtered for count in corpus.notes.counts.values()) == 100
+    assert sum(count.filtered for count in corpus.counts.values()) == 100
     assert all(len(pair.source.split()) == 2 for pair in corpus.validation + corpus.test)
 
 
@@ -207,12 +207,12 @@ def test_repetitions_and_leaks_are_counted_and_kept(write):
         test=[("a", "b"), ("v", "w"), ("t", "u")],
     )
     corpus = load_parallel_corpus(settings)
-    counts = corpus.notes.counts
+    counts = corpus.counts
     assert [len(getattr(corpus, part)) for part in PARTS] == [4, 3, 3]
     assert [counts[part].duplicates for part in PARTS] == [1, 1, 0]
     assert [counts[part].leaked for part in PARTS] == [0, 1, 2]
-    noted = corpus.notes.summary()["test"]
-    assert noted == "3 pairs (2 whose source stands in an earlier part)"
+    noted = corpus.notes["test"]
+    assert noted == "3 pairs (2 whose source is also in an earlier part)"
 
 
 def test_drop_leaks_takes_them_out_of_training_and_nowhere_else(write):
@@ -224,7 +224,7 @@ def test_drop_leaks_takes_them_out_of_training_and_nowhere_else(write):
         drop_leaks=True,
     )
     corpus = load_parallel_corpus(settings)
-    counts = corpus.notes.counts
+    counts = corpus.counts
     assert corpus.train == [("f", "g")]
     assert counts["train"].dropped_leaks == 3
     assert [len(getattr(corpus, part)) for part in PARTS] == [1, 2, 2]
@@ -239,7 +239,7 @@ def test_every_pair_read_is_accounted_for(write):
         max_length=8,
         drop_leaks=True,
     )
-    counts = load_parallel_corpus(settings).notes.counts
+    counts = load_parallel_corpus(settings).counts
     for c in counts.values():
         assert c.read == c.kept + c.empty + c.filtered + c.dropped_leaks
     assert sum(counts[part].read for part in PARTS) == 304 + 2
@@ -276,8 +276,8 @@ def test_interface_strings_divide_about_eight_to_one_to_one():
     assert sizes[0] / sum(sizes) == pytest.approx(0.8, abs=0.03)
     assert sizes[2] / sum(sizes) == pytest.approx(0.1, abs=0.02)
     assert corpus.target_language == "fr"
-    assert corpus.notes.counts["test"].leaked == 0
-    assert corpus.notes.origin.startswith("jupyterlab-language-pack-fr-FR ")
+    assert corpus.counts["test"].leaked == 0
+    assert corpus.notes["corpus"].startswith("jupyterlab-language-pack-fr-FR ")
 
 
 def test_a_dataset_with_and_without_a_validation_split(tmp_path, monkeypatch):
@@ -297,6 +297,6 @@ def test_a_dataset_with_and_without_a_validation_split(tmp_path, monkeypatch):
     corpus = load_parallel_corpus(ParallelHub(validation_split=None, **settings))
     assert len(corpus.test) == 3 and len(corpus.train) + len(corpus.validation) == 100
     assert corpus.validation and corpus.target_language == "fr"
-    assert corpus.notes.origin == f"dataset {folder}"
+    assert corpus.notes["corpus"] == f"dataset {folder}"
     with pytest.raises(CorpusError, match="'validation'"):
         load_parallel_corpus(ParallelHub(**settings))

@@ -236,7 +236,7 @@ def test_an_empty_split_is_an_error_that_names_it(tmp_path):
 def test_an_unknown_field_lists_those_there_are(tmp_path):
     (tmp_path / "train.jsonl").write_text('{"content": "a"}\n')
     settings = TextHub(name=str(tmp_path), validation_split=None, test_split=None)
-    message = "no field 'text'; there are content. Set field to one of these"
+    message = "no field 'text', expected one of content. Set field to one of these"
     with pytest.raises(CorpusError, match=message):
         load_text_corpus(settings)
 

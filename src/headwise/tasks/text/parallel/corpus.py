@@ -11,7 +11,7 @@ Two rules turn a hash into a part:
   the different source strings, to the nearest whole number.
 - The built-in interface strings are divided by `part_of`: a hash of the string alone decides. A
   string stays in its part in every release of the language pack and for every language, so that
-  published figures stay comparable; shares are met only approximately.
+  published figures stay comparable. Its parts have their shares only approximately.
 """
 
 import hashlib
@@ -67,55 +67,21 @@ class PartCounts:
 
 
 @dataclass(frozen=True)
-class CorpusNotes:
-    """Where a corpus comes from and how many of its pairs were kept.
-
-    Attributes:
-        origin: where the pairs come from, in words.
-        counts: the counts of each part.
-    """
-
-    origin: str
-    counts: Mapping[Part, PartCounts]
-
-    def summary(self) -> dict[str, str]:
-        """Returns the notes in words: label to text, the origin first and then each part.
-
-        >>> notes = CorpusNotes("captions", {"train": PartCounts(read=9, kept=8, empty=1)})
-        >>> notes.summary()
-        {'corpus': 'captions', 'train': '8 pairs (1 with an empty side skipped)'}
-        """
-        notes = {"corpus": self.origin}
-        for part, counts in self.counts.items():
-            remarks = [
-                f"{number:,} {words}"
-                for number, words in (
-                    (counts.empty, "with an empty side skipped"),
-                    (counts.filtered, "too long or too unequal left out"),
-                    (counts.dropped_leaks, "of the held-out parts left out"),
-                    (counts.duplicates, "repeated"),
-                    (counts.leaked, "whose source stands in an earlier part"),
-                )
-                if number
-            ]
-            notes[part] = f"{counts.kept:,} pairs" + (f" ({', '.join(remarks)})" if remarks else "")
-        return notes
-
-
-@dataclass(frozen=True)
 class ParallelCorpus:
     """Sentence pairs in three parts, none of which is empty.
 
     Attributes:
         train, validation, test: the pairs of each part.
-        notes: where they come from, and the counts of each part.
+        counts: how many pairs of each part were read, kept and left out.
+        notes: facts about the data for the screen and the report: label to text.
         target_language: code of the target language; None if it is not known.
     """
 
     train: list[Pair]
     validation: list[Pair]
     test: list[Pair]
-    notes: CorpusNotes = field(repr=False)
+    counts: dict[Part, PartCounts] = field(repr=False)
+    notes: dict[str, str] = field(repr=False)
     target_language: str | None = None
 
     def digest(self) -> str:
@@ -175,7 +141,8 @@ def load_parallel_corpus(settings: ParallelSettings) -> ParallelCorpus:
         train=pairs["train"],
         validation=pairs["validation"],
         test=pairs["test"],
-        notes=CorpusNotes(origin, counts),
+        counts=counts,
+        notes={"corpus": origin} | {part: _in_words(of_part) for part, of_part in counts.items()},
         target_language=target_language,
     )
 
@@ -229,7 +196,7 @@ def _divide_off(
     Args:
         pairs, counts: changed in place; a pair that moves counts as read in its new part.
         fractions: shares of the validation and of the test part; 0 for a part that is given.
-        settings: of the corpus.
+        settings: settings of the corpus.
     """
     if not any(fractions):
         return
@@ -281,6 +248,26 @@ def _count(pairs: Mapping[Part, list[Pair]], counts: Mapping[Part, PartCounts]) 
         counts[part].duplicates = len(pairs[part]) - len(set(pairs[part]))
         counts[part].leaked = sum(pair.source in earlier for pair in pairs[part])
         earlier.update(pair.source for pair in pairs[part])
+
+
+def _in_words(counts: PartCounts) -> str:
+    """Returns the counts of a part in words.
+
+    >>> _in_words(PartCounts(read=9, kept=8, empty=1))
+    '8 pairs (1 with an empty side skipped)'
+    """
+    remarks = [
+        f"{number:,} {words}"
+        for number, words in (
+            (counts.empty, "with an empty side skipped"),
+            (counts.filtered, "too long or too unequal left out"),
+            (counts.dropped_leaks, "of the held-out parts left out"),
+            (counts.duplicates, "repeated"),
+            (counts.leaked, "whose source is also in an earlier part"),
+        )
+        if number
+    ]
+    return f"{counts.kept:,} pairs" + (f" ({', '.join(remarks)})" if remarks else "")
 
 
 def _check_not_empty(counts: Mapping[Part, PartCounts]) -> None:

@@ -41,9 +41,9 @@ class InterfaceStrings(PairSettings):
 
     They need the language pack: `pip install "headwise[demo]"`.
 
-    The share of a part is a probability here: a hash of the English string alone decides its part.
-    A string so stays in its part in every release of the package and in all three languages, and
-    published figures go on being those of the same test part.
+    Their division differs from that of all other data: a hash of the English string alone decides
+    its part, and the share of a part is a probability. So a string stays in its part in every
+    release of the package and for every language, and published figures stay comparable.
     """
 
     corpus: Literal["interface-strings"] = Field(
