@@ -101,9 +101,7 @@ def test_fields_are_columns_or_dotted_paths_into_records(dataset_folder):
 
 @pytest.mark.parametrize("field", ["translation.fr", "german", "id.de"])
 def test_an_unknown_field_lists_those_there_are(dataset_folder, field):
-    message = (
-        f"no field '{field}', expected one of id, a.b, translation.en, translation.de"
-    )
+    message = f"no field '{field}', expected one of id, a.b, translation.en, translation.de"
     with pytest.raises(CorpusError, match=message):
         texts(dataset_folder, "train", field)
 

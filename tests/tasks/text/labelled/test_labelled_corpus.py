@@ -176,7 +176,7 @@ def test_given_parts_are_taken_as_they_are(tsv):
     assert len(labelled.train) == 20
     assert labelled.validation == labelled.test[""]
     assert labelled.validation == [Example("sentence 1", None, "no"), Example("new", None, "yes")]
-    assert labelled.notes["test"] == "2 examples, of which 1 also stand in the training part"
+    assert labelled.notes["test"] == "2 examples, of which 1 are also in the training part"
 
 
 def test_columns_have_any_names_and_texts_one_line(tsv):

@@ -100,7 +100,7 @@ def test_documents_of_wikitext_begin_at_titles(write):
     assert first[:3] == ["", "= Homarus gammarus =", ""] and "= = Description = =" in first
     assert second == ["= 2007 =", "", "A year ."]
     assert texts.notes["train"].startswith("2 documents, 7 lines, ")
-    assert "of which 7 lines also stand in the training part" in texts.notes["test"]
+    assert "of which 7 lines are also in the training part" in texts.notes["test"]
 
 
 @pytest.mark.parametrize(

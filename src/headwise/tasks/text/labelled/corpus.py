@@ -308,7 +308,7 @@ def _counts(examples: Mapping[str, Sequence[Example]], skipped: Counter[str]) ->
         words = f"{len(of_part):,} examples"
         leaked = sum((example.text, example.pair) in trained for example in of_part)
         if name != "train" and leaked:
-            words += f", of which {leaked:,} also stand in the training part"
+            words += f", of which {leaked:,} are also in the training part"
         notes[name] = words
     reasons = _reasons(skipped)
     if reasons:

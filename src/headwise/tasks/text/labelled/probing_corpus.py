@@ -97,7 +97,7 @@ def _generate(settings: GeneratedProbe) -> LabelledCorpus:
     used = sum(map(len, rows.values()))
     origin = (
         f"{settings.probe}, made from {origin}: {used:,} of {len(sentences):,} sentences with "
-        f"{settings.min_words} to {settings.max_words} words, as many in each class"
+        f"{settings.min_words} to {settings.max_words} words, the same number in each class"
     )
     return make_corpus(rows, origin, Counter(), classes=list(classes))
 

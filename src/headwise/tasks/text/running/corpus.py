@@ -99,7 +99,7 @@ def load_text_corpus(settings: TextSettings) -> TextCorpus:
     seen = set(lines_of(documents["train"]))
     repeated = sum(line in seen for line in lines_of(documents["test"]))
     if repeated:
-        notes["test"] += f", of which {repeated:,} lines also stand in the training part"
+        notes["test"] += f", of which {repeated:,} lines are also in the training part"
     return TextCorpus(documents["train"], documents["validation"], documents["test"], notes)
 
 
