@@ -110,8 +110,8 @@ def _even_bins(counts: Mapping[int, int], num_bins: int) -> list[int]:
     lengths = sorted(counts)
     if len(lengths) < num_bins:
         raise CorpusError(
-            f"SeLen: sentences have {len(lengths)} different lengths, expected at least one for each "
-            f"of the {num_bins} classes. Give more text, or set data.num_bins to fewer."
+            f"SeLen: sentences have {len(lengths)} different lengths, expected at least one for "
+            f"each of the {num_bins} classes. Give more text, or set data.num_bins to fewer."
         )
 
     @cache
