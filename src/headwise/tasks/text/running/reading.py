@@ -25,7 +25,7 @@ def read_pydoc_topics() -> tuple[list[list[str]], str]:
     statements has all of the one on `with`), so a paragraph of an earlier topic is left out too.
 
     The text differs between versions of Python. Topics are in the order of a hash of their
-    names, so that neighbouring topics do not begin with the same letter.
+    names, so that consecutive topics are not all about words with the same first letter.
 
     Returns:
         The topics as lists of sentences, and a sentence on where they come from.
@@ -78,7 +78,7 @@ def _prose(block: str) -> str:
         return ""
     if not (text[0].isupper() or text[0] in '"“‘('):
         return ""
-    # More space than the two behind a full stop separates the columns of tables.
+    # More than the two spaces after a full stop separate the columns of tables.
     if any(sign in text for sign in ("::=", ">>>")) or re.search(r"\S   +\S", block):
         return ""
     return text
@@ -95,7 +95,7 @@ def split_sentences(paragraph: str) -> list[str]:
     ['It is true.', '"None" is false, i.e. no value (see e.g. Python).', 'So be it!']
     """
     ends = r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bvs\.)\s+(?=[\"“‘(*]*[A-Z])"
-    # A quotation mark or parenthesis behind the full stop belongs to the sentence.
+    # A quotation mark or parenthesis after the full stop belongs to the sentence.
     return re.split(f'{ends}|(?<=[.!?][")”])\\s+(?=["“‘(*]*[A-Z])', paragraph)
 
 
