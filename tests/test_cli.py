@@ -18,7 +18,7 @@ from headwise.analysis.formatting import count
 from headwise.cli import app
 from headwise.recipe import load_recipe, shipped_recipes
 from headwise.tasks import translation
-from headwise.tasks.text.corpora import load_corpus
+from headwise.tasks.text.parallel.corpus import load_parallel_corpus
 
 COMMANDS = (
     *("recipes", "keys", "compare", "cost", "train", "evaluate"),
@@ -243,7 +243,7 @@ def test_translate_gives_a_line_for_each_line(run, tmp_path):
 
 def test_translate_gives_what_the_run_kept(run, world):
     pairs = dict(numerals.pairs(120))
-    corpus = load_corpus(experiment.open_run(run)[0].data)
+    corpus = load_parallel_corpus(experiment.open_run(run)[0].data)
     assert {pair.source for pair in corpus.test} < set(pairs)
     done = headwise("translate", run, stdin="\n".join(pair.source for pair in corpus.test))
     assert done.stdout == (run / "outputs.txt").read_text(encoding="utf-8")
@@ -470,7 +470,7 @@ def test_ctrl_c_outside_of_training(world, tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(translation, "load_corpus", interrupted)
+    monkeypatch.setattr(translation, "load_parallel_corpus", interrupted)
     done = headwise("train", world / "numerals.yaml", "--output", tmp_path / "run")
     assert done.exit_code == 130
     assert "stopped. The same command goes on from here." in done.stderr
@@ -481,14 +481,14 @@ import os, signal, sys
 from headwise.cli import app
 from headwise.tasks import translation
 
-join = translation.collate
+join = translation.collate_pairs
 def interrupted_in_the_second_step(items, padding):
     interrupted_in_the_second_step.calls += 1
     if interrupted_in_the_second_step.calls == 2:
         os.kill(os.getpid(), signal.SIGINT)
     return join(items, padding)
 interrupted_in_the_second_step.calls = 0
-translation.collate = interrupted_in_the_second_step
+translation.collate_pairs = interrupted_in_the_second_step
 sys.argv = ["headwise", *sys.argv[1:]]
 app()
 """

@@ -502,7 +502,7 @@ def test_an_unknown_key_in_a_system_says_which(small):
         ("training.adam_betas=[a, 1]", "training.adam_betas.0 is 'a', expected a valid number"),
         ("data.corpus=files", "data.train is missing"),
         ("systems=5", "systems is 5, expected keys with values"),
-        ("tokenizer.vocab_size=100", "tokenizer: vocab_size must be at least 260"),
+        ("tokenizer.vocab_size=100", "tokenizer: vocab_size is 100, expected at least 260"),
         ("systems.a/b.model.dropout=0", "systems.a/b is 'a/b': string should match pattern"),
         ("training.max_steps=null", "training: give one of max_steps and epochs"),
     ],
@@ -566,7 +566,10 @@ def test_an_unknown_system_gives_the_nearest_and_all_there_are(small):
             ["model.attention={encoder_self: {system: mae, droped_heads: 2}}"],
             "did you mean 'dropped_heads'?",
         ),
-        (["model.share_embeddings=all", "tokenizer.joint=false"], "needs tokenizer.joint: true"),
+        (
+            ["model.share_embeddings=all", "tokenizer.joint=false"],
+            "tokenizer.joint is false, expected",
+        ),
         (["systems.moa.model.attention.encoder_self.size=8K4E16D"], "system moa"),
     ],
 )
@@ -574,7 +577,7 @@ def test_sizes_that_do_not_fit_are_found_before_any_data_is_read(monkeypatch, ch
     def never(*_):
         raise AssertionError("data was read")
 
-    monkeypatch.setattr("headwise.tasks.text.corpora.read_interface_strings", never)
+    monkeypatch.setattr("headwise.tasks.text.parallel.corpus.read_interface_strings", never)
     assert said in message(DEMO, *changes)
 
 

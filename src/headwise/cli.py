@@ -325,8 +325,8 @@ def translate(
     with _clear_errors():
         from headwise.experiment import as_evaluated
         from headwise.tasks.sources import decoded_lines, read_lines
+        from headwise.tasks.text.parallel.translating import translate as translate_texts
         from headwise.tasks.text.tokenization import TOKENIZER, TranslationTokenizer
-        from headwise.tasks.text.translating import translate as translate_texts
         from headwise.tasks.translation import Translation
 
         _quiet()

@@ -3,7 +3,6 @@
 import io
 import math
 import shutil
-from itertools import chain
 
 import numpy as np
 import pytest
@@ -19,11 +18,12 @@ from headwise.tasks.language_modelling import (
     LanguageEvaluation,
     LanguageModelling,
     LanguageModellingRecipe,
-    TextBlocks,
-    collate_blocks,
     token_losses,
 )
-from headwise.tasks.text.texts import Texts
+from headwise.tasks.task import Wish
+from headwise.tasks.text.running.corpus import TextCorpus
+from headwise.tasks.text.running.dataset import TextBlocks, collate_blocks
+from headwise.tasks.text.running.generating import GenerationSettings, generate_text
 from headwise.tasks.text.tokenization import TextTokenizer, TextTokenizerSettings
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
 from headwise.training.run import run_training
@@ -59,45 +59,11 @@ def build(tokenizer=WORDS, plan="standard", **options):
 
 
 def task(tokenizer=WORDS, block_length=8):
-    texts = Texts(DOCUMENTS, DOCUMENTS[:2], DOCUMENTS[:3], {"corpus": "toy"})
+    texts = TextCorpus(DOCUMENTS, DOCUMENTS[:2], DOCUMENTS[:3], {"corpus": "toy"})
     return LanguageModelling(texts, tokenizer, block_length)
 
 
 # --- blocks -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("length", [2, 5, 8, 1000])
-def test_every_token_is_predicted_once_from_the_one_before(length):
-    blocks = TextBlocks(DOCUMENTS, WORDS, length)
-    text = [token for row in WORDS.encode(list(chain(*DOCUMENTS))) for token in row]
-    assert [token for i in range(len(blocks)) for token in blocks[i][1:].tolist()] == text
-    before = [blocks[i][0].item() for i in range(len(blocks))]
-    assert before == [2, *text[length - 1 : -1 : length]][: len(blocks)]
-    assert blocks.lengths == [len(blocks[i]) - 1 for i in range(len(blocks))]
-    assert sum(blocks.lengths) == len(text) and set(blocks.lengths[:-1]) <= {length}
-    with pytest.raises(IndexError, match="out of range"):
-        blocks[len(blocks)]
-
-
-@pytest.mark.parametrize("tokenizer", [WORDS, BPE])
-def test_words_and_bytes_are_those_of_the_text(tokenizer):
-    blocks = TextBlocks(DOCUMENTS, tokenizer, 8)
-    file = "".join(f"{line}\n" for document in DOCUMENTS for line in document)
-    assert blocks.words().sum().item() == pytest.approx(len(file.split()) + file.count("\n"))
-    assert len(blocks.words()) == sum(blocks.lengths)
-    assert blocks.num_bytes() == len(file.encode())
-    if tokenizer is WORDS:
-        assert blocks.words().tolist() == [1.0] * len(blocks.words())
-
-
-def test_labels_are_the_tokens_but_for_the_first_and_padding():
-    batch = collate_blocks([torch.tensor([2, 5, 6]), torch.tensor([6, 7, 8])], 0)
-    assert batch["input_ids"].tolist() == [[2, 5, 6], [6, 7, 8]]
-    assert batch["labels"].tolist() == [[-100, 5, 6], [-100, 7, 8]]
-    assert "attention_mask" not in batch
-    padded = collate_blocks([torch.tensor([2, 5, 6]), torch.tensor([6, 0])], 0)
-    assert padded["labels"].tolist() == [[-100, 5, 6], [-100, 0, -100]]
-    assert padded["attention_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
@@ -193,6 +159,48 @@ def test_items_are_blocks_and_give_the_first_score():
     )
 
 
+@pytest.mark.parametrize("tokenizer", [WORDS, BPE])
+def test_perplexities_of_held_out_text_are_marked_as_such(tokenizer):
+    data = task(tokenizer)
+    settings = LanguageEvaluation(context=6, samples=0)
+    scores = data.evaluate(build(tokenizer), data.test, settings, lambda count: None).scores
+    marked = {score.name: score.is_perplexity for score in scores}
+    subwords = {"token perplexity": True, "bits per byte": False} if tokenizer is BPE else {}
+    assert marked == {"word perplexity": True, **subwords}
+
+
+def test_generate_prints_texts_that_go_on_from_their_prompts(tmp_path):
+    task(BPE).save(tmp_path)
+    generation = {"max_new_tokens": 4, "lines": 1, "seed": 5}
+    recipe = LanguageModellingRecipe(
+        training={"max_steps": 1}, evaluation={"generation": generation}
+    )
+    model, printed = build(BPE), []
+
+    def generate(prompts, number):
+        printed.clear()
+        wish = Wish(prompts, number, None, printed.append)
+        LanguageModelling.generate(tmp_path, recipe, model, wish)
+        return list(printed)
+
+    prompts = ["open the", "close"]
+    found = generate(prompts, 2)
+    expected = [
+        prompt + text
+        for seed in (5, 6)
+        for prompt, text in zip(
+            prompts,
+            generate_text(model, BPE, prompts, GenerationSettings(**{**generation, "seed": seed})),
+            strict=True,
+        )
+    ]
+    assert found == [text.removesuffix("\n") for text in expected]
+    assert len(generate(None, None)) == 1  # of an empty prompt
+    with pytest.raises(ValueError, match="--output is not for a run of language-modelling"):
+        wish = Wish(None, None, tmp_path / "a.txt", printed.append)
+        LanguageModelling.generate(tmp_path, recipe, model, wish)
+
+
 def test_samples_are_lines_cut_in_the_middle_and_what_the_model_writes():
     data = task(BPE)
     settings = LanguageEvaluation(samples=2)
@@ -219,7 +227,10 @@ def test_a_model_that_diverged_has_a_perplexity_all_the_same():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"block_length": 64, "evaluation": {"context": 64}}, "context is 64, but block_length is"),
+        (
+            {"block_length": 64, "evaluation": {"context": 64}},
+            "context is 64, expected less than block_",
+        ),
         ({"block_length": 1}, "block_length"),
         ({"model": {"adaptive_cutoffs": [9, 5]}}, "adaptive_cutoffs"),
         ({"model": {"attention": {"decoder_cross": "mae"}}}, "decoder_cross"),

@@ -18,7 +18,7 @@ from headwise.tasks.masked_language_modelling import (
     show,
 )
 from headwise.tasks.sources import CorpusError
-from headwise.tasks.text.masking import MaskedItem
+from headwise.tasks.text.running.dataset import MaskedItem
 from headwise.tasks.text.tokenization import TextTokenizer
 
 WORDS = [
@@ -200,7 +200,7 @@ def words_recipe(folder, tmp_path, part: str, lines: list[str]) -> MaskedRecipe:
 @pytest.mark.parametrize("part", ["validation", "test"])
 def test_a_part_without_a_word_to_hide_is_an_error(part, folder, tmp_path) -> None:
     settings = words_recipe(folder, tmp_path, part, ["le chat", "un chien"])
-    message = rf"text files train.txt: the {part} part has no word that could be hidden, all"
+    message = rf"text files train.txt: the {part} part has no word that could be hidden: all"
     with pytest.raises(CorpusError, match=message):
         MaskedLanguageModelling.prepare(settings)
 
@@ -259,6 +259,7 @@ def test_scores_are_those_of_the_equation(task, model, folder, draws) -> None:
     assert perplexity.value == task.statistic(np.array(outcome.items))
     assert perplexity.low < perplexity.value < perplexity.high
     assert not perplexity.higher_is_better and accuracy.higher_is_better
+    assert perplexity.is_perplexity and not accuracy.is_perplexity
     assert f"{int(count):,} hidden tokens in {len(task.test)} sequences" in perplexity.note
 
 
@@ -358,7 +359,7 @@ def test_wikitext_as_the_hub_has_it(tmp_path) -> None:
     found = file.system("moa-8k8e128d")
     assert isinstance(found, MaskedRecipe)
     task = MaskedLanguageModelling.prepare(found)
-    assert len(task.texts.train) == 4
+    assert len(task.corpus.train) == 4
     block = task.train.text(0)
     lines = task.tokenizer.decode([block])[0].split("\n")
     assert lines[0] == "= Cat 0 =" and lines[3] == "= = History = ="
@@ -382,7 +383,7 @@ def test_wikipedia_as_the_hub_has_it(tmp_path) -> None:
     changes = [f"data.name={tmp_path}", "tokenizer.vocab_size=300", "data.test_fraction=0.1"]
     file = load_recipe("tim-bert", [*changes, "data.validation_fraction=0.1"])
     task = MaskedLanguageModelling.prepare(file.system("tim-comp"))
-    assert 23 <= len(task.texts.train) <= 25 and len(task.texts.test) >= 3
+    assert 23 <= len(task.corpus.train) <= 25 and len(task.corpus.test) >= 3
     assert isinstance(task.tokenizer, TextTokenizer)
 
 

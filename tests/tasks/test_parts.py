@@ -12,7 +12,7 @@ from headwise.tasks.outcome import Score
 from headwise.tasks.parts import PARTS, DividedSettings, HubSettings, divide, given_parts
 from headwise.tasks.sound.corpus import load_speech
 from headwise.tasks.sound.settings import FolderSpeech, PairedSpeech
-from headwise.tasks.text.texts import PlainTextFiles
+from headwise.tasks.text.running.settings import TextFiles
 
 
 def test_a_share_is_divided_off_for_parts_that_are_not_given():
@@ -35,7 +35,7 @@ def test_splits_are_those_that_are_named():
 
 
 def test_given_parts_are_in_their_order(tmp_path):
-    settings = PlainTextFiles(test=tmp_path / "c", train=tmp_path / "a")
+    settings = TextFiles(test=tmp_path / "c", train=tmp_path / "a")
     assert given_parts(settings) == {"train": [tmp_path / "a"], "test": [tmp_path / "c"]}
     assert list(given_parts(settings)) == ["train", "test"]
 

@@ -11,7 +11,7 @@ from transformers import TrainerCallback, set_seed
 
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.seq2seq import Seq2SeqLM
-from headwise.tasks.text.pairs import collate
+from headwise.tasks.text.parallel.dataset import collate_pairs
 from headwise.training.run import Run, run_training
 from headwise.training.settings import TrainingSettings
 from headwise.training.trainer import Trainer
@@ -47,7 +47,7 @@ class Reversals(Dataset):
 
 def join(items: list[Any]) -> dict[str, torch.Tensor]:
     """The collate function."""
-    return collate(items, pad_token_id=0)
+    return collate_pairs(items, pad_token_id=0)
 
 
 def model(attention: Any = "standard", *, seed: int = 3, **options: Any) -> Seq2SeqLM:

@@ -1,12 +1,11 @@
 """Classification and regression: a class or a number for a text or a pair of texts.
 
-The model begins from drawn weights, or from the encoder of a masked language model that headwise
-has trained (`model.pretrained`): then sizes, attention and vocabulary are those of that model, and
-only what stands on top of the encoder is drawn.
+The model starts from random weights, or from the encoder of a masked language model that headwise
+has trained (`model.pretrained`). In the second case sizes, attention and vocabulary are those of
+that model, and only the layers on top of the encoder have random weights.
 
-Its pieces are in files of their own: data (`text.labelled_corpora`, `text.labelled_sources`,
-`text.glue`, `text.docstrings`, `text.labelled`), encoding (`text.examples`), pretrained
-encoders (`text.pretrained`) and pictures (`text.predictions`).
+Its parts are in the package `text.labelled`: settings and readers of the data, the corpus, batches
+(`dataset`), scores (`metrics`), pretrained encoders (`pretrained`) and plots (`predictions`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,54 +24,60 @@ from headwise.models.plan import layer_specs
 from headwise.recipe.settings import EvaluationSettings, ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome, Picture, Sample, Score, spread
 from headwise.tasks.task import Advance, Items
-from headwise.tasks.text.encoded import pad, token_mask
-from headwise.tasks.text.examples import ClassificationItem, Examples
-from headwise.tasks.text.labelled import Example, Labelled
-from headwise.tasks.text.labelled_corpora import (
-    Docstrings,
-    ExampleSettings,
+from headwise.tasks.text.labelled.corpus import (
+    Example,
+    LabelledCorpus,
     known_classes,
-    load_labelled,
+    load_labelled_corpus,
 )
-from headwise.tasks.text.predictions import draw_confusions, draw_predictions
-from headwise.tasks.text.pretrained import load_encoder, pretrained_config, pretrained_tokenizer
+from headwise.tasks.text.labelled.dataset import ClassificationItem, Examples, collate_examples
+from headwise.tasks.text.labelled.metrics import accuracy, pearson, spearman
+from headwise.tasks.text.labelled.predictions import draw_confusions, draw_predictions
+from headwise.tasks.text.labelled.pretrained import (
+    load_encoder,
+    pretrained_config,
+    pretrained_tokenizer,
+)
+from headwise.tasks.text.labelled.settings import Docstrings, LabelledSettings
 from headwise.tasks.text.text_task import TextTask
 from headwise.tasks.text.tokenization import TextTokenizer, TextTokenizerSettings
 
-_SAMPLES = 12
-_MOST_CLASSES = 30  # that a picture shows
+_SAMPLES = 12  # examples that a report shows
+_MOST_CLASSES = 30  # largest number of classes of a confusion matrix
 
 
 # --- settings ---------------------------------------------------------------------------------
 
 
 class ClassificationModel(ModelSettings):
-    """Sizes of the encoder, and what stands on top of it."""
+    """Settings of the encoder and of the perceptron on top of it."""
 
-    layers: int = Field(6, ge=1, description="layers of the encoder")
+    layers: int = Field(6, ge=1, description="Number of layers of the encoder.")
     pooling: Literal["mean", "first"] = Field(
         "mean",
-        description="what stands for a text: the mean of the top layer over its tokens, or the "
-        "first of them, which is <bos>",
+        description="Vector that represents a text. mean: mean of the top layer over the tokens; "
+        "first: the output of the first token, which is <bos>.",
     )
     hidden_dim: int | None = Field(
-        None, ge=1, description="width of the perceptron's hidden layer; default: embed_dim"
+        None,
+        ge=1,
+        description="Width of the hidden layer of the perceptron. Default: embed_dim.",
     )
     activation: Literal["tanh", "relu", "sigmoid"] = Field(
-        "tanh", description="of the perceptron's hidden layer"
+        "tanh", description="Activation of the hidden layer of the perceptron."
     )
     pretrained: Path | None = Field(
         None,
-        description="folder of a finished run of masked language modelling; sizes, attention and "
-        "vocabulary are its, and its encoder's weights are what training begins from",
+        description="Folder of a finished run of masked language modelling. Sizes, attention and "
+        "vocabulary are those of that run, and training starts from the weights of its encoder.",
     )
 
     @model_validator(mode="before")
     @classmethod
     def _take_sizes(cls, given: Any) -> Any:
-        """Sizes that are not given are those of the pretrained model; others must agree."""
-        # A folder that is not there is an error when its weights are needed, and not before: the
-        # recipe of a finished run can be read without it.
+        """Takes sizes that are not given from the pretrained model, and checks those given."""
+        # A missing folder is an error only when its weights are needed: the recipe of a finished
+        # run can be read without it.
         if not isinstance(given, Mapping) or not given.get("pretrained"):
             return given
         config = pretrained_config(Path(given["pretrained"]))
@@ -96,34 +101,37 @@ _TAKEN = ("embed_dim", "num_heads", "ffn_dim", "layers", "norm", "attention")
 
 def _conflict(key: str, given: Any, there: Any, settings: Mapping[str, Any]) -> str:
     return (
-        f"{key} is {given!r}, but the model in {settings['pretrained']} has {there!r}: leave "
-        f"model.{key} out, or give that"
+        f"{key} is {given!r}, expected {there!r}: the model in {settings['pretrained']} has that; "
+        f"leave model.{key} out"
     )
 
 
 class ClassificationEvaluation(EvaluationSettings):
-    """How a classifier is evaluated."""
+    """Settings of the evaluation."""
 
-    batch_size: int = Field(64, ge=1, description="examples that are classified together")
+    batch_size: int = Field(64, ge=1, description="Number of examples of a batch.")
 
 
 class ClassificationRecipe(Recipe):
-    """What to classify, with what."""
+    """The recipe of a classification: data, vocabulary, model, training and scores."""
 
-    task: Literal["classification"] = Field("classification", description="what is learned")
-    data: ExampleSettings = Field(
-        default_factory=lambda: Docstrings(), description="labelled texts"
+    task: Literal["classification"] = Field(
+        "classification", description="Selects classification and regression."
+    )
+    data: LabelledSettings = Field(
+        default_factory=lambda: Docstrings(), description="The labelled texts."
     )
     tokenizer: TextTokenizerSettings | None = Field(
         None,
-        description="the vocabulary; default: that of model.pretrained, or byte-level BPE with "
-        "4000 subwords",
+        description="The vocabulary. Default: that of model.pretrained, or byte-level BPE with "
+        "4000 subwords.",
     )
     model: ClassificationModel = Field(
-        default_factory=lambda: ClassificationModel(), description="sizes and attention"
+        default_factory=lambda: ClassificationModel(),
+        description="Sizes and attention of the model.",
     )
     evaluation: ClassificationEvaluation = Field(
-        default_factory=lambda: ClassificationEvaluation(), description="batches of the evaluation"
+        default_factory=lambda: ClassificationEvaluation(), description="Batches of the evaluation."
     )
 
     @model_validator(mode="after")
@@ -131,8 +139,8 @@ class ClassificationRecipe(Recipe):
         longest, budget = self.data.max_length, self.training.batch_tokens
         if longest > budget:
             raise ValueError(
-                f"data.max_length is {longest}, but training.batch_tokens is {budget}: a batch "
-                "must hold an example at least"
+                f"data.max_length is {longest}, expected at most training.batch_tokens, {budget}: "
+                "a batch holds at least one example"
             )
         return self
 
@@ -140,8 +148,8 @@ class ClassificationRecipe(Recipe):
     def _check_vocabulary(self) -> Self:
         if self.model.pretrained is not None and self.tokenizer is not None:
             raise ValueError(
-                f"tokenizer is given, but the vocabulary is that of model.pretrained, "
-                f"{self.model.pretrained}: leave one of them out"
+                f"tokenizer is given and model.pretrained is {self.model.pretrained}, expected "
+                f"only one of them: the vocabulary is that of the pretrained model; leave one out"
             )
         return self
 
@@ -150,17 +158,18 @@ class ClassificationRecipe(Recipe):
 
 
 class Classification(TextTask):
-    """Labelled texts, encoded.
+    """Classification or regression of labelled texts.
 
     Args:
-        labelled: texts in three parts.
-        tokenizer: encodes them.
-        max_length: of an example, in tokens.
+        corpus: examples in three parts.
+        tokenizer: tokenizer that encodes them.
+        max_length: largest number of tokens of an example.
     """
 
     recipe_class: ClassVar[type[Recipe]] = ClassificationRecipe
     model_class = SequenceClassifier
     loss_name = "nats per example"
+    loss_has_perplexity = False
     item_name = "examples"
     centre: ClassVar[Literal["mean", "median"]] = "median"  # as TIM's table 2
     macs_lengths = {"encoder": 128}  # noqa: RUF012
@@ -169,46 +178,46 @@ class Classification(TextTask):
     validation: Examples
     test: Examples
 
-    def __init__(self, labelled: Labelled, tokenizer: TextTokenizer, max_length: int) -> None:
-        self.labelled = labelled
+    def __init__(self, corpus: LabelledCorpus, tokenizer: TextTokenizer, max_length: int) -> None:
+        self.corpus = corpus
         self.tokenizer = tokenizer
-        self.classes = labelled.classes
+        self.classes = corpus.classes
         if self.classes is None:
-            # Of this task alone; the class's is that of a classification.
+            # Only for this object; the class has the name for a classification.
             self.loss_name = "squared error per example"  # type: ignore[misc]
-        test = [example for examples in labelled.test.values() for example in examples]
+        test = [example for examples in corpus.test.values() for example in examples]
         self.train, self.validation, self.test = (
             Examples(examples, tokenizer, self.classes, max_length)
-            for examples in (labelled.train, labelled.validation, test)
+            for examples in (corpus.train, corpus.validation, test)
         )
-        self.notes = {**labelled.notes, "vocabulary": self.vocabulary()}
+        self.notes = {**corpus.notes, "vocabulary": self.vocabulary()}
         cut = self.train.cut + self.validation.cut + self.test.cut
         if cut:
             self.notes["cut"] = f"{cut:,} examples of more than {max_length} {self.unit}"
 
     @classmethod
-    def load(cls, data: Any) -> Labelled:
-        """The examples that a recipe's `data` asks for."""
-        return load_labelled(data)
+    def load(cls, data: Any) -> LabelledCorpus:
+        """Loads the examples that the settings `data` of a recipe name."""
+        return load_labelled_corpus(data)
 
     @classmethod
     def prepare(cls, recipe: Any, folder: Path | None = None) -> Self:
-        labelled = cls.load(recipe.data)
-        tokenizer = cls.kept_tokenizer(folder)
+        corpus = cls.load(recipe.data)
+        tokenizer = cls.saved_tokenizer(folder)
         if tokenizer is None and recipe.model.pretrained is not None:
             tokenizer = pretrained_tokenizer(recipe.model.pretrained)
         if tokenizer is None:
-            texts = [text for example in labelled.train for text in example[:2] if text]
+            texts = [text for example in corpus.train for text in example[:2] if text]
             settings = recipe.tokenizer or TextTokenizerSettings()
             tokenizer = TextTokenizer.train(texts, settings)
-        return cls(labelled, tokenizer, recipe.data.max_length)
+        return cls(corpus, tokenizer, recipe.data.max_length)
 
     def digest(self) -> str:
-        return self.labelled.digest()
+        return self.corpus.digest()
 
     @classmethod
     def nominal_config(cls, recipe: Any) -> SequenceClassifierConfig:
-        """With a vocabulary as large as it may be, and two classes where settings do not say."""
+        """Takes a vocabulary of its largest size, and two classes if settings do not name them."""
         problem, classes = known_classes(recipe.data)
         pretrained = recipe.model.pretrained and pretrained_config(recipe.model.pretrained)
         tokenizer = recipe.tokenizer or TextTokenizerSettings()
@@ -233,17 +242,11 @@ class Classification(TextTask):
         return model
 
     def collate(self, items: list[ClassificationItem]) -> dict[str, Tensor]:
-        """A batch of examples, padded on the right to the longest of them."""
-        rows = [item["input_ids"] for item in items]
-        kind = torch.float32 if self.classes is None else torch.int64
-        return {
-            "input_ids": pad(rows, self.tokenizer.pad_token_id),
-            "attention_mask": token_mask(rows),
-            "labels": torch.tensor([item["label"] for item in items]).to(kind),
-        }
+        label_dtype = torch.float32 if self.classes is None else torch.int64
+        return collate_examples(items, self.tokenizer.pad_token_id, label_dtype)
 
     def measure(self, model: HeadwiseModel) -> dict[str, float]:
-        """The first score on the validation part."""
+        """Computes the first score on the validation part."""
         items = self._items(self.validation, self._predict(model, self.validation))
         name, statistic = self._statistics()[0]
         return {f"validation {name}": statistic(np.array(items))}
@@ -255,13 +258,13 @@ class Classification(TextTask):
         evaluation: ClassificationEvaluation,
         advance: Advance,
     ) -> Outcome:
-        """Accuracy, or Pearson's and Spearman's correlation, of each test set."""
+        """Computes accuracy, or Pearson's and Spearman's correlation, on each test set."""
         assert isinstance(part, Examples)
         predicted = self._predict(model, part, evaluation.batch_size, advance)
         items = self._items(part, predicted)
         sets = {"": len(part)}
         if part is self.test:
-            sets = {name: len(examples) for name, examples in self.labelled.test.items()}
+            sets = {name: len(examples) for name, examples in self.corpus.test.items()}
         scores, start = [], 0
         for name, size in sets.items():
             of_set = items[start : start + size]
@@ -282,7 +285,7 @@ class Classification(TextTask):
         return self._statistics()[0][1](items)
 
     def _statistics(self) -> list[tuple[str, Any]]:
-        """Names of the scores, and how each is counted from rows of label and prediction."""
+        """Names of the scores, and the function of rows of label and prediction for each."""
         if self.classes is None:
             return [("Pearson", pearson), ("Spearman", spearman)]
         return [("accuracy", accuracy)]
@@ -294,9 +297,9 @@ class Classification(TextTask):
         batch_size: int = 64,
         advance: Advance = lambda count: None,
     ) -> np.ndarray:
-        """For each example the number of its likeliest class, or the number itself."""
+        """Returns the number of each example's most probable class, or its predicted number."""
         predicted = np.zeros(len(part))
-        order = np.argsort(part.true_lengths, kind="stable")  # little padding in a batch
+        order = np.argsort(part.true_lengths, kind="stable")  # similar lengths need little padding
         with torch.no_grad():
             for start in range(0, len(order), batch_size):
                 chosen = order[start : start + batch_size]
@@ -311,7 +314,7 @@ class Classification(TextTask):
         return predicted
 
     def _items(self, part: Examples, predicted: np.ndarray) -> list[list[float]]:
-        """Rows of label and prediction."""
+        """Returns rows of label and prediction."""
         return [
             [label, float(number)] for label, number in zip(part.labels, predicted, strict=True)
         ]
@@ -332,46 +335,11 @@ class Classification(TextTask):
         return [draw_confusions(rows, self.classes)] if len(self.classes) <= _MOST_CLASSES else []
 
 
-# --- scores -----------------------------------------------------------------------------------
-
-
-def accuracy(rows: np.ndarray) -> float:
-    """Percentage of rows whose prediction is the label.
-
-    >>> accuracy(np.array([[0, 0], [1, 1], [2, 1], [1, 1]]))
-    75.0
-    """
-    return float(100 * (rows[:, 0] == rows[:, 1]).mean())
-
-
-def pearson(rows: np.ndarray) -> float:
-    """Pearson's correlation of labels and predictions × 100; 0 where one of them is constant.
-
-    >>> round(pearson(np.array([[0.0, 1.0], [1.0, 1.5], [2.0, 2.0]])), 6)
-    100.0
-    """
-    # Spread within rounding is none: the correlation would be that of the rounding.
-    if any(np.ptp(column) <= 1e-9 * np.abs(column).max() for column in rows.T):
-        return 0.0
-    return float(100 * np.corrcoef(rows.T)[0, 1])
-
-
-def spearman(rows: np.ndarray) -> float:
-    """Spearman's: that of their ranks, equal values at the mean of their ranks.
-
-    >>> spearman(np.array([[0.0, 1.0], [1.0, 10.0], [2.0, 100.0]]))
-    100.0
-    """
-    from scipy.stats import rankdata  # imported here: it takes a second
-
-    return pearson(np.stack([rankdata(column) for column in rows.T], axis=1))
-
-
-# --- things to look at ------------------------------------------------------------------------
+# --- samples ----------------------------------------------------------------------------------
 
 
 def _samples(examples: Sequence[Example], outputs: Sequence[str]) -> list[Sample]:
-    """A dozen examples, spread over the part."""
+    """Returns a dozen examples that are spread over the part."""
     samples = []
     for index in spread(range(len(examples)), _SAMPLES):
         example = examples[index]

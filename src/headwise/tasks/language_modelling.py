@@ -1,26 +1,27 @@
 r"""Language modelling: running text, a decoder, perplexity over a sliding window.
 
-The text of a part is one stream of tokens, a line end (``<eos>``) behind each line and one in front
-of the first. For training it is cut into blocks; every token is predicted once, the first of a
-block from the last of the block before.
+The text of a part is one stream of tokens, with a line end (`<eos>`) after each line and one before
+the first. For training it is cut into blocks. Every token is predicted once; the first of a block
+is predicted from the last of the block before.
 
-At evaluation the stream is walked through with a window that moves by `block_length - context`
-tokens, of which those that are new are scored: every token is predicted once, with at least
-`context` tokens before it (Baevski and Auli 2019, *Adaptive Input Representations for Neural
-Language Modeling*, https://arxiv.org/abs/1809.10853; they and the MAE paper evaluate blocks of 512
-with 480 tokens of context). The word perplexity is
+At evaluation a window moves over the stream by `block_length - context` tokens, and only its new
+tokens are scored. So every token is predicted once, with at least `context` tokens before it
+(Baevski and Auli 2019, *Adaptive Input Representations for Neural Language Modeling*,
+https://arxiv.org/abs/1809.10853; they evaluate blocks of 512 with 480 tokens of context). The word
+perplexity is
 
     exp(Σ −log p(token | tokens before it) / (words + line ends)),
 
-with words as white space divides them, whatever the subwords. Line ends count, those of blank
-lines too, as in published figures for WikiText: its test part of 241,211 words in 4,358 lines is
-known as one of 245,569 tokens. With a vocabulary of words it is the ordinary perplexity; all
-unknown words are one token there, so it compares to that of subwords only where there are none.
+where white space divides words, whatever the subwords are. Line ends count, also those of blank
+lines, as in published figures for WikiText: its test part of 241,211 words in 4,358 lines is known
+as one of 245,569 tokens. With a vocabulary of words it is the ordinary perplexity. All unknown
+words are one token there, so it is comparable with that of subwords only if there are none.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import chain, groupby
+from itertools import groupby
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -28,41 +29,46 @@ import torch
 import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor
-from torch.utils.data import Dataset
 from typing_extensions import Self
 
 from headwise.models.base import HeadwiseModel
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
-from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipe.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.parts import PARTS
-from headwise.tasks.task import Advance, Items
-from headwise.tasks.text.encoded import Ragged, pad, token_mask
-from headwise.tasks.text.generating import GenerationSettings, generate_text
-from headwise.tasks.text.text_task import RunningTextRecipe, RunningTextTask, perplexity
-from headwise.tasks.text.texts import Document, Texts, lines_of
-from headwise.tasks.text.tokenization import TextTokenizer
+from headwise.tasks.task import Advance, Items, Wish
+from headwise.tasks.text.running.corpus import TextCorpus, lines_of
+from headwise.tasks.text.running.dataset import TextBlocks, collate_blocks
+from headwise.tasks.text.running.generating import GenerationSettings, generate_text
+from headwise.tasks.text.running.metrics import perplexity
+from headwise.tasks.text.running.task import RunningTextRecipe, RunningTextTask
+from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer
 
-_LOGITS = 2**26  # at once, in evaluation: 256 MB
+_LOGITS = 2**26  # largest number of logits at once in evaluation: 256 MB
 
 
 # --- settings ---------------------------------------------------------------------------------
 
 
 class LanguageModel(LanguageModelSettings):
-    """Sizes of the decoder."""
+    """Settings of the decoder."""
 
     adaptive_cutoffs: list[int] | None = Field(
         None,
-        description="adaptive embeddings and softmax: the frequent tokens up to the first number "
-        "have full width, those up to the next a factor less, and so on; default: all are full",
+        description="Cutoffs of adaptive embeddings and softmax: tokens up to the first number, "
+        "the most frequent ones, have the full width, tokens up to the next number a width that is "
+        "adaptive_factor times smaller, and so on. Default: all have the full width.",
     )
     adaptive_factor: int = Field(
-        4, ge=1, description="for adaptive_cutoffs: how much narrower each band is than the last"
+        4,
+        ge=1,
+        description="Factor by which each band of adaptive_cutoffs is narrower than the last.",
     )
     adaptive_dropout: float = Field(
-        0.0, ge=0, lt=1, description="inside the adaptive softmax, of its input and its bands"
+        0.0,
+        ge=0,
+        lt=1,
+        description="Dropout inside the adaptive softmax, on its input and its bands.",
     )
 
     def config(self, **encoding: Any) -> CausalLMConfig:
@@ -72,30 +78,34 @@ class LanguageModel(LanguageModelSettings):
 
 
 class LanguageEvaluation(EvaluationSettings):
-    """How a language model is scored, and what it is asked to write."""
+    """Settings of the evaluation: context of the scores, and generated text."""
 
     context: int | None = Field(
         None,
         ge=0,
-        description="least number of tokens before each that is scored, at the start of the text "
-        "apart; less than block_length, by default half of it",
+        description="Smallest number of tokens before a token that is scored, except at the start "
+        "of the text. It is less than block_length; default: half of it.",
     )
-    samples: int = Field(12, ge=0, description="lines of the test part that the model continues")
+    samples: int = Field(
+        12, ge=0, description="Number of lines of the test part that the model continues."
+    )
     generation: GenerationSettings = Field(
         default_factory=lambda: GenerationSettings(),
-        description="how text is written; samples end with their line whatever it says",
+        description="Settings of generated text; samples always end with their line.",
     )
 
 
 class LanguageModellingRecipe(RunningTextRecipe):
-    """What text to model, in what pieces, with what."""
+    """The recipe of a language model: data, vocabulary, blocks, model, training and scores."""
 
-    task: Literal["language-modelling"] = Field("language-modelling", description="what is learned")
+    task: Literal["language-modelling"] = Field(
+        "language-modelling", description="Selects language modelling."
+    )
     model: LanguageModel = Field(
-        default_factory=lambda: LanguageModel(), description="sizes and attention"
+        default_factory=lambda: LanguageModel(), description="Sizes and attention of the model."
     )
     evaluation: LanguageEvaluation = Field(
-        default_factory=lambda: LanguageEvaluation(), description="context and samples"
+        default_factory=lambda: LanguageEvaluation(), description="Context of scores, and samples."
     )
 
     @model_validator(mode="after")
@@ -103,88 +113,10 @@ class LanguageModellingRecipe(RunningTextRecipe):
         context = self.evaluation.context
         if context is not None and context >= self.block_length:
             raise ValueError(
-                f"evaluation.context is {context}, but block_length is {self.block_length}: the "
-                f"context must leave room for a token to predict"
+                f"evaluation.context is {context}, expected less than block_length, "
+                f"{self.block_length}: a block holds the context and at least one token to predict"
             )
         return self
-
-
-# --- data -------------------------------------------------------------------------------------
-
-
-class TextBlocks(Dataset[Tensor]):
-    """A text as one stream of tokens, and its blocks.
-
-    Args:
-        documents: the text.
-        tokenizer: encodes its lines.
-        block_length: tokens predicted in a block.
-
-    Attributes:
-        documents: as given.
-        stream: ``(tokens + 1,)``, an ``<eos>`` in front of all tokens of the text.
-        block_length: as given.
-        lengths: tokens predicted in each block; all but the last have `block_length`.
-
-    Item `i` is the stretch of the stream that a block takes: the token before it and its own.
-    """
-
-    def __init__(
-        self, documents: Sequence[Document], tokenizer: TextTokenizer, block_length: int
-    ) -> None:
-        self.documents = documents
-        self.block_length = block_length
-        lines = Ragged(tokenizer.encode, list(chain.from_iterable(documents)))
-        self._tokens_of_lines = lines.lengths
-        start = torch.tensor([tokenizer.eos_token_id], dtype=torch.int32)
-        self.stream = torch.cat([start, lines.ids])
-        tokens = len(lines.ids)
-        self.lengths = [
-            min(block_length, tokens - begin) for begin in range(0, tokens, block_length)
-        ]
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __getitem__(self, index: int) -> Tensor:
-        if not 0 <= index < len(self):
-            raise IndexError(f"index {index} is out of range for {len(self)} blocks")
-        begin = index * self.block_length
-        return self.stream[begin : begin + self.block_length + 1].long()
-
-    def words(self) -> Tensor:
-        """Words, line ends among them, per token ``(tokens,)``: those of a line in equal shares."""
-        counts = [len(line.split()) + 1 for line in chain.from_iterable(self.documents)]
-        tokens = torch.tensor(self._tokens_of_lines)
-        return (torch.tensor(counts, dtype=torch.float64) / tokens).repeat_interleave(tokens)
-
-    def num_bytes(self) -> int:
-        """Of the text in UTF-8, a byte for each line end."""
-        return sum(len(line.encode()) + 1 for line in chain.from_iterable(self.documents))
-
-
-def collate_blocks(items: Sequence[Tensor], pad_token_id: int) -> dict[str, Tensor]:
-    """A batch of blocks.
-
-    Returns:
-        ``input_ids`` and ``labels`` ``(batch, time)``, the same tokens; labels are -100 at the
-        first position, which nothing predicts, and at padding. Only a batch with padding has an
-        ``attention_mask``, 1 for text.
-
-    Example:
-        >>> batch = collate_blocks([torch.tensor([2, 7, 8]), torch.tensor([2, 9])], 0)
-        >>> batch["labels"]
-        tensor([[-100,    7,    8],
-                [-100,    9, -100]])
-    """
-    rows = [item.tolist() for item in items]
-    batch = {
-        "input_ids": pad(rows, pad_token_id),
-        "labels": pad([[IGNORED_LABEL, *row[1:]] for row in rows], IGNORED_LABEL),
-    }
-    if len({len(row) for row in rows}) > 1:
-        batch["attention_mask"] = token_mask(rows)
-    return batch
 
 
 # --- evaluation -------------------------------------------------------------------------------
@@ -197,19 +129,20 @@ def token_losses(
     context: int,
     batch_tokens: int = 8192,
 ) -> Iterator[Tensor]:
-    """Negative log-likelihood of each token of a stream behind the first, in nats.
+    """Yields the negative log-likelihood, in nats, of each token of a stream after the first.
 
     Args:
-        model: in evaluation.
-        stream: ``(tokens + 1,)``.
-        block_length: tokens of which the last is predicted from all others; those before it from
-            the fewer that stand before them, but at least `context`.
-        context: less than `block_length`.
-        batch_tokens: tokens read at once.
+        model: model in evaluation mode.
+        stream: tokens, of shape `(tokens + 1,)`.
+        block_length: number of tokens of a window. Its last token is predicted from all tokens
+            before it, the other scored ones from fewer, but at least `context`.
+        context: smallest number of tokens from which one is predicted, except at the start of the
+            stream; less than `block_length`.
+        batch_tokens: number of tokens that the model reads at once.
 
     Yields:
-        The losses of one batch of windows after the other, ``(some tokens,)``, in the order of
-        the stream.
+        The losses of one batch of windows, of shape `(tokens of the batch,)`. All of them together
+        are in the order of the stream.
     """
     stride = block_length - context
     tokens = len(stream) - 1
@@ -241,22 +174,22 @@ def token_losses(
 
 
 class LanguageModelling(RunningTextTask):
-    """Texts, encoded.
+    """Language modelling of a text corpus.
 
     Args:
-        texts: in three parts.
-        tokenizer: of their language.
-        block_length: tokens predicted in a block.
+        corpus: documents in three parts.
+        tokenizer: tokenizer of their language.
+        block_length: number of tokens that are predicted in a block.
     """
 
     recipe_class = LanguageModellingRecipe
     model_class = CausalLM
     item_name = "blocks"
 
-    def __init__(self, texts: Texts, tokenizer: TextTokenizer, block_length: int) -> None:
-        super().__init__(texts, tokenizer, block_length)
+    def __init__(self, corpus: TextCorpus, tokenizer: TextTokenizer, block_length: int) -> None:
+        super().__init__(corpus, tokenizer, block_length)
         self.train, self.validation, self.test = (
-            TextBlocks(getattr(texts, part), tokenizer, block_length) for part in PARTS
+            TextBlocks(getattr(corpus, part), tokenizer, block_length) for part in PARTS
         )
         self.note_unknown(self.test.stream)
 
@@ -274,7 +207,7 @@ class LanguageModelling(RunningTextTask):
         evaluation: LanguageEvaluation,
         advance: Advance,
     ) -> Outcome:
-        """Perplexity of the part, and its lines as the model would have continued them."""
+        """Computes the perplexity of a part, and has the model continue some of its lines."""
         assert isinstance(model, CausalLM) and isinstance(part, TextBlocks)
         context = evaluation.context
         if context is None:
@@ -307,15 +240,18 @@ class LanguageModelling(RunningTextTask):
                 self.statistic,
                 higher_is_better=False,
                 note=f"over {words:,} words and line ends",
+                is_perplexity=True,
             )
         ]
-        if not self.tokenizer.has_words:  # else it is the same, and bytes of <unk> are lost
+        # With a vocabulary of words, both are the same, and the bytes of <unk> are not known.
+        if not self.tokenizer.has_words:
             scores += [
                 Score(
                     name="token perplexity",
                     value=perplexity(nats, len(losses)),
                     higher_is_better=False,
                     note=f"over {len(losses):,} subwords and line ends",
+                    is_perplexity=True,
                 ),
                 Score(
                     name="bits per byte",
@@ -330,7 +266,7 @@ class LanguageModelling(RunningTextTask):
     def _samples(
         self, model: CausalLM, part: TextBlocks, evaluation: LanguageEvaluation
     ) -> list[Sample]:
-        """Lines spread over the part, cut in the middle."""
+        """Has the model continue the first halves of lines that are spread over the part."""
         lines = [line for line in lines_of(part.documents) if len(line.split()) >= 8]
         halves = []
         for line in spread(lines, evaluation.samples):
@@ -346,11 +282,27 @@ class LanguageModelling(RunningTextTask):
         ]
 
     def statistic(self, items: np.ndarray) -> float:
-        """Word perplexity of blocks, `(blocks, (nats, words))`."""
+        """Returns the word perplexity of blocks; their rows are nats and words."""
         nats, words = items.sum(axis=0)
         return perplexity(nats, words)
 
+    @classmethod
+    def generate(
+        cls, run: Path, recipe: LanguageModellingRecipe, model: HeadwiseModel, wish: Wish
+    ) -> None:
+        """Prints continuations of prompts; each of a prompt's texts has a seed of its own."""
+        assert isinstance(model, CausalLM)
+        wish.refuse("output", recipe.task)
+        tokenizer = TextTokenizer.load(run / TOKENIZER)
+        prompts = wish.prompts or [""]
+        settings = recipe.evaluation.generation
+        for i in range(1 if wish.number is None else wish.number):
+            drawn = settings.model_copy(update={"seed": settings.seed + i})
+            texts = generate_text(model, tokenizer, prompts, drawn)
+            for prompt, text in zip(prompts, texts, strict=True):
+                wish.echo((prompt + text).removesuffix("\n"))
+
 
 def _per_block(figures: Tensor, lengths: Sequence[int]) -> Tensor:
-    """Sums over blocks of figures per token."""
+    """Sums numbers per token over each block."""
     return torch.stack([block.sum() for block in figures.split(list(lengths))])

@@ -1,7 +1,8 @@
-"""Masked language modelling: packed text, an encoder, the perplexity of the words that are hidden.
+"""Masked language modelling: packed text, an encoder, the perplexity of hidden words.
 
-Its pieces are in files of their own: texts (`text.texts`), vocabularies (`text.tokenization`),
-packing and masks (`text.masking`). What it trains is where `tasks.classification` may start from.
+Its parts are in the package `text.running`: the corpus, packing and masks (`masking`), blocks
+(`dataset`). Vocabularies are in `text.tokenization`. `tasks.classification` may start from the
+encoder of a finished run.
 """
 
 import math
@@ -23,86 +24,94 @@ from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.parts import PARTS, Part
 from headwise.tasks.sources import CorpusError
 from headwise.tasks.task import Advance, Items
-from headwise.tasks.text.encoded import Ragged, pad, token_mask
-from headwise.tasks.text.masking import (
+from headwise.tasks.text.encoded import Ragged
+from headwise.tasks.text.running.corpus import TextCorpus, lines_of
+from headwise.tasks.text.running.dataset import (
     DynamicallyMaskedBlocks,
     MaskedBlocks,
     MaskedItem,
-    MaskingSettings,
-    pack_sentences,
+    collate_masked,
 )
-from headwise.tasks.text.text_task import RunningTextRecipe, RunningTextTask, perplexity
-from headwise.tasks.text.texts import Texts, lines_of
+from headwise.tasks.text.running.masking import MaskingSettings, pack_sentences
+from headwise.tasks.text.running.metrics import perplexity
+from headwise.tasks.text.running.task import RunningTextRecipe, RunningTextTask
 from headwise.tasks.text.tokenization import TextTokenizer
 from headwise.training.batching import TokenBudgetSampler
 
-_BATCH_TOKENS = 4096  # of evaluation
-_SAMPLES = 12
-_SAMPLE_TOKENS = 48  # of a line, at most and at least
+_BATCH_TOKENS = 4096  # tokens of a batch in evaluation
+_SAMPLES = 12  # lines that a report shows
+_SAMPLE_TOKENS = 48  # largest and smallest number of tokens of such a line
 _SAMPLE_LEAST = 6
 
 
 class MaskedModel(LanguageModelSettings):
-    """Sizes of the encoder."""
+    """Settings of the encoder."""
 
     def config(self, **encoding: Any) -> MaskedLMConfig:
         return MaskedLMConfig(**self.model_dump(), **encoding)
 
 
 class MaskedEvaluation(EvaluationSettings):
-    """How often the test part is read."""
+    """Settings of the evaluation."""
 
     draws: int = Field(
         1,
         ge=1,
-        description="how often the masks of each test sequence are drawn: with more of them the "
-        "scores of a small test part become steadier",
+        description="How many times the masks of each test sequence are drawn; with more draws the "
+        "scores of a small test part vary less.",
     )
 
 
 class MaskedRecipe(RunningTextRecipe):
-    """Which text to learn, how it is hidden, and with what it is predicted."""
+    """The recipe of a masked language model: data, vocabulary, masks, model, training, scores."""
 
     task: Literal["masked-language-modelling"] = Field(
-        "masked-language-modelling", description="what is learned"
+        "masked-language-modelling", description="Selects masked language modelling."
     )
     block_length: int = Field(
-        512, ge=8, description="most tokens of a sequence; full lines are packed into it"
+        512,
+        ge=8,
+        description="Largest number of tokens of a sequence, into which full lines are packed.",
     )
     masking: MaskingSettings = Field(
-        default_factory=lambda: MaskingSettings(), description="what is hidden, and how"
+        default_factory=lambda: MaskingSettings(), description="Which tokens are hidden, and how."
     )
     model: MaskedModel = Field(
-        default_factory=lambda: MaskedModel(), description="sizes and attention"
+        default_factory=lambda: MaskedModel(), description="Sizes and attention of the model."
     )
     evaluation: MaskedEvaluation = Field(
-        default_factory=lambda: MaskedEvaluation(), description="how the test part is scored"
+        default_factory=lambda: MaskedEvaluation(), description="Scores of the test part."
     )
 
 
 class MaskedLanguageModelling(RunningTextTask):
-    """Text in packed blocks some of whose words are hidden.
+    """Masked language modelling of a text corpus in packed blocks.
 
-    Each block begins with `<bos>`; each line ends with `<eos>`, and one more stands between two
-    documents. The training part's masks are drawn anew in each epoch; those of the validation and
-    the test part are fixed, and the same for all systems.
+    Each block begins with `<bos>`; each line ends with `<eos>`, and another `<eos>` separates two
+    documents. The masks of the training part are drawn anew in each epoch. Those of the validation
+    and the test part are fixed, and the same for all systems.
 
     Args:
-        texts: documents in three parts.
-        tokenizer: of their language.
-        block_length: most tokens of a block.
-        masking: what is hidden, and how.
+        corpus: documents in three parts.
+        tokenizer: tokenizer of their language.
+        block_length: largest number of tokens of a block.
+        masking: which tokens are hidden, and how.
     """
 
     recipe_class = MaskedRecipe
     model_class = MaskedLM
     item_name = "sequences"
-    macs_lengths = {"encoder": 128}  # noqa: RUF012  # that of the MoA paper's table 2
+    # The length for which Zhang et al. 2022, https://arxiv.org/abs/2210.05144, count them.
+    macs_lengths = {"encoder": 128}  # noqa: RUF012
 
     def __init__(
-        self, texts: Texts, tokenizer: TextTokenizer, block_length: int, masking: MaskingSettings
+        self,
+        corpus: TextCorpus,
+        tokenizer: TextTokenizer,
+        block_length: int,
+        masking: MaskingSettings,
     ) -> None:
-        super().__init__(texts, tokenizer, block_length)
+        super().__init__(corpus, tokenizer, block_length)
         self.masking = masking
         self.train = self._blocks("train", DynamicallyMaskedBlocks, 0)
         self.validation = self._blocks("validation", MaskedBlocks, 1)
@@ -112,20 +121,16 @@ class MaskedLanguageModelling(RunningTextTask):
         self.note_unknown(self.test.ids)
 
     @classmethod
-    def from_texts(cls, texts: Texts, tokenizer: TextTokenizer, recipe: MaskedRecipe) -> Self:
-        return cls(texts, tokenizer, recipe.block_length, recipe.masking)
+    def from_corpus(
+        cls, corpus: TextCorpus, tokenizer: TextTokenizer, recipe: MaskedRecipe
+    ) -> Self:
+        return cls(corpus, tokenizer, recipe.block_length, recipe.masking)
 
     def token_ids(self) -> dict[str, int]:
         return super().token_ids() | {"mask_token_id": self.tokenizer.mask_token_id}
 
     def collate(self, items: list[MaskedItem]) -> dict[str, Tensor]:
-        """`input_ids`, `attention_mask` and `labels`, all `(batch, time)`."""
-        read = [item["input_ids"] for item in items]
-        return {
-            "input_ids": pad(read, self.tokenizer.pad_token_id),
-            "attention_mask": token_mask(read),
-            "labels": pad([item["labels"] for item in items], IGNORED_LABEL),
-        }
+        return collate_masked(items, self.tokenizer.pad_token_id)
 
     def evaluate(
         self,
@@ -134,10 +139,11 @@ class MaskedLanguageModelling(RunningTextTask):
         evaluation: MaskedEvaluation,
         advance: Advance,
     ) -> Outcome:
-        """Perplexity and accuracy over all tokens that are to be predicted.
+        """Computes perplexity and accuracy over all tokens that are predicted.
 
-        These are the chosen 15%, whatever stands in their place, as in the papers. An item is a
-        sequence: the sum of its negative log-likelihoods, how many tokens, how many are right.
+        As in the papers, these are all chosen tokens, whether they are masked, replaced or left.
+        An item is a sequence: its summed negative log-likelihood, the number of predicted
+        tokens, and the number of right predictions.
         """
         assert isinstance(model, MaskedLM) and isinstance(part, MaskedBlocks)
         items = np.zeros((len(part), 3))
@@ -159,7 +165,13 @@ class MaskedLanguageModelling(RunningTextTask):
         count = f"{int(items[:, 1].sum()):,} hidden tokens in {len(part):,} sequences"
         scores = [
             Score.of(
-                "perplexity", items, self.statistic, higher_is_better=False, digits=2, note=count
+                "perplexity",
+                items,
+                self.statistic,
+                higher_is_better=False,
+                digits=2,
+                note=count,
+                is_perplexity=True,
             ),
             Score.of("accuracy", items, _accuracy, note=f"percent of {count}"),
         ]
@@ -167,12 +179,17 @@ class MaskedLanguageModelling(RunningTextTask):
         return Outcome(scores=scores, items=items.tolist(), samples=shown_samples)
 
     def statistic(self, items: np.ndarray) -> float:
-        """Perplexity: the exponential of the mean negative log-likelihood of a hidden token."""
+        """Returns the perplexity, exp of the mean negative log-likelihood of a hidden token."""
         nll, count = items[:, 0].sum(), items[:, 1].sum()
         return perplexity(nll, count)
 
     def _predict(self, model: MaskedLM, items: list[MaskedItem]) -> list[tuple[float, list[int]]]:
-        """Per sequence its negative log-likelihood, and what is most probable at each label."""
+        """Predicts the hidden tokens of sequences.
+
+        Returns:
+            For each sequence its negative log-likelihood, and the most probable token of each
+            label.
+        """
         batch = {name: tensor.to(model.device) for name, tensor in self.collate(items).items()}
         labels = batch["labels"]
         with torch.no_grad():
@@ -184,13 +201,13 @@ class MaskedLanguageModelling(RunningTextTask):
 
     def _blocks(self, part: Part, kind: type[MaskedBlocks], stream: int) -> MaskedBlocks:
         lines: list[str] = []
-        for document in getattr(self.texts, part):
-            # A blank line is encoded as <eos> alone: what stands between two documents.
+        for document in getattr(self.corpus, part):
+            # A blank line is encoded as <eos> alone, which separates two documents.
             lines += ["", *lines_of([document])]
         encoded = Ragged(self.tokenizer.encode, lines)
         tokenizer = self.tokenizer
         special = torch.tensor(tokenizer.tokenizer.all_special_ids)
-        # A block of nothing but <unk> has nothing to predict.
+        # A block that has only <unk> has nothing to predict.
         blocks = [
             (start, end)
             for start, end in pack_sentences(encoded.lengths, self.block_length - 1)  # and <bos>
@@ -198,7 +215,7 @@ class MaskedLanguageModelling(RunningTextTask):
         ]
         if not blocks:
             raise CorpusError(
-                f"{self.texts.notes['corpus']}: the {part} part has no word that could be hidden, "
+                f"{self.corpus.notes['corpus']}: the {part} part has no word that could be hidden: "
                 "all of them are <unk>. Give text of the same language and tokenisation in all "
                 "parts, a larger tokenizer.vocab_size or a smaller tokenizer.min_frequency."
             )
@@ -220,15 +237,16 @@ def _accuracy(items: np.ndarray) -> float:
 
 
 def show(tokenizer: TextTokenizer, item: MaskedItem, predicted: Sequence[int]) -> Sample | None:
-    """A line of a block as it was read, as it is and as predicted; what was chosen is in brackets.
+    """Shows a line of a block as the model read it, as it is, and as the model predicted it.
 
     Args:
-        tokenizer: of the text.
+        tokenizer: tokenizer of the text.
         item: a block.
-        predicted: a token for each label of the block.
+        predicted: the predicted token of each label of the block.
 
     Returns:
-        The block's first line with something to predict, cut where it is long; None without any.
+        The first line of the block with something to predict, cut if it is long, with the chosen
+        tokens in brackets; None if there is no such line.
     """
     guesses = iter(predicted)
     columns: list[tuple[int, int, int | None]] = [  # read, true, predicted
@@ -236,12 +254,13 @@ def show(tokenizer: TextTokenizer, item: MaskedItem, predicted: Sequence[int]) -
         for read, label in zip(item["input_ids"], item["labels"], strict=True)
     ]
     ends = [i for i, (_, token, _) in enumerate(columns) if token == tokenizer.eos_token_id]
-    starts = [1, *(end + 1 for end in ends)]  # behind <bos>
+    starts = [1, *(end + 1 for end in ends)]  # after <bos>
     for start, end in zip(starts, [*ends, len(columns)], strict=True):
         line = columns[start : min(end, start + _SAMPLE_TOKENS)]
         if len(line) >= _SAMPLE_LEAST and any(guess is not None for *_, guess in line):
             sample = _show_line(tokenizer, line)
-            if "\ufffd" not in sample.given["Text"]:  # else a bracket divides a character's bytes
+            # Without this a bracket could divide the bytes of a character.
+            if "\ufffd" not in sample.given["Text"]:
                 return sample
     return None
 
@@ -271,7 +290,7 @@ def _show_line(tokenizer: TextTokenizer, line: Sequence[tuple[int, int, int | No
 
 
 def _piece(tokenizer: TextTokenizer, before: list[int], tokens: list[int]) -> str:
-    """What tokens add to the text before them, white space included."""
+    """Returns the text that tokens add to the text before them, white space included."""
     if tokens[0] in tokenizer.tokenizer.all_special_ids:
         return " " + tokenizer.tokenizer.convert_ids_to_tokens(tokens[0])
     shorter, longer = tokenizer.decode([before, before + tokens])
@@ -279,7 +298,8 @@ def _piece(tokenizer: TextTokenizer, before: list[int], tokens: list[int]) -> st
 
 
 def _bracket(piece: str) -> str:
-    """
+    """Puts a word into brackets, without the white space before it.
+
     >>> _bracket(" word")
     ' [word]'
     """

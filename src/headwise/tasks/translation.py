@@ -1,11 +1,10 @@
 """Translation: sentence pairs, an encoder-decoder model, BLEU and chrF of beam search.
 
-Its pieces are in files of their own: corpora (`text.corpora`), vocabularies
-(`text.tokenization`), batches (`text.pairs`), search (`text.translating`) and scores
-(`text.metrics`).
+Its parts are in the package `text.parallel`: settings and readers of the data, the corpus, batches
+(`dataset`), search (`translating`) and scores (`metrics`). Vocabularies are in
+`text.tokenization`.
 """
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -22,93 +21,101 @@ from headwise.recipe.settings import ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.parts import PARTS
 from headwise.tasks.task import Advance, Items, Task
-from headwise.tasks.text.corpora import Corpus, CorpusSettings, InterfaceStringsCorpus, load_corpus
-from headwise.tasks.text.metrics import TranslationEvaluation, compare_to_baseline, score
-from headwise.tasks.text.pairs import TranslationDataset, TranslationItem, collate
+from headwise.tasks.text.parallel.corpus import ParallelCorpus, load_parallel_corpus
+from headwise.tasks.text.parallel.dataset import TranslationDataset, TranslationItem, collate_pairs
+from headwise.tasks.text.parallel.metrics import TranslationEvaluation, compare_bleu, score
+from headwise.tasks.text.parallel.settings import InterfaceStrings, ParallelSettings
+from headwise.tasks.text.parallel.translating import translate
 from headwise.tasks.text.tokenization import TOKENIZER, TokenizerSettings, TranslationTokenizer
-from headwise.tasks.text.translating import translate
 
-_SAMPLES = 24
+_SAMPLES = 24  # translations that a report shows
 
 
 class TranslationModel(ModelSettings):
-    """Sizes of the encoder-decoder model."""
+    """Settings of the encoder-decoder model."""
 
-    encoder_layers: int = Field(6, ge=1, description="layers of the encoder")
-    decoder_layers: int = Field(6, ge=1, description="layers of the decoder")
-    label_smoothing: float = Field(0.1, ge=0, lt=1, description="of the training loss")
+    encoder_layers: int = Field(6, ge=1, description="Number of layers of the encoder.")
+    decoder_layers: int = Field(6, ge=1, description="Number of layers of the decoder.")
+    label_smoothing: float = Field(
+        0.1, ge=0, lt=1, description="Label smoothing of the training loss."
+    )
     share_embeddings: Literal["all", "target", "none"] | None = Field(
-        None, description="default: all with a joint vocabulary, else target and output"
+        None,
+        description="Which embeddings share their weights. all: source, target and output; target: "
+        "target and output; none: no two. Default: all with a joint vocabulary, else target.",
     )
 
     def config(self, *, joint: bool = True, **encoding: Any) -> Seq2SeqConfig:
-        """The configuration; `joint` says whether there is one vocabulary for both languages."""
+        """Returns the configuration.
+
+        Args:
+            joint: whether both languages have one vocabulary.
+            encoding: sizes and special tokens of the vocabularies.
+        """
         settings = self.model_dump()
         shared = settings.pop("share_embeddings") or ("all" if joint else "target")
         return Seq2SeqConfig(share_embeddings=shared, **settings, **encoding)
 
 
 class TranslationRecipe(Recipe):
-    """What to translate, with what, and how to score it."""
+    """The recipe of a translation: data, vocabularies, model, training, search and scores."""
 
-    task: Literal["translation"] = Field("translation", description="what is learned")
-    data: CorpusSettings = Field(
-        default_factory=lambda: InterfaceStringsCorpus(), description="the corpus"
+    task: Literal["translation"] = Field("translation", description="Selects translation.")
+    data: ParallelSettings = Field(
+        default_factory=lambda: InterfaceStrings(), description="The parallel corpus."
     )
     tokenizer: TokenizerSettings = Field(
-        default_factory=lambda: TokenizerSettings(), description="the vocabularies"
+        default_factory=lambda: TokenizerSettings(), description="The vocabularies."
     )
     model: TranslationModel = Field(
-        default_factory=lambda: TranslationModel(), description="sizes and attention"
+        default_factory=lambda: TranslationModel(), description="Sizes and attention of the model."
     )
     evaluation: TranslationEvaluation = Field(
-        default_factory=lambda: TranslationEvaluation(), description="search and scores"
+        default_factory=lambda: TranslationEvaluation(),
+        description="Search for translations, and their scores.",
     )
 
     @model_validator(mode="after")
     def _check_vocabularies(self) -> Self:
         if self.model.share_embeddings == "all" and not self.tokenizer.joint:
             raise ValueError(
-                "model.share_embeddings is 'all', which needs tokenizer.joint: true; use 'target'"
+                "model.share_embeddings is 'all' and tokenizer.joint is false, expected a joint "
+                "vocabulary: all embeddings have the same tokens then; set model.share_embeddings "
+                "to target, or tokenizer.joint to true"
             )
         return self
 
 
 class Translation(Task):
-    """A parallel corpus, encoded.
+    """Translation of a parallel corpus.
 
     Args:
         corpus: sentence pairs in three parts.
-        tokenizer: of both languages.
+        tokenizer: tokenizer of both languages.
     """
 
     recipe_class = TranslationRecipe
     model_class = Seq2SeqLM
-    # Those of the MoA paper's tables.
+    # The lengths for which Zhang et al. 2022, https://arxiv.org/abs/2210.05144, count them.
     macs_lengths = {"encoder": 10, "decoder": 10}  # noqa: RUF012
 
-    def __init__(self, corpus: Corpus, tokenizer: TranslationTokenizer) -> None:
+    def __init__(self, corpus: ParallelCorpus, tokenizer: TranslationTokenizer) -> None:
         self.corpus = corpus
         self.tokenizer = tokenizer
         self.train, self.validation, self.test = (
             TranslationDataset(getattr(corpus, part), tokenizer) for part in PARTS
         )
-        origin, *parts = corpus.notes.summary()
         vocabulary = f"{tokenizer.source_vocab_size:,} subwords, joint"
         if not tokenizer.is_joint:
             vocabulary = (
                 f"{tokenizer.source_vocab_size:,} source and {tokenizer.target_vocab_size:,} "
                 f"target subwords"
             )
-        self.notes = {"corpus": origin}
-        for part in parts:
-            name, _, words = part.partition(": ")
-            self.notes[name] = words
-        self.notes["vocabulary"] = vocabulary
+        self.notes = {**corpus.notes, "vocabulary": vocabulary}
 
     @classmethod
     def prepare(cls, recipe: TranslationRecipe, folder: Path | None = None) -> Self:
-        corpus = load_corpus(recipe.data)
+        corpus = load_parallel_corpus(recipe.data)
         if folder is not None and (folder / TOKENIZER).is_dir():
             return cls(corpus, TranslationTokenizer.load(folder / TOKENIZER))
         return cls(corpus, TranslationTokenizer.train(corpus.train, recipe.tokenizer))
@@ -117,15 +124,11 @@ class Translation(Task):
         self.tokenizer.save(folder / TOKENIZER)
 
     def digest(self) -> str:
-        digest = hashlib.sha256()
-        for part in PARTS:
-            for pair in getattr(self.corpus, part):
-                digest.update("\0".join((part, *pair, "")).encode("utf-8", "surrogatepass"))
-        return digest.hexdigest()
+        return self.corpus.digest()
 
     @classmethod
     def nominal_config(cls, recipe: TranslationRecipe) -> Seq2SeqConfig:
-        """With vocabularies as large as they may be; a small corpus gives fewer subwords."""
+        """Takes vocabularies of their largest size; a small corpus gives fewer subwords."""
         tokenizer = recipe.tokenizer
         return recipe.model.config(
             vocab_size=tokenizer.source_vocab_size or tokenizer.vocab_size,
@@ -145,7 +148,7 @@ class Translation(Task):
         )
 
     def collate(self, items: list[TranslationItem]) -> dict[str, Tensor]:
-        return collate(items, self.tokenizer.pad_token_id)
+        return collate_pairs(items, self.tokenizer.pad_token_id)
 
     def evaluate(
         self,
@@ -154,7 +157,7 @@ class Translation(Task):
         evaluation: TranslationEvaluation,
         advance: Advance,
     ) -> Outcome:
-        """BLEU and chrF of the part's translations."""
+        """Translates a part, and scores the translations by BLEU and chrF."""
         assert isinstance(model, Seq2SeqLM) and isinstance(part, TranslationDataset)
         sources = [pair.source for pair in part.pairs]
         references = [pair.target for pair in part.pairs]
@@ -175,22 +178,21 @@ class Translation(Task):
         return Outcome(scores=scores, outputs=translations, samples=samples)
 
     def statistic(self, items: np.ndarray) -> float:
-        raise NotImplementedError("BLEU is no function of figures per sentence")
+        raise NotImplementedError("BLEU is not a function of numbers per sentence")
 
     def paired_test(
         self, baseline: Outcome, other: Outcome, evaluation: TranslationEvaluation
     ) -> tuple[float, float]:
-        """By sacrebleu's paired bootstrap over the sentences of the test part."""
-        found = compare_to_baseline(
+        """Tests by sacrebleu's paired bootstrap over the sentences of the test part."""
+        return compare_bleu(
             baseline.outputs,
-            {"other": other.outputs},
+            other.outputs,
             [pair.target for pair in self.corpus.test],
             evaluation,
             language=self.corpus.target_language,
-        )["other"]
-        return found.bleu_delta, found.bleu_p_value
+        )
 
 
 def _worth_showing(sources: Sequence[str]) -> Sequence[int]:
-    """Which sentences to show: of some length, spread over the part."""
+    """Returns the indices of the sentences to show: of at least four words, evenly spread."""
     return spread([i for i, source in enumerate(sources) if len(source.split()) >= 4], _SAMPLES)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from transformers import AutoTokenizer
 
-from headwise.tasks.text.corpora import Pair
+from headwise.tasks.text.parallel.corpus import Pair
 from headwise.tasks.text.tokenization import (
     MIN_VOCAB_SIZE,
     SPECIAL_TOKENS,
@@ -120,7 +120,7 @@ def test_a_small_corpus_gives_a_smaller_vocabulary_than_asked():
 def test_the_same_corpus_gives_the_same_vocabulary_in_another_process(joint):
     program = (
         "from headwise.tasks.text.tokenization import *\n"
-        f"pairs = [Pair(*p) for p in {[tuple(p) for p in PAIRS]!r}]\n"
+        f"pairs = {[tuple(p) for p in PAIRS]!r}\n"
         "t = TranslationTokenizer.train(pairs, TokenizerSettings(vocab_size=285))\n"
         "print(t.source.backend_tokenizer.to_str())"
     )
@@ -139,9 +139,9 @@ def test_the_smallest_vocabulary_is_bytes_and_special_tokens():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"vocab_size": 259}, "vocab_size must be at least 260, but is 259"),
-        ({"joint": False, "target_vocab_size": 3}, "target_vocab_size must be at least 260"),
-        ({"source_vocab_size": 9000}, "source_vocab_size is for separate vocabularies"),
+        ({"vocab_size": 259}, "vocab_size is 259, expected at least 260"),
+        ({"joint": False, "target_vocab_size": 3}, "target_vocab_size is 3, expected at least 260"),
+        ({"source_vocab_size": 9000}, "source_vocab_size is 9000 and joint is true"),
         ({"vocabsize": 1000}, "vocabsize"),
         ({"type": "unigram"}, "'bpe'"),
     ],
@@ -205,7 +205,7 @@ def test_a_save_that_fails_leaves_the_old_folder_as_it_was(joint, separate, tmp_
 
 
 def test_a_folder_without_a_tokenizer_is_an_error_that_names_it(tmp_path):
-    with pytest.raises(ValueError, match=r"nowhere: there is no tokenizer\.json"):
+    with pytest.raises(ValueError, match=r"nowhere, expected one with tokenizer\.json"):
         TranslationTokenizer.load(tmp_path / "nowhere")
 
 
@@ -213,7 +213,7 @@ def test_a_tokenizer_cut_short_is_an_error_that_names_the_folder(joint, tmp_path
     joint.save(tmp_path / "tokenizer")
     file = tmp_path / "tokenizer" / "tokenizer.json"
     file.write_text(file.read_text()[:1000])
-    with pytest.raises(ValueError, match=r"tokenizer: the tokenizer cannot be read"):
+    with pytest.raises(ValueError, match=r"tokenizer, expected a tokenizer that can be read"):
         TranslationTokenizer.load(tmp_path / "tokenizer")
 
 
@@ -285,15 +285,15 @@ def test_one_language_is_saved_and_loaded(tokenizer, tmp_path):
 
 def test_a_tokenizer_of_translation_is_not_one_of_text(joint, tmp_path):
     joint.save(tmp_path / "tokenizer")
-    with pytest.raises(ValueError, match=r"tokenizer: the tokenizer there has no <mask>"):
+    with pytest.raises(ValueError, match=r"tokenizer, expected the tokenizer of a .* no <mask>"):
         TextTokenizer.load(tmp_path / "tokenizer")
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"vocab_size": 260}, "vocab_size must be at least 261, but is 260: the 256 bytes"),
-        ({"type": "word", "vocab_size": 5}, "vocab_size must be at least 6, but is 5: a word"),
+        ({"vocab_size": 260}, "vocab_size is 260, expected at least 261: the 256 bytes"),
+        ({"type": "word", "vocab_size": 5}, "vocab_size is 5, expected at least 6: a word"),
         ({"type": "character"}, "'bpe' or 'word'"),
         ({"min_frequency": 0}, "min_frequency"),
     ],

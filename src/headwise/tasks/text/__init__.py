@@ -1,1 +1,4 @@
-"""What text tasks are made of: corpora, vocabularies, batches, search, scores."""
+"""Data of the tasks on text: parallel, running and labelled text, each in a package of its own.
+
+What they share is here: tokenizers, encoded sequences, and the base class of their tasks.
+"""

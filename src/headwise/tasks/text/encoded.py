@@ -1,51 +1,67 @@
-"""Sequences of ids in memory, and as padded batches."""
+"""Sequences of token ids: compact in memory, and padded in batches."""
 
 from array import array
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 
 class Ragged:
-    """Lists of ids of any length in one tensor.
+    """Rows of ids of different lengths in one tensor.
 
     As Python lists, one side of WMT14 (130 million subwords) would take 5 GB, and every worker of
-    a data loader would end up with a copy; a tensor takes a tenth of that and is shared.
+    a data loader would get a copy of it. A tensor takes a tenth of that and is shared.
+
+    Args:
+        encode: function from texts to their ids.
+        texts: texts to encode; row `i` holds the ids of text `i`.
+
+    Attributes:
+        lengths: number of ids of each row.
+        ids: the ids of all rows, one row after the other, of shape `(ids,)`.
     """
 
     def __init__(self, encode: Callable[[list[str]], list[list[int]]], texts: list[str]) -> None:
         ids = array("i")
         self.lengths: list[int] = []
-        for start in range(0, len(texts), 10_000):  # in pieces, so the lists never all exist
+        for start in range(0, len(texts), 10_000):  # in pieces: not all lists exist at once
             for row in encode(texts[start : start + 10_000]):
                 ids.extend(row)
                 self.lengths.append(len(row))
-        # From the array's own memory: torch.tensor would first make a list of Python numbers.
+        # Shares the memory of the array; torch.tensor would first make a list of Python numbers.
         self.ids = torch.frombuffer(ids, dtype=torch.int32) if ids else torch.empty(0).int()
-        self.ends = torch.tensor(list(accumulate(self.lengths)))
+        self._ends = torch.tensor(list(accumulate(self.lengths)))
 
     def __getitem__(self, index: int) -> list[int]:
-        if not -len(self.ends) <= index < len(self.ends):
-            raise IndexError(f"index {index} is out of range for {len(self.ends)} texts")
-        index %= len(self.ends)
-        start = self.ends[index - 1] if index else 0
-        return self.ids[start : self.ends[index]].tolist()
+        if not -len(self._ends) <= index < len(self._ends):
+            raise IndexError(f"index is {index}, expected that of one of {len(self._ends)} texts")
+        index %= len(self._ends)
+        start = self._ends[index - 1] if index else 0
+        return self.ids[start : self._ends[index]].tolist()
 
 
 def pad(rows: Sequence[Sequence[int]], value: int) -> torch.Tensor:
-    """Rows of different lengths as one tensor, filled up on the right.
+    """Joins rows of different lengths into one tensor, padded on the right.
+
+    Args:
+        rows: rows of ids or labels, at least one.
+        value: value of the padding.
+
+    Returns:
+        A tensor of int64, of shape `(rows, longest)`.
 
     >>> pad([[5, 6, 7], [8]], 0)
     tensor([[5, 6, 7],
             [8, 0, 0]])
     """
-    longest = max(map(len, rows))
-    return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows])
+    tensors = [torch.tensor(row, dtype=torch.int64) for row in rows]
+    return pad_sequence(tensors, batch_first=True, padding_value=value)
 
 
 def token_mask(rows: Sequence[Sequence[int]]) -> torch.Tensor:
-    """1 at the tokens of rows that `pad` fills up, 0 at padding.
+    """Returns the mask of rows that `pad` joins: 1 for their tokens, 0 for padding.
 
     >>> token_mask([[5, 6, 7], [8]])
     tensor([[1, 1, 1],

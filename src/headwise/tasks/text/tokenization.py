@@ -1,18 +1,16 @@
-"""Tokenizers, trained on the text at hand: byte-level BPE, or words.
+"""Tokenizers that are trained on the training text: byte-level BPE, or words.
 
-Byte-level means that the smallest pieces are the 256 byte values. Any text in any script can be
-written with them, so nothing is ever unknown, and decoding gives back the very same text. Words
-are for texts that come tokenised, as WikiText does: they are what white space divides, and those
-that the vocabulary lacks are ``<unk>``.
+The smallest units of byte-level BPE are the 256 byte values, which can represent any text in any
+script. So no text is unknown, and decoding gives back exactly the same text. Vocabularies of words
+are for texts that are already tokenised, as WikiText is: white space divides the words, and a word
+that the vocabulary lacks is `<unk>`.
 
-:class:`TranslationTokenizer` is for two languages, :class:`TextTokenizer` for one.
+`TranslationTokenizer` is for two languages, `TextTokenizer` for one.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -29,34 +27,35 @@ from tokenizers import (
 )
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from headwise.tasks.text.corpora import Pair
+from headwise.files import written_whole
 
 PAD, BOS, EOS, UNK = SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0, 1, 2, 3
 MIN_VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)
 MASK = "<mask>"  # id 4, in tokenizers of one language
 TEXT_SPECIAL_TOKENS = (*SPECIAL_TOKENS, MASK)
-TOKENIZER = "tokenizer"  # where the folder of a run has one
+TOKENIZER = "tokenizer"  # folder of the tokenizer inside the folder of a run
 
 
 class TokenizerSettings(BaseModel):
-    """Subword vocabularies, learned from the training part of the corpus."""
+    """Settings of the vocabularies of two languages, learned from the training pairs."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    type: Literal["bpe"] = Field("bpe", description="byte-level byte-pair encoding")
+    type: Literal["bpe"] = Field("bpe", description="Selects byte-level byte-pair encoding.")
     joint: bool = Field(
         True,
-        description="one vocabulary for both languages (its embeddings can be shared), or one each",
+        description="Whether both languages have one vocabulary, whose embeddings can be shared, "
+        "or each has its own.",
     )
     vocab_size: int = Field(
         4000,
-        description=f"number of subwords, at least {MIN_VOCAB_SIZE}; a small corpus may give fewer",
+        description=f"Number of subwords, at least {MIN_VOCAB_SIZE}; a small corpus gives fewer.",
     )
     source_vocab_size: int | None = Field(
-        None, description="size of the source vocabulary if not joint; default: vocab_size"
+        None, description="Size of the source vocabulary if joint is false. Default: vocab_size."
     )
     target_vocab_size: int | None = Field(
-        None, description="size of the target vocabulary if not joint; default: vocab_size"
+        None, description="Size of the target vocabulary if joint is false. Default: vocab_size."
     )
 
     @model_validator(mode="after")
@@ -65,30 +64,31 @@ class TokenizerSettings(BaseModel):
             size = getattr(self, name)
             if size is not None and size < MIN_VOCAB_SIZE:
                 raise ValueError(
-                    f"{name} must be at least {MIN_VOCAB_SIZE}, but is {size}: the 256 bytes and "
-                    f"the {len(SPECIAL_TOKENS)} special tokens take that many before any subword"
+                    f"{name} is {size}, expected at least {MIN_VOCAB_SIZE}: the 256 bytes and the "
+                    f"{len(SPECIAL_TOKENS)} special tokens are part of every vocabulary"
                 )
             if size is not None and self.joint and name != "vocab_size":
                 raise ValueError(
-                    f"{name} is for separate vocabularies, but joint is true: set joint to false, "
-                    "or the size of the joint vocabulary with vocab_size"
+                    f"{name} is {size} and joint is true, expected it only for separate "
+                    "vocabularies: set joint to false, or give the size of the joint vocabulary as "
+                    "vocab_size"
                 )
         return self
 
 
 class TranslationTokenizer:
-    """The tokenizers of both languages; one and the same where the vocabulary is joint.
+    """The tokenizers of the source and the target language.
 
-    Each is an ordinary ``PreTrainedTokenizerFast``, with ``<pad>`` 0, ``<bos>`` 1, ``<eos>`` 2 and
-    ``<unk>`` 3 (which byte-level encoding never needs). Called on text it ends it with ``<eos>``;
-    special tokens written out in a text are text like any other.
+    Each is an ordinary `PreTrainedTokenizerFast`, with `<pad>` 0, `<bos>` 1, `<eos>` 2 and
+    `<unk>` 3 (which byte-level encoding never needs). Encoded texts end with `<eos>`. A special
+    token that is written out in a text is ordinary text.
 
     Args:
         source: tokenizer of the source language.
-        target: tokenizer of the target language; the same object means a joint vocabulary.
+        target: tokenizer of the target language; the same object if the vocabulary is joint.
 
     Example:
-        >>> pairs = [Pair("open the file", "ouvrir le fichier"), Pair("open it", "ouvrir ceci")]
+        >>> pairs = [("open the file", "ouvrir le fichier"), ("open it", "ouvrir ceci")]
         >>> tokenizer = TranslationTokenizer.train(pairs, TokenizerSettings(vocab_size=300))
         >>> ids = tokenizer.encode_target(["ouvrir", "le"])
         >>> [row[-1] for row in ids]
@@ -105,23 +105,29 @@ class TranslationTokenizer:
         self.eos_token_id: int = target.eos_token_id
 
     @classmethod
-    def train(cls, pairs: Sequence[Pair], settings: TokenizerSettings) -> TranslationTokenizer:
-        """Learn vocabularies from sentence pairs; the same pairs give the same vocabularies.
+    def train(
+        cls, pairs: Sequence[tuple[str, str]], settings: TokenizerSettings
+    ) -> TranslationTokenizer:
+        """Learns the vocabularies of sentence pairs; equal pairs give equal vocabularies.
+
+        Args:
+            pairs: sentences with their translations.
+            settings: sizes of the vocabularies.
 
         Raises:
             ValueError: there are no pairs.
         """
         if not pairs:
-            raise ValueError("pairs is empty: a tokenizer needs text to learn its subwords from")
+            raise ValueError("pairs is empty, expected text to learn subwords from")
         if settings.joint:
             joint = _train_bpe((text for pair in pairs for text in pair), settings.vocab_size)
             return cls(joint, joint)
         return cls(
             _train_bpe(
-                (pair.source for pair in pairs), settings.source_vocab_size or settings.vocab_size
+                (source for source, _ in pairs), settings.source_vocab_size or settings.vocab_size
             ),
             _train_bpe(
-                (pair.target for pair in pairs), settings.target_vocab_size or settings.vocab_size
+                (target for _, target in pairs), settings.target_vocab_size or settings.vocab_size
             ),
         )
 
@@ -141,18 +147,21 @@ class TranslationTokenizer:
         return len(self.target)
 
     def encode_source(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text, ending with ``<eos>``."""
+        """Returns the ids of each text, which end with `<eos>`."""
         return _encode(self.source, texts)
 
     def encode_target(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text, ending with ``<eos>``; the model itself puts ``<bos>`` in front."""
+        """Returns the ids of each text, which end with `<eos>`; the model prepends `<bos>`."""
         return _encode(self.target, texts)
 
     def decode_target(self, ids: Sequence[Sequence[int]] | torch.Tensor) -> list[str]:
-        """Texts of generated ids or of labels, ``(batch, time)`` or ragged.
+        """Returns the texts of generated ids or of labels.
 
-        What follows the first ``<eos>``, special tokens and the -100 of padded labels are left
-        out. Bytes that are no UTF-8, which an untrained model writes, become U+FFFD.
+        Everything after the first `<eos>`, special tokens, and the -100 of padded labels are left
+        out. Bytes that are not UTF-8, which an untrained model writes, become U+FFFD.
+
+        Args:
+            ids: rows of ids, of shape `(batch, time)`; as lists they may differ in length.
         """
         rows = ids.tolist() if isinstance(ids, torch.Tensor) else [list(row) for row in ids]
         for i, row in enumerate(rows):
@@ -162,24 +171,21 @@ class TranslationTokenizer:
         return [self.target.decode(row, skip_special_tokens=True) for row in rows]
 
     def save(self, folder: str | Path) -> None:
-        """Write to a folder, which is replaced as a whole or not at all.
+        """Saves the tokenizers to a folder, which is replaced as a whole or not at all.
 
-        A joint tokenizer is saved in the folder itself, separate ones in ``source`` and
-        ``target`` in it; ``AutoTokenizer.from_pretrained`` reads each of them.
+        A joint tokenizer is saved in the folder itself, separate ones in its folders `source` and
+        `target`. `AutoTokenizer.from_pretrained` can read each of them.
         """
-
-        def write(partial: Path) -> None:
+        with written_whole(Path(folder)) as partial:
             if self.is_joint:
                 self.source.save_pretrained(partial)
             else:
                 self.source.save_pretrained(partial / "source")
                 self.target.save_pretrained(partial / "target")
 
-        _write_folder(Path(folder), write)
-
     @classmethod
     def load(cls, folder: str | Path) -> TranslationTokenizer:
-        """Read what :meth:`save` wrote.
+        """Loads the tokenizer that `save` has written.
 
         Raises:
             ValueError: there is no tokenizer in the folder, or it is damaged.
@@ -192,21 +198,22 @@ class TranslationTokenizer:
 
 
 class TextTokenizerSettings(BaseModel):
-    """The vocabulary of one language, learned from the training part of the text."""
+    """Settings of the vocabulary of one language, learned from the training part of the text."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Literal["bpe", "word"] = Field(
         "bpe",
-        description="byte-level byte-pair encoding, or words as white space divides them, for text "
-        "that comes tokenised",
+        description="bpe: byte-level byte-pair encoding; word: words that white space divides, for "
+        "text that is already tokenised.",
     )
     vocab_size: int = Field(
         4000,
-        description="number of subwords or words with the special tokens; little text gives fewer",
+        description="Number of subwords or words, special tokens included; little text gives "
+        "fewer.",
     )
     min_frequency: int = Field(
-        2, ge=1, description="leave out subwords and words that are seen less often"
+        2, ge=1, description="Subwords and words that occur less often than this are left out."
     )
 
     @model_validator(mode="after")
@@ -214,10 +221,10 @@ class TextTokenizerSettings(BaseModel):
         special = len(TEXT_SPECIAL_TOKENS)
         least = special + (256 if self.type == "bpe" else 1)
         if self.vocab_size < least:
-            what = "the 256 bytes" if self.type == "bpe" else "a word"
+            units = "the 256 bytes" if self.type == "bpe" else "a word"
             raise ValueError(
-                f"vocab_size must be at least {least}, but is {self.vocab_size}: {what} and the "
-                f"{special} special tokens take that many"
+                f"vocab_size is {self.vocab_size}, expected at least {least}: {units} and the "
+                f"{special} special tokens are part of every vocabulary"
             )
         return self
 
@@ -225,13 +232,13 @@ class TextTokenizerSettings(BaseModel):
 class TextTokenizer:
     """The tokenizer of one language, for lines of text.
 
-    An ordinary ``PreTrainedTokenizerFast``, with ``<pad>`` 0, ``<bos>`` 1, ``<eos>`` 2, ``<unk>`` 3
-    and ``<mask>`` 4. ``<eos>`` stands for the end of a line. Special tokens written out in a text
-    are text like any other; as words, they are unknown. The ids of words, and roughly those of
-    subwords, are in order of falling frequency, as adaptive embeddings need them.
+    It wraps an ordinary `PreTrainedTokenizerFast`, with `<pad>` 0, `<bos>` 1, `<eos>` 2, `<unk>` 3
+    and `<mask>` 4. `<eos>` is the end of a line. A special token that is written out in a text is
+    ordinary text for subwords, and an unknown word for words. The ids of words, and roughly those
+    of subwords, are in the order of falling frequency, which adaptive embeddings need.
 
     Args:
-        tokenizer: what does the work.
+        tokenizer: tokenizer of the transformers library, with these special tokens.
 
     Example:
         >>> lines = ["open the file", "close the file", "open it"]
@@ -251,14 +258,14 @@ class TextTokenizer:
 
     @classmethod
     def train(cls, lines: Iterable[str], settings: TextTokenizerSettings) -> TextTokenizer:
-        """Learn the vocabulary of lines of text; the same lines give the same vocabulary.
+        """Learns the vocabulary of lines of text; equal lines give equal vocabularies.
 
         Raises:
             ValueError: no line has text.
         """
         lines = [line for line in lines if line]
         if not lines:
-            raise ValueError("lines is empty: a tokenizer needs text to learn its vocabulary from")
+            raise ValueError("lines is empty, expected text to learn a vocabulary from")
         if settings.type == "word":
             return cls(_train_words(lines, settings.vocab_size, settings.min_frequency))
         return cls(
@@ -272,18 +279,18 @@ class TextTokenizer:
 
     @property
     def has_words(self) -> bool:
-        """Whether the vocabulary is one of words, which does not keep all of a text."""
+        """Whether the vocabulary is one of words, from which a text cannot be restored exactly."""
         return isinstance(self.tokenizer.backend_tokenizer.model, models.WordLevel)
 
     def encode(self, lines: Sequence[str], *, eos: bool = True) -> list[list[int]]:
-        """Ids of each line, with ``<eos>`` at its end or (the start of a line) without."""
+        """Returns the ids of each line; `eos=False` leaves out the `<eos>` at its end."""
         rows = _encode(self.tokenizer, lines)
         return rows if eos else [row[:-1] for row in rows]
 
     def decode(self, rows: Iterable[Sequence[int]]) -> list[str]:
-        """Text of each row of ids: ``<eos>`` ends a line, ``<unk>`` and ``<mask>`` stay.
+        """Returns the text of each row of ids: `<eos>` ends a line, `<unk>` and `<mask>` stay.
 
-        ``<pad>``, ``<bos>`` and the -100 of labels are left out. Bytes that are no UTF-8, which an
+        `<pad>`, `<bos>` and the -100 of labels are left out. Bytes that are not UTF-8, which an
         untrained model writes, become U+FFFD.
 
         Example:
@@ -306,21 +313,22 @@ class TextTokenizer:
         return texts
 
     def save(self, folder: str | Path) -> None:
-        """Write to a folder, which is replaced as a whole or not at all."""
-        _write_folder(Path(folder), lambda partial: self.tokenizer.save_pretrained(partial))
+        """Saves the tokenizer to a folder, which is replaced as a whole or not at all."""
+        with written_whole(Path(folder)) as partial:
+            self.tokenizer.save_pretrained(partial)
 
     @classmethod
     def load(cls, folder: str | Path) -> TextTokenizer:
-        """Read what :meth:`save` wrote.
+        """Loads the tokenizer that `save` has written.
 
         Raises:
-            ValueError: there is no such tokenizer in the folder, or it is damaged.
+            ValueError: there is no tokenizer of text in the folder, or it is damaged.
         """
         tokenizer = _load(Path(folder))
         if tokenizer.mask_token_id is None:
             raise ValueError(
-                f"{folder}: the tokenizer there has no {MASK}. Name a folder that "
-                "TextTokenizer.save has written."
+                f"folder is {folder}, expected the tokenizer of a text: the one there has no "
+                f"{MASK}; name a folder that `TextTokenizer.save` has written"
             )
         return cls(tokenizer)
 
@@ -332,8 +340,8 @@ def _train_bpe(
     min_frequency: int = 2,  # a subword seen once is the word itself: nothing to learn from it
 ) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE())
-    # A space in front of the text, so that its first word is the same subword as elsewhere; the
-    # decoder takes exactly that one off again.
+    # A space before the text makes its first word the same subword as elsewhere; the decoder
+    # removes exactly this space.
     tokenizer.normalizer = normalizers.Prepend(" ")
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
@@ -369,7 +377,7 @@ def _train_words(
 
 
 def _finish(tokenizer: Tokenizer, special_tokens: Sequence[str]) -> PreTrainedTokenizerFast:
-    """As Hugging Face knows it; called on a text, it ends it with ``<eos>``."""
+    """Returns the tokenizer as one of the transformers library, which ends texts with `<eos>`."""
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {EOS}", special_tokens=[(EOS, SPECIAL_TOKENS.index(EOS))]
     )
@@ -392,27 +400,15 @@ def _encode(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[li
     return tokenizer(list(texts), return_attention_mask=False)["input_ids"]
 
 
-def _write_folder(folder: Path, write: Callable[[Path], object]) -> None:
-    """Have a folder written under another name, and put it in the place of the old one."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
-    shutil.rmtree(partial, ignore_errors=True)
-    write(partial)
-    # A folder that is not empty cannot be renamed over, so the old one steps aside first.
-    old = folder.with_name(f"{folder.name}.old-{os.getpid()}")
-    if folder.exists():
-        folder.rename(old)
-    partial.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
-
-
 def _load(folder: Path) -> PreTrainedTokenizerFast:
     if not (folder / "tokenizer.json").is_file():
         raise ValueError(
-            f"{folder}: there is no tokenizer.json. Name a folder that the save method of a "
-            "tokenizer has written."
+            f"folder is {folder}, expected one with tokenizer.json: name a folder that the method "
+            "`save` of a tokenizer has written"
         )
     try:
         return AutoTokenizer.from_pretrained(folder)
-    except Exception as error:  # the Rust side raises nothing narrower
-        raise ValueError(f"{folder}: the tokenizer cannot be read ({error})") from error
+    except Exception as error:  # the Rust library raises nothing narrower
+        raise ValueError(
+            f"folder is {folder}, expected a tokenizer that can be read: {error}"
+        ) from error

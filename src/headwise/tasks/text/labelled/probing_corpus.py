@@ -1,0 +1,115 @@
+"""Corpora of probing tasks: SentEval's files, or examples that are made from any text."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from headwise.spelling import did_you_mean
+from headwise.tasks.parts import PARTS
+from headwise.tasks.sources import CorpusError
+from headwise.tasks.text.labelled.corpus import LabelledCorpus, make_corpus
+from headwise.tasks.text.labelled.docstrings import docstrings, versions
+from headwise.tasks.text.labelled.probes import (
+    balanced_parts,
+    bigram_shift,
+    sentence_length,
+    usable_sentences,
+    word_content,
+)
+from headwise.tasks.text.labelled.reading import Row, read_senteval
+from headwise.tasks.text.labelled.settings import (
+    DocstringTexts,
+    GeneratedProbe,
+    ProbingSettings,
+    SentEvalFile,
+)
+from headwise.tasks.text.running.corpus import lines_of, load_text_corpus
+from headwise.tasks.text.running.reading import split_sentences
+
+
+def load_probing_corpus(settings: ProbingSettings) -> LabelledCorpus:
+    """Reads the examples of a probing task, or makes them from a text.
+
+    Args:
+        settings: a `SentEvalFile` or `GeneratedProbe`.
+
+    Raises:
+        CorpusError: data that cannot be read, an unknown label, or too little text. The message
+            names the file and, if there is one, the line, and says how to mend it.
+    """
+    return _load_senteval(settings) if isinstance(settings, SentEvalFile) else _generate(settings)
+
+
+# --- SentEval's files -------------------------------------------------------------------------
+
+
+def _load_senteval(settings: SentEvalFile) -> LabelledCorpus:
+    rows: dict[str, list[Row]] = {part: [] for part in PARTS}
+    for part, row in read_senteval(settings.file):
+        rows[part].append(row)
+    if settings.classes is None:
+        _check_labels(rows)
+    return make_corpus(
+        rows,
+        f"SentEval, {settings.file}",
+        Counter(),
+        classes=settings.classes,
+        label_hint="Check the second field of the lines, which is the label.",
+    )
+
+
+def _check_labels(rows: Mapping[str, Sequence[Row]]) -> None:
+    """Checks labels that are to be the classes: each must also occur in a row that is scored.
+
+    In SentEval's files every class, also each of the 1,000 of WC, has examples in all three
+    partitions. A label that only training rows have is a mistake, which would become a class.
+    """
+    scored = {row.label for part in ("validation", "test") for row in rows[part]}
+    if not rows["validation"] or not rows["test"]:
+        return  # `make_corpus` raises an error for an empty part
+    for row in rows["train"]:
+        if row.label and row.label not in scored:
+            raise CorpusError(
+                f"{row.where}: the label {row.label!r} occurs only in training rows (tr), expected "
+                "it in va or te too, where it could be scored: correct it, or name all classes as "
+                f"data.classes{did_you_mean(row.label, scored)}"
+            )
+
+
+# --- generated probes -------------------------------------------------------------------------
+
+
+def _generate(settings: GeneratedProbe) -> LabelledCorpus:
+    found, origin = _sentences(settings)
+    sentences = usable_sentences(found, settings.min_words, settings.max_words)
+    if settings.probe == "SeLen":
+        classes = sentence_length(sentences, settings.num_bins, settings.bins)
+    elif settings.probe == "WC":
+        classes = word_content(sentences, settings.num_words)
+    else:
+        classes = bigram_shift(sentences, settings.seed)
+    parts = balanced_parts(
+        classes, settings.validation_fraction, settings.test_fraction, settings.seed
+    )
+    rows = {
+        part: [Row(part, sentence, None, label) for sentence, label in of_part]
+        for part, of_part in parts.items()
+    }
+    used = sum(map(len, rows.values()))
+    origin = (
+        f"{settings.probe}, made from {origin}: {used:,} of {len(sentences):,} sentences with "
+        f"{settings.min_words} to {settings.max_words} words, the same number in each class"
+    )
+    return make_corpus(rows, origin, Counter(), classes=list(classes))
+
+
+def _sentences(settings: GeneratedProbe) -> tuple[Sequence[str], str]:
+    """Returns all sentences of the text, and words on where they come from."""
+    texts = settings.texts
+    if isinstance(texts, DocstringTexts):
+        paragraphs = [text for package in texts.packages for text in docstrings(package)]
+        origin = f"docstrings of {', '.join(versions(texts.packages))}"
+    else:
+        corpus = load_text_corpus(texts)
+        paragraphs = lines_of([*corpus.train, *corpus.validation, *corpus.test])
+        origin = corpus.notes["corpus"]
+    return [s for paragraph in paragraphs for s in split_sentences(paragraph)], origin

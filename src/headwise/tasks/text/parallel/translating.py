@@ -1,0 +1,77 @@
+"""Translation of texts by a model: beam search over batches of similar length."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import StoppingCriteria, StoppingCriteriaList
+
+from headwise.models.seq2seq import Seq2SeqLM
+from headwise.tasks.text.parallel.dataset import TranslationItem, collate_pairs
+from headwise.tasks.text.parallel.metrics import TranslationEvaluation
+from headwise.tasks.text.tokenization import TranslationTokenizer
+from headwise.training.batching import TokenBudgetSampler
+
+
+def translate(
+    model: Seq2SeqLM,
+    tokenizer: TranslationTokenizer,
+    texts: Sequence[str],
+    settings: TranslationEvaluation,
+    *,
+    batch_tokens: int = 4096,
+    advance: Callable[[int], None] | None = None,
+) -> list[str]:
+    """Translates texts: returns one translation for each, in the same order, without line breaks.
+
+    Args:
+        model: model that translates; it is put into evaluation mode.
+        tokenizer: tokenizer of both languages.
+        texts: one sentence each; the translation of an empty text is empty.
+        settings: beam size, length penalty and longest translations.
+        batch_tokens: number of source tokens, times the beam size, that are translated at once.
+        advance: is called with the number of texts that have just been translated.
+    """
+    model.eval()
+    translations = [""] * len(texts)
+    filled = [index for index, text in enumerate(texts) if text.strip()]
+    if advance is not None:
+        advance(len(texts) - len(filled))
+    sources = tokenizer.encode_source([texts[index] for index in filled])
+    lengths = [len(ids) for ids in sources]
+    budget = max(batch_tokens // settings.beam_size, *lengths, 1)
+    for batch in TokenBudgetSampler(lengths, budget, shuffle=False) if lengths else ():
+        items: list[TranslationItem] = [{"input_ids": sources[i], "labels": []} for i in batch]
+        inputs = collate_pairs(items, tokenizer.pad_token_id)
+        limits = [settings.max_length(lengths[i]) for i in batch]
+        with torch.no_grad():
+            outputs = model.generate(
+                inputs["input_ids"].to(model.device),
+                attention_mask=inputs["attention_mask"].to(model.device),
+                num_beams=settings.beam_size,
+                length_penalty=settings.length_penalty,
+                # The start token counts as one of the sequence.
+                max_length=max(limits) + 1,
+                stopping_criteria=StoppingCriteriaList([_OwnLimit(limits)]),
+                early_stopping=False,
+                do_sample=False,
+            )
+        for i, text in zip(batch, tokenizer.decode_target(outputs.tolist()), strict=True):
+            translations[filled[i]] = " ".join(text.splitlines())
+        if advance is not None:
+            advance(len(batch))
+    return translations
+
+
+class _OwnLimit(StoppingCriteria):
+    """Ends each translation at the limit of its own source, whatever else is in the batch."""
+
+    def __init__(self, limits: list[int]) -> None:
+        self.limits = torch.tensor(limits)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **_: Any) -> torch.BoolTensor:
+        # Rows are hypotheses, the same number of them for each source.
+        limits = self.limits.to(input_ids.device)
+        limits = limits.repeat_interleave(len(input_ids) // len(limits))
+        return cast(torch.BoolTensor, input_ids.size(1) > limits)

@@ -1,0 +1,161 @@
+"""Text generation: a language model continues prompts."""
+
+import zlib
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+from transformers import StoppingCriteria, StoppingCriteriaList
+
+from headwise.models.causal_lm import CausalLM
+from headwise.tasks.text.tokenization import TextTokenizer
+
+
+class GenerationSettings(BaseModel):
+    """Settings of text generation, by nucleus sampling or greedily.
+
+    Holtzman et al. 2020, *The Curious Case of Neural Text Degeneration*,
+    https://arxiv.org/abs/1904.09751.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_new_tokens: int = Field(60, ge=1, description="Largest number of tokens that are written.")
+    lines: int | None = Field(
+        None,
+        ge=1,
+        description="Number of lines after which the text ends. Default: line ends do not end it.",
+    )
+    temperature: float = Field(
+        1.0,
+        ge=0,
+        description="Temperature: logits are divided by it before sampling; 0 always takes the "
+        "most probable token.",
+    )
+    top_p: float = Field(
+        0.95,
+        gt=0,
+        le=1,
+        description="Tokens are sampled from the most probable ones that together have this "
+        "probability.",
+    )
+    seed: int = Field(
+        1, ge=0, description="Seed of the sampling, which also depends on the prompt."
+    )
+
+
+def generate_text(
+    model: CausalLM,
+    tokenizer: TextTokenizer,
+    prompts: Sequence[str],
+    settings: GenerationSettings,
+) -> list[str]:
+    r"""Returns the text with which the model continues each prompt, without the prompt.
+
+    A prompt begins a line and may hold line ends, `\n`; with an empty prompt the model begins the
+    text. The text depends only on prompt and settings, not on the other prompts. When it gets
+    longer than the sequences that the model was trained on (`max_length` of its configuration),
+    the model goes on from the last half of such a sequence.
+
+    Args:
+        model: model that writes; it is put into evaluation mode.
+        tokenizer: tokenizer of the model.
+        prompts: texts to continue.
+        settings: length and sampling.
+
+    Example:
+        >>> from headwise.models.causal_lm import CausalLMConfig
+        >>> from headwise.tasks.text.tokenization import TextTokenizerSettings
+        >>> tokenizer = TextTokenizer.train(["open the file"], TextTokenizerSettings())
+        >>> config = CausalLMConfig(vocab_size=tokenizer.vocab_size, embed_dim=16, num_heads=2,
+        ...                         ffn_dim=16, layers=1)
+        >>> settings = GenerationSettings(max_new_tokens=5, seed=3)
+        >>> texts = generate_text(CausalLM(config), tokenizer, ["open the", ""], settings)
+        >>> [type(text).__name__ for text in texts]
+        ['str', 'str']
+    """
+    model.eval()
+    texts = []
+    for prompt in prompts:
+        *lines, last = (line.strip() for line in prompt.split("\n"))
+        ids = [
+            tokenizer.eos_token_id,  # a text begins where a line has ended
+            *(token for row in tokenizer.encode(lines) for token in row),
+            *tokenizer.encode([last], eos=False)[0],
+        ]
+        with torch.no_grad(), torch.random.fork_rng():
+            # The prompt is part of the seed: prompts would share their random numbers otherwise.
+            torch.manual_seed(settings.seed + (zlib.crc32(prompt.encode()) << 32))
+            written = _write(model, ids, tokenizer.eos_token_id, settings)
+        # Decoded together with the prompt: a text by itself would lose its first space.
+        before, after = tokenizer.decode([ids[1:], ids[1:] + written])
+        if lines and not last:
+            before += "\n"  # decoding leaves out a line end at the end
+        texts.append(after[len(before) :])
+    return texts
+
+
+def _write(model: CausalLM, ids: list[int], eos: int, settings: GenerationSettings) -> list[int]:
+    """Returns the ids that follow the given ones."""
+    context, written = list(ids), list[int]()
+    longest = model.config.max_length
+    while len(written) < settings.max_new_tokens:
+        if len(context) >= longest:
+            context = context[-max(1, longest // 2) :]
+        room = max(1, longest - len(context))
+        new = _continue(
+            model,
+            context,
+            min(room, settings.max_new_tokens - len(written)),
+            eos,
+            None if settings.lines is None else settings.lines - written.count(eos),
+            settings,
+        )
+        written += new
+        context += new
+        if settings.lines is not None and written.count(eos) >= settings.lines:
+            break
+    return written
+
+
+def _continue(
+    model: CausalLM,
+    ids: list[int],
+    count: int,
+    eos: int,
+    lines: int | None,
+    settings: GenerationSettings,
+) -> list[int]:
+    """Returns up to `count` ids that follow `ids`; fewer if `lines` lines have ended."""
+    inputs = torch.tensor([ids], device=model.device)
+    stops = [] if lines is None else [_AfterLines(lines, eos, len(ids))]
+    sampling: dict[str, Any] = {"do_sample": False}
+    if settings.temperature > 0:
+        sampling = {
+            "do_sample": True,
+            "temperature": settings.temperature,
+            "top_p": settings.top_p,
+            "top_k": 0,
+        }
+    out = model.generate(
+        inputs,
+        attention_mask=torch.ones_like(inputs),
+        max_length=len(ids) + count,
+        eos_token_id=None,  # the end of a line is not the end of a text
+        stopping_criteria=StoppingCriteriaList(stops),
+        **sampling,
+    )
+    return cast(Tensor, out)[0, len(ids) :].tolist()
+
+
+class _AfterLines(StoppingCriteria):
+    """Ends a text after a number of lines."""
+
+    def __init__(self, lines: int, eos: int, start: int) -> None:
+        self.lines, self.eos, self.start = lines, eos, start
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **_: Any) -> torch.BoolTensor:
+        ended = (input_ids[:, self.start :] == self.eos).sum(dim=1) >= self.lines
+        return cast(torch.BoolTensor, ended)

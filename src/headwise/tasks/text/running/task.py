@@ -1,0 +1,80 @@
+"""The base of tasks on running text: language modelling and masked language modelling."""
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+from torch import Tensor
+from typing_extensions import Self
+
+from headwise.models.config import LanguageModelConfig
+from headwise.recipe.settings import LanguageModelSettings, Recipe
+from headwise.tasks.text.running.corpus import TextCorpus, lines_of, load_text_corpus
+from headwise.tasks.text.running.settings import PydocTopics, TextSettings
+from headwise.tasks.text.text_task import TextTask
+from headwise.tasks.text.tokenization import TextTokenizer, TextTokenizerSettings
+
+
+class RunningTextRecipe(Recipe):
+    """A recipe for running text: data, vocabulary and the length of blocks."""
+
+    data: TextSettings = Field(default_factory=lambda: PydocTopics(), description="The text.")
+    tokenizer: TextTokenizerSettings = Field(
+        default_factory=lambda: TextTokenizerSettings(), description="The vocabulary."
+    )
+    block_length: int = Field(
+        128, ge=2, description="Number of tokens that the model reads and predicts at once."
+    )
+
+
+class RunningTextTask(TextTask):
+    """The base of the tasks of language models: documents in blocks of tokens.
+
+    Args:
+        corpus: documents in three parts.
+        tokenizer: tokenizer of their language.
+        block_length: largest number of tokens of a block.
+    """
+
+    def __init__(self, corpus: TextCorpus, tokenizer: TextTokenizer, block_length: int) -> None:
+        self.corpus = corpus
+        self.tokenizer = tokenizer
+        self.block_length = block_length
+        self.notes = corpus.notes | {"vocabulary": self.vocabulary()}
+
+    @classmethod
+    def prepare(cls, recipe: Any, folder: Path | None = None) -> Self:
+        corpus = load_text_corpus(recipe.data)
+        tokenizer = cls.saved_tokenizer(folder)
+        if tokenizer is None:
+            tokenizer = TextTokenizer.train(lines_of(corpus.train), recipe.tokenizer)
+        return cls.from_corpus(corpus, tokenizer, recipe)
+
+    @classmethod
+    def from_corpus(cls, corpus: TextCorpus, tokenizer: TextTokenizer, recipe: Any) -> Self:
+        """Returns the task of a corpus with the other settings of its recipe."""
+        return cls(corpus, tokenizer, recipe.block_length)
+
+    def note_unknown(self, ids: Tensor) -> None:
+        """Notes which share of the test part a vocabulary of words lacks.
+
+        Args:
+            ids: all tokens of the test part.
+        """
+        if self.tokenizer.has_words:
+            words = ids[ids != self.tokenizer.eos_token_id]
+            share = (words == self.tokenizer.unk_token_id).float().mean().item()
+            self.notes["vocabulary"] += f"; {share:.1%} of the test part's are <unk>"
+
+    def digest(self) -> str:
+        return self.corpus.digest()
+
+    @classmethod
+    def nominal_config(cls, recipe: Any) -> LanguageModelConfig:
+        """Takes a vocabulary of its largest size; little text gives fewer words or subwords."""
+        return recipe.model.config(
+            vocab_size=recipe.tokenizer.vocab_size, max_length=recipe.block_length
+        )
+
+    def model_config(self, settings: LanguageModelSettings) -> Any:
+        return settings.config(max_length=self.block_length, **self.token_ids())
