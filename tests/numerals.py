@@ -21,7 +21,7 @@ training:
   warmup_steps: 2
   evaluate_every: 3
   log_every: 1
-  gates: {{period: 2, unit: steps}}
+  mae: {{period: 2, unit: steps}}
 evaluation: {{beam_size: 2, max_length_extra: 3}}
 systems:
   standard: {{description: plain}}

@@ -529,7 +529,7 @@ def test_ctrl_c_in_training(world):
 def test_compare_with_two_processes_gives_the_losses_of_one(world):
     changes = [
         *("--set", "model.dropout=0", "--set", "training.max_steps=3"),
-        *("--set", "training.gates.learning_rate=0.5"),
+        *("--set", "training.mae.learning_rate=0.5"),
     ]
     attention = "{encoder_self: {system: mae, gate_dropout: 0}, decoder_self: moa}"
     changes += ["--set", f"systems.mae.model.attention={attention}"]

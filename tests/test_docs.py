@@ -20,7 +20,7 @@ def test_the_page_of_keys_is_what_the_settings_say() -> None:
 def test_every_key_says_what_it_means(task: str) -> None:
     sections = [*shared_sections(), *task_sections(task)]
     keys = [key for section in sections for key in section.keys]
-    assert {"training.max_steps", "model.attention", "evaluation.branches"} < {k.name for k in keys}
+    assert {"training.max_steps", "model.attention", "evaluation.ablation"} < {k.name for k in keys}
     for key in keys:
         assert key.meaning, key.name
 

@@ -73,9 +73,7 @@ def test_a_run_is_trained_scored_and_kept(runs, files, task, system):
     assert [r["step"] for r in result.history if "eval_loss" in r] == [2, 4]
     losses = [r["loss"] for r in result.history if "loss" in r]
     assert len(losses) == 4 and all(torch.isfinite(torch.tensor(losses)))
-    assert {place.kind for place in result.attention} <= {
-        *("gates", "choices", "agreement", "competition", "branches")
-    }
+    assert {place.system for place in result.attention} <= set(result.words)
     assert bool(result.attention) == (system != "standard")
 
     opened, model = open_run(folder)

@@ -77,12 +77,45 @@ def test_a_run_leaves_all_that_it_says_and_nothing_half_written(run, file):
     assert [r["step"] for r in result.history if "eval_loss" in r] == [3, 6]
     best = min(record["eval_loss"] for record in result.history if "eval_loss" in record)
     assert result.validation_loss == pytest.approx(best, rel=1e-5)
-    assert {(a.site, a.layer, a.kind) for a in result.attention} == {
-        ("encoder_self", 0, "gates"),
-        ("decoder_self", 0, "gates"),
-        ("decoder_cross", 0, "gates"),
+    assert {(a.site, a.layer, a.system) for a in result.attention} == {
+        ("encoder_self", 0, "mae"),
+        ("decoder_self", 0, "mae"),
+        ("decoder_cross", 0, "mae"),
     }
     assert result.seconds > 0
+
+
+def test_a_result_of_an_older_headwise_is_read(run, file, tmp_path):
+    """Records said what kind of decision they are of, and rules had keys of their own."""
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    now = RunResult.model_validate_json((run / "result.json").read_text())
+    result = json.loads((run / "result.json").read_text())
+    for record in result["attention"]:
+        del record["system"], record["whole_layer"]
+        record["kind"] = "gates"
+    del result["courses"], result["words"]
+    course = {"site": "encoder_self", "layer": 0, "steps": [0, 1]}
+    result["branches"] = [{**course, "kappa": [[0.5, 0.5]] * 2, "alpha": [[1.0, 0.0]] * 2}]
+    (folder / "result.json").write_text(json.dumps(result))
+    stamp = (folder / "recipe.yaml").read_text()
+    old = stamp.replace("  mae:\n    method", "  gates:\n    method")
+    old = old.replace("  weighted:\n    learning_rate", "  branches:\n    learning_rate")
+    old = old.replace("  ablation: {}\n", "  branches: learned\n  branches_top_k: null\n")
+    assert old.count("branches:") == 2 and "gates:" in old
+    (folder / "recipe.yaml").write_text(old)
+
+    recipe = file.system("mae")
+    task = prepare_task(recipe, folder, QUIET)
+    read = train_system(recipe, "mae", folder, task, QUIET)  # finished: nothing is trained
+    assert read.attention == now.attention and read.words == now.words
+    (found,) = read.courses
+    assert (found.site, found.steps, list(found.values)) == (
+        "encoder_self",
+        [0, 1],
+        ["kappa", "alpha"],
+    )
+    assert open_run(folder)[0].training == file.system("mae").training
 
 
 def test_a_result_cut_short_is_named_with_the_way_out(run, file, tmp_path):
@@ -399,7 +432,7 @@ def test_step_times_are_of_the_kept_models(compared, file, monkeypatch):
     kept = load_file(folder / "mae-seed2" / "model" / "model.safetensors")
     state = seen["models"]["mae"].state_dict()
     assert all(torch.equal(tensor, state[name].cpu()) for name, tensor in kept.items())
-    assert seen["gates"]["mae"].period == 2
+    assert seen["gates"]["mae"]["mae"].period == 2
     assert 1 <= len(seen["batches"]) <= 3
 
 

@@ -12,6 +12,7 @@ from headwise.recipe import (
     load_recipe,
     shipped_recipes,
     to_yaml,
+    with_defaults,
 )
 from headwise.recipe.catalogue import task_class
 from headwise.recipe.schema import locate
@@ -20,13 +21,13 @@ DEMO = "interface-strings"
 SMALL = """
 description: small
 model: {embed_dim: 16, num_heads: 4, dropout: 0.3}
-training: {max_steps: 5, gates: {period: 2}}
+training: {max_steps: 5, mae: {period: 2}}
 systems:
   standard: {}
   mae:
     description: gated
     model: {attention: mae, dropout: 0.1}
-    training: {max_steps: 7, gates: {unit: steps}}
+    training: {max_steps: 7, mae: {unit: steps}}
 """
 
 
@@ -65,8 +66,8 @@ def test_every_shipped_recipe_fits_with_each_of_its_systems(name):
 SETTINGS_OF_THE_PAPERS = [
     ("mae-wmt14-en-de", "standard", "training.warmup_steps", 4000),
     ("mae-wmt14-en-de", "mae-7", "training.warmup_steps", 8000),
-    ("mae-wmt14-en-de", "mae-7", "training.gates.method", "block-coordinate-descent"),
-    ("mae-wmt14-en-de", "nobcd", "training.gates.method", "joint"),
+    ("mae-wmt14-en-de", "mae-7", "training.mae.method", "block-coordinate-descent"),
+    ("mae-wmt14-en-de", "nobcd", "training.mae.method", "joint"),
     ("mae-iwslt14-de-en", "mae-6", "training.warmup_steps", 8000),
     ("mae-iwslt14-de-en", "mae-6", "training.weight_decay", 1e-4),
     ("moa-wmt14-en-de", "moa-base", "training.epochs", 100),
@@ -85,7 +86,7 @@ SETTINGS_OF_THE_PAPERS = [
     ("weighted-wmt14-en-de", "standard-8-layers", "model.dropout", 0.1),
     ("weighted-wmt14-en-de", "standard-large", "training.max_steps", 300_000),
     ("weighted-wmt14-en-fr", "weighted-large", "training.max_steps", 250_000),
-    ("weighted-wmt14-en-fr", "weighted-large", "training.branches.freeze_last", 10_000),
+    ("weighted-wmt14-en-fr", "weighted-large", "training.weighted.freeze_last", 10_000),
     ("agreement-wmt14-en-de", "agreement", "training.max_steps", 100_000),
     ("agreement-wmt17-zh-en", "agreement-big", "training.max_steps", 300_000),
     ("agreement-wmt17-zh-en", "agreement-big", "model.dropout", 0.3),
@@ -237,8 +238,8 @@ def test_a_system_is_the_recipe_with_its_changes(small):
     )
     assert (mae.model.attention, mae.model.dropout, mae.training.max_steps) == ("mae", 0.1, 7)
     assert mae.model.embed_dim == 16  # what it does not name stays
-    assert (mae.training.gates.period, mae.training.gates.unit) == (2, "steps")
-    assert base.training.gates.unit == "epochs"
+    assert (mae.training.mae.period, mae.training.mae.unit) == (2, "steps")
+    assert base.training.mae.unit == "epochs"
 
 
 def test_a_plan_of_attention_is_replaced_as_a_whole(tmp_path):
@@ -259,7 +260,7 @@ def test_a_plan_of_attention_is_replaced_as_a_whole(tmp_path):
         ("training.max_steps=100", ("training", "max_steps"), 100),
         ("training.learning_rate=1e-3", ("training", "learning_rate"), 1e-3),
         ("training.adam_betas=[0.8, 0.9]", ("training", "adam_betas"), (0.8, 0.9)),
-        ("training.gates.period=3", ("training", "gates", "period"), 3),
+        ("training.mae.period=3", ("training", "mae", "period"), 3),
         ("model.attention={encoder_self: moa}", ("model", "attention"), {"encoder_self": "moa"}),
         ("description=a = b", ("description",), "a = b"),
         (" training . seed = 4 ", ("training", "seed"), 4),
@@ -438,7 +439,7 @@ def test_set_wants_yaml():
     [
         ("trainning.max_steps=5", "trainning", "training"),
         ("training.max_step=5", "training.max_step", "max_steps"),
-        ("training.gates.perod=5", "training.gates.perod", "period"),
+        ("training.mae.perod=5", "training.mae.perod", "period"),
         ("model.embed_dims=5", "model.embed_dims", "embed_dim"),
         ("data.langauge=de", "data.langauge", "language"),
         ("evaluation.beamsize=5", "evaluation.beamsize", "beam_size"),
@@ -465,6 +466,30 @@ def test_a_key_like_no_other_is_named_without_a_guess():
     assert "training" in said
 
 
+def test_keys_of_older_recipes_are_read_with_a_note(tmp_path):
+    text = SMALL.replace("mae: {period: 2}", "gates: {period: 2}")
+    text = text.replace("mae: {unit: steps}", "gates: {unit: steps}")
+    assert text.count("gates:") == 2
+    path = tmp_path / "old.yaml"
+    text += "evaluation: {branches: top-k, branches_top_k: 2}\n"
+    path.write_text(text, encoding="utf-8")
+    changes = ["training.gates.learning_rate=0.5", "training.branches.freeze_last=1"]
+    file = load_recipe(str(path), changes)
+    mae = file.system("mae").training.mae
+    assert (mae.period, mae.unit, mae.learning_rate) == (2, "steps", 0.5)
+    assert file.recipe.training.weighted.freeze_last == 1
+    assert file.recipe.evaluation.ablation == {"weighted": {"name": "top-k", "top_k": 2}}
+    assert file.notes == [
+        "training.gates is now training.mae",
+        "systems.mae.training.gates is now systems.mae.training.mae",
+        "evaluation.branches is now evaluation.ablation.weighted",
+        "evaluation.branches_top_k is now evaluation.ablation.weighted",
+        "training.branches is now training.weighted",
+    ]
+    old = to_yaml(file.recipe).replace("  mae:\n", "  gates:\n")
+    assert with_defaults(old) == to_yaml(file.recipe)
+
+
 def test_an_unknown_key_in_a_system_says_which(small):
     said = message(small, "systems.mae.model.depth=5")
     assert "system mae" in said
@@ -483,8 +508,8 @@ def test_an_unknown_key_in_a_system_says_which(small):
             "training.max_steps is 0, expected a number greater than or equal to 1",
         ),
         (
-            "training.gates.unit=hours",
-            "training.gates.unit is 'hours', expected 'epochs' or 'steps'",
+            "training.mae.unit=hours",
+            "training.mae.unit is 'hours', expected 'epochs' or 'steps'",
         ),
         ("training=5", "training is 5, expected keys with values"),
         ("model.norm=mid", "model.norm is 'mid', expected 'post' or 'pre'"),

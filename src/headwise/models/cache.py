@@ -9,7 +9,7 @@ class DecodingCache(Cache):
     """One `AttentionCache` for each attention of a decoder.
 
     `generate()` reorders it between the steps of a beam search, and with the keys and values
-    whatever else a system remembers, such as the running mean under MAE's gates.
+    whatever else a system remembers, such as a running mean of its inputs.
 
     Args:
         num_layers: layers of the decoder.

@@ -26,8 +26,12 @@ def decisions(model: nn.Module) -> Iterator[dict[AttentionSite, list[Routing]]]:
 
     Example:
         >>> import headwise as hw
+        >>> class Even(hw.MultiHeadAttention):
+        ...     def combine(self, heads, inputs, choice):
+        ...         output, _ = super().combine(heads, inputs, choice)
+        ...         return output, hw.Routing(torch.ones_like(heads[..., 0]).transpose(1, 2))
         >>> layer = nn.TransformerEncoderLayer(16, 4, batch_first=True)
-        >>> layer.self_attn = hw.AgreementAttention(16, 4)
+        >>> layer.self_attn = Even(16, 4)
         >>> with decisions(layer) as decided:
         ...     y = layer(torch.randn(2, 5, 16))
         >>> [(place.path, [tuple(each.weights.shape) for each in routings])

@@ -50,7 +50,7 @@ class RecipeFile:
         self.name = name
         raw, self.notes = without_former_keys(raw)
         self._raw, more = without_former_keys(_assign(raw, changes))
-        self.notes += more
+        self.notes = list(dict.fromkeys([*self.notes, *more]))
         self._changes = changes
         self.recipe = _validate(name, self._raw)
         self._chosen = {

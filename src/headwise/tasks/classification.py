@@ -171,7 +171,7 @@ class Classification(TextTask):
     loss_name = "nats per example"
     loss_has_perplexity = False
     item_name = "examples"
-    centre: ClassVar[Literal["mean", "median"]] = "median"  # as TIM's table 2
+    centre: ClassVar[Literal["mean", "median"]] = "median"  # as in Lamb et al. 2021, table 2
     macs_lengths = {"encoder": 128}  # noqa: RUF012
 
     train: Examples

@@ -16,14 +16,19 @@ from headwise.models.plan import rules_by_name
 
 
 class PlateauSettings(BaseModel):
-    """When the learning rate falls because validation has stalled (appendix A.2 of TIM's paper)."""
+    """When the learning rate falls because validation has stalled (Lamb et al. 2021, A.2)."""
 
     model_config = ConfigDict(extra="forbid")
 
     patience: int = Field(
-        5, ge=1, description="validations in a row without a new best loss before the rate falls"
+        5,
+        ge=1,
+        description="After how many validations in a row without a new best loss the learning rate "
+        "falls.",
     )
-    factor: float = Field(0.5, gt=0, lt=1, description="what the rate is multiplied by")
+    factor: float = Field(
+        0.5, gt=0, lt=1, description="What the learning rate is multiplied by when it falls."
+    )
 
 
 class CommonSettings(BaseModel):
@@ -34,45 +39,84 @@ class CommonSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    max_steps: int | None = Field(None, ge=1, description="optimizer steps; or give epochs")
-    epochs: float | None = Field(None, gt=0, description="passes over the training data")
-    batch_tokens: int = Field(
-        4096, ge=1, description="sequences × longest side, padding included, of one batch"
+    max_steps: int | None = Field(
+        None, ge=1, description="How many optimizer steps the run takes; give it, or epochs."
     )
-    gradient_accumulation: int = Field(1, ge=1, description="batches per optimizer step")
-    learning_rate: float = Field(7e-4, gt=0, description="at the end of the warm-up")
+    epochs: float | None = Field(
+        None, gt=0, description="How often the run goes through the training data."
+    )
+    batch_tokens: int = Field(
+        4096,
+        ge=1,
+        description="Size of a batch: sequences × length of the longest side, with padding.",
+    )
+    gradient_accumulation: int = Field(
+        1, ge=1, description="How many batches an optimizer step is made from."
+    )
+    learning_rate: float = Field(7e-4, gt=0, description="Learning rate at the end of the warm-up.")
     schedule: Literal["inverse-sqrt", "linear", "cosine", "constant", "plateau"] = Field(
         "inverse-sqrt",
-        description="of the learning rate after the warm-up; plateau lowers it when the validation "
-        "loss stalls",
+        description="How the learning rate moves after the warm-up; plateau lowers it when the "
+        "validation loss stalls.",
     )
     plateau: PlateauSettings = Field(
-        default_factory=PlateauSettings, description="for schedule: plateau, when it falls"
+        default_factory=PlateauSettings,
+        description="When the learning rate falls, for schedule: plateau.",
     )
-    warmup_steps: int = Field(4000, ge=0, description="steps of linear growth from zero")
+    warmup_steps: int = Field(
+        4000, ge=0, description="How many steps the learning rate rises from zero."
+    )
     warmup_fraction: float | None = Field(
-        None, ge=0, lt=1, description="share of the run in place of warmup_steps"
+        None,
+        ge=0,
+        lt=1,
+        description="In what share of the run the learning rate rises, in place of warmup_steps.",
     )
     optimizer: Literal["adam", "nesterov"] = Field(
-        "adam", description="Adam, or SGD with Nesterov's momentum"
+        "adam", description="The optimizer: Adam, or SGD with Nesterov's momentum."
     )
-    momentum: float = Field(0.99, ge=0, lt=1, description="of nesterov")
-    adam_betas: tuple[float, float] = Field((0.9, 0.98), description="Adam's decay rates")
-    adam_epsilon: float = Field(1e-9, gt=0, description="Adam's epsilon")
-    weight_decay: float = Field(0.0, ge=0, description="decoupled; not of biases, norms, gates")
-    clip_norm: float = Field(0.0, ge=0, description="largest gradient norm; 0 for no clipping")
+    momentum: float = Field(0.99, ge=0, lt=1, description="Momentum, for optimizer: nesterov.")
+    adam_betas: tuple[float, float] = Field(
+        (0.9, 0.98), description="Decay rates of Adam's two averages."
+    )
+    adam_epsilon: float = Field(
+        1e-9, gt=0, description="The small number that Adam adds to its denominator."
+    )
+    weight_decay: float = Field(
+        0.0,
+        ge=0,
+        description="Decoupled weight decay of matrices and embeddings; biases, norms, scalars and "
+        "what a system excludes have none.",
+    )
+    clip_norm: float = Field(
+        0.0, ge=0, description="Largest norm of the gradients; 0 does not clip them."
+    )
     precision: Literal["float32", "bf16"] = Field(
-        "float32", description="of matrix products (autocast); weights stay float32"
+        "float32",
+        description="Precision of matrix products; with bf16 (autocast) weights stay in float32.",
     )
-    seed: int = Field(1, ge=0, description="of weights, batches, dropout and draws")
-    evaluate_every: int = Field(500, ge=1, description="steps between validations and savings")
-    log_every: int = Field(10, ge=1, description="steps between records of the training loss")
-    keep_checkpoints: int = Field(2, ge=1, description="how many of the latest stay on disk")
+    seed: int = Field(
+        1, ge=0, description="Seed of the initial weights, the batches, dropout and other draws."
+    )
+    evaluate_every: int = Field(
+        500, ge=1, description="After how many steps the run validates and saves a checkpoint."
+    )
+    log_every: int = Field(
+        10, ge=1, description="After how many steps the training loss is recorded."
+    )
+    keep_checkpoints: int = Field(
+        2, ge=1, description="How many of the latest checkpoints stay on disk."
+    )
     average_last: int = Field(
-        0, ge=0, description="for final_model: average, how many of the last checkpoints"
+        0,
+        ge=0,
+        description="Over how many of the last checkpoints the weights are averaged, for "
+        "final_model: average.",
     )
     final_model: Literal["best", "last", "average"] = Field(
-        "best", description="which weights are evaluated and kept as the run's model"
+        "best",
+        description="Which weights are evaluated and kept: those of the best validation loss, the "
+        "last ones, or an average.",
     )
 
     @model_validator(mode="after")
@@ -108,7 +152,7 @@ class CommonSettings(BaseModel):
         }
 
     def warmup(self, num_training_steps: int) -> int:
-        """Steps of linear growth from zero, in a run of so many.
+        """How many steps the learning rate rises in a run of `num_training_steps`.
 
         >>> TrainingSettings(epochs=3, warmup_fraction=0.06).warmup(500)
         30
