@@ -1,6 +1,7 @@
 """docs/add-a-system.md, done as it says: every block of code, and what it says comes out."""
 
 import doctest
+import json
 import os
 import re
 import subprocess
@@ -32,7 +33,8 @@ def block(start):
 def _imports(monkeypatch):
     """What a test imports, and where from, is forgotten after it."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "scaled_heads", raising=False)
+    for name in ("scaled_heads", "budgeted_heads"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +51,17 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def compared(folder):
     """What `headwise compare` prints, on a small corpus and for a few steps."""
+    return compare_small(folder, *block("headwise compare my").split()[1:])
+
+
+def compare_small(folder, *arguments):
+    """Output of a comparison on a small corpus and for a few steps."""
     files = f"{{corpus: files, train: {{source: {folder}/train.en, target: {folder}/train.fr}}}}"
     sizes = ["embed_dim=16", "num_heads=4", "ffn_dim=32", "encoder_layers=1", "decoder_layers=1"]
     changes = [f"data={files}", "tokenizer.vocab_size=280", *(f"model.{size}" for size in sizes)]
     changes += ["training.max_steps=4", "training.warmup_steps=1", "evaluation.beam_size=2"]
     options = [part for change in changes for part in ("--set", change)]
-    done = run(folder, *block("headwise compare").split()[1:], *options)
+    done = run(folder, *arguments, *options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -74,7 +81,10 @@ def run(folder, *arguments, stdin=""):
 
 
 def test_the_page_names_its_files():
-    assert list(FILES) == ["scaled_heads.py", "test_scaled_heads.py", "my-recipe.yaml"]
+    assert list(FILES) == [
+        *("scaled_heads.py", "test_scaled_heads.py", "my-recipe.yaml"),
+        *("budgeted_heads.py", "test_budgeted_heads.py", "budget.yaml"),
+    ]
     assert len(FILES["my-recipe.yaml"].splitlines()) <= 10
 
 
@@ -86,10 +96,11 @@ def test_trying_it_prints_what_the_page_says(folder, monkeypatch):
     assert (failed, attempted) == (0, 10)
 
 
-def test_its_tests_pass(folder):
+@pytest.mark.parametrize("tests", ["test_scaled_heads.py", "test_budgeted_heads.py"])
+def test_its_tests_pass(folder, tests):
     arguments = [*block("python -m pytest").split()[1:], "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [sys.executable, *arguments, "test_scaled_heads.py"],
+        [sys.executable, *arguments, tests],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -106,7 +117,7 @@ def test_the_mistakes_are_found_as_the_page_says():
         scaled: block("scaled = heads * torch.sigmoid"),
         "nn.init.ones_(self.head_scale)": re.findall(r"`(self\.head_scale\.\S+)`", PAGE)[0],
     }
-    messages = [text for text in BLOCKS if text.startswith("AssertionError: ")]
+    messages = [text for text in BLOCKS if text.startswith("AssertionError: Scaled")]
     for (right, wrong), message in zip(mistakes.items(), messages, strict=True):
         assert source.count(right) == 1
         module = {"__name__": "mistaken"}
@@ -114,6 +125,39 @@ def test_the_mistakes_are_found_as_the_page_says():
         with pytest.raises(AssertionError) as error:
             check_system(module["ScaledHeads"])
         assert message == f"AssertionError: {error.value}\n"
+
+
+def test_what_the_second_example_cannot_do_without_is_found_as_the_page_says():
+    source = FILES["budgeted_heads.py"]
+    (weights,) = re.findall(r"    def attention_weights\(.*?\n\n", source, re.DOTALL)
+    messages = [text for text in BLOCKS if text.startswith("AssertionError: Budgeted")]
+    for missing, message in zip(["    rule = KeepBudget\n", weights], messages, strict=True):
+        assert source.count(missing) == 1
+        module = {"__name__": "mistaken"}
+        exec(source.replace(missing, ""), module)
+        with pytest.raises(AssertionError) as error:
+            check_system(module["BudgetedHeads"])
+        assert message == f"AssertionError: {error.value}\n"
+
+
+def test_a_rule_of_ones_own_is_followed_reported_and_ablated(folder):
+    compare_line, evaluate_line = block("headwise compare budget").strip().splitlines()
+    compare_small(folder, *compare_line.split()[1:])
+    result = json.loads((folder / "runs/budget/budgeted-seed1/result.json").read_text())
+    (words,) = result["words"].values()
+    assert words["recorded"] == {"share": "s"}
+    for course in result["courses"]:
+        assert course["system"] == "budgeted_heads:BudgetedHeads"
+        for row in course["values"]["share"]:
+            assert sum(row) == pytest.approx(1.0, abs=1e-4)
+        assert course["values"]["share"][0] != course["values"]["share"][-1]
+    report = (folder / "runs/budget/report.html").read_text(encoding="utf-8")
+    assert "share of each head" in report and "Over training: the share s of each head." in report
+    done = run(folder, *evaluate_line.split()[1:])
+    assert done.returncode == 0, done.stderr
+    assert "BLEU" in done.stdout
+    wrong = run(folder, *evaluate_line.replace("=even", "=evne").split()[1:])
+    assert wrong.returncode == 2 and "did you mean 'even'?" in wrong.stderr
 
 
 def test_the_comparison_comes_out_as_the_page_shows(compared, folder):

@@ -72,7 +72,7 @@ class EvaluationSettings(BaseModel):
         default_factory=dict,
         description="How the systems compute otherwise than they were trained: the name of a "
         "system to the name of one of its ablations, or to a mapping with `name` and its options. "
-        "`headwise keys ablations` lists them.",
+        "`headwise keys` lists them.",
     )
 
     @field_validator("ablation")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from headwise.experiment import weighed
+from headwise.experiment import as_evaluated
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.seq2seq import Seq2SeqLM
 from headwise.tasks.text.parallel import translating
@@ -186,10 +186,10 @@ def test_branches_are_weighed_as_told_and_only_while_asked(tokenizer):
     layer = network.encoder.layers[0].self_attention
     seen = []
     layer.register_forward_hook(lambda module, args, out: seen.append(out.routing.weights.tolist()))
-    uniform = SHORT.model_copy(update={"branches": "uniform"})
-    top = SHORT.model_copy(update={"branches": "top-k", "branches_top_k": 1})
+    uniform = SHORT.model_copy(update={"ablation": {"weighted": "uniform"}})
+    top = SHORT.model_copy(update={"ablation": {"weighted": {"name": "top-k", "top_k": 1}}})
     for settings in (SHORT, uniform, top):
-        with weighed(network, settings, Console(quiet=True), "weighted"):
+        with as_evaluated(network, settings, Console(quiet=True), "weighted"):
             translate(network, tokenizer, ["open the file"], settings)
     learned = layer.alpha.tolist()
     largest = [float(a == max(learned)) for a in learned]
@@ -198,8 +198,13 @@ def test_branches_are_weighed_as_told_and_only_while_asked(tokenizer):
 
 
 @pytest.mark.parametrize(
-    "options", [{"branches": "top-k"}, {"branches": "uniform", "branches_top_k": 2}]
+    ("ablation", "message"),
+    [
+        ({"weighted": "top-k"}, "lacks the option 'top_k'"),
+        ({"weighted": {"name": "uniform", "top_k": 2}}, "expected none"),
+        ({"wieghted": "uniform"}, "did you mean 'weighted'"),
+    ],
 )
-def test_top_k_needs_a_number_and_nothing_else_takes_one(options):
-    with pytest.raises(ValueError, match="top-k needs a number"):
-        TranslationEvaluation(**options)
+def test_an_ablation_that_is_none_is_found_before_any_data(ablation, message):
+    with pytest.raises(ValueError, match=message):
+        TranslationEvaluation(ablation=ablation)
