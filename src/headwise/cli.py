@@ -288,7 +288,7 @@ def evaluate(
         from headwise.experiment import is_other_data, open_run
         from headwise.models.ablation import parse_ablations
         from headwise.recipe.catalogue import task_class
-        from headwise.tasks.parts import PARTS
+        from headwise.tasks.splits import PARTS
 
         _quiet()
         if part not in PARTS:

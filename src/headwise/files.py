@@ -29,7 +29,7 @@ def written_whole(path: Path) -> Iterator[Path]:
     '1, 2, 3'
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{_PARTIAL}{path.name}")
+    partial = partial_path(path)
     _remove(partial)
     try:
         yield partial
@@ -38,6 +38,11 @@ def written_whole(path: Path) -> Iterator[Path]:
         partial.replace(path)
     finally:
         _remove(partial)
+
+
+def partial_path(path: Path) -> Path:
+    """Returns the name under which `written_whole` has a file or folder written."""
+    return path.with_name(f"{_PARTIAL}{path.name}")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -30,7 +30,7 @@ from headwise.tasks.image.metrics import specialisation
 from headwise.tasks.image.palette import FILE_NAME, PaletteSettings, Raster
 from headwise.tasks.image.settings import ImageSettings, PairImages, image_shape
 from headwise.tasks.outcome import Outcome, Picture, Score
-from headwise.tasks.parts import PARTS
+from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items, Task, Wish
 
 _MEASURED = 16  # images that are measured at each validation, enough for a curve over training

@@ -35,7 +35,7 @@ from headwise.models.base import HeadwiseModel
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.recipe.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
-from headwise.tasks.parts import PARTS
+from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items, Wish
 from headwise.tasks.text.running.corpus import TextCorpus, lines_of
 from headwise.tasks.text.running.dataset import TextBlocks, collate_blocks

@@ -21,8 +21,8 @@ from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipe.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
-from headwise.tasks.parts import PARTS, Part
 from headwise.tasks.sources import CorpusError
+from headwise.tasks.splits import PARTS, Part
 from headwise.tasks.task import Advance, Items
 from headwise.tasks.text.encoded import Ragged
 from headwise.tasks.text.running.corpus import TextCorpus, lines_of

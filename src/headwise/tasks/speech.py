@@ -27,7 +27,6 @@ from headwise.models.decisions import decisions_by_position
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
 from headwise.recipe.settings import EvaluationSettings, ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome, Picture, Score, spread
-from headwise.tasks.parts import PARTS
 from headwise.tasks.sound.audio import AudioError, Waveform
 from headwise.tasks.sound.corpus import SpeechCorpus, load_speech
 from headwise.tasks.sound.dataset import Frames, Utterances, collate
@@ -36,6 +35,7 @@ from headwise.tasks.sound.metrics import LOWEST_PESQ, has_pesq, pesq_rate, pesq_
 from headwise.tasks.sound.settings import GeneratedSpeech, SpeechSettings
 from headwise.tasks.sound.spectrograms import draw_spectrograms
 from headwise.tasks.sound.spectrum import Spectrum
+from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items, Task
 
 

@@ -19,7 +19,7 @@ from headwise.models.config import Seq2SeqConfig
 from headwise.models.seq2seq import Seq2SeqLM
 from headwise.recipe.settings import ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
-from headwise.tasks.parts import PARTS
+from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items, Task
 from headwise.tasks.text.parallel.corpus import ParallelCorpus, load_parallel_corpus
 from headwise.tasks.text.parallel.dataset import TranslationDataset, TranslationItem, collate_pairs

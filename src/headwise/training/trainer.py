@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from transformers import PreTrainedModel, TrainingArguments
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import rotate_checkpoints
 
+from headwise.files import partial_path, remove_partial, written_whole
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.training.batching import BatchLoader, Items, TokenBudgetSampler
 from headwise.training.callbacks import (
@@ -207,28 +209,26 @@ class Trainer(RulesMixin, transformers.Trainer):
         """As transformers does it, but under another name until all of it is written."""
         run = Path(self.args.output_dir)
         final = run / f"checkpoint-{self.state.global_step}"
-        partial = run / f".partial-{final.name}"
         if self.args.should_save:
-            for left_over in run.glob(".partial-checkpoint-*"):
-                shutil.rmtree(left_over, ignore_errors=True)
-        self.accelerator.wait_for_everyone()
-        self.save_model(str(partial), _internal_call=True)
-        self._save_optimizer_and_scheduler(str(partial))
-        self._save_scaler(str(partial))
-        self._save_rng_state(str(partial))
-        if self.state.best_global_step:
-            self.state.best_model_checkpoint = str(
-                run / f"checkpoint-{self.state.best_global_step}"
-            )
+            remove_partial(run)
+        # One process begins and renames the folder, and all of them write into it.
+        begins = self.args.should_save
+        with written_whole(final) if begins else nullcontext(partial_path(final)) as partial:
+            self.accelerator.wait_for_everyone()
+            self.save_model(str(partial), _internal_call=True)
+            self._save_optimizer_and_scheduler(str(partial))
+            self._save_scaler(str(partial))
+            self._save_rng_state(str(partial))
+            if self.state.best_global_step:
+                best = run / f"checkpoint-{self.state.best_global_step}"
+                self.state.best_model_checkpoint = str(best)
+            if self.args.should_save:
+                for callback in [*self.callback_handler.callbacks, self.control]:
+                    if isinstance(callback, ExportableState):
+                        self.state.stateful_callbacks[type(callback).__name__] = callback.state()
+                self.state.save_to_json(str(partial / STATE))
+            self.accelerator.wait_for_everyone()
         if self.args.should_save:
-            for callback in [*self.callback_handler.callbacks, self.control]:
-                if isinstance(callback, ExportableState):
-                    self.state.stateful_callbacks[type(callback).__name__] = callback.state()
-            self.state.save_to_json(str(partial / STATE))
-        self.accelerator.wait_for_everyone()
-        if self.args.should_save:
-            shutil.rmtree(final, ignore_errors=True)
-            partial.replace(final)
             self._remove_stops(run)
             rotate_checkpoints(
                 output_dir=str(run),

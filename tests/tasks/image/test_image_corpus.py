@@ -14,8 +14,8 @@ from headwise.tasks.image.settings import (
     PairImages,
     PhotographsImages,
 )
-from headwise.tasks.parts import PARTS
 from headwise.tasks.sources import CorpusError
+from headwise.tasks.splits import PARTS
 
 # --- division ----------------------------------------------------------------------------------
 

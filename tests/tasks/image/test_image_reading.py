@@ -13,8 +13,8 @@ from PIL import Image
 
 from headwise.tasks.image.corpus import load_images
 from headwise.tasks.image.settings import FolderImages, HubImages, IdxImages
-from headwise.tasks.parts import PARTS
 from headwise.tasks.sources import CorpusError
+from headwise.tasks.splits import PARTS
 
 # --- folders and tar files ---------------------------------------------------------------------
 

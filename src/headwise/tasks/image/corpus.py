@@ -36,8 +36,8 @@ from headwise.tasks.image.settings import (
     Source,
     image_shape,
 )
-from headwise.tasks.parts import PARTS, Part, divide, given_parts
 from headwise.tasks.sources import CorpusError
+from headwise.tasks.splits import PARTS, Part, divide, given_parts
 
 
 @dataclass(frozen=True)

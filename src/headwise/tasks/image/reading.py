@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from headwise.tasks.parts import PARTS, Part, divide
 from headwise.tasks.sources import CorpusError, file_content, load_hub_split, unreadable
+from headwise.tasks.splits import PARTS, Part, divide
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 

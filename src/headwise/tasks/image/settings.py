@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
-from headwise.tasks.parts import DividedSettings, HubSettings
+from headwise.tasks.splits import DividedSettings, HubSettings
 
 _SIZE = (
     "Height and width of the images in pixels. The largest square in the middle of an image is "

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from headwise.tasks.parts import PARTS, Part, divide, given_parts
 from headwise.tasks.sound.audio import AudioError
 from headwise.tasks.sound.dataset import MixedUtterances, Mixing, PairedUtterances, Utterances
 from headwise.tasks.sound.reading import Pair, read_folder, read_hub_pairs, read_pairs
@@ -27,6 +26,7 @@ from headwise.tasks.sound.settings import (
 )
 from headwise.tasks.sound.spectrum import Spectrum
 from headwise.tasks.sound.voices import speak
+from headwise.tasks.splits import PARTS, Part, divide, given_parts
 
 Item = TypeVar("Item")
 

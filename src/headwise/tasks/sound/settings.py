@@ -23,8 +23,8 @@ from pydantic import (
 from typing_extensions import Self
 
 from headwise.recipe.settings import Name
-from headwise.tasks.parts import DividedSettings, HubSettings
 from headwise.tasks.sound.spectrum import Spectrum
+from headwise.tasks.splits import DividedSettings, HubSettings
 
 Noise = Literal["white", "pink", "brown", "babble", "recordings"]
 

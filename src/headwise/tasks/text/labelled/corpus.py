@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.spelling import did_you_mean
-from headwise.tasks.parts import divide, given_parts
 from headwise.tasks.sources import CorpusError
+from headwise.tasks.splits import divide, given_parts
 from headwise.tasks.text.labelled.docstrings import read_docstrings
 from headwise.tasks.text.labelled.glue import glue_classes, read_glue
 from headwise.tasks.text.labelled.reading import Columns, Row, read_hub, read_tsv

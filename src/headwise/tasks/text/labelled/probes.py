@@ -21,8 +21,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 
-from headwise.tasks.parts import PARTS, divide
 from headwise.tasks.sources import CorpusError
+from headwise.tasks.splits import PARTS, divide
 
 Classes = dict[str, list[str]]  # name of a class to its sentences
 

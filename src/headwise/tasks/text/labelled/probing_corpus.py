@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from headwise.spelling import did_you_mean
-from headwise.tasks.parts import PARTS
 from headwise.tasks.sources import CorpusError
+from headwise.tasks.splits import PARTS
 from headwise.tasks.text.labelled.corpus import LabelledCorpus, make_corpus
 from headwise.tasks.text.labelled.docstrings import docstrings, versions
 from headwise.tasks.text.labelled.probes import (

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headwise.spelling import did_you_mean
-from headwise.tasks.parts import Part
 from headwise.tasks.sources import CorpusError, load_hub_split, read_lines, text_field
+from headwise.tasks.splits import Part
 
 
 class Row(NamedTuple):

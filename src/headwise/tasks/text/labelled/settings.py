@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
-from headwise.tasks.parts import DividedSettings, HubSettings
+from headwise.tasks.splits import DividedSettings, HubSettings
 from headwise.tasks.text.labelled.probes import PAPER_BINS
 from headwise.tasks.text.running.settings import TextSettings
 

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headwise.tasks.parts import PARTS, Part, divide, given_parts
 from headwise.tasks.sources import CorpusError
+from headwise.tasks.splits import PARTS, Part, divide, given_parts
 from headwise.tasks.text.parallel.reading import (
     RawPair,
     read_hub_pairs,

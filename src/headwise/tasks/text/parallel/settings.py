@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from headwise.tasks.parts import DividedSettings, HubSettings
+from headwise.tasks.splits import DividedSettings, HubSettings
 
 _TARGET_LANGUAGE = Field(
     None,

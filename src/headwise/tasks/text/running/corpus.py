@@ -25,8 +25,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from headwise.tasks.parts import PARTS, DividedSettings, Part, given_parts
 from headwise.tasks.sources import CorpusError, read_lines
+from headwise.tasks.splits import PARTS, DividedSettings, Part, given_parts
 from headwise.tasks.text.running.reading import read_hub_texts, read_pydoc_topics
 from headwise.tasks.text.running.settings import Documents, PydocTopics, TextFiles, TextSettings
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from headwise.tasks.parts import DividedSettings, HubSettings
+from headwise.tasks.splits import DividedSettings, HubSettings
 
 Documents = Literal["blank-line", "title", "line", "none"]
 

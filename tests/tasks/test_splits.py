@@ -9,9 +9,9 @@ from pydantic import ValidationError
 from headwise.tasks.image.corpus import load_images
 from headwise.tasks.image.settings import FolderImages
 from headwise.tasks.outcome import Score
-from headwise.tasks.parts import PARTS, DividedSettings, HubSettings, divide, given_parts
 from headwise.tasks.sound.corpus import load_speech
 from headwise.tasks.sound.settings import FolderSpeech, PairedSpeech
+from headwise.tasks.splits import PARTS, DividedSettings, HubSettings, divide, given_parts
 from headwise.tasks.text.running.settings import TextFiles
 
 
