@@ -144,7 +144,7 @@ def test_generate_draws_images(trained, tmp_path):
 
 def test_generate_is_of_models_that_write_or_draw(run):
     said = refused("generate", run, "--prompt", "one")
-    assert "is a run of translation, expected one of language-modelling or images" in said
+    assert "is a run of translation, expected a run of language-modelling or images" in said
 
 
 def test_enhance_writes_a_recording_as_long_as_the_other(trained, tmp_path):
@@ -170,9 +170,9 @@ def test_enhance_of_what_is_no_sound_writes_nothing(trained, tmp_path, content):
 
 def test_a_run_of_another_task_cannot_do_it(run, trained, tmp_path):
     said = refused("enhance", run, "in.wav", "out.wav")
-    assert "is a run of translation, expected one of speech-enhancement" in said
+    assert "is a run of translation, expected a run of speech-enhancement" in said
     said = refused("translate", trained("images"), stdin="one")
-    assert "is a run of images, expected one of translation" in said
+    assert "is a run of images, expected a run of translation" in said
 
 
 # Train, evaluate, translate

@@ -529,7 +529,7 @@ def test_an_unknown_key_in_a_system_says_which(small):
         ("systems=5", "systems is 5, expected keys with values"),
         ("tokenizer.vocab_size=100", "tokenizer: vocab_size is 100, expected at least 260"),
         ("systems.a/b.model.dropout=0", "systems.a/b is 'a/b': string should match pattern"),
-        ("training.max_steps=null", "training: give one of max_steps and epochs"),
+        ("training.max_steps=null", "training: expected exactly one of max_steps and epochs"),
     ],
 )
 def test_a_wrong_value_is_named_with_what_is_expected(change, said):

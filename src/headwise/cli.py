@@ -452,7 +452,7 @@ def _open(
 
     recipe, model = open_run(run, changes or [])
     if not isinstance(recipe, task.recipe_class):
-        raise FolderError(f"{run} is a run of {recipe.task}, expected one of {task.name()}")
+        raise FolderError(f"{run} is a run of {recipe.task}, expected a run of {task.name()}")
     return recipe, model
 
 

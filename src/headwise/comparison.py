@@ -80,7 +80,8 @@ def compare_systems(
     """
     file.check_comparable()
     places = {name: folder / name for name in datasets} if datasets else {None: folder}
-    # All data are read before anything is trained: what is wrong with the last is found at once.
+    # All data are read before anything is trained, so that an error in the last data set shows at
+    # once.
     experiments = {
         dataset: _prepare(file, systems, place, console, dataset, match)
         for dataset, place in places.items()

@@ -117,7 +117,7 @@ def batches(
 
 
 def build_model(recipe: Recipe, task: Task) -> HeadwiseModel:
-    """The model of a recipe, its weights drawn by the recipe's seed."""
+    """Returns the model of a recipe, initialised from the recipe's seed."""
     set_seed(recipe.training.seed)
     return task.build_model(recipe.model)
 
@@ -191,7 +191,7 @@ def evaluate(
     console: Console,
     label: str,
 ) -> Outcome:
-    """What a model does on a part of the data, with a bar."""
+    """Evaluates a model on a part of the data and shows a progress bar."""
     with (
         as_evaluated(model, settings, console, label),
         torch.no_grad(),
@@ -214,7 +214,7 @@ def evaluate(
 def as_evaluated(
     model: HeadwiseModel, settings: EvaluationSettings, console: Console, label: str
 ) -> Iterator[None]:
-    """Within it, the model computes with the ablations that an evaluation asks for."""
+    """While this context is open, the model computes with the ablations of the evaluation."""
     for name, asked in settings.ablation.items():
         if asked != LEARNED and not held_systems(model, name):
             console.print(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from headwise.recipe.settings import ModelSettings
 
-TOLERANCE = 0.005  # of the number of parameters
+TOLERANCE = 0.005  # largest relative difference in the number of parameters
 
 
 class Match(NamedTuple):

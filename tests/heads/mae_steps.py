@@ -10,10 +10,10 @@ def layers(model):
 
 
 def gate_step(model):
-    """Within it, all experts of the model are mixed and only its gates learn."""
+    """While this context is open, all experts of the model are mixed and only its gates learn."""
     return rule.gate_step(model, layers(model), gate_parameters(model))
 
 
 def expert_step(model):
-    """Within it, the model draws experts."""
+    """While this context is open, the model draws experts."""
     return rule.expert_step(layers(model))

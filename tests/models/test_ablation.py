@@ -236,7 +236,7 @@ def test_every_ablation_says_what_it_does(name):
     [
         ({"wighted": "uniform"}, ["ablation: it names the system 'wighted'", "mean 'weighted'"]),
         ({"mae": "unifrom"}, ["ablation of mae is 'unifrom'", "did you mean 'uniform'"]),
-        ({"mae": {"expert": 1}}, ["expected the key name"]),
+        ({"mae": {"expert": 1}}, ["expected a mapping with the key `name`"]),
         ({"mae": {"name": "without-expert"}}, ["lacks the option 'expert'"]),
         ({"mae": {"name": "without-expert", "exprt": 1}}, ["'exprt'", "did you mean 'expert'"]),
         ({"mae": {"name": "without-expert", "expert": "a"}}, ["expert is 'a'", "integer"]),

@@ -186,13 +186,22 @@ def test_layers_in_words():
             {"decoder_self": {"system": "tim", "layers": [1]}, "decoder_cross": "mae"},
             ["attention.decoder_cross names mae in layer 1", "different layers"],
         ),
-        ("tim", ["tim keeps the first two layers and the last standard", "leaves no layer of 2"]),
-        ({"agreement": "all"}, ["the system 'agreement' where sites stand", "{system: agreement"]),
-        ({"weighted": "low", "layers": [0]}, ["the system 'weighted' where sites stand"]),
-        ({"encoder_self": "mae", "tim": "all"}, ["the system 'tim' where sites stand"]),
+        (
+            "tim",
+            ["tim keeps the first two layers and the last standard", "none of 2 layers is left"],
+        ),
+        (
+            {"agreement": "all"},
+            ["the system 'agreement' in the place of a site", "{system: agreement"],
+        ),
+        ({"weighted": "low", "layers": [0]}, ["the system 'weighted' in the place of a site"]),
+        ({"encoder_self": "mae", "tim": "all"}, ["the system 'tim' in the place of a site"]),
         ({"system": "mae", "layers": "low one"}, ["layers is 'low one'", "all, low, middle"]),
         ({"system": "mae", "layers": []}, ["layers is []", "such as [0, 1]"]),
-        ({"system": "mae", "layers": "middle"}, ["layers: middle is all but", "no layer of 2"]),
+        (
+            {"system": "mae", "layers": "middle"},
+            ["layers: middle is all but", "none of 2 layers is left"],
+        ),
         ({"decoder_cross": "tim"}, ["names tim", "name it at decoder_self"]),
         ({"system": "mae", "dropout": 0.1}, ["option of mae 'dropout'", "the model sets"]),
     ],
@@ -205,7 +214,9 @@ def test_what_cannot_stand_somewhere_is_an_error_that_says_where_it_can(plan, pa
 
 def test_what_is_named_at_a_site_has_to_stand_there():
     specs_of("tim", 6, 2)  # for a whole model it is enough that it stands somewhere
-    with pytest.raises(ValueError, match=r"attention\.decoder_self: tim keeps .* no layer of 2"):
+    with pytest.raises(
+        ValueError, match=r"attention\.decoder_self: tim keeps .* none of 2 layers is left"
+    ):
         specs_of({"encoder_self": "tim", "decoder_self": "tim"}, 6, 2)
 
 

@@ -23,7 +23,7 @@ def test_defaults_are_those_of_the_papers():
 
 @pytest.mark.parametrize("lengths", [{}, {"max_steps": 5, "epochs": 2}])
 def test_a_run_is_given_either_steps_or_epochs(lengths):
-    with pytest.raises(ValidationError, match="give one of max_steps and epochs"):
+    with pytest.raises(ValidationError, match="expected exactly one of max_steps and epochs"):
         TrainingSettings(**lengths)
 
 

@@ -57,7 +57,7 @@ class BenchmarkColumn:
 def benchmark_columns(benchmark: Benchmark) -> list[BenchmarkColumn]:
     """Returns a column for each score of each data set.
 
-    The mean over data sets comes last, if the same score is the first on all of them.
+    The mean over data sets comes last, if all data sets rank systems by the same score.
     """
     various = len({s.name for c in benchmark.comparisons.values() for s in all_scores(c)}) > 1
     columns = [

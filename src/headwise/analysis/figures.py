@@ -42,7 +42,7 @@ SITES = {
 }
 # Records of a validation that are no figures measured by a task.
 _NOT_MEASURED = ("step", "epoch", "loss", "eval_loss", "seconds")
-# Of a fully used expert; more would drown the number written on it.
+# Opacity of the cell of a fully used expert; more would hide its number.
 HEAT_OPACITY = 0.75
 
 _MARKERS = "osD^vPX*<>"
@@ -132,7 +132,7 @@ def _has_score(run: RunResult) -> bool:
 
 
 def _shortened(name: str) -> str:
-    """In the middle: names of one family differ at the end."""
+    """Shortens a long name in its middle, since similar names differ at the end."""
     if len(name) <= _LETTERS_OF_A_NAME:
         return name
     half = (_LETTERS_OF_A_NAME - 1) // 2
@@ -262,7 +262,7 @@ def _draw_curves(axes: Axes, comparison: Comparison, key: str) -> float:
 
 
 def _mean_of_sound(system: SystemSummary, key: str) -> Curve:
-    """As in the table: a seed that diverged does not count, unless all did."""
+    """Returns the mean curve of the seeds that did not diverge, or of all if all diverged."""
     return mean_curve([curve(run, key) for run in sound_runs(system) or system.runs])
 
 
@@ -478,12 +478,12 @@ def smoothed(values: list[float], radius: int) -> list[float]:
 
 
 def smoothing_radius(course: Course) -> int:
-    """Lightly: a window of about a twentieth of the curve."""
+    """Returns the radius of a smoothing window of about a twentieth of the curve."""
     return len(course.steps) // 40
 
 
 def course_ceiling(courses: list[Course]) -> float:
-    """The largest number of all: panels of one system have one scale."""
+    """Returns the largest recorded value: the end of the scale of all panels of a system."""
     values = [
         x for course in courses for rows in course.values.values() for row in rows for x in row
     ]
@@ -528,7 +528,7 @@ def _draw_course(
     *,
     evenly: bool,
 ) -> None:
-    """A line per unit; of shares also where they would all be equal."""
+    """Draws a line for each unit, and for shares a dashed line at the equal share."""
     if evenly:
         axes.axhline(1 / len(curves), color=MUTED, linestyle="--", linewidth=1)
     for unit, values in enumerate(curves):
@@ -551,7 +551,7 @@ def _draw_course(
 
 
 def _thinned(steps: list[int], values: list[float]) -> tuple[list[int], list[float]]:
-    """No more points than such a small plot can show; the last one stays."""
+    """Returns at most as many points as a small plot can show; the last one is kept."""
     stride = -(-len(steps) // _POINTS_OF_A_CURVE)
     kept = sorted({*range(0, len(steps), stride), len(steps) - 1})
     return [steps[i] for i in kept], [values[i] for i in kept]

@@ -112,7 +112,7 @@ def _agreement() -> Paper:
             exact=True,
         ),
         Figure(
-            "likewise, d=1024, H=16",
+            "H·d² for a routed module, biases aside, d=1024",
             "params",
             "+16,777,216",
             _routed_module(1024, 16),

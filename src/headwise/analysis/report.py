@@ -49,7 +49,7 @@ from headwise.heads.words import Words
 TEMPLATE = "report.html.jinja"
 BENCHMARK_TEMPLATE = "benchmark.html.jinja"
 REPORT = "report.html"  # of each data set, in a folder of its name
-# More are there, but folded away.
+# Number of pictures that are shown at once; further ones are folded.
 SHOWN_PICTURES = 6
 # A picture less wide is drawn by the pixel; enlarged, its pixels stay sharp.
 _SMALL = 200
@@ -323,7 +323,7 @@ def _png_size(png: str) -> tuple[int, int] | None:
 
 
 def _score_notes(runs: list[RunResult]) -> list[str]:
-    """Each once, in the order they come."""
+    """Returns the notes of the scores, each once, in the order of the scores."""
     scores = [score for run in runs for score in run.scores]
     # All of the first score, then all of the next.
     names = list(dict.fromkeys(score.name for score in scores))
@@ -334,7 +334,7 @@ def _score_notes(runs: list[RunResult]) -> list[str]:
 
 
 def _exactly(run: RunResult, name: str) -> str:
-    """A score with one more digit than is told elsewhere."""
+    """A score with one more digit than elsewhere in the report."""
     found = [score for score in run.scores if score.name == name]
     if not found or not math.isfinite(found[0].value):
         return NONE

@@ -22,24 +22,25 @@ class AttentionRecord(BaseModel):
 
     model_config = RECORD
 
-    site: str = Field(description="encoder_self, decoder_self or decoder_cross")
-    layer: int = Field(description="counted from 0")
-    system: str = Field(description="its name in plans, a key of RunResult.words")
-    whole_layer: bool = Field(False, description="whether the system takes the place of a layer")
-    experts: int = Field(description="how many there are")
-    entropy: float = Field(description="mean over sequences or tokens of -Σ g ln g, in nats")
+    site: str = Field(description="The site: encoder_self, decoder_self or decoder_cross.")
+    layer: int = Field(description="The layer, counted from 0.")
+    system: str = Field(description="The system's name in plans, a key of `RunResult.words`.")
+    whole_layer: bool = Field(False, description="Whether the system takes the place of a layer.")
+    experts: int = Field(description="How many experts there are.")
+    entropy: float = Field(description="Mean of -Σ g ln g over sequences or tokens, in nats.")
     load: list[float] = Field(
-        description="each one's share of the work, sum 1; the system's words say how it is measured"
+        description="Each expert's share of the work; the shares sum to 1. The system's words say "
+        "how it is measured."
     )
     uniform: float | None = Field(
         default=None,
-        description="entropy if all experts, or all chosen ones, counted alike: ln of their "
-        "number; None is ln(experts)",
+        description="The entropy if all experts, or all chosen ones, had equal weights: ln of "
+        "their number. None stands for ln(experts).",
     )
     entropy_percentiles: dict[int, float] = Field(
         default={},
-        description="of the entropies that `entropy` is the mean of: percent to nats; empty if "
-        "not recorded",
+        description="Percentiles of the entropies whose mean is `entropy`: percent to nats. Empty "
+        "if they were not recorded.",
     )
 
 
@@ -48,13 +49,13 @@ class Course(BaseModel):
 
     model_config = RECORD
 
-    site: str = Field(description="encoder_self, decoder_self or decoder_cross")
-    layer: int = Field(description="counted from 0")
-    system: str = Field(description="its name in plans, a key of RunResult.words")
-    whole_layer: bool = Field(False, description="whether the system takes the place of a layer")
-    steps: list[int] = Field(description="after which steps it was recorded, ascending")
+    site: str = Field(description="The site: encoder_self, decoder_self or decoder_cross.")
+    layer: int = Field(description="The layer, counted from 0.")
+    system: str = Field(description="The system's name in plans, a key of `RunResult.words`.")
+    whole_layer: bool = Field(False, description="Whether the system takes the place of a layer.")
+    steps: list[int] = Field(description="The steps after which it was recorded, ascending.")
     values: dict[str, list[list[float]]] = Field(
-        description="name of what was recorded to a row of numbers for each of these steps"
+        description="Name of a recorded quantity to a row of numbers for each of these steps."
     )
 
     @model_validator(mode="after")
@@ -76,24 +77,35 @@ class RunResult(BaseModel):
     system: str
     seed: int
     parameters: int
-    macs: int = Field(description="multiply-accumulates of one forward pass, see macs_lengths")
+    macs: int = Field(description="Multiply-accumulates of one forward pass, see macs_lengths.")
     macs_lengths: dict[str, int] = Field(
-        description="encoder, decoder: positions in that pass; one of them where there is but one"
+        description="Number of positions in that pass, by `encoder` and `decoder`; a model with "
+        "one of them has only its own."
     )
     steps: int
-    seconds: float = Field(description="wall-clock time of training, interruptions apart")
-    validation_loss: float = Field(description="of the final model, in the task's unit")
-    history: list[dict[str, float]] = Field(
-        description="records with step and loss (training), or eval_loss (validation) and the "
-        "figures that a task measures there, each under its name"
+    seconds: float = Field(
+        description="Wall-clock time of training in seconds, without interruptions."
     )
-    scores: list[Score] = Field(min_length=1, description="systems are ranked by the first")
-    attention: list[AttentionRecord] = Field(description="empty for standard attention")
+    validation_loss: float = Field(
+        description="Validation loss of the final model, in the task's unit."
+    )
+    history: list[dict[str, float]] = Field(
+        description="Records with step and loss (training), or step, eval_loss and the figures "
+        "that the task measures, each under its name (validation)."
+    )
+    scores: list[Score] = Field(
+        min_length=1, description="The scores. Systems are ranked by the first."
+    )
+    attention: list[AttentionRecord] = Field(
+        description="What the heads of each system did; empty for standard attention."
+    )
     courses: list[Course] = Field(
-        default=[], description="empty unless a rule of training records something"
+        default=[],
+        description="What rules of training recorded; empty if they record nothing.",
     )
     words: dict[str, Words] = Field(
-        default={}, description="name of a system in plans to what its decisions are called"
+        default={},
+        description="Name of a system in plans to the words for its decisions.",
     )
 
 
@@ -103,7 +115,7 @@ class PairedTest(BaseModel):
     model_config = RECORD
 
     baseline: str
-    difference: float = Field(description="of the first score; the system's less the baseline's")
+    difference: float = Field(description="The system's first score minus the baseline's.")
     p_value: float
 
 
@@ -113,15 +125,19 @@ class SystemSummary(BaseModel):
     model_config = RECORD
 
     name: str
-    description: str = Field(description="one line from the recipe, may be empty")
+    description: str = Field(description="A line from the recipe. It may be empty.")
     matched: str = Field(
-        default="", description="what --match parameters chose, in words; empty if it did not"
+        default="",
+        description="What `--match parameters` chose, in words; empty if it was not given.",
     )
     runs: list[RunResult] = Field(min_length=1)
     relative_step_time: float | None = Field(
-        description="median time of forward and backward over the baseline's, side by side"
+        description="Median time of a forward and backward pass divided by the baseline's, "
+        "measured side by side."
     )
-    paired_test: PairedTest | None = Field(description="of the first seed; None for the baseline")
+    paired_test: PairedTest | None = Field(
+        description="The test with the first seed; None for the baseline."
+    )
 
 
 class ComparedSample(BaseModel):
@@ -130,9 +146,9 @@ class ComparedSample(BaseModel):
     model_config = RECORD
 
     given: dict[str, str] = Field(
-        description="label to text; what a system sees comes first, what is expected behind it"
+        description="Label to text: first what a system sees, then what is expected."
     )
-    made: dict[str, str] = Field(description="system to text")
+    made: dict[str, str] = Field(description="System to the text that it made.")
 
 
 class ComparedPicture(BaseModel):
@@ -141,8 +157,12 @@ class ComparedPicture(BaseModel):
     model_config = RECORD
 
     title: str
-    captions: dict[str, str] = Field(default={}, description="system to words, may be missing")
-    pngs: dict[str, str] = Field(description="system to base64; not all systems need have one")
+    captions: dict[str, str] = Field(
+        default={}, description="System to caption. Systems may be missing."
+    )
+    pngs: dict[str, str] = Field(
+        description="System to PNG file in base64. Systems may be missing."
+    )
 
 
 class Comparison(BaseModel):
@@ -151,22 +171,22 @@ class Comparison(BaseModel):
     model_config = RECORD
 
     title: str
-    task: str = Field(description="what was learned: translation")
-    loss_name: str = Field(description="the unit of the losses: nats per token")
+    task: str = Field(description="The name of the task, such as translation.")
+    loss_name: str = Field(description="The unit of the losses, such as nats per token.")
     loss_has_perplexity: bool = Field(
-        True, description="whether the exponential of the loss is a perplexity of tokens"
+        True, description="Whether the exponential of the loss is a perplexity of tokens."
     )
-    item_name: str = Field(description="what the paired bootstrap draws: sentences")
-    centre: Centre = Field("mean", description="of figures over seeds")
-    baseline: str = Field(description="the system others are compared with")
+    item_name: str = Field(description="What the paired bootstrap draws, such as sentences.")
+    centre: Centre = Field("mean", description="How figures are averaged over seeds.")
+    baseline: str = Field(description="The system that the others are compared with.")
     systems: list[SystemSummary] = Field(min_length=1)
     samples: list[ComparedSample] = []
     pictures: list[ComparedPicture] = []
-    facts: dict[str, str] = Field(default={}, description="about the data, label to value")
-    recipe: str = Field(description="the resolved recipe, as YAML")
-    command: str = Field(description="what reproduces the comparison")
+    facts: dict[str, str] = Field(default={}, description="Facts about the data: label to value.")
+    recipe: str = Field(description="The resolved recipe, as YAML.")
+    command: str = Field(description="The command that reproduces the comparison.")
     versions: dict[str, str]
-    machine: str = Field(description="class of machine, e.g. CPU, 2 cores")
+    machine: str = Field(description="The class of machine, such as CPU, 2 cores.")
 
 
 class Benchmark(BaseModel):
@@ -175,14 +195,16 @@ class Benchmark(BaseModel):
     model_config = RECORD
 
     title: str
-    comparisons: dict[str, Comparison] = Field(min_length=1, description="by data set")
+    comparisons: dict[str, Comparison] = Field(
+        min_length=1, description="Name of a data set to the comparison on it."
+    )
 
 
 def compare_samples(samples: Mapping[str, Sequence[Sample]]) -> list[ComparedSample]:
     """The systems' samples of the same items side by side, first those that differ.
 
     Args:
-        samples: system to its samples; an item is told by what is given.
+        samples: system to its samples; samples with equal `given` are of the same item.
     """
     found: dict[tuple[tuple[str, str], ...], ComparedSample] = {}
     for system, of_system in samples.items():

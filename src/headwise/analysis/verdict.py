@@ -22,7 +22,10 @@ def sound_runs(system: SystemSummary) -> list[RunResult]:
 
 
 def first_score(comparison: Comparison) -> Score:
-    """Returns the score that ranks systems; its name, digits and direction hold for all runs."""
+    """Returns the score that ranks systems.
+
+    Its name, digits and `higher_is_better` are those of all runs; its value is that of one run.
+    """
     return comparison.systems[0].runs[0].scores[0]
 
 
@@ -144,7 +147,7 @@ def _visible(score: Score) -> float:
 
 
 def _others(comparison: Comparison, told: SystemSummary) -> str:
-    """What the tests say about the systems that the first sentence does not name."""
+    """Returns a sentence on the tests of the systems that the first sentence does not name."""
     sign = 1 if first_score(comparison).higher_is_better else -1
     groups: dict[str, list[str]] = {"better": [], "open": [], "worse": [], "lost": []}
     for system in comparison.systems:

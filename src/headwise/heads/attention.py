@@ -147,7 +147,7 @@ class Attention(System):
         query_padding_mask: Tensor | None = None,
         cache: AttentionCache | None = None,
     ) -> AttentionOutput:
-        """Attend.
+        """Computes the attention of the queries to the keys.
 
         Args:
             query: `(batch, queries, embed_dim)`.
@@ -257,7 +257,10 @@ class Attention(System):
         raise NotImplementedError
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
-        """Those of dense projections and of attention; subclasses add what they combine with."""
+        """Counts the multiply-accumulates of the dense projections and of attention.
+
+        Subclasses add those of their own combination.
+        """
         inner_dim = self.num_heads * self.head_dim
         linear = inner_dim * (queries * self.embed_dim + keys * (self.kdim + self.vdim))
         return Macs(linear, 2 * queries * keys * inner_dim)

@@ -39,7 +39,7 @@ class AttentionCache:
         return self.keys is not None
 
     def get_seq_length(self) -> int:
-        """How many positions of keys are held."""
+        """Returns how many positions the cache holds."""
         return 0 if self.keys is None else self.keys.size(2)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:

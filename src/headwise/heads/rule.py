@@ -88,9 +88,9 @@ class Rule:
 
     @property
     def leaves_out_gradients(self) -> bool:
-        """Whether a backward pass leaves out parameters that require gradients.
+        """Whether some parameters that require gradients get none in a backward pass.
 
-        PyTorch's data-parallel wrapper has to know (`find_unused_parameters`).
+        `DistributedDataParallel` then needs `find_unused_parameters=True`.
         """
         return False
 

@@ -26,9 +26,9 @@ class Routing(NamedTuple):
     """What a system decided about its heads.
 
     Attributes:
-        weights: how much each expert, head, branch or mechanism counts. The last dimension counts
-            them; before it stand batch and time, `(batch, time, units)`, or the batch alone where
-            there is one decision for a sequence, or nothing where one holds for all positions.
+        weights: the weight of each expert, head, branch or mechanism, in the last dimension. The
+            dimensions before it are batch and time, `(batch, time, units)`; batch alone if there is
+            one decision per sequence; none if one decision holds for everything.
         indices: the units chosen, `(batch, time, chosen)`, where a system chooses; else None.
         loss: a scalar to add to the training loss, its coefficients already in it, or None.
         padding: boolean `(batch, time)`, `True` at padding; None where nothing is padding.
@@ -42,7 +42,7 @@ class Routing(NamedTuple):
 
 
 class AttentionOutput(NamedTuple):
-    """What a system returns; `out[0]` and `out[1]` are as with `nn.MultiheadAttention`.
+    """What a system returns; `out[0]` and `out[1]` are what `nn.MultiheadAttention` returns.
 
     Attributes:
         output: `(batch, time, embed_dim)`.

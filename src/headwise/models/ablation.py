@@ -24,7 +24,9 @@ Ablations = Mapping[str, str | Mapping[str, Any]]
 
 @contextmanager
 def ablated(model: nn.Module, ablations: Ablations) -> Iterator[None]:
-    """Within it, the systems of a model compute otherwise in evaluation; training is not changed.
+    """While this context is open, the systems of a model compute otherwise in evaluation.
+
+    Training is not changed.
 
     Args:
         model: a headwise model, or any module that holds systems.
@@ -100,7 +102,7 @@ def parse_ablations(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def ablation_options(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The options of an ablation by name."""
+    """Returns the options that an ablation function takes: name to parameter."""
     return {
         name: parameter
         for name, parameter in inspect.signature(function).parameters.items()
@@ -125,7 +127,8 @@ def _split(asked: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     name = options.pop("name", None)
     if not isinstance(name, str):
         raise ValueError(
-            f"ablation is {dict(asked)!r}, expected the key name with the name of an ablation"
+            f"ablation is {dict(asked)!r}, expected a mapping with the key `name`, whose value is "
+            f"the name of an ablation"
         )
     return name, options
 

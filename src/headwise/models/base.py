@@ -133,7 +133,7 @@ class DecodingGenerationMixin(GenerationMixin):
     def _prepare_cache_for_generation(  # type: ignore[no-untyped-def]
         self, generation_config, model_kwargs, *args, **kwargs
     ) -> None:
-        """Called by `generate()`, which would otherwise make a cache of keys and values only."""
+        """Gives `generate()` headwise's cache; its own would hold keys and values only."""
         if generation_config.cache_implementation not in (None, "dynamic"):
             raise ValueError(
                 f"cache_implementation is {generation_config.cache_implementation!r}, expected "
@@ -145,7 +145,7 @@ class DecodingGenerationMixin(GenerationMixin):
     def _prepare_generated_length(  # type: ignore[no-untyped-def]
         self, generation_config, *args, **kwargs
     ):
-        """Called by `generate()`, which would otherwise warn if `max_new_tokens` is given."""
+        """Keeps `generate()` from warning when `max_new_tokens` is given."""
         own = generation_config.max_length == self.generation_config.max_length
         if own and generation_config.max_new_tokens is not None:
             generation_config.max_length = None

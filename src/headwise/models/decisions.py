@@ -12,7 +12,7 @@ from headwise.models.sites import AttentionSite, attention_sites
 
 @contextmanager
 def decisions(model: nn.Module) -> Iterator[dict[AttentionSite, list[Routing]]]:
-    """Within it, every forward pass of a model notes what each of its systems decides.
+    """While this context is open, each forward pass of a model notes what its systems decide.
 
     Args:
         model: a headwise model, or any module that holds systems of headwise or of your own.
@@ -64,14 +64,14 @@ def decisions(model: nn.Module) -> Iterator[dict[AttentionSite, list[Routing]]]:
 
 @torch.no_grad()
 def decisions_by_position(model: nn.Module, **inputs: Tensor) -> dict[AttentionSite, Routing]:
-    """What a pass decides for each of its positions, in evaluation mode.
+    """Runs the model once in evaluation mode and returns what its systems decide at each position.
 
     Args:
         model: a model of one stack.
         inputs: arguments of its forward; the first is `(batch, time, ...)`.
 
     Returns:
-        For each place whose system decides for every position by itself, the decisions, their
+        For each place whose system decides separately for each position, the decisions, their
         weights `(batch, time, units)`.
     """
     batch, time = next(iter(inputs.values())).shape[:2]

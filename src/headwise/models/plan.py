@@ -1,8 +1,8 @@
 """A plan says which system of heads stands at which site and layer of a model.
 
     attention: mae                                    # every site, every layer
-    attention: {system: moa, size: 8K32E64D}          # likewise, with options
-    attention: {agreement: low}                       # its paper's choice, two encoder layers
+    attention: {system: moa, size: 8K32E64D}          # the same, with options
+    attention: {agreement: low}                       # the first two layers, as in its paper
 
     attention:
       encoder_self:  {system: moa, size: 8K32E64D, layers: [0, 1]}
@@ -158,7 +158,7 @@ def _by_site(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[Spec]]:
         for site in plan:
             if site in SYSTEMS:
                 raise ValueError(
-                    f"attention names the system {site!r} where sites stand; write {{system: "
+                    f"attention has the system {site!r} in the place of a site; write {{system: "
                     f"{site}, layers: ...}}, or name a site: {', '.join(depths)}"
                 )
             if site not in depths:
@@ -306,8 +306,8 @@ def _check_placed(
             if "layers" in entry:
                 why = f"layers: {entry['layers']} is all but the first two layers and the last"
             raise ValueError(
-                f"{where}: {why}, which leaves no layer of {len(specs[site])}; name layers, as in "
-                f"{{system: {name}, layers: [0]}}, or make the stack deeper"
+                f"{where}: {why}, so that none of {len(specs[site])} layers is left for it; name "
+                f"layers, as in {{system: {name}, layers: [0]}}, or make the stack deeper"
             )
 
 

@@ -9,9 +9,9 @@ Readings of the paper. The model is causal "with access to 32 ms of future frame
 first `lookahead` convolutions sees one later frame, two of 16 ms in all, and everything behind
 them sees the past alone. The last convolution is as wide as the model (256 in the paper, like its
 baseline). The logarithm of a magnitude has no lower bound in silence; so the model reads and
-predicts log(magnitude + floor). It predicts this value itself, or (`predicts: gain`) what is added
-to that of the noisy speech, which takes far fewer steps to learn. The feed-forward blocks have
-ReLU, like all models here, where the paper has LeakyReLU.
+predicts log(magnitude + floor). It predicts this value itself, or (`predicts: gain`) the
+difference that is added to that of the noisy speech, which takes far fewer steps to learn. The
+feed-forward blocks have ReLU, like all models here, where the paper has LeakyReLU.
 """
 
 import math
@@ -43,7 +43,7 @@ class SpeechEnhancerConfig(StackConfig):
         lookahead: how many later frames of 16 ms the model sees, at most one for each convolution.
         floor: a number that is added to magnitudes before their logarithm is taken.
         predicts: what the layers predict: `magnitude`, the log magnitudes of the clean speech, or
-            `gain`, what is added to the log magnitudes of the noisy speech.
+            `gain`, the difference that is added to the log magnitudes of the noisy speech.
         window: number of frames of an item in training; longer sounds are read in windows of this
             length.
         embed_dim, num_heads, ffn_dim, attention, norm, dropout, attention_dropout, ffn_dropout:

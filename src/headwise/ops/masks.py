@@ -50,7 +50,7 @@ def check_padding_mask(name: str, mask: Tensor | None, batch: int, time: int) ->
 def check_attention_mask(
     mask: Tensor | None, batch: int, heads: int, queries: int, keys: int
 ) -> None:
-    """Raise `ValueError` unless `mask` is None or is of one of the four known shapes."""
+    """Raise `ValueError` unless `mask` is None or of a shape that `Attention.forward` documents."""
     if mask is None:
         return
     _check_dtype("attn_mask", mask)
@@ -137,7 +137,7 @@ def hides_the_future(attn_mask: Tensor | None) -> bool:
 
 
 def _blocks(mask: Tensor) -> Tensor:
-    """Where a float mask lets nothing through: -inf, or the -1e9 or such that many write for it."""
+    """Where a float mask lets nothing through: -inf, or a large negative number such as -1e9."""
     return mask <= max(-1e8, torch.finfo(mask.dtype).min)
 
 

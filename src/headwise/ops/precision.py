@@ -16,7 +16,7 @@ def as_autocast(*tensors: Tensor) -> list[Tensor]:
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager:
-    """Within it, operators compute in the dtype of their arguments.
+    """While this context is open, operators compute in the dtype of their arguments.
 
     >>> with torch.autocast("cpu", torch.bfloat16), without_autocast(torch.ones(1)):
     ...     (torch.ones(1, 1) @ torch.ones(1, 1)).dtype

@@ -70,8 +70,8 @@ class EvaluationSettings(BaseModel):
 
     ablation: dict[str, str | dict[str, Any]] = Field(
         default_factory=dict,
-        description="How the systems compute otherwise than they were trained: the name of a "
-        "system to the name of one of its ablations, or to a mapping with `name` and its options. "
+        description="Changes what trained systems compute in evaluation: the name of a system, "
+        "then the name of one of its ablations, or a mapping with `name` and options. "
         "`headwise keys` lists them.",
     )
 
@@ -87,9 +87,15 @@ class SystemSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    description: str = Field("", description="One line for lists and reports.")
-    model: dict[str, Any] = Field(default_factory=dict, description="Changes to `model`.")
-    training: dict[str, Any] = Field(default_factory=dict, description="Changes to `training`.")
+    description: str = Field(
+        "", description="A line that describes the system in lists and reports."
+    )
+    model: dict[str, Any] = Field(
+        default_factory=dict, description="Keys of `model` that this system sets otherwise."
+    )
+    training: dict[str, Any] = Field(
+        default_factory=dict, description="Keys of `training` that this system sets otherwise."
+    )
 
 
 class Recipe(BaseModel):
@@ -97,7 +103,9 @@ class Recipe(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    description: str = Field("", description="One line for the list of recipes.")
+    description: str = Field(
+        "", description="A line that describes the recipe in the list of recipes."
+    )
     task: str = Field(description="Name of the task.")
     data: Any = Field(description="The data to train and evaluate on.")
     model: Any = Field(description="Sizes of the model, and its attention.")
@@ -105,12 +113,13 @@ class Recipe(BaseModel):
     evaluation: Any = Field(description="How the trained model is evaluated.")
     systems: dict[Name, SystemSettings] = Field(
         default_factory=dict,
-        description="Systems to compare: names to changes; the first is the baseline.",
+        description="The systems to compare: each name has the system's changes to the recipe. The "
+        "first is the baseline.",
     )
     datasets: dict[Name, dict[str, Any]] = Field(
         default_factory=dict,
-        description="Data sets to compare on: names to changes of `data`; a comparison trains and "
-        "evaluates every system on each.",
+        description="The data sets to compare on: each name has its changes to `data`. Every "
+        "system is trained and evaluated on each.",
     )
     seeds: list[int] = Field(
         default_factory=list,

@@ -131,7 +131,8 @@ class ClassificationRecipe(Recipe):
         description="Sizes and attention of the model.",
     )
     evaluation: ClassificationEvaluation = Field(
-        default_factory=lambda: ClassificationEvaluation(), description="Batches of the evaluation."
+        default_factory=lambda: ClassificationEvaluation(),
+        description="Settings of the evaluation.",
     )
 
     @model_validator(mode="after")

@@ -47,7 +47,7 @@ class ImageModel(LanguageModelSettings):
 
 
 class ImageEvaluation(EvaluationSettings):
-    """What is drawn beside the scores."""
+    """How many images and maps the evaluation draws, and how."""
 
     samples: int = Field(16, ge=0, description="How many images the model draws.")
     completions: int = Field(
@@ -86,7 +86,8 @@ class ImageRecipe(Recipe):
         default_factory=lambda: ImageModel(), description="Sizes and attention of the model."
     )
     evaluation: ImageEvaluation = Field(
-        default_factory=lambda: ImageEvaluation(), description="What is drawn beside the scores."
+        default_factory=lambda: ImageEvaluation(),
+        description="How many images and maps the evaluation draws, and how.",
     )
 
 

@@ -83,8 +83,8 @@ class LanguageEvaluation(EvaluationSettings):
     context: int | None = Field(
         None,
         ge=0,
-        description="Smallest number of tokens before a token that is scored, except at the start "
-        "of the text. It is less than block_length; default: half of it.",
+        description="Every scored token has at least this many tokens of context, except at the "
+        "start of the text. It must be less than block_length; by default it is half of it.",
     )
     samples: int = Field(
         12, ge=0, description="Number of lines of the test part that the model continues."
@@ -105,7 +105,8 @@ class LanguageModellingRecipe(RunningTextRecipe):
         default_factory=lambda: LanguageModel(), description="Sizes and attention of the model."
     )
     evaluation: LanguageEvaluation = Field(
-        default_factory=lambda: LanguageEvaluation(), description="Context of scores, and samples."
+        default_factory=lambda: LanguageEvaluation(),
+        description="How the test part is scored, and how many samples are generated.",
     )
 
     @model_validator(mode="after")

@@ -80,7 +80,7 @@ class MaskedRecipe(RunningTextRecipe):
         default_factory=lambda: MaskedModel(), description="Sizes and attention of the model."
     )
     evaluation: MaskedEvaluation = Field(
-        default_factory=lambda: MaskedEvaluation(), description="Scores of the test part."
+        default_factory=lambda: MaskedEvaluation(), description="How the test part is scored."
     )
 
 

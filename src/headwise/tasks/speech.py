@@ -67,7 +67,7 @@ class SpeechModel(ModelSettings):
     predicts: Literal["magnitude", "gain"] = Field(
         "magnitude",
         description="What the layers predict: `magnitude`, the log magnitudes of the clean speech, "
-        "or `gain`, what is added to the log magnitudes of the noisy speech.",
+        "or `gain`, the difference that is added to the log magnitudes of the noisy speech.",
     )
 
     def config(self, **encoding: Any) -> SpeechEnhancerConfig:
@@ -76,7 +76,7 @@ class SpeechModel(ModelSettings):
 
 
 class SpeechEvaluation(EvaluationSettings):
-    """How long sounds are enhanced, and which pictures are drawn."""
+    """How sounds longer than a window are enhanced, and how many spectrograms are drawn."""
 
     context: float = Field(
         0.5,
@@ -103,7 +103,8 @@ class SpeechRecipe(Recipe):
     )
     evaluation: SpeechEvaluation = Field(
         default_factory=lambda: SpeechEvaluation(),
-        description="How long sounds are enhanced, and which pictures are drawn.",
+        description="How sounds that are longer than a window are enhanced, and how many "
+        "spectrograms are drawn.",
     )
 
 

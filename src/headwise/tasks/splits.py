@@ -59,10 +59,12 @@ class HubSettings(BaseModel):
         "train", description="Split to train on; a slice such as train[:100000] takes a part of it."
     )
     validation_split: str | None = Field(
-        "validation", description="Split to validate on; null takes a share of the training split."
+        "validation",
+        description="The split to validate on. With null, a share of the training split is used.",
     )
     test_split: str | None = Field(
-        "test", description="Split to test on; null takes a share of the training split."
+        "test",
+        description="The split to test on. With null, a share of the training split is used.",
     )
 
     @property

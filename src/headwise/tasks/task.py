@@ -158,8 +158,8 @@ class Task(ABC):
             ValueError: the task generates nothing, or does not have an option of `wish`.
         """
         raise ValueError(
-            f"{run} is a run of {cls.name()}, expected one of language-modelling or images: other "
-            f"tasks generate nothing"
+            f"{run} is a run of {cls.name()}, expected a run of language-modelling or images: "
+            f"other tasks generate nothing"
         )
 
     def paired_test(

@@ -42,7 +42,8 @@ class TranslationModel(ModelSettings):
     share_embeddings: Literal["all", "target", "none"] | None = Field(
         None,
         description="Which embeddings share their weights. all: source, target and output; target: "
-        "target and output; none: no two. Default: all with a joint vocabulary, else target.",
+        "target and output; none: no embeddings are shared. Default: all with a joint vocabulary, "
+        "else target.",
     )
 
     def config(self, *, joint: bool = True, **encoding: Any) -> Seq2SeqConfig:
@@ -72,7 +73,7 @@ class TranslationRecipe(Recipe):
     )
     evaluation: TranslationEvaluation = Field(
         default_factory=lambda: TranslationEvaluation(),
-        description="Search for translations, and their scores.",
+        description="How translations are searched for and scored.",
     )
 
     @model_validator(mode="after")

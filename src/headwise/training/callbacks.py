@@ -41,7 +41,7 @@ class ProgressBar(TrainerCallback):
         self.started = 0.0
 
     def count_tokens(self, tokens: int) -> None:
-        """So many more tokens have been trained on."""
+        """Adds to the number of tokens that the run has been trained on."""
         self.tokens += tokens
 
     def seconds(self) -> float:
@@ -160,7 +160,7 @@ class StopOnInterrupt(TrainerCallback):
 
 
 class EvaluateAtEnd(TrainerCallback):
-    """The last step is validated too, wherever it falls."""
+    """Validates after the last step too, even between two regular validations."""
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any

@@ -76,4 +76,4 @@ class RulesCallback(Callback):
         return {} if self.rules is None else self.rules.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Nothing: the number of steps is that of the Trainer."""
+        """Does nothing: the Trainer counts the steps."""

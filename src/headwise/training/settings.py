@@ -23,11 +23,14 @@ class PlateauSettings(BaseModel):
     patience: int = Field(
         5,
         ge=1,
-        description="After how many validations in a row without a new best loss the learning rate "
-        "falls.",
+        description="Number of validations in a row without a new best loss after which the "
+        "learning rate falls.",
     )
     factor: float = Field(
-        0.5, gt=0, lt=1, description="What the learning rate is multiplied by when it falls."
+        0.5,
+        gt=0,
+        lt=1,
+        description="Factor by which the learning rate is multiplied when it falls.",
     )
 
 
@@ -40,7 +43,9 @@ class CommonSettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     max_steps: int | None = Field(
-        None, ge=1, description="How many optimizer steps the run takes; give it, or epochs."
+        None,
+        ge=1,
+        description="Number of optimizer steps of the run. Give either this or epochs.",
     )
     epochs: float | None = Field(
         None, gt=0, description="How often the run goes through the training data."
@@ -48,10 +53,13 @@ class CommonSettings(BaseModel):
     batch_tokens: int = Field(
         4096,
         ge=1,
-        description="Size of a batch: sequences × length of the longest side, with padding.",
+        description="Largest size of a batch in tokens: its number of sequences times the length "
+        "of the longest.",
     )
     gradient_accumulation: int = Field(
-        1, ge=1, description="How many batches an optimizer step is made from."
+        1,
+        ge=1,
+        description="Number of batches whose gradients are summed for one optimizer step.",
     )
     learning_rate: float = Field(7e-4, gt=0, description="Learning rate at the end of the warm-up.")
     schedule: Literal["inverse-sqrt", "linear", "cosine", "constant", "plateau"] = Field(
@@ -61,7 +69,7 @@ class CommonSettings(BaseModel):
     )
     plateau: PlateauSettings = Field(
         default_factory=PlateauSettings,
-        description="When the learning rate falls, for schedule: plateau.",
+        description="Settings of `schedule: plateau`: when and how far the learning rate falls.",
     )
     warmup_steps: int = Field(
         4000, ge=0, description="How many steps the learning rate rises from zero."
@@ -70,7 +78,8 @@ class CommonSettings(BaseModel):
         None,
         ge=0,
         lt=1,
-        description="In what share of the run the learning rate rises, in place of warmup_steps.",
+        description="Share of the run's steps in which the learning rate rises. It replaces "
+        "warmup_steps.",
     )
     optimizer: Literal["adam", "nesterov"] = Field(
         "adam", description="The optimizer: Adam, or SGD with Nesterov's momentum."
@@ -86,7 +95,7 @@ class CommonSettings(BaseModel):
         0.0,
         ge=0,
         description="Decoupled weight decay of matrices and embeddings; biases, norms, scalars and "
-        "what a system excludes have none.",
+        "parameters that a system excludes are not decayed.",
     )
     clip_norm: float = Field(
         0.0, ge=0, description="Largest norm of the gradients; 0 does not clip them."
@@ -99,10 +108,12 @@ class CommonSettings(BaseModel):
         1, ge=0, description="Seed of the initial weights, the batches, dropout and other draws."
     )
     evaluate_every: int = Field(
-        500, ge=1, description="After how many steps the run validates and saves a checkpoint."
+        500,
+        ge=1,
+        description="The run validates and saves a checkpoint every this many steps.",
     )
     log_every: int = Field(
-        10, ge=1, description="After how many steps the training loss is recorded."
+        10, ge=1, description="The training loss is recorded every this many steps."
     )
     keep_checkpoints: int = Field(
         2, ge=1, description="How many of the latest checkpoints stay on disk."
@@ -110,8 +121,8 @@ class CommonSettings(BaseModel):
     average_last: int = Field(
         0,
         ge=0,
-        description="Over how many of the last checkpoints the weights are averaged, for "
-        "final_model: average.",
+        description="With `final_model: average`, the number of last checkpoints whose weights are "
+        "averaged.",
     )
     final_model: Literal["best", "last", "average"] = Field(
         "best",
@@ -122,7 +133,7 @@ class CommonSettings(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.max_steps is None) == (self.epochs is None):
-            raise ValueError("give one of max_steps and epochs")
+            raise ValueError("expected exactly one of max_steps and epochs")
         if self.final_model == "average" and self.average_last < 2:
             raise ValueError("final_model: average needs average_last of at least 2")
         if self.average_last and self.final_model != "average":

@@ -152,7 +152,7 @@ class Trainer(RulesMixin, transformers.Trainer):
         return super().training_step(model, inputs, num_items_in_batch)
 
     def log_records(self) -> None:
-        """Log what the rules follow, every so often: some 200 times in a run, and at its ends."""
+        """Logs what the rules record, about 200 times in a run and at its last step."""
         step, total = self.state.global_step, self.state.max_steps
         if step % max(self.settings.log_every, total // 200) == 0 or step == total:
             records = self.rules.record()
@@ -238,7 +238,10 @@ class Trainer(RulesMixin, transformers.Trainer):
             )
 
     def _remove_stops(self, run: Path) -> None:
-        """Checkpoints that Ctrl-C left between two savings are no part of an average."""
+        """Removes older checkpoints that Ctrl-C left between two regular ones.
+
+        Averages must not use them.
+        """
         for older in checkpoints(run)[:-1]:
             if int(older.name.removeprefix("checkpoint-")) % self.settings.evaluate_every:
                 shutil.rmtree(older, ignore_errors=True)

@@ -2,7 +2,7 @@
 
 Li et al. 2019, *Information Aggregation for Multi-Head Attention with Routing-by-Agreement*,
 https://arxiv.org/abs/1904.03100. Read `layer` first; `routing`, `votes` and `compiling` are its
-numerics, `naive` the same as the equations read, `ablations` its other evaluations.
+numerics, `naive` is the plain form of the equations, and `ablations` change it in evaluation.
 """
 
 from headwise.heads.agreement.layer import AgreementAttention

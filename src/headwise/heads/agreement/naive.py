@@ -62,7 +62,7 @@ def naive_em_routing(
         chi = (log_sigma + ENTROPY).sum(-1) * mass
         logit = inverse_temperature(i) * (beta_a - beta_u * mass - chi)
         if i < iterations - 1:
-            # Up to what is the same for all capsules, and cancels.
+            # Without the terms that are equal for all capsules: they cancel.
             log_density = -square / (2 * variance).unsqueeze(-3) - log_sigma.unsqueeze(-3)
             log_c = (F.logsigmoid(logit).unsqueeze(-2) + log_density.sum(-1)).log_softmax(-1)
     output = logit.sigmoid().unsqueeze(-1) * mu

@@ -134,7 +134,7 @@ class _SimpleStep(NamedTuple):
     """An iteration of simple routing, for its backward pass."""
 
     share: Tensor  # (heads, tokens, capsules)
-    weight: Tensor  # C, likewise
+    weight: Tensor  # C, (heads, tokens, capsules)
     mean: Tensor  # (tokens, capsules, dims)
     output: Tensor  # the mean, squashed or not
 
@@ -396,12 +396,12 @@ def _constant(like: Tensor, value: float) -> Tensor:
 
 
 def _weighted_sum(weights: Tensor, votes: Tensor) -> Tensor:
-    """Over heads."""
+    """Returns the sum of the votes over heads, weighted by `weights`."""
     return (weights.unsqueeze(-1) * votes).sum(0)
 
 
 def _over_dims(x: Tensor) -> Tensor:
-    """The sum over the dimensions of a capsule; mostly there is one, and nothing to do."""
+    """Sums over the dimensions of a capsule; if there is only one, as usual, it is dropped."""
     return x.squeeze(-1) if x.size(-1) == 1 else x.sum(-1)
 
 

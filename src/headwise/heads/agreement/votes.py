@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# Of a capsule's variance: with one head, or heads that agree exactly, it would be 0.
+# The least variance of a capsule. With one head, or heads that agree exactly, it would be 0.
 VARIANCE_FLOOR = 1e-6
 # log σ + this is the entropy of a normal distribution.
 ENTROPY = (1 + math.log(2 * math.pi)) / 2
@@ -27,7 +27,7 @@ class Routed(NamedTuple):
 
 
 def inverse_temperature(iteration: int) -> float:
-    """λ."""
+    """Returns λ, the inverse temperature of an iteration."""
     return 0.01 * (1 - 0.95 ** (iteration + 1))
 
 
@@ -41,7 +41,7 @@ def widened(dtype: torch.dtype) -> torch.dtype:
 
 
 def check_votes(votes: Tensor, num_capsules: int | None, iterations: int) -> int:
-    """How many capsules there are."""
+    """Checks the votes and returns the number of capsules."""
     if votes.dim() < 2 or not votes.is_floating_point():
         raise ValueError(
             f"votes are {votes.dtype} of shape {tuple(votes.shape)}, expected floating-point "

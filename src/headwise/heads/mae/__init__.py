@@ -1,8 +1,8 @@
 """Mixture of attentive experts (MAE): gates over experts that each leave out some of the heads.
 
 Peng et al. 2020, *A Mixture of h − 1 Heads is Better than h Heads*,
-https://arxiv.org/abs/2005.06537. Read `layer` first; `mixture` has its numerics, `naive` the same
-as the equations read, `rule` its training, `ablations` its other evaluations.
+https://arxiv.org/abs/2005.06537. Read `layer` first; `mixture` has its numerics, `naive` is the
+plain form of the equations, `rule` trains it, and `ablations` change it in evaluation.
 """
 
 from headwise.heads.mae.layer import MixtureOfAttentiveExperts

@@ -1,4 +1,4 @@
-"""Which parameters of a model are whose: gates, output projections, the rest.
+"""Divides a model's parameters: those of the gates, of the output projections, and all others.
 
 The names are those of MAE's fine-tuning (Peng et al. 2020, section 5.2): FTG updates
 `gate_parameters`, FTG+ these and `output_parameters`, FTALL everything.
@@ -29,6 +29,6 @@ def output_parameters(model: nn.Module) -> list[nn.Parameter]:
 
 
 def other_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """All parameters that are no gate's (θ of the MAE paper), each once though it may be tied."""
+    """Returns all parameters that belong to no gate (θ of the MAE paper); tied parameters once."""
     gates = {id(parameter) for parameter in gate_parameters(model)}
     return [parameter for parameter in model.parameters() if id(parameter) not in gates]

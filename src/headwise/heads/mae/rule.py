@@ -28,15 +28,19 @@ class GateSettings(RuleSettings):
     method: Literal["block-coordinate-descent", "joint"] = Field(
         "block-coordinate-descent",
         description="Whether gates and experts learn in turn, by G and F steps, or everything "
-        "learns together (joint, the paper's NOBCD).",
+        "learns together (joint, the paper's NOBCD). G steps train the gates, F steps everything "
+        "else.",
     )
     period: int = Field(
-        5, ge=1, description="In every how many units a G step goes before each F step."
+        5,
+        ge=1,
+        description="G steps are taken in every `period`-th epoch (or step, see unit), one before "
+        "each F step.",
     )
     unit: Literal["epochs", "steps"] = Field(
         "epochs",
-        description="What the period counts. Where nobody knows the number of steps of an epoch, "
-        "steps are counted.",
+        description="What the period counts. If the number of steps of an epoch is unknown, steps "
+        "are counted.",
     )
     learning_rate: float = Field(
         1.0, gt=0, description="Learning rate of the gates' SGD, which has no momentum."
@@ -110,7 +114,7 @@ def gate_step_is_due(settings: GateSettings, moment: Moment) -> bool:
 
 @contextmanager
 def expert_step(layers: Iterable[Any]) -> Iterator[None]:
-    """Within it, a forward pass in training draws one expert and leaves the gates fixed."""
+    """While this context is open, training passes draw one expert and leave the gates fixed."""
     with _computing(layers, "expert"):
         yield
 
@@ -119,9 +123,9 @@ def expert_step(layers: Iterable[Any]) -> Iterator[None]:
 def gate_step(
     model: nn.Module, layers: Iterable[Any], gates: Iterable[nn.Parameter]
 ) -> Iterator[list[nn.Parameter]]:
-    """Within it, all experts are mixed and only the gates' parameters, which it gives, learn.
+    """While this context is open, all experts are mixed and only the gates learn.
 
-    Gates that are frozen stay so and are not among them.
+    It yields the gates' parameters. Gates that are frozen stay so and are not among them.
     """
     of_gates = {id(gate) for gate in gates}
     others = [p for p in model.parameters() if id(p) not in of_gates]
@@ -150,7 +154,7 @@ def update_gates(gates: Iterable[nn.Parameter], learning_rate: float) -> None:
 
 @contextmanager
 def _computing(layers: Iterable[Any], step: Step) -> Iterator[None]:
-    """Within it, the layers compute as in that kind of step."""
+    """While this context is open, the layers compute as in that kind of step."""
     before = [(layer, layer.step) for layer in layers]
     for layer, _ in before:
         layer.step = step

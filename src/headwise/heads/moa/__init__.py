@@ -2,7 +2,7 @@
 
 Zhang et al. 2022, *Mixture of Attention Heads: Selecting Attention Heads Per Token*,
 https://arxiv.org/abs/2210.05144. Read `layer` first; `experts` and `balance` are its numerics,
-`naive` the same as the equations read, `ablations` its other evaluations.
+`naive` is the plain form of the equations, and `ablations` change it in evaluation.
 """
 
 from headwise.heads.moa.layer import MixtureOfAttentionHeads

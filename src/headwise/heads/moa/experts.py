@@ -235,7 +235,7 @@ def _can_group(a: Tensor, b: Tensor) -> bool:
 
 
 class _Block(NamedTuple):
-    """A run of experts and what they work on."""
+    """Consecutive experts, the assignments sorted to them, and the buffer for their rows."""
 
     experts: slice
     rows: slice  # their assignments, among those sorted by expert
@@ -245,10 +245,10 @@ class _Block(NamedTuple):
 
 
 def _blocks(token: Tensor, ends: Tensor, like: Tensor, width: int) -> Iterator[_Block]:
-    """Cut the experts into runs of some _BLOCK_ROWS assignments.
+    """Cut the experts into consecutive blocks of about _BLOCK_ROWS assignments.
 
-    A run's rows are few enough to stay in cache, and enough that moving them is one large
-    operation rather than one per expert. The runs share a buffer: fresh memory would cost page
+    A block's rows are few enough to stay in cache, and enough that moving them is one large
+    operation rather than one per expert. The blocks share a buffer: fresh memory would cost page
     faults.
     """
     bounds = [0, *ends.tolist()]

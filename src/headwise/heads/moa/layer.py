@@ -181,8 +181,8 @@ class MixtureOfAttentionHeads(Attention):
         same_keys = mask is None or mask.size(-2) == (1 if mask.dim() == 2 else mask.size(1)) == 1
         if is_causal or not same_keys:
             return super().attend(q, k, v, mask, is_causal)
-        # The chosen heads are then so many more queries to the one key head, in the order in which
-        # they lie in memory: nothing is copied.
+        # Each chosen head is then a further query to the only key head, in the order in which they
+        # lie in memory: nothing is copied.
         folded = q.transpose(1, 2).flatten(1, 2).unsqueeze(1)  # (batch, 1, queries * top_k, D)
         read = super().attend(folded, k, v, mask, False)
         return read.reshape(q.size(0), q.size(2), q.size(1), v.size(-1)).transpose(1, 2)

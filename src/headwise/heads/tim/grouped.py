@@ -42,8 +42,8 @@ def grouped_linear(x: Tensor, weight: Tensor) -> Tensor:
 def grouped_feed_forward(x: Tensor, up: Tensor, down: Tensor, dropout: float = 0.0) -> Tensor:
     """A feed-forward map of each group: `y_j = ReLU(x_j U_j) D_j`.
 
-    Two of `grouped_linear`, but what is between them, the widest tensor of a layer, is not put
-    side by side first.
+    Equals two calls of `grouped_linear`, but the hidden layer between them, the widest tensor of a
+    layer, stays divided by group.
 
     Args:
         x: `(..., groups * in)`.
@@ -109,7 +109,7 @@ def attention_between_groups(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0
 
 
 def _by_group(x: Tensor, groups: int) -> Tensor:
-    """`(..., groups * width)` to `(groups, rows, width)`, a view of what is contiguous."""
+    """`(..., groups * width)` to `(groups, rows, width)`, a view if `x` is contiguous."""
     return x.reshape(-1, groups, x.size(-1) // groups).transpose(0, 1)
 
 

@@ -275,8 +275,9 @@ class IndependentMechanismsLayer(System):
         return AttentionOutput(x, read.weights, routing)
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
-        """Those of one sequence; `keys` are the memory's, or in an encoder's layer the `queries`
-        themselves.
+        """Counts the multiply-accumulates of one sequence.
+
+        `keys` are those of the memory, or in an encoder's layer the `queries` themselves.
         """
         total = self.self_attention.macs(queries, queries, is_causal=is_causal)
         if self.cross_attention is not None:

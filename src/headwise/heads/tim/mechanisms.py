@@ -132,7 +132,7 @@ class MechanismNorm(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Scale by one, shift by nothing."""
+        """Sets the scale to 1 and the shift to 0."""
         nn.init.ones_(self.weight)
         nn.init.zeros_(self.bias)
 
@@ -145,6 +145,6 @@ class MechanismNorm(nn.Module):
 
 
 def glorot_uniform(weight: Tensor, gain: float = 1.0) -> None:
-    """Each of the maps in `(groups, in, out)` is one of its own, and the bound is that of one."""
+    """Draws each of the maps in `(groups, in, out)` separately, with one map's Glorot bound."""
     bound = gain * (6 / (weight.size(1) + weight.size(2))) ** 0.5
     nn.init.uniform_(weight, -bound, bound)

@@ -176,7 +176,7 @@ class _WeightedReLU(torch.autograd.Function):
 
 
 def _chunks(rows: Tensor, maps: Tensor) -> Iterator[slice]:
-    """So many rows at a time that the hidden layers of all branches stay small."""
+    """Yields slices of rows, short enough that the hidden layers of all branches stay small."""
     units = _GPU_HIDDEN_UNITS if rows.is_cuda else _HIDDEN_UNITS
     size = max(1, units // max(1, maps.size(0) * maps.size(2)))
     return (slice(start, start + size) for start in range(0, rows.size(0), size))

@@ -1,4 +1,6 @@
-"""How the Weighted Transformer trains: κ and α on the simplex, at their own rate, frozen in time.
+"""How the Weighted Transformer trains κ and α.
+
+They stay on the simplex, learn at their own rate, and are frozen before the end.
 
 Ahmed et al. 2017, *Weighted Transformer Network for Machine Translation*,
 https://arxiv.org/abs/1711.02132, sections 3 and 4.1.
@@ -37,8 +39,8 @@ class BranchSettings(RuleSettings):
     freeze_last: int | None = Field(
         None,
         ge=0,
-        description="In how many steps at the end of the training κ and α do not change; by "
-        "default in a sixth of all steps.",
+        description="Number of steps at the end of the training in which κ and α stay fixed. By "
+        "default it is a sixth of all steps.",
     )
 
     def check(self, total_steps: int) -> None:
@@ -120,7 +122,7 @@ def learning_rate_factor(step: int, warmup: int, total: int, freeze_last: int) -
 
 
 def frozen_steps(settings: BranchSettings, total: int) -> int:
-    """In how many steps at the end of a training of `total` steps κ and α stay as they are.
+    """Returns in how many steps at the end of a training of `total` steps κ and α stay fixed.
 
     Raises:
         ValueError: in more steps than there are.

@@ -144,7 +144,7 @@ def _fitted(picture: Image.Image, settings: Source) -> np.ndarray:
 
 
 def _divide(given: dict[Part, np.ndarray], settings: Source) -> dict[Part, np.ndarray]:
-    """Returns the given parts, and those that are missing, divided off the training images."""
+    """Returns the given parts, and the missing ones, which are split off the training images."""
     fractions = settings.fractions(given)
     if not any(fractions):
         return given

@@ -28,7 +28,7 @@ class PaletteSettings(BaseModel):
     pixels_per_image: int = Field(
         5,
         ge=1,
-        description="How many random pixels of each training image the colours are chosen from.",
+        description="The colours are chosen from this many random pixels of each training image.",
     )
     seed: int = Field(1, ge=0, description="Seed of the random pixels and of k-means.")
 

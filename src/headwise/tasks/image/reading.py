@@ -130,7 +130,10 @@ def _is_image_name(name: str) -> bool:
 
 
 def _decoded(content: bytes) -> Image.Image | None:
-    """Returns the image in a file's content, upright, or None if it cannot be read."""
+    """Returns the image in a file's content, rotated as its EXIF data say.
+
+    Returns None if it cannot be read.
+    """
     try:
         with Image.open(io.BytesIO(content)) as picture:
             picture.load()

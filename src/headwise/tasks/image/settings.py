@@ -88,7 +88,7 @@ class HubImages(ImageData, HubSettings):
     field: str = Field("image", description="The column that holds the images (CIFAR-10: img).")
     validation_split: str | None = Field(
         None,
-        description="The split to validate on. With null, a share of the training split is taken.",
+        description="The split to validate on. With null, a share of the training split is used.",
     )
 
 

@@ -37,7 +37,7 @@ class SpeechCorpus:
 
     Attributes:
         train, validation, test: the utterances of each part.
-        transfer: further test sets, from a name to their utterances.
+        transfer: further test sets: name to utterances.
         notes: facts about the utterances, from a label to a text.
     """
 

@@ -132,10 +132,10 @@ class Utterances(Dataset[Frames], ABC):
         raise AudioError(f"{attempt + 1} items in a row cannot be read; the last: {reason}")
 
     def excerpt(self, index: int) -> tuple[Waveform, Waveform]:
-        """Returns the noisy and the clean waveform of an item.
+        """Returns the noisy and the clean waveform of an item, cut to `samples` samples.
 
         Raises:
-            AudioError: if a file can no longer be read, or not to its end.
+            AudioError: if a file can no longer be read completely.
         """
         noisy, clean = self.whole(index)
         return noisy[: self.samples], clean[: self.samples]
@@ -145,7 +145,7 @@ class Utterances(Dataset[Frames], ABC):
         """Returns the noisy and the clean waveform of a piece.
 
         Raises:
-            AudioError: if a file can no longer be read, or not to its end.
+            AudioError: if a file can no longer be read completely.
         """
 
     @abstractmethod

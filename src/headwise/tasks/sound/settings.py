@@ -90,9 +90,9 @@ class SpeechData(DividedSettings):
     )
     divide_by: Literal["file", "speaker"] = Field(
         "file",
-        description="What no two parts have in common, if they are divided off the training data: "
-        "files, or also speakers. If a part has a single speaker, its babble is made of training "
-        "voices.",
+        description="Whether parts that are split off the training data differ only in their files "
+        "(`file`) or also in their speakers. If a part has a single speaker, its babble is made of "
+        "training voices.",
     )
     transfer: dict[Name, PairedFolders] = Field(
         default_factory=dict,
@@ -128,8 +128,9 @@ class MixedSettings(SpeechData):
         0.0,
         ge=0,
         le=1,
-        description="Probability with which the noisy speech of an item is heard in a generated "
-        "room, where sound decays within 0.2 to 0.8 s. The clean speech has no reverberation.",
+        description="Probability that reverberation of a generated room is added to the noisy "
+        "speech of an item. Sound in the room decays within 0.2 to 0.8 s. The clean speech has no "
+        "reverberation.",
     )
 
     @field_validator("snr", "level")
@@ -225,7 +226,7 @@ class HubSpeech(SpeechData, HubSettings):
     )
     validation_split: str | None = Field(
         None,
-        description="The split to validate on. With null, a share of the training split is taken.",
+        description="The split to validate on. With null, a share of the training split is used.",
     )
 
 

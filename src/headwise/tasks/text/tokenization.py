@@ -204,8 +204,8 @@ class TextTokenizerSettings(BaseModel):
 
     type: Literal["bpe", "word"] = Field(
         "bpe",
-        description="bpe: byte-level byte-pair encoding; word: words that white space divides, for "
-        "text that is already tokenised.",
+        description="What the tokens are. bpe: subwords of byte-level byte-pair encoding; word: "
+        "the words between white space, for text that is already tokenised.",
     )
     vocab_size: int = Field(
         4000,

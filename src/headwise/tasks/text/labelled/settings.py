@@ -20,7 +20,7 @@ _PAIR_FIELD = Field(None, description="Column of the second text, for pairs of t
 _LABEL_FIELD = Field("label", description="Column of the label.")
 _PROBLEM: Any = Field(
     "classification",
-    description="classification: labels are names of classes; regression: labels are numbers.",
+    description="What the labels are. classification: names of classes; regression: numbers.",
 )
 _CLASSES = Field(
     None,
@@ -73,7 +73,7 @@ class Glue(ExampleSettings):
     """
 
     corpus: Literal["glue"] = Field("glue", description="Selects a task of GLUE.")
-    task: GlueTask = Field(description="Task of GLUE.")
+    task: GlueTask = Field(description="The task of GLUE that is learned.")
     name: str = Field(
         "nyu-mll/glue", description="Name of the dataset on the Hugging Face hub, or its folder."
     )

@@ -67,10 +67,10 @@ class TranslationEvaluation(EvaluationSettings):
     )
     bleu: BleuKind = Field(
         "sacrebleu",
-        description="How BLEU is counted. sacrebleu: on raw text, for numbers of today; tokenized: "
-        "as multi-bleu.perl does; compound-split: like tokenized, with words split at hyphens, as "
-        "in WMT14 en-de papers; pretokenized: like multi-bleu.perl, on a corpus that is already "
-        "tokenised.",
+        description="How BLEU is computed. sacrebleu: on raw text, to compare with current papers; "
+        "tokenized: as multi-bleu.perl does; compound-split: like tokenized, with words split at "
+        "hyphens, as in WMT14 en-de papers; pretokenized: like multi-bleu.perl, on a corpus that "
+        "is already tokenised.",
     )
 
     def max_length(self, source_length: int) -> int:

@@ -26,8 +26,8 @@ class PairSettings(DividedSettings):
     max_ratio: float | None = Field(
         None,
         ge=1,
-        description="Training pairs are left out if one side has more than this many times as many "
-        "words as the other (IWSLT14: 1.5).",
+        description="A training pair is left out if its longer side has more than this factor "
+        "times the words of its shorter side (IWSLT14: 1.5).",
     )
     drop_leaks: bool = Field(
         False,

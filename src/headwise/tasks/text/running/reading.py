@@ -1,7 +1,7 @@
 """Readers of running text: Python's documentation and Hugging Face datasets.
 
-Text files are read by `sources.read_lines`. A reader knows nothing of parts and settings;
-`running.corpus` cleans and divides what it gives.
+Text files are read by `sources.read_lines`. A reader does not know the parts or the
+settings; `running.corpus` cleans the lines and divides them into parts.
 """
 
 import hashlib

@@ -18,7 +18,9 @@ from headwise.tasks.text.tokenization import TextTokenizer, TextTokenizerSetting
 class RunningTextRecipe(Recipe):
     """A recipe for running text: data, vocabulary and the length of blocks."""
 
-    data: TextSettings = Field(default_factory=lambda: PydocTopics(), description="The text.")
+    data: TextSettings = Field(
+        default_factory=lambda: PydocTopics(), description="Which text the model learns from."
+    )
     tokenizer: TextTokenizerSettings = Field(
         default_factory=lambda: TextTokenizerSettings(), description="The vocabulary."
     )
