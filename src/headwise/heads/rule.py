@@ -52,7 +52,9 @@ class Rule:
         before_update(moment)            when the gradients are there, before the optimizer's step
         after_update(moment)             after the optimizer's step
 
-    Each does nothing unless a subclass overrides it.
+    Each does nothing unless a subclass overrides it. A rule keeps nothing that a resumed training
+    needs: that belongs in a buffer of the system, which every checkpoint holds. It reads the
+    parameters from the systems at each call, since they may have been replaced.
 
     Args:
         model: the model that is trained.
@@ -102,7 +104,11 @@ class Rule:
         return nullcontext()
 
     def before_update(self, moment: Moment) -> None:
-        """Called when the gradients of a step are complete, before the optimizer uses them."""
+        """Called when the gradients of a step are complete, before the optimizer uses them.
+
+        If the loss is scaled against underflow, the gradients of `without_optimizer()` are unscaled
+        already; all others may not be.
+        """
 
     def after_update(self, moment: Moment) -> None:
         """Called after the optimizer's step."""

@@ -118,7 +118,7 @@ class System(nn.Module):
 
     ablation: Any = None
     follows_rule: bool = False  # set by whoever trains by the rule
-    _seen: Tensor | None = None
+    _seen: tuple[list[int], Tensor] | None = None
     _warned: bool = False
 
     @classmethod
@@ -151,26 +151,41 @@ class System(nn.Module):
         """Multiply-accumulates for one sequence of `queries` that attends to `keys` positions."""
         raise NotImplementedError
 
+    def __getstate__(self) -> dict[str, Any]:
+        # How it is trained or evaluated at the moment is not the business of a copy.
+        passing = ("ablation", "follows_rule", "_seen", "_warned")
+        return {name: value for name, value in self.__dict__.items() if name not in passing}
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._seen = None  # no optimizer has made this change
+        super()._load_from_state_dict(*args, **kwargs)
+
     def notice_training(self) -> None:
         """Warn, once, if the system is being trained and its rule is not followed.
 
-        `forward` calls it. Parameters that have changed since the last call in training were
-        changed by an optimizer.
+        `forward` calls it. If parameters have changed since the last call in training, an optimizer
+        has changed them. Of a system with `routing_parameters` only these count.
         """
         if self.rule is None or self.follows_rule or self._warned or not self.training:
             return
         if not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return
-        learning = [p for p in self.parameters() if p.requires_grad and p.numel()]
+        learning = [
+            parameter
+            for name, parameter in self.named_parameters()
+            if parameter.requires_grad and parameter.numel() and not parameter.is_inference()
+            if not self.routing_parameters or name.startswith(self.routing_parameters)
+        ]
         if not learning:
             return
-        # A number of each says whether an optimizer has moved them.
-        device = learning[0].device
-        on_device = [p for p in learning if p.device == device]
-        now = torch.stack([p.detach().reshape(-1)[0].float() for p in on_device])
-        before, self._seen = self._seen, now
-        comparable = before is not None and before.device == device and len(before) == len(now)
-        if before is not None and comparable and not torch.equal(before, now):
+        # Whether anything has written to them costs nothing to ask; a number of each, whose
+        # comparison has the host wait for the device, says whether they have another value.
+        versions = [parameter._version for parameter in learning]
+        if self._seen is not None and self._seen[0] == versions:
+            return
+        now = torch.stack([p.detach().reshape(-1)[0].float().cpu() for p in learning])
+        before, self._seen = self._seen, (versions, now)
+        if before is not None and len(before[1]) == len(now) and not torch.equal(before[1], now):
             name = type(self).__name__
             warnings.warn(
                 f"{name} is trained without its rule ({self.rule.__name__}), which its paper asks "

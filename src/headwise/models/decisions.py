@@ -1,7 +1,9 @@
 """What the systems of a model decide while it runs."""
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +58,8 @@ def decisions(model: nn.Module) -> Iterator[dict[AttentionSite, list[Routing]]]:
 
         hooks.append(place.module.register_forward_hook(note))
     try:
-        yield decided
+        with _eager():
+            yield decided
     finally:
         for hook in hooks:
             hook.remove()
@@ -75,16 +78,27 @@ def decisions_by_position(model: nn.Module, **inputs: Tensor) -> dict[AttentionS
         weights `(batch, time, units)`.
     """
     batch, time = next(iter(inputs.values())).shape[:2]
-    training = model.training
+    training = [module for module in model.modules() if module.training]
     model.eval()
-    with decisions(model) as decided:
-        model(**inputs)
-    model.train(training)
+    try:
+        with decisions(model) as decided:
+            model(**inputs)
+    finally:
+        # Each by itself: parts of a model in training may be in evaluation.
+        for module in training:
+            module.training = True
     return {
         place: made
         for place, (made, *_) in decided.items()
         if made.weights.dim() == 3 and made.weights.shape[:2] == (batch, time)
     }
+
+
+def _eager() -> AbstractContextManager[Any]:
+    """A context in which compiled models run as they are written: else they pass over hooks."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and its import takes long
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
 def _detached(routing: Routing) -> Routing:

@@ -3,6 +3,7 @@
 It needs Lightning: `pip install lightning` (or `pytorch-lightning`).
 """
 
+import math
 from contextlib import ExitStack
 from typing import Any
 
@@ -37,14 +38,22 @@ class RulesCallback(Callback):
         self._around = ExitStack()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        total = int(trainer.estimated_stepping_batches)
-        per_epoch = trainer.num_training_batches
-        per_epoch = max(1, int(per_epoch) // trainer.accumulate_grad_batches)
-        steps = self.rules.state_dict() if self.rules is not None else None
-        self.rules = training_rules(
-            pl_module, total, steps_per_epoch=per_epoch, settings=self.settings
+        total = trainer.estimated_stepping_batches
+        if not math.isfinite(total):
+            raise ValueError(
+                "the Trainer has neither max_steps nor max_epochs with data of known length, so "
+                "the number of its steps is unknown, which the rules of training need: give it "
+                "max_steps"
+            )
+        batches = trainer.num_training_batches
+        # The last step of an epoch may accumulate fewer batches.
+        per_epoch = (
+            math.ceil(batches / trainer.accumulate_grad_batches) if math.isfinite(batches) else None
         )
-        self.rules.load_state_dict(steps or {"steps": trainer.global_step})
+        self.rules = training_rules(
+            pl_module, int(total), steps_per_epoch=per_epoch, settings=self.settings
+        )
+        self.rules.load_state_dict({"steps": trainer.global_step})
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
@@ -53,7 +62,10 @@ class RulesCallback(Callback):
         if batch_idx % trainer.accumulate_grad_batches == 0:
 
             def loss() -> Any:
-                found = pl_module.training_step(batch, batch_idx)
+                with trainer.precision_plugin.train_step_context():
+                    found = pl_module.training_step(batch, batch_idx)
+                if found is None:  # the module passes over this batch
+                    return []
                 return found["loss"] if isinstance(found, dict) else found
 
             self.rules.before_step(loss)
@@ -61,7 +73,8 @@ class RulesCallback(Callback):
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         assert self.rules is not None
-        self.rules.before_update(self.rules.moment, optimizer)
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        self.rules.before_update(self.rules.moment, optimizer, scaler)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
         assert self.rules is not None
@@ -71,9 +84,3 @@ class RulesCallback(Callback):
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         self._around.close()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {} if self.rules is None else self.rules.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Does nothing: the Trainer counts the steps."""

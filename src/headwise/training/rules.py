@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from headwise.heads.rule import Losses, Moment, Rule, RuleSettings
+from headwise.heads.system import System
 from headwise.models.parameters import decayed_parameters
 from headwise.models.plan import rule_name
-from headwise.models.sites import attention_sites
 from headwise.spelling import did_you_mean
 
 Records = dict[str, dict[str, dict[str, list[float]]]]
@@ -85,8 +86,8 @@ class TrainingRules:
 
     Args:
         model: a module that holds systems.
-        settings: the name of a system to the settings of its rule; what is not given is as in the
-            paper, and what no system of the model needs is passed over.
+        settings: the name of a system to the settings of its rule. Settings that are not given have
+            the paper's values; settings of systems that the model lacks are ignored.
 
     Attributes:
         rules: the rules by the names of the systems that declare them.
@@ -98,17 +99,15 @@ class TrainingRules:
         self.model = model
         held: dict[type[Rule], dict[str, Any]] = {}
         names: dict[type[Rule], str] = {}
-        for place in attention_sites(model):
-            rule = place.module.rule
-            if rule is not None:
-                held.setdefault(rule, {})[place.path] = place.module
-                names.setdefault(rule, rule_name(type(place.module)))
+        # Systems within other systems too: whatever decides, all of them are trained.
+        for path, module in model.named_modules():
+            if isinstance(module, System) and module.rule is not None:
+                held.setdefault(module.rule, {})[path] = module
+                names.setdefault(module.rule, rule_name(type(module)))
         self.rules: dict[str, Rule] = {}
         for rule, systems in held.items():
             name = names[rule]
             self.rules[name] = rule(model, systems, _settings(name, rule, settings.get(name)))
-            for system in systems.values():
-                system.follows_rule = True
         self.total_steps = 0
         self.steps_per_epoch: int | None = None
         self._steps = 0
@@ -128,7 +127,7 @@ class TrainingRules:
 
     @property
     def leaves_out_gradients(self) -> bool:
-        """Whether a step's backward pass leaves out parameters that require gradients.
+        """Whether a backward pass gives some parameters that require gradients none.
 
         `DistributedDataParallel` then needs `find_unused_parameters=True`.
         """
@@ -147,6 +146,8 @@ class TrainingRules:
         own = {name: rule.own_group() for name, rule in self.rules.items()}
         apart = {id(p) for rule in self.rules.values() for p in rule.without_optimizer()}
         apart |= {id(parameter) for group in own.values() for parameter in group}
+        # A parameter that two systems share stands in a group once.
+        own = {name: list(dict.fromkeys(group)) for name, group in own.items()}
         decayed = {id(parameter) for parameter in decayed_parameters(self.model)}
         others = [p for p in self.model.parameters() if p.requires_grad and id(p) not in apart]
         groups: list[dict[str, Any]] = [
@@ -167,7 +168,7 @@ class TrainingRules:
         return [group for group in groups if group["params"]]
 
     def before_step(self, loss: Callable[[], Tensor | Iterable[Tensor]]) -> None:
-        """What comes before a step, such as steps of a rule's own; nothing of it is computed yet.
+        """Called before anything of the step is computed; rules may take steps of their own.
 
         Args:
             loss: computes the loss of the coming step's batch; if gradients are accumulated over
@@ -184,7 +185,9 @@ class TrainingRules:
         self.before(self.moment, losses)
 
     @contextmanager
-    def step(self, optimizer: Optimizer) -> Iterator[None]:
+    def step(
+        self, optimizer: Optimizer, scaler: torch.amp.GradScaler | None = None
+    ) -> Iterator[None]:
         """A context for the forward and backward pass of a step, or of all that it accumulates.
 
         At its end the optimizer has the learning rates that rules have for their own parameters,
@@ -192,28 +195,32 @@ class TrainingRules:
 
         Args:
             optimizer: made with `parameter_groups`.
+            scaler: the scaler of the losses, if there is one.
+
+        Raises:
+            ValueError: a group of the optimizer holds parameters that belong in others.
         """
         with self.around():
             yield
-        self.before_update(self.moment, optimizer)
+        self.before_update(self.moment, optimizer, scaler)
 
     def after_step(self) -> None:
-        """What comes after the optimizer's step, such as a projection."""
+        """Called after the optimizer's step; rules may project parameters."""
         self.after_update(self.moment)
         self._steps += 1
 
     def state_dict(self) -> dict[str, int]:
-        """What a checkpoint has to keep: the number of steps taken."""
+        """Returns what a checkpoint has to keep: the number of steps taken."""
         return {"steps": self._steps}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Goes on where `state_dict` was taken."""
         self._steps = state["steps"]
 
     # For trainers, which count steps themselves
 
     def before(self, moment: Moment, losses: Losses) -> None:
-        """As `before_step`, at a moment that the caller knows."""
+        """Does what `before_step` does, at a moment that the caller knows."""
         for rule in self.rules.values():
             rule.before_step(moment, losses)
 
@@ -225,19 +232,26 @@ class TrainingRules:
                 stack.enter_context(rule.around_step())
             yield
 
-    def before_update(self, moment: Moment, optimizer: Optimizer | None) -> None:
-        """When the gradients of a step are complete."""
+    def before_update(
+        self,
+        moment: Moment,
+        optimizer: Optimizer,
+        scaler: torch.amp.GradScaler | None = None,
+    ) -> None:
+        """Called when the gradients of a step are complete."""
         for rule in self.rules.values():
+            # A scaler knows only the parameters of its optimizer.
+            _unscale(rule.without_optimizer(), scaler)
             rule.before_update(moment)
-            own = {id(parameter) for parameter in rule.own_group()}
-            for group in optimizer.param_groups if optimizer is not None and own else ():
-                if any(id(parameter) in own for parameter in group["params"]):
-                    group["lr"] = rule.learning_rate(moment)
+            for group in _groups_of(rule, optimizer):
+                group["lr"] = rule.learning_rate(moment)
 
     def after_update(self, moment: Moment) -> None:
-        """After the optimizer's step, at a moment that the caller knows."""
+        """Called after the optimizer's step, at a moment that the caller knows."""
         for rule in self.rules.values():
             rule.after_update(moment)
+            for system in rule.systems.values():
+                system.follows_rule = True
 
     def record(self) -> Records:
         """What the rules follow over the training: name of the system to path to numbers."""
@@ -255,6 +269,40 @@ class TrainingRules:
         return seconds + sum(rule.extra_seconds(measure) for rule in self.rules.values())
 
 
+def _groups_of(rule: Rule, optimizer: Optimizer) -> list[dict[str, Any]]:
+    """The optimizer's groups of the rule's own parameters.
+
+    Raises:
+        ValueError: a group has other parameters too, or some that no optimizer may have.
+    """
+    own = {id(parameter) for parameter in rule.own_group()}
+    apart = {id(parameter) for parameter in rule.without_optimizer() if parameter.requires_grad}
+    found = []
+    for number, group in enumerate(optimizer.param_groups):
+        ids = {id(parameter) for parameter in group["params"]}
+        if (ids & own and ids - own) or ids & apart:
+            raise ValueError(
+                f"optimizer has a group {number} of {len(ids)} parameters, of which "
+                f"{len(ids & (own | apart))} are trained by {type(rule).__name__} in a way of "
+                f"their own, expected the groups of `parameter_groups()`: build the optimizer as "
+                f"in torch.optim.AdamW(rules.parameter_groups(lr=...))"
+            )
+        if ids & own:
+            found.append(group)
+    return found
+
+
+def _unscale(parameters: list[nn.Parameter], scaler: torch.amp.GradScaler | None) -> None:
+    """Takes the scale of the loss out of gradients; gradients that overflowed are dropped."""
+    if scaler is None or not scaler.is_enabled():
+        return
+    scale = scaler.get_scale()
+    gradients = [p.grad.div_(scale) for p in parameters if p.grad is not None]
+    if not all(bool(gradient.isfinite().all()) for gradient in gradients):
+        for parameter in parameters:
+            parameter.grad = None
+
+
 def _settings(name: str, rule: type[Rule], given: Any) -> RuleSettings:
     if isinstance(given, rule.settings_class):
         return given
@@ -263,6 +311,13 @@ def _settings(name: str, rule: type[Rule], given: Any) -> RuleSettings:
             f"settings of {name} are a {type(given).__name__}, expected a mapping or a "
             f"{rule.settings_class.__name__}"
         )
+    known = list(rule.settings_class.model_fields)
+    for key in given if isinstance(given, Mapping) else ():
+        if key not in known:
+            raise ValueError(
+                f"settings of {name} have the key {key!r}, expected one of "
+                f"{', '.join(known) or 'none'}{did_you_mean(str(key), known)}"
+            )
     try:
         return rule.settings_class.model_validate({} if given is None else given)
     except ValidationError as error:

@@ -43,8 +43,7 @@ class RulesMixin:
         if not hasattr(self, "rules"):
             self.rules = TrainingRules(self.model, self.rule_settings)
         self._undone: tuple[Sequence[Batch], Any] | None = None
-        if self.rules.rules:
-            self.add_callback(_AfterUpdate(self))  # type: ignore[attr-defined]
+        self.add_callback(_AfterUpdate(self))  # type: ignore[attr-defined]
 
     @property
     def moment(self) -> Moment:
@@ -53,6 +52,9 @@ class RulesMixin:
         return Moment(state.global_step, state.max_steps, int(state.epoch or 0))
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        if self.rules.model is not self.model:
+            # A Trainer with `model_init` makes its model anew for each training.
+            self.rules = TrainingRules(self.model, self.rule_settings)
         if self.optimizer is None:
             groups = self.rules.parameter_groups(
                 self.args.learning_rate, weight_decay=self.args.weight_decay
@@ -69,7 +71,8 @@ class RulesMixin:
 
     def optimizer_kind(self) -> tuple[Any, dict[str, Any]]:
         """The optimizer's class, and its arguments other than the parameters."""
-        kind, options = self.get_optimizer_cls_and_kwargs(  # type: ignore[attr-defined]
+        given = self.optimizer_cls_and_kwargs  # type: ignore[attr-defined]
+        kind, options = given or self.get_optimizer_cls_and_kwargs(  # type: ignore[attr-defined]
             self.args, self.model
         )
         return kind, options
@@ -92,7 +95,8 @@ class RulesMixin:
                 model, inputs, num_items_in_batch
             )
         if self.accelerator.gradient_state.sync_gradients:
-            self.rules.before_update(self.moment, self.optimizer)
+            scaler = getattr(self.accelerator, "scaler", None)
+            self.rules.before_update(self.moment, self.optimizer, scaler)
         return loss
 
     def _losses(self, batches: Sequence[Batch], items: Any) -> Iterator[Tensor]:

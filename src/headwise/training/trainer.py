@@ -81,7 +81,8 @@ class Trainer(RulesMixin, transformers.Trainer):
         self.measure = measure
         self.progress = ProgressBar(label, console or Console(stderr=True))
         self.stop = StopOnInterrupt()
-        self.rules = TrainingRules(model, settings.of_rules())
+        self.rule_settings = settings.of_rules()
+        self.rules = TrainingRules(model, self.rule_settings)
         self._seconds_before = 0.0
         super().__init__(
             model=model,

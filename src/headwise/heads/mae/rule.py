@@ -57,8 +57,11 @@ class BlockCoordinateDescent(Rule):
     def __init__(self, model: nn.Module, systems: Mapping[str, Any], settings: Any) -> None:
         super().__init__(model, systems, settings)
         self.layers = list(self.systems.values())
+
+    @property
+    def gates(self) -> list[nn.Parameter]:
         gates = [layer.gate for layer in self.layers if layer.gate is not None]
-        self.gates: list[nn.Parameter] = [p for gate in gates for p in gate.parameters()]
+        return [parameter for gate in gates for parameter in gate.parameters()]
 
     @property
     def _takes_turns(self) -> bool:
@@ -80,9 +83,10 @@ class BlockCoordinateDescent(Rule):
             for loss in losses():
                 # Without backward(), whose hooks would have a data-parallel wrapper wait for
                 # gradients of the gates in the F step that follows.
-                gradients = torch.autograd.grad(loss, learning)
+                gradients = torch.autograd.grad(loss, learning, allow_unused=True)
                 for gate, gradient in zip(learning, gradients, strict=True):
-                    gate.grad = gradient if gate.grad is None else gate.grad + gradient
+                    if gradient is not None:
+                        gate.grad = gradient if gate.grad is None else gate.grad + gradient
             # Each process has the gradient of its own losses, of which the mean counts.
             update_gates(learning, self.settings.learning_rate / replicas())
 

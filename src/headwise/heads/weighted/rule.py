@@ -57,10 +57,13 @@ class BranchesOnSimplex(Rule):
     def __init__(self, model: nn.Module, systems: Mapping[str, Any], settings: Any) -> None:
         super().__init__(model, systems, settings)
         self.layers = list(self.systems.values())
-        self.weights = [weights for layer in self.layers for weights in (layer.kappa, layer.alpha)]
         depth = getattr(getattr(model, "config", None), "num_hidden_layers", None)
         depth = depth or len(self.layers)
         self.peak = peak_learning_rate(settings, self.layers[0].embed_dim, depth)
+
+    @property
+    def weights(self) -> list[nn.Parameter]:
+        return [weights for layer in self.layers for weights in (layer.kappa, layer.alpha)]
 
     def own_group(self) -> list[nn.Parameter]:
         return [weights for weights in self.weights if weights.requires_grad]
