@@ -1,5 +1,6 @@
 """The rules of training in the loops of others: plain PyTorch, transformers, Lightning."""
 
+import copy
 import warnings
 
 import pytest
@@ -172,6 +173,7 @@ def test_a_loop_that_goes_on_where_it_stopped():
         ({"total_steps": 5, "steps_per_epoch": 0}, "steps_per_epoch is 0"),
         ({"total_steps": 5, "settings": {"maee": {}}}, "settings name 'maee'.*did you mean 'mae'"),
         ({"total_steps": 5, "settings": {"mae": {"period": 0}}}, r"mae.period is 0"),
+        ({"total_steps": 5, "settings": {"mae": {"perod": 2}}}, "'perod'.*did you mean 'period'"),
         ({"total_steps": 5, "settings": {"weighted": {"freeze_last": 6}}}, r"weighted.freeze_last"),
     ],
 )
@@ -205,6 +207,124 @@ def test_who_follows_the_rules_or_does_not_train_is_not_warned():
         alone = toy.model({"encoder_self": "weighted"})
         for batch in batches(2):
             alone.eval()(**batch)
+
+
+# Where a rule could be lost
+
+
+@pytest.mark.parametrize("plan", ["mae", {"encoder_self": "weighted"}])
+def test_an_optimizer_without_the_groups_of_the_rules_is_refused(plan):
+    model = toy.model(plan).train()
+    rules = hw.training_rules(model, STEPS)
+    optimizer = torch.optim.AdamW(model.parameters())
+    (batch,) = batches(1)
+    with (
+        pytest.raises(ValueError, match=r"optimizer has a group 0 of .* expected the groups of"),
+        rules.step(optimizer),
+    ):
+        model(**batch).loss.backward()
+
+
+def test_a_system_within_another_follows_its_rule():
+    class Outer(hw.System):
+        def __init__(self):
+            super().__init__()
+            self.inner = hw.BranchedAttention(16, 4, ffn_dim=32)
+
+    model = nn.ModuleDict({"outer": Outer()})
+    assert list(hw.training_rules(model, STEPS).rules["weighted"].systems) == ["outer.inner"]
+
+
+def test_rules_follow_parameters_that_were_replaced():
+    model = toy.model({"encoder_self": "weighted"}).train()
+    rules = hw.training_rules(model, STEPS, settings={"weighted": {"learning_rate": 0.3}})
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model.load_state_dict(state, assign=True)
+    train(model, rules, steps=4)
+    assert on_simplex(model)
+
+
+def test_the_scale_of_a_loss_does_not_move_the_gates():
+    """`joint` moves the gates by the gradients of the loss, which a scaler has multiplied."""
+    moved = []
+    for scaler in (None, torch.amp.GradScaler("cpu", init_scale=1024.0)):
+        model = toy.model("mae").train()
+        rules = hw.training_rules(model, STEPS, settings={"mae": {"method": "joint"}})
+        optimizer = torch.optim.SGD(rules.parameter_groups(lr=0.0), lr=0.0)
+        torch.manual_seed(1)
+        (batch,) = batches(1)
+        with rules.step(optimizer, scaler):
+            loss = model(**batch).loss
+            (loss if scaler is None else scaler.scale(loss)).backward()
+        moved.append(torch.cat([p.detach().flatten() for p in gate_parameters(model)]))
+    torch.testing.assert_close(*moved)
+
+    gates = gate_parameters(model)
+    before = [gate.detach().clone() for gate in gates]
+    with rules.step(optimizer, scaler):
+        (scaler.scale(model(**batch).loss) * float("inf")).backward()
+    assert all(torch.equal(p, q) for p, q in zip(gates, before, strict=True))
+
+
+def test_a_gate_that_the_loss_does_not_need_stays():
+    used, unused = (hw.MixtureOfAttentiveExperts(16, 4) for _ in range(2))
+    rules = hw.training_rules(nn.ModuleList([used, unused]).train(), STEPS)
+    before = [p.detach().clone() for layer in (used, unused) for p in layer.gate.parameters()]
+    x = torch.randn(4, 5, 16)
+    rules.before_step(lambda: used(x).output.square().mean())
+    after = [p.detach() for layer in (used, unused) for p in layer.gate.parameters()]
+    same = [torch.equal(p, q) for p, q in zip(before, after, strict=True)]
+    half = len(same) // 2
+    assert not all(same[:half]) and all(same[half:])
+
+
+def test_a_parameter_that_two_systems_share_is_in_one_group_once():
+    first, second = (hw.BranchedAttention(16, 4, ffn_dim=32) for _ in range(2))
+    second.alpha = first.alpha
+    groups = hw.training_rules(nn.ModuleList([first, second]), STEPS).parameter_groups(lr=0.1)
+    assert len(groups[-1]["params"]) == 3
+
+
+def test_a_forgotten_loop_is_noticed_although_the_groups_are_the_rules():
+    model = toy.model({"encoder_self": "weighted"}).train()
+    rules = hw.training_rules(model, STEPS)
+    optimizer = torch.optim.SGD(rules.parameter_groups(lr=0.1), lr=0.1)
+    with pytest.warns(UntrainedRuleWarning):
+        for batch in batches(2):
+            model(**batch).loss.backward()
+            optimizer.step()
+
+
+def test_loading_weights_or_training_others_is_not_training_without_the_rule():
+    model, other = (toy.model({"encoder_self": "weighted"}).train() for _ in range(2))
+    (batch,) = batches(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UntrainedRuleWarning)
+        model(**batch)
+        with torch.no_grad():
+            for parameter in other.parameters():
+                parameter.add_(1.0)
+        model.load_state_dict(other.state_dict())
+        model(**batch)
+        for layer in model.modules():
+            if isinstance(layer, hw.BranchedAttention):
+                layer.kappa.requires_grad_(False)
+                layer.alpha.requires_grad_(False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for batch in batches(3):
+            model(**batch).loss.backward()
+            optimizer.step()
+
+
+def test_a_copy_may_be_trained_otherwise():
+    model = toy.model({"encoder_self": "weighted"}).train()
+    train(model, hw.training_rules(model, STEPS), steps=2)
+    copied = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(copied.parameters(), lr=0.1)
+    with pytest.warns(UntrainedRuleWarning):
+        for batch in batches(2):
+            copied(**batch).loss.backward()
+            optimizer.step()
 
 
 # In transformers' Trainer
@@ -292,7 +412,66 @@ def test_a_user_s_gpt_in_a_plain_trainer(tmp_path):
     assert [place.path for place in decided] == ["first", "second"]
 
 
+def test_a_model_made_anew_is_the_one_that_is_trained(tmp_path):
+    trainer = PlainTrainer(
+        model_init=lambda: toy.model(BOTH),
+        args=arguments(tmp_path),
+        train_dataset=toy.Reversals(40),
+        data_collator=toy.join,
+    )
+    first = trainer.model
+    trainer.train()
+    known = {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
+    gates = {id(p) for p in gate_parameters(trainer.model)}
+    assert trainer.model is not first
+    assert known | gates == {id(p) for p in trainer.model.parameters()}
+    assert on_simplex(trainer.model)
+
+
+def test_the_mixin_keeps_an_optimizer_class_that_was_given(tmp_path):
+    trainer = PlainTrainer(
+        toy.model(BOTH),
+        arguments(tmp_path),
+        data_collator=toy.join,
+        optimizer_cls_and_kwargs=(torch.optim.SGD, {"lr": 0.5}),
+    )
+    assert type(trainer.create_optimizer()) is torch.optim.SGD
+
+
 # In Lightning
+
+
+def lightning_module(lightning):
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = toy.model(BOTH)
+
+        def training_step(self, batch, batch_idx):
+            return self.model(**batch).loss if batch_idx != 2 else None
+
+        def configure_optimizers(self):
+            rules = hw.training_rules(self, total_steps=STEPS)
+            return torch.optim.AdamW(rules.parameter_groups(lr=0.01))
+
+    return Module()
+
+
+def lightning_trainer(lightning, folder, callback, **options):
+    return lightning.Trainer(
+        accelerator="cpu",
+        callbacks=[callback],
+        default_root_dir=folder,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **options,
+    )
+
+
+def reversals():
+    return torch.utils.data.DataLoader(toy.Reversals(40), batch_size=8, collate_fn=toy.join)
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
@@ -300,34 +479,37 @@ def test_lightning_keeps_the_rules(tmp_path, accumulation):
     lightning = pytest.importorskip("pytorch_lightning")
     from headwise.training.lightning import RulesCallback
 
-    class Module(lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.model = toy.model(BOTH)
-
-        def training_step(self, batch, batch_idx):
-            return self.model(**batch).loss
-
-        def configure_optimizers(self):
-            rules = hw.training_rules(self, total_steps=STEPS)
-            return torch.optim.AdamW(rules.parameter_groups(lr=0.01))
-
-    module = Module()
+    module = lightning_module(lightning)
     gates = [p.detach().clone() for p in gate_parameters(module)]
     callback = RulesCallback({"weighted": {"learning_rate": 0.3, "freeze_last": 0}})
-    trainer = lightning.Trainer(
-        accelerator="cpu",
-        max_steps=STEPS,
-        accumulate_grad_batches=accumulation,
-        callbacks=[callback],
-        default_root_dir=tmp_path,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    data = torch.utils.data.DataLoader(toy.Reversals(40), batch_size=8, collate_fn=toy.join)
-    trainer.fit(module, data)
+    options = {"max_steps": STEPS, "accumulate_grad_batches": accumulation}
+    lightning_trainer(lightning, tmp_path, callback, **options).fit(module, reversals())
     assert callback.rules.moment.step == STEPS
+    # Five batches an epoch; the last step of an epoch may accumulate fewer than the others.
+    assert callback.rules.steps_per_epoch == {1: 5, 2: 3}[accumulation]
     assert on_simplex(module)
     assert any(not torch.equal(p, q) for p, q in zip(gate_parameters(module), gates, strict=True))
+
+
+def test_a_callback_of_lightning_serves_one_training_after_the_other(tmp_path):
+    lightning = pytest.importorskip("pytorch_lightning")
+    from headwise.training.lightning import RulesCallback
+
+    callback = RulesCallback({"weighted": {"learning_rate": 0.3, "freeze_last": 0}})
+    for _ in range(2):
+        module = lightning_module(lightning)
+        (alpha,) = (m.alpha for m in module.modules() if isinstance(m, hw.BranchedAttention))
+        before = alpha.detach().clone()
+        trainer = lightning_trainer(lightning, tmp_path, callback, max_steps=STEPS)
+        trainer.fit(module, reversals())
+        assert not torch.equal(alpha, before) and on_simplex(module)
+        assert callback.rules.moment.step == STEPS
+
+
+def test_lightning_without_an_end_is_refused(tmp_path):
+    lightning = pytest.importorskip("pytorch_lightning")
+    from headwise.training.lightning import RulesCallback
+
+    trainer = lightning_trainer(lightning, tmp_path, RulesCallback(), max_epochs=-1)
+    with pytest.raises(ValueError, match="give it max_steps"):
+        trainer.fit(lightning_module(lightning), reversals())

@@ -118,8 +118,8 @@ class System(nn.Module):
 
     ablation: Any = None
     follows_rule: bool = False  # set by whoever trains by the rule
-    _seen: tuple[list[int], Tensor] | None = None
-    _warned: bool = False
+    _seen: Tensor | None = None
+    _passes_to_watch: int = 100
 
     @classmethod
     def from_plan(cls, place: Place, **options: Any) -> Self:
@@ -152,8 +152,8 @@ class System(nn.Module):
         raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
-        # How it is trained or evaluated at the moment is not the business of a copy.
-        passing = ("ablation", "follows_rule", "_seen", "_warned")
+        # A copy may be trained otherwise.
+        passing = ("follows_rule", "_seen", "_passes_to_watch")
         return {name: value for name, value in self.__dict__.items() if name not in passing}
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
@@ -166,26 +166,30 @@ class System(nn.Module):
         `forward` calls it. If parameters have changed since the last call in training, an optimizer
         has changed them. Of a system with `routing_parameters` only these count.
         """
-        if self.rule is None or self.follows_rule or self._warned or not self.training:
+        if self.rule is None or self.follows_rule or not self.training:
+            return
+        # Each comparison has the host wait for the device. What so many passes have not changed is
+        # not being trained.
+        if not self._passes_to_watch:
             return
         if not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return
         learning = [
             parameter
             for name, parameter in self.named_parameters()
-            if parameter.requires_grad and parameter.numel() and not parameter.is_inference()
+            if parameter.requires_grad and parameter.numel()
             if not self.routing_parameters or name.startswith(self.routing_parameters)
         ]
         if not learning:
             return
-        # Whether anything has written to them costs nothing to ask; a number of each, whose
-        # comparison has the host wait for the device, says whether they have another value.
-        versions = [parameter._version for parameter in learning]
-        if self._seen is not None and self._seen[0] == versions:
-            return
-        now = torch.stack([p.detach().reshape(-1)[0].float().cpu() for p in learning])
-        before, self._seen = self._seen, (versions, now)
-        if before is not None and len(before[1]) == len(now) and not torch.equal(before[1], now):
+        self._passes_to_watch -= 1
+        # A number of each says whether an optimizer has moved them. Their versions would cost less,
+        # but fused optimizers do not count them up.
+        device = learning[0].device
+        now = torch.stack([p.detach().reshape(-1)[0].to(device).float() for p in learning])
+        before, self._seen = self._seen, now
+        comparable = before is not None and before.device == device and len(before) == len(now)
+        if before is not None and comparable and not torch.equal(before, now):
             name = type(self).__name__
             warnings.warn(
                 f"{name} is trained without its rule ({self.rule.__name__}), which its paper asks "
@@ -194,4 +198,4 @@ class System(nn.Module):
                 UntrainedRuleWarning,
                 stacklevel=3,
             )
-            self._warned = True
+            self._passes_to_watch = 0

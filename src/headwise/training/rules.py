@@ -221,6 +221,7 @@ class TrainingRules:
 
     def before(self, moment: Moment, losses: Losses) -> None:
         """Does what `before_step` does, at a moment that the caller knows."""
+        self._are_followed()
         for rule in self.rules.values():
             rule.before_step(moment, losses)
 
@@ -248,8 +249,13 @@ class TrainingRules:
 
     def after_update(self, moment: Moment) -> None:
         """Called after the optimizer's step, at a moment that the caller knows."""
+        self._are_followed()
         for rule in self.rules.values():
             rule.after_update(moment)
+
+    def _are_followed(self) -> None:
+        # Not when they are made: a loop may take the groups of parameters and forget the rest.
+        for rule in self.rules.values():
             for system in rule.systems.values():
                 system.follows_rule = True
 
