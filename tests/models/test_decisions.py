@@ -70,3 +70,27 @@ def test_positions_are_told_of_where_systems_decide_for_each(training):
         made(input_ids=ids)
     expected = next(each[0] for place, each in noted.items() if place.layer == 1)
     assert torch.equal(moa.weights, expected.weights)
+
+
+def test_a_compiled_model_tells_them_too():
+    made = tiny.model(PLANS["all mixed"]).eval()
+    inputs = {"input_ids": tokens(2, 5), "decoder_input_ids": tokens(2, 4)}
+    compiled = torch.compile(made, backend="eager")
+    compiled(**inputs)
+    with decisions(made) as expected:
+        made(**inputs)
+    for _ in range(2):
+        with decisions(compiled) as decided:
+            compiled(**inputs)
+        assert len(decided) == len(expected) == 5
+        for told, noted in zip(decided.values(), expected.values(), strict=True):
+            assert torch.equal(told[0].weights, noted[0].weights)
+
+
+def test_parts_in_evaluation_stay_so():
+    made = tiny.model(PLANS["all mixed"]).train()
+    made.decoder.eval()
+    modes = [module.training for module in made.modules()]
+    with pytest.raises(TypeError):
+        decisions_by_position(made, nothing=tokens(2, 5))
+    assert [module.training for module in made.modules()] == modes
