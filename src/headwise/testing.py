@@ -14,8 +14,8 @@ import copy
 import functools
 import inspect
 import re
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, get_type_hints
 from unittest.mock import patch
 
 import torch
@@ -26,6 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from headwise.heads.attention import Attention
 from headwise.heads.cache import AttentionCache
 from headwise.heads.system import AttentionOutput, Place, Routing, System
+from headwise.models.ablation import ablation_options
 from headwise.models.parameters import decayed_parameters
 from headwise.training.rules import training_rules
 
@@ -38,7 +39,13 @@ SITES = {
 }
 
 
-def check_system(system: type[System], **options: Any) -> None:
+def check_system(
+    system: type[System],
+    *,
+    ablation_options: Mapping[str, Mapping[str, Any]] | None = None,
+    leave_out: Sequence[str] = (),
+    **options: Any,
+) -> None:
     """Check a system at every site where a model can put it, on a small model's sizes.
 
     - `sizes`: outputs are `(batch, time, embed_dim)`, down to an empty batch and a time of 0.
@@ -53,31 +60,44 @@ def check_system(system: type[System], **options: Any) -> None:
     - `copies`: `state_dict()` holds all that an output depends on.
     - `half_precision`: it works under autocast, and as a whole in bfloat16.
     - `decay`: weight decay spares scales, shifts and norms.
-    - `rule`: parameters that start on a simplex, or with length 1, are still there after a step of
-      training, by the system's rule if it declares one.
+    - `rule`: parameters that are drawn from a simplex, or with length 1, are still there after a
+      step of training, by the system's rule if it declares one.
     - `macs`: the formula counts what PyTorch's flop counter counts, to two percent.
-    - `ablations`: each ablation whose options have defaults changes evaluation alone.
+    - `ablations`: ablations change evaluation, and not training; decoding step by step agrees with
+      decoding at once under each of them.
 
     Most parameters are random, since a scale that starts at 1 or a router that starts at 0 would
     hide mistakes. The caller's random state is left as it is.
 
     Args:
         system: the class; a model builds it by `from_plan`, and so does this.
+        ablation_options: options of its ablations, by the name of the ablation. An option without
+            a default is 1 where its type is `int`; others have to stand here.
+        leave_out: names of checks, from this list, that do not fit the system.
         options: what a plan sets beside its name.
 
     Raises:
         AssertionError: a check that fails; the message says which, at what site, and what to look
             for.
+        ValueError: `leave_out` names a check that there is not.
 
     >>> import headwise as hw
     >>> check_system(hw.MixtureOfAttentionHeads, size="2K5E8D")
     """
+    unknown = set(leave_out) - CHECKS.keys()
+    if unknown:
+        raise ValueError(
+            f"leave_out has {', '.join(sorted(unknown))}, expected some of {', '.join(CHECKS)}"
+        )
     for site in SITES[system.replaces]:
         place = Place(site, EMBED_DIM, NUM_HEADS, FFN_DIM, cross_attention=site == "decoder_self")
-        for check in CHECKS.values():
+        subject = Subject(system, place, options, ablation_options or {})
+        for name, check in CHECKS.items():
+            if name in leave_out:
+                continue
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
-                check(Subject(system, place, options))
+                check(subject)
 
 
 class Subject(NamedTuple):
@@ -86,6 +106,7 @@ class Subject(NamedTuple):
     system: type[System]
     place: Place
     options: dict[str, Any]
+    ablation_options: Mapping[str, Mapping[str, Any]] = {}
 
     @property
     def decodes(self) -> bool:
@@ -241,9 +262,11 @@ def check_padding(subject: Subject) -> None:
 
 
 def check_decoding(subject: Subject) -> None:
-    if not subject.decodes:
-        return
-    module = subject.build()
+    if subject.decodes:
+        _expect_same_in_steps(subject, subject.build())
+
+
+def _expect_same_in_steps(subject: Subject, module: System, under: str = "") -> None:
     x, memory = _random(BATCH, TIME), _random(BATCH, KEYS)
     for rows, what in ((None, "step by step"), (torch.tensor([2, 0, 0]), "with beam search")):
         caches = AttentionCache(), AttentionCache(static=True)
@@ -259,7 +282,7 @@ def check_decoding(subject: Subject) -> None:
             outputs.append(step.output)
         subject.expect(
             _close(torch.cat(outputs, dim=1), subject.call(module, seen, encoded).output),
-            f"decoding {what} differs from decoding at once",
+            f"{under}decoding {what} differs from decoding at once",
             "what a step has to know of earlier ones belongs into inputs.cache.memory, a row for "
             "each sequence; beam search reorders that with keys and values",
         )
@@ -405,9 +428,10 @@ def check_decay(subject: Subject) -> None:
         subject.expect(
             not is_scale,
             f"{name} starts as {start.item():g} throughout, and weight decay pulls it to 0",
-            f"name it in no_decay = ({name!r},) unless it is a matrix",
+            f"name it in no_decay = ({name!r},), or leave this check out if it is a matrix: "
+            "check_system(..., leave_out=('decay',))",
         )
-        words = set(re.split(r"[._]", name))
+        words = set(re.split(r"[._]", _own_name(module, name)))
         subject.expect(
             not words & {"norm", "bias", "scale", "shift", "gain", "gamma", "beta"},
             f"{name} sounds like a part of a norm, a scale or a shift, and is decayed",
@@ -415,9 +439,26 @@ def check_decay(subject: Subject) -> None:
         )
 
 
+def _own_name(module: System, name: str) -> str:
+    """What a parameter itself is called, and what it is the `weight` of."""
+    *path, own = name.split(".")
+    owner = module.get_submodule(".".join(path))
+    # A layer called `scale` computes scales, and its weights are a matrix.
+    is_matrix = isinstance(owner, (nn.Linear, nn.Bilinear, nn.Embedding, nn.modules.conv._ConvNd))
+    return own if is_matrix else ".".join([*path[-1:], own])
+
+
 def check_rule(subject: Subject) -> None:
     module = subject.build(train=True, randomize=False)
-    held = {name: _constraints(parameter) for name, parameter in module.named_parameters()}
+    # What is drawn anew and meets a constraint every time is meant to. A constant, such as the
+    # identity or 1/H, may meet it by chance.
+    other = dict(subject.build(randomize=False).named_parameters())
+    held = {
+        name: set()
+        if torch.equal(parameter, other[name])
+        else _constraints(parameter) & _constraints(other[name])
+        for name, parameter in module.named_parameters()
+    }
     rules = training_rules(module, total_steps=10)
     optimizer = torch.optim.SGD(rules.parameter_groups(lr=0.1), lr=0.1)
     x, memory = _random(BATCH, TIME), _random(BATCH, KEYS)
@@ -442,7 +483,8 @@ def check_rule(subject: Subject) -> None:
             not lost,
             f"{name} starts {' and '.join(sorted(lost))}, and a step of training takes it away",
             "declare a rule of training whose after_update puts it back (rule = MyRule, see "
-            "headwise.Rule), or compute it from parameters that may be anything",
+            "headwise.Rule), or compute it from parameters that may be anything; if it need not "
+            "stay so, leave this check out: check_system(..., leave_out=('rule',))",
         )
 
 
@@ -475,26 +517,80 @@ def check_macs(subject: Subject) -> None:
 
 
 def check_ablations(subject: Subject) -> None:
-    x, memory = _random(BATCH, TIME), _random(BATCH, KEYS)
-    for name, function in subject.system.ablations.items():
-        options = [p for p in inspect.signature(function).parameters.values() if p.name != "layer"]
-        if any(p.default is p.empty and p.kind is p.KEYWORD_ONLY for p in options):
+    ablations = subject.system.ablations
+    unknown = subject.ablation_options.keys() - ablations.keys()
+    subject.expect(
+        not unknown,
+        f"ablation_options are given for {', '.join(sorted(unknown))}",
+        f"the ablations are {', '.join(ablations) or 'none'}",
+    )
+    changing: dict[str, bool] = {}
+    for name in ablations:
+        # Random, since what is learned may start as what the ablation puts in its place.
+        module = subject.build()
+        x, memory = _random(BATCH, TIME), _random(BATCH, KEYS)
+        before = subject.repeatable(module, x, memory).output
+        if not _ablate(subject, module, name):
             continue
-        for train in (False, True):
-            module = subject.build(train=train, randomize=False)
-            before = subject.repeatable(module, x, memory).output
-            module.ablation = function(module)
-            after = subject.repeatable(module, x, memory).output
-            subject.expect(
-                after.shape == before.shape and bool(after.isfinite().all()),
-                f"the ablation {name} gives outputs of another shape, or that are not finite",
-                "return what forward can put in the place of the learned decision",
-            )
-            subject.expect(
-                not train or _close(after, before),
-                f"the ablation {name} changes training",
-                "look at self.ablation in evaluation only: `if not self.training`",
-            )
+        after = subject.repeatable(module, x, memory).output
+        changing[name] = after.shape != before.shape or not _close(after, before)
+        _expect_evaluation_alone(subject, name)
+        if subject.decodes:
+            _expect_same_in_steps(subject, module, f"under the ablation {name}, ")
+    subject.expect(
+        not changing or any(changing.values()),
+        f"no ablation changes an output in evaluation, of {', '.join(changing)}",
+        "forward has to look at self.ablation, which is what the ablation's function returns",
+    )
+
+
+def _expect_evaluation_alone(subject: Subject, name: str) -> None:
+    x, memory = _random(BATCH, TIME), _random(BATCH, KEYS)
+    for train in (False, True):
+        # As it starts: of random parameters, a sum that is to be 1 may be 0.
+        module = subject.build(train=train, randomize=False)
+        before = subject.repeatable(module, x, memory).output
+        _ablate(subject, module, name)
+        after = subject.repeatable(module, x, memory).output
+        subject.expect(
+            after.shape == before.shape and bool(after.isfinite().all()),
+            f"the ablation {name} gives outputs of another shape, or that are not finite",
+            "return what forward can put in the place of the learned decision",
+        )
+        subject.expect(
+            not train or _close(after, before),
+            f"the ablation {name} changes training",
+            "look at self.ablation in evaluation only: `if not self.training`",
+        )
+
+
+def _ablate(subject: Subject, module: System, name: str) -> bool:
+    """Put an ablation in force; False if it refuses a system that is built like this one."""
+    function = subject.system.ablations[name]
+    hints, options = get_type_hints(function), dict(subject.ablation_options.get(name, {}))
+    parameters = ablation_options(function)
+    for key, parameter in parameters.items():
+        if key in options or parameter.default is not parameter.empty:
+            continue
+        subject.expect(
+            hints.get(key) is int,
+            f"the ablation {name} has the option {key}, which has no default and is no int",
+            f"give it a value: check_system(..., ablation_options={{{name!r}: {{{key!r}: ...}}}})",
+        )
+        options[key] = 1
+    takes = inspect.signature(function).parameters
+    numbers = {key: number for key, number in (("index", 0), ("count", 1)) if key in takes}
+    try:
+        module.ablation = function(module, **options, **numbers)
+    except ValueError as error:
+        # Without options, what does not fit is the system: it was built without the decision.
+        subject.expect(
+            not options,
+            f"the ablation {name} with {options} raises ValueError: {error}",
+            f"give options that fit: check_system(..., ablation_options={{{name!r}: ...}})",
+        )
+        return False
+    return True
 
 
 CHECKS: dict[str, Callable[[Subject], None]] = {
@@ -523,9 +619,17 @@ def _constraints(parameter: Tensor) -> set[str]:
     sums, lengths = rows.sum(-1), rows.norm(dim=-1)
     if (rows >= 0).all() and torch.allclose(sums, torch.ones_like(sums), atol=1e-5):
         found.add("on the simplex")
-    if torch.allclose(lengths, torch.ones_like(lengths), atol=1e-5):
+    if torch.allclose(lengths, torch.ones_like(lengths), atol=1e-5) and not _orthonormal(rows):
         found.add("with rows of length 1")
     return found
+
+
+def _orthonormal(rows: Tensor) -> bool:
+    """Whether this may be drawn by `nn.init.orthogonal_`, which asks nothing of training."""
+    if rows.dim() < 2:
+        return False
+    products = rows @ rows.mT
+    return torch.allclose(products, torch.eye(rows.size(-2)).to(rows), atol=1e-5)
 
 
 @torch.no_grad()
