@@ -15,6 +15,7 @@ FORMS = [(name, {}) for name in SYSTEMS] + [
     ("mae", {"gate": "uniform"}),
     ("mae", {"gate_window": 2}),
     ("moa", {"size": "3K3E4D"}),
+    ("tim", {"competition": False}),
     ("moa", {"normalize_weights": False, "bias": True}),
 ]
 
@@ -162,13 +163,60 @@ class OnSimplex(Mistaken):
 
     def __init__(self, embed_dim, num_heads, **options):
         super().__init__(embed_dim, num_heads, **options)
-        self.shares = nn.Parameter(torch.full((num_heads,), 1 / num_heads))
+        self.shares = nn.Parameter(self.start(num_heads))
+
+    def start(self, num_heads):
+        return torch.rand(num_heads).softmax(0)
 
     def combine(self, heads, inputs, choice):
         return super().combine(heads * self.shares.view(-1, 1, 1), inputs, choice)
 
     def spoil(self, output, heads, inputs):
         return output
+
+
+class OnSphere(OnSimplex):
+    def start(self, num_heads):
+        return nn.functional.normalize(torch.randn(num_heads), dim=0)
+
+
+class Even(OnSimplex):
+    """Free weights of the heads, which happen to start on the simplex."""
+
+    def start(self, num_heads):
+        return torch.full((num_heads,), 1 / num_heads)
+
+
+class Orthogonal(hw.MultiHeadAttention):
+    def reset_parameters(self):
+        super().reset_parameters()
+        nn.init.orthogonal_(self.out_proj.weight)
+
+
+class TalkingHeads(Mistaken):
+    """Mixes the heads by a matrix that starts as the identity."""
+
+    def __init__(self, embed_dim, num_heads, **options):
+        super().__init__(embed_dim, num_heads, **options)
+        self.mixing = nn.Parameter(torch.eye(num_heads))
+
+    def combine(self, heads, inputs, choice):
+        mixed = torch.einsum("ij,bjtd->bitd", self.mixing.to(heads), heads)
+        return super().combine(mixed, inputs, choice)
+
+    def spoil(self, output, heads, inputs):
+        return output
+
+
+class WithGate(Mistaken):
+    """A gate network, whose weights are a matrix whatever it is called."""
+
+    def __init__(self, embed_dim, num_heads, **options):
+        super().__init__(embed_dim, num_heads, **options)
+        self.scale = nn.Linear(embed_dim, embed_dim)
+
+    def spoil(self, output, heads, inputs):
+        return output * self.scale(inputs.query).sigmoid()
 
 
 class PutBack(hw.Rule):
@@ -189,6 +237,59 @@ def ablated_by(change):
             return output if self.ablation is None else self.ablation(output)
 
     return Ablated
+
+
+def negated(layer):
+    return torch.neg
+
+
+def negated_at(layer, *, index, count):
+    return torch.neg
+
+
+def without_head(layer, *, head: int):
+    if not 0 <= head < 2:
+        raise ValueError(f"head is {head}, expected 0 or 1")
+    return lambda output: output * (head + 2)
+
+
+def scaled(layer, *, factor: float):
+    return lambda output: output * factor
+
+
+def refused(layer):
+    raise ValueError("the layer has nothing to ablate")
+
+
+def less_what_was_seen(layer):
+    """Without a cache, all that was seen is at hand; step by step it is not."""
+    return lambda output: output - output.cumsum(1)
+
+
+def unchanged(layer):
+    return None
+
+
+def with_ablations(*functions, in_training=False):
+    """A system that looks at its ablations in evaluation, and at one in training if told to."""
+
+    class Ablated(Mistaken):
+        ablations = {function.__name__: function for function in functions}  # noqa: RUF012
+
+        def spoil(self, output, heads, inputs):
+            ablated = self.ablation is not None and (in_training or not self.training)
+            return self.ablation(output) if ablated else output
+
+    return Ablated
+
+
+class Unread(Mistaken):
+    """Declares an ablation that forward never looks at."""
+
+    ablations = {"negated": negated}  # noqa: RUF012
+
+    def spoil(self, output, heads, inputs):
+        return output
 
 
 def routing(weights, loss=None):
@@ -250,8 +351,36 @@ MISTAKES = [
     ("decay", ENCODER, Decayed, "scale starts as 1 throughout, and weight decay pulls it to 0"),
     ("decay", ENCODER, WithNorm, "scale_norm sounds like a part of a norm"),
     ("rule", ENCODER, OnSimplex, "shares starts on the simplex"),
+    ("rule", ENCODER, OnSphere, "shares starts with rows of length 1"),
     ("ablations", ENCODER, ablated_by(lambda output: -output), "changed changes training"),
     ("ablations", ENCODER, ablated_by(lambda output: output / 0), "are not finite"),
+    ("ablations", ENCODER, Unread, "no ablation changes an output in evaluation, of negated"),
+    ("ablations", ENCODER, with_ablations(unchanged), "no ablation changes an output"),
+    (
+        "ablations",
+        ENCODER,
+        with_ablations(negated_at, in_training=True),
+        "negated_at changes training",
+    ),
+    (
+        "ablations",
+        ENCODER,
+        with_ablations(without_head, in_training=True),
+        "without_head changes training",
+    ),
+    (
+        "ablations",
+        ENCODER,
+        with_ablations(scaled),
+        "scaled has the option factor, which has no default and is no int; give it a value: "
+        "check_system(..., ablation_options={'scaled': {'factor': ...}})",
+    ),
+    (
+        "ablations",
+        DECODER,
+        with_ablations(less_what_was_seen),
+        "under the ablation less_what_was_seen, decoding step by step differs",
+    ),
 ]
 
 
@@ -270,6 +399,39 @@ def test_a_rule_that_puts_parameters_back_is_enough():
     place = hw.Place(ENCODER, 16, 4, 32)
     ruled = type("Ruled", (OnSimplex,), {"rule": PutBack})
     CHECKS["rule"](Subject(ruled, place, {}))
+
+
+@pytest.mark.parametrize("system", [Even, Orthogonal, TalkingHeads, WithGate])
+@pytest.mark.parametrize("check", ["rule", "decay"])
+def test_an_ordinary_start_raises_no_alarm(check, system):
+    CHECKS[check](Subject(system, hw.Place(ENCODER, 16, 4, 32), {}))
+
+
+@pytest.mark.parametrize(
+    "system",
+    [
+        with_ablations(negated, unchanged),
+        with_ablations(negated_at, without_head),
+        with_ablations(refused),
+    ],
+)
+def test_ablations_that_a_model_can_use_pass(system):
+    for site in SITES["attention"]:
+        CHECKS["ablations"](Subject(system, hw.Place(site, 16, 4, 32), {}))
+
+
+def test_options_of_ablations_may_be_given():
+    check_system(with_ablations(scaled), ablation_options={"scaled": {"factor": 0.5}})
+    with pytest.raises(AssertionError, match="head is 7, expected 0 or 1; give options that fit"):
+        check_system(with_ablations(without_head), ablation_options={"without_head": {"head": 7}})
+    with pytest.raises(AssertionError, match="given for scale; the ablations are scaled"):
+        check_system(with_ablations(scaled), ablation_options={"scale": {"factor": 0.5}})
+
+
+def test_a_check_that_does_not_fit_can_be_left_out():
+    check_system(Unread, leave_out=["ablations"])
+    with pytest.raises(ValueError, match="leave_out has ablation, expected some of sizes, "):
+        check_system(Unread, leave_out=["ablation"])
 
 
 def test_what_a_system_names_takes_no_decay():

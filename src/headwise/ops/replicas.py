@@ -1,6 +1,6 @@
 """Sums and draws over all processes of a data-parallel run.
 
-A statistic of the batch (batch norm's mean, MoA's load of an expert) and a random draw per
+A statistic of the batch (batch norm's mean, the load of an expert) and a random draw per
 sequence must come out the same whether a batch is computed by one process or shared by several.
 Without `torch.distributed` every function here is the identity of its single-process case.
 """

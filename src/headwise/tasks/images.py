@@ -314,8 +314,8 @@ class Images(Task):
                 label += f"; specialisation over the halves {specialisation(weights):.2f}"
             png = sheet([("of the data", images), (label, drawn.images)], legend=drawn.legend)
             caption = (
-                "Which mechanism, expert or head counts most where a pixel is read, and of how "
-                "many of these pixels. The paler, the less it stands out from the others."
+                "Which expert or head counts most where a pixel is read, and of how many of these "
+                "pixels. The paler, the less it stands out from the others."
             )
             pictures.append(Picture.of(f"Map of layer {layer}", png, caption))
         return pictures

@@ -1,4 +1,4 @@
-"""A measure of how far mechanisms specialise in the halves of an image."""
+"""A measure of how far experts specialise in the halves of an image."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ def specialisation(weights: Tensor) -> float:
     Figure 2 of Lamb et al. 2021, *Transformers with Competitive Ensembles of Independent
     Mechanisms*, https://arxiv.org/abs/2103.00336, plots "the relative variance in the
     mechanism-activation over the two sides of the image" and gives no equation. We read it as the
-    correlation ratio: with c the weights of all mechanisms at a pixel, c̄ their mean over all
+    correlation ratio: with c the weights of all experts at a pixel, c̄ their mean over all
     pixels and c̄_s over those on side s,
 
         Σ_s P(s) ‖c̄_s − c̄‖² / mean ‖c − c̄‖²
@@ -20,8 +20,8 @@ def specialisation(weights: Tensor) -> float:
     from uniform.
 
     Args:
-        weights: the weight of each mechanism at each pixel, `(..., width, mechanisms)`. The left
-            side is the left half of the width.
+        weights: the weight of each expert at each pixel, `(..., width, experts)`. The left side is
+            the left half of the width.
 
     Returns:
         A number in [0, 1]; 0 if the weights are the same at all pixels.
@@ -34,7 +34,7 @@ def specialisation(weights: Tensor) -> float:
     weights = weights.double()
     middle = weights.size(-2) // 2
     sides = [side.flatten(0, -2) for side in (weights[..., :middle, :], weights[..., middle:, :])]
-    pixels = torch.cat(sides)  # (pixels, mechanisms)
+    pixels = torch.cat(sides)  # (pixels, experts)
     mean = pixels.mean(0)
     total = (pixels - mean).square().sum()
     between = sum(len(side) * (side.mean(0) - mean).square().sum() for side in sides)

@@ -1,0 +1,86 @@
+"""The check of the ablations that a system declares."""
+
+import inspect
+from typing import get_type_hints
+
+from headwise.heads.system import System
+from headwise.models.ablation import ablation_options
+from headwise.testing.outputs import expect_same_in_steps
+from headwise.testing.subject import BATCH, KEYS, TIME, Subject, close, random_input
+
+
+def check_ablations(subject: Subject) -> None:
+    ablations = subject.system.ablations
+    unknown = subject.ablation_options.keys() - ablations.keys()
+    subject.expect(
+        not unknown,
+        f"ablation_options are given for {', '.join(sorted(unknown))}",
+        f"the ablations are {', '.join(ablations) or 'none'}",
+    )
+    changing: dict[str, bool] = {}
+    for name in ablations:
+        # Random, since what is learned may start as what the ablation puts in its place.
+        module = subject.build()
+        x, memory = random_input(BATCH, TIME), random_input(BATCH, KEYS)
+        before = subject.repeatable(module, x, memory).output
+        if not _ablate(subject, module, name):
+            continue
+        after = subject.repeatable(module, x, memory).output
+        changing[name] = after.shape != before.shape or not close(after, before)
+        _expect_evaluation_alone(subject, name)
+        if subject.decodes:
+            expect_same_in_steps(subject, module, f"under the ablation {name}, ")
+    subject.expect(
+        not changing or any(changing.values()),
+        f"no ablation changes an output in evaluation, of {', '.join(changing)}",
+        "forward has to look at self.ablation, which is what the ablation's function returns",
+    )
+
+
+def _expect_evaluation_alone(subject: Subject, name: str) -> None:
+    x, memory = random_input(BATCH, TIME), random_input(BATCH, KEYS)
+    for train in (False, True):
+        # As it starts: of random parameters, a sum that is to be 1 may be 0.
+        module = subject.build(train=train, randomize=False)
+        before = subject.repeatable(module, x, memory).output
+        _ablate(subject, module, name)
+        after = subject.repeatable(module, x, memory).output
+        subject.expect(
+            after.shape == before.shape and bool(after.isfinite().all()),
+            f"the ablation {name} gives outputs of another shape, or that are not finite",
+            "return what forward can put in the place of the learned decision",
+        )
+        subject.expect(
+            not train or close(after, before),
+            f"the ablation {name} changes training",
+            "look at self.ablation in evaluation only: `if not self.training`",
+        )
+
+
+def _ablate(subject: Subject, module: System, name: str) -> bool:
+    """Put an ablation in force; False if it refuses a system that is built like this one."""
+    function = subject.system.ablations[name]
+    hints, options = get_type_hints(function), dict(subject.ablation_options.get(name, {}))
+    parameters = ablation_options(function)
+    for key, parameter in parameters.items():
+        if key in options or parameter.default is not parameter.empty:
+            continue
+        subject.expect(
+            hints.get(key) is int,
+            f"the ablation {name} has the option {key}, which has no default and is no int",
+            f"give it a value: check_system(..., ablation_options={{{name!r}: {{{key!r}: ...}}}})",
+        )
+        options[key] = 1
+    takes = inspect.signature(function).parameters
+    numbers = {key: number for key, number in (("index", 0), ("count", 1)) if key in takes}
+    try:
+        module.ablation = function(module, **options, **numbers)
+    except ValueError as error:
+        # Without options, what does not fit is the system: it was built without the decision.
+        subject.expect(
+            not options,
+            f"the ablation {name} with {options} raises ValueError: {error}",
+            f"give options that fit: check_system(..., ablation_options={{{name!r}: ...}})",
+        )
+        return False
+    return True
