@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import numerals
@@ -128,31 +127,17 @@ def test_the_mistakes_are_found_as_the_page_says():
         assert message == f"AssertionError: {error.value}\n"
 
 
-def without(text):
-    """The second example as a module that lacks this part."""
-    source = FILES["budgeted_heads.py"]
-    assert source.count(text) == 1
-    module = types.ModuleType("budgeted_heads")
-    exec(source.replace(text, ""), vars(module))
-    return module
-
-
-def test_weights_that_the_second_example_lacks_are_found_as_the_page_says():
+def test_what_the_second_example_cannot_do_without_is_found_as_the_page_says():
     source = FILES["budgeted_heads.py"]
     (weights,) = re.findall(r"    def attention_weights\(.*?\n\n", source, re.DOTALL)
-    (message,) = [text for text in BLOCKS if text.startswith("AssertionError: Budgeted")]
-    with pytest.raises(AssertionError) as error:
-        check_system(without(weights).BudgetedHeads)
-    assert message == f"AssertionError: {error.value}\n"
-
-
-def test_a_rule_that_the_second_example_lacks_is_found_by_its_own_test(monkeypatch):
-    monkeypatch.setitem(sys.modules, "budgeted_heads", without("    rule = KeepBudget\n"))
-    tests = {"__name__": "mistaken"}
-    exec(FILES["test_budgeted_heads.py"], tests)
-    tests["test_even_shares_are_standard_attention"]()
-    with pytest.raises(AssertionError, match="not close"):
-        tests["test_the_budget_is_kept"]()
+    messages = [text for text in BLOCKS if text.startswith("AssertionError: Budgeted")]
+    for missing, message in zip(["    rule = KeepBudget\n", weights], messages, strict=True):
+        assert source.count(missing) == 1
+        module = {"__name__": "mistaken"}
+        exec(source.replace(missing, ""), module)
+        with pytest.raises(AssertionError) as error:
+            check_system(module["BudgetedHeads"])
+        assert message == f"AssertionError: {error.value}\n"
 
 
 def test_a_rule_of_ones_own_is_followed_reported_and_ablated(folder):

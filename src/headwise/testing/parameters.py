@@ -133,12 +133,12 @@ def _own_name(module: System, name: str) -> str:
 def check_rule(subject: Subject) -> None:
     module = subject.build(train=True, randomize=False)
     # What is drawn anew and meets a constraint every time is meant to. A constant, such as the
-    # identity or 1/H, may meet it by chance.
+    # identity, may meet it by chance; equal shares of a vector are nearly always meant.
     other = dict(subject.build(randomize=False).named_parameters())
     held = {
-        name: set()
-        if torch.equal(parameter, other[name])
-        else _constraints(parameter) & _constraints(other[name])
+        name: _constraints(parameter) & _constraints(other[name])
+        if _are_equal_shares(parameter) or not torch.equal(parameter, other[name])
+        else set()
         for name, parameter in module.named_parameters()
     }
     rules = training_rules(module, total_steps=10)
@@ -182,6 +182,11 @@ def _constraints(parameter: Tensor) -> set[str]:
     if torch.allclose(lengths, torch.ones_like(lengths), atol=1e-5) and not _orthonormal(rows):
         found.add("with rows of length 1")
     return found
+
+
+def _are_equal_shares(parameter: Tensor) -> bool:
+    size = parameter.numel()
+    return parameter.dim() == 1 and size > 1 and bool((parameter == 1 / size).all())
 
 
 def _orthonormal(rows: Tensor) -> bool:
