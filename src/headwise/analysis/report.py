@@ -62,7 +62,7 @@ class Decisions:
     title: str
     alone: bool  # the model has a single stack
     words: Words
-    records: list[AttentionRecord]
+    records: list[AttentionRecord]  # none of a system that decides nothing
     percentiles: list[int]  # those that are worth a column
     entropy: Markup
     scale: float
@@ -235,6 +235,11 @@ def _decisions(system: SystemSummary, look: figures.Look, identity: str) -> list
         courses = [course for course in followed if course.system == name]
         prefix = f"{identity}-{number}"
         scale = figures.load_scale(records)
+        entropy = ""
+        if records:
+            entropy = figures.entropy_by_layer(
+                records, words, look, f"{prefix}-entropy", alone=alone
+            )
         found.append(
             Decisions(
                 title=title,
@@ -242,9 +247,7 @@ def _decisions(system: SystemSummary, look: figures.Look, identity: str) -> list
                 words=words,
                 records=records,
                 percentiles=_percentiles(records),
-                entropy=Markup(
-                    figures.entropy_by_layer(records, words, look, f"{prefix}-entropy", alone=alone)
-                ),
+                entropy=Markup(entropy),
                 scale=scale,
                 loads=_loads(records, words, scale, prefix, alone),
                 courses=_courses(courses, words, look, prefix, alone),

@@ -155,8 +155,11 @@ def rule_name(system: type[System]) -> str:
     """The name under which a recipe has the settings of a system's rule of training.
 
     It is the name of the system that declares the rule: a subclass that changes something else
-    shares its settings.
+    shares its settings. A rule of headwise's keeps its name where another system declares it too.
     """
+    for name, rule in rules_by_name().items():
+        if rule is system.rule:
+            return name
     declaring = next(base for base in system.__mro__ if "rule" in vars(base))
     return system_name(declaring)
 
