@@ -147,8 +147,8 @@ def train_system(
     for part in (task.validation, task.test):
         batches(task, part, recipe.training)  # too long for batch_tokens: found before training
     model = build_model(recipe, task)
-    with ablated(model, recipe.evaluation.ablation):
-        pass  # one that does not fit the model: found before training
+    with torch.random.fork_rng(), ablated(model, recipe.evaluation.ablation):
+        pass  # one that does not fit the model: found before training, whose draws stay the same
     run = run_training(
         model,
         task.train,
