@@ -1,5 +1,6 @@
 """Runs and comparisons in their folders."""
 
+import copy
 import json
 import shutil
 
@@ -10,6 +11,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from headwise import comparison, experiment
+from headwise.analysis.former_results import without_former_keys
 from headwise.analysis.results import Benchmark, Comparison, RunResult
 from headwise.comparison import compare_systems
 from headwise.experiment import (
@@ -97,6 +99,9 @@ def test_a_result_of_an_older_headwise_is_read(run, file, tmp_path):
     del result["courses"], result["words"]
     course = {"site": "encoder_self", "layer": 0, "steps": [0, 1]}
     result["branches"] = [{**course, "kappa": [[0.5, 0.5]] * 2, "alpha": [[1.0, 0.0]] * 2}]
+    given = copy.deepcopy(result)
+    without_former_keys(result, open_run(run)[1].config)
+    assert result == given  # the caller's is left as it is
     (folder / "result.json").write_text(json.dumps(result))
     stamp = (folder / "recipe.yaml").read_text()
     old = stamp.replace("  mae:\n    method", "  gates:\n    method")
@@ -186,6 +191,15 @@ def test_long_sentences_are_found_before_training(world, tmp_path, monkeypatch):
     recipe = load_recipe(str(world / "numerals.yaml"), ["training.batch_tokens=4"])
     with pytest.raises(ValueError, match="batch_tokens is 4, expected at least"):
         train(recipe.system("standard"), tmp_path / "run")
+
+
+def test_an_ablation_that_does_not_fit_is_found_before_training(world, tmp_path, monkeypatch):
+    monkeypatch.setattr(experiment, "run_training", None)
+    asked = "evaluation.ablation.weighted={name: top-k, top_k: 99}"
+    changes = [asked, "model.attention=weighted"]
+    recipe = load_recipe(str(world / "numerals.yaml"), changes)
+    with pytest.raises(ValueError, match="top_k is 99, expected 1 to num_branches = 4"):
+        train(recipe.system("standard"), tmp_path / "run", "standard")
 
 
 # Folders

@@ -294,7 +294,7 @@ def evaluate(
         if part not in PARTS:
             raise ValueError(f"--part is {part!r}, expected one of {', '.join(PARTS)}")
         ablations = parse_ablations(ablate or [])
-        recipe, model = open_run(run, changes or [])
+        recipe, model = open_run(run, changes or [], _print_note)
         settings = recipe.evaluation.model_copy(
             update={"ablation": {**recipe.evaluation.ablation, **ablations}}
         )
@@ -372,7 +372,7 @@ def generate(
         from headwise.tasks.task import Wish
 
         _quiet()
-        recipe, model = open_run(run, changes or [])
+        recipe, model = open_run(run, changes or [], _print_note)
         wish = Wish(prompt, number, output, typer.echo)
         with as_evaluated(model, recipe.evaluation, Console(stderr=True), run.name):
             task_class(recipe.task).generate(run, recipe, model, wish)
@@ -431,7 +431,11 @@ def _clear_errors(when_stopped: str = "") -> Iterator[None]:
 def _print_notes(file: "RecipeFile") -> None:
     """What the author of a recipe should know."""
     for note in file.notes:
-        Console(stderr=True).print(f"note: {note}", style="yellow", highlight=False, markup=False)
+        _print_note(note)
+
+
+def _print_note(note: str) -> None:
+    Console(stderr=True).print(f"note: {note}", style="yellow", highlight=False, markup=False)
 
 
 def _quiet() -> None:
@@ -450,7 +454,7 @@ def _open(
     """Returns the recipe and the model of a run, which has to be of a certain task."""
     from headwise.experiment import FolderError, open_run
 
-    recipe, model = open_run(run, changes or [])
+    recipe, model = open_run(run, changes or [], _print_note)
     if not isinstance(recipe, task.recipe_class):
         raise FolderError(f"{run} is a run of {recipe.task}, expected a run of {task.name()}")
     return recipe, model

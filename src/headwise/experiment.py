@@ -146,8 +146,11 @@ def train_system(
         task.save(folder)
     for part in (task.validation, task.test):
         batches(task, part, recipe.training)  # too long for batch_tokens: found before training
+    model = build_model(recipe, task)
+    with torch.random.fork_rng(), ablated(model, recipe.evaluation.ablation):
+        pass  # one that does not fit the model: found before training, whose draws stay the same
     run = run_training(
-        build_model(recipe, task),
+        model,
         task.train,
         task.validation,
         task.collate,
@@ -157,8 +160,8 @@ def train_system(
         label=label or name,
         console=console,
     )
+    assert isinstance(run.model, HeadwiseModel)
     model = run.model
-    assert isinstance(model, HeadwiseModel)
     outcome = evaluate(model, task, task.test, recipe.evaluation, console, label or name)
     result = RunResult(
         system=name,
@@ -305,12 +308,17 @@ def _damaged(path: Path, problem: object) -> str:
     )
 
 
-def open_run(folder: Path, changes: Sequence[str] = ()) -> tuple[Recipe, HeadwiseModel]:
+def open_run(
+    folder: Path,
+    changes: Sequence[str] = (),
+    note: Callable[[str], object] = lambda text: None,
+) -> tuple[Recipe, HeadwiseModel]:
     """The recipe and the final model of a run.
 
     Args:
         folder: of the run.
         changes: to its recipe, as `--set` takes them.
+        note: called with each note on the changes, such as that a key has another name by now.
 
     Raises:
         FolderError: it is none, or it is not finished.
@@ -319,7 +327,10 @@ def open_run(folder: Path, changes: Sequence[str] = ()) -> tuple[Recipe, Headwis
     if inside and not (folder / MODEL).exists():
         raise FolderError(f"{folder} holds several runs, name one of them: {', '.join(inside)}")
     _check_holds(folder, "a run of headwise", RECIPE)
-    recipe = load_recipe(str(folder / RECIPE), changes).recipe
+    file = load_recipe(str(folder / RECIPE), changes)
+    for text in file.notes_on_changes:
+        note(text)
+    recipe = file.recipe
     task = task_class(recipe.task)
     _check_holds(folder, "finished", MODEL)
     _check_holds(folder, "whole", *task.saved)

@@ -9,6 +9,7 @@ import pytest
 from synthetic import ALL, HOSTILE, KINDS, LONG, comparison, of_task, picture, png
 
 from headwise.analysis import report
+from headwise.analysis.figures import course_scale
 from headwise.analysis.formatting import heading
 from headwise.analysis.report import render_report, write_report
 from headwise.analysis.results import (
@@ -290,6 +291,39 @@ def test_weights_of_branches_over_training() -> None:
     assert "h4" not in Page(render_report(made)).texts
     _diverge(made, system=1, run=0, step=10)
     assert "h4" not in Page(render_report(made)).texts
+
+
+def test_what_a_rule_records_of_a_system_that_decides_nothing() -> None:
+    made = comparison(("standard", "weighted"), layers=2)
+    run = made.systems[1].runs[0]
+    run.attention = []
+    page = Page(render_report(made))
+    assert page.texts["h4"] == ["Encoder self-attention", "Decoder cross-attention"]
+    labels = [svg["aria-label"] or "" for svg in page.all("svg") if "aria-label" in svg]
+    assert sum("κ ends between" in label for label in labels) == 4
+    assert not any(text.startswith("The numbers of") for text in page.texts["summary"])
+    for course in run.courses:
+        course.steps, course.values = [0], {n: v[:1] for n, v in course.values.items()}
+    assert "h4" not in Page(render_report(made)).texts
+    _diverge(made, system=1, run=0, step=10)
+    assert "because the run diverged: weighted" in render_report(made)
+
+
+@pytest.mark.parametrize(
+    "rows, scale",
+    [
+        ([[0.2, 0.8], [0.4, 0.6]], (0.0, 0.8)),
+        ([[-0.3, -0.4], [-0.5, -0.6]], (-0.6, 0.0)),
+        ([[-0.5, 2.0], [math.nan, math.inf]], (-0.5, 2.0)),
+        ([[0.0, 0.0]], (0.0, 1.0)),
+    ],
+)
+def test_the_scale_of_a_record_holds_its_values_and_zero(
+    rows: list[list[float]], scale: tuple[float, float]
+) -> None:
+    steps = list(range(len(rows)))
+    course = Course(site="encoder_self", layer=0, system="own", steps=steps, values={"x": rows})
+    assert course_scale([course]) == scale
 
 
 def test_a_long_record_of_branches_is_drawn_with_few_points() -> None:

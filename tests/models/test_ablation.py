@@ -190,6 +190,22 @@ PLAN = {
 }
 
 
+def test_a_system_is_held_under_each_name_of_its_class():
+    model = tiny.model(PLAN)
+    names = (
+        "mae",
+        "headwise:MixtureOfAttentiveExperts",
+        "headwise.heads.mae.layer:MixtureOfAttentiveExperts",
+    )
+    assert [len(held_systems(model, name)) for name in names] == [2, 2, 2]
+    model.eval()
+    inputs = {"input_ids": tokens(2, 5), "decoder_input_ids": tokens(2, 4)}
+    with ablated(model, {names[0]: "uniform"}):
+        expected = model(**inputs).logits
+    with ablated(model, {names[1]: "uniform"}):
+        assert torch.equal(model(**inputs).logits, expected)
+
+
 def test_systems_of_one_model_are_changed_by_their_names():
     model = tiny.model(PLAN).eval()
     inputs = {"input_ids": tokens(2, 5), "decoder_input_ids": tokens(2, 4)}

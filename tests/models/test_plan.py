@@ -99,6 +99,25 @@ def test_a_module_or_class_that_is_no_system_is_an_error(name, parts):
 
 
 @pytest.mark.parametrize(
+    "text, said",
+    [
+        ("class A(:", "fails with SyntaxError: invalid syntax"),
+        ("raise RuntimeError('no licence')", "fails with RuntimeError: no licence; mend the mod"),
+        ("import no_such_module", "fails with ModuleNotFoundError: No module named 'no_such_mod"),
+        ("raise ValueError('seven')", "fails with ValueError: seven"),
+    ],
+)
+def test_a_module_that_fails_is_named_with_its_error(tmp_path, monkeypatch, text, said):
+    (tmp_path / "failing_heads.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match="the module 'failing_heads' fails with") as error:
+        hw.Seq2SeqConfig(attention="failing_heads:A")
+    assert said in str(error.value)
+    assert isinstance(error.value.__cause__, ValueError)
+    assert type(error.value.__cause__.__cause__).__name__ in said
+
+
+@pytest.mark.parametrize(
     "entry, part",
     [
         ({"system": "mae", "layers": [2]}, "layer 2, expected 0 to 1"),

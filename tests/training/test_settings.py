@@ -5,7 +5,8 @@ from pydantic import ValidationError
 
 from headwise.heads.mae.rule import GateSettings
 from headwise.heads.weighted.rule import BranchSettings
-from headwise.training.settings import TrainingSettings
+from headwise.models.plan import SYSTEMS
+from headwise.training.settings import TrainingSettings, settings_with_rules
 
 
 def test_defaults_are_those_of_the_papers():
@@ -19,6 +20,20 @@ def test_defaults_are_those_of_the_papers():
     assert settings.weighted == BranchSettings(
         learning_rate=None, warmup_steps=400, freeze_last=None
     )
+
+
+def test_settings_of_a_rule_may_have_any_name():
+    """pydantic takes no field whose name begins with an underscore."""
+    kind = settings_with_rules(
+        {"_own:A": SYSTEMS["weighted"].rule, "own.b:A": SYSTEMS["weighted"].rule}
+    )
+    settings = kind.model_validate({"max_steps": 9, "_own:A": {"freeze_last": 2}})
+    assert {name: each.freeze_last for name, each in settings.of_rules().items()} == {
+        "_own:A": 2,
+        "own.b:A": None,
+    }
+    with pytest.raises(ValidationError, match=r"_own:A\.freeze_last is 10"):
+        kind.model_validate({"max_steps": 9, "_own:A": {"freeze_last": 10}})
 
 
 @pytest.mark.parametrize("lengths", [{}, {"max_steps": 5, "epochs": 2}])

@@ -482,21 +482,42 @@ def smoothing_radius(course: Course) -> int:
     return len(course.steps) // 40
 
 
-def course_ceiling(courses: list[Course]) -> float:
-    """Returns the largest recorded value: the end of the scale of all panels of a system."""
+def course_scale(courses: list[Course]) -> tuple[float, float]:
+    """Returns both ends of the scale of all panels of a system: all recorded values, and zero.
+
+    >>> course_scale([])
+    (0.0, 1.0)
+    """
     values = [
         x for course in courses for rows in course.values.values() for row in rows for x in row
     ]
-    return max([x for x in values if math.isfinite(x)], default=1.0)
+    finite = [x for x in values if math.isfinite(x)]
+    floor, ceiling = min([0.0, *finite]), max([0.0, *finite])
+    return (floor, ceiling) if floor < ceiling else (0.0, 1.0)
 
 
 def course_over_training(
-    course: Course, words: Words, ceiling: float, look: Look, identity: str, *, alone: bool = False
+    course: Course,
+    words: Words,
+    scale: tuple[float, float],
+    look: Look,
+    identity: str,
+    *,
+    alone: bool = False,
 ) -> str:
     """What was recorded of a layer over training, a panel for each name and a line per unit.
 
     The units that end highest and lowest are named.
+
+    Args:
+        course: of the layer.
+        words: of its system.
+        scale: `course_scale` of all layers of the system, so that their panels can be compared.
+        look: of the system.
+        identity: unique in the page.
+        alone: the model has a single stack.
     """
+    floor, ceiling = scale
     said = []
     with drawing(identity):
         number = len(course.values)
@@ -510,7 +531,7 @@ def course_over_training(
             are_shares = all(math.isclose(sum(row), 1.0, abs_tol=1e-3) for row in rows)
             _draw_course(axes, course.steps, curves, {top, bottom}, look, evenly=are_shares)
             axes.set_title(symbol, loc="left", fontsize=13)
-            axes.set_ylim(0, 1.05 * ceiling)
+            axes.set_ylim(1.05 * floor, 1.05 * ceiling)
             said.append(
                 f"{symbol} ends between {last[bottom]:.3f} ({words.unit} {bottom}) and "
                 f"{last[top]:.3f} ({words.unit} {top})"

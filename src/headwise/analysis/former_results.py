@@ -33,8 +33,9 @@ def without_former_keys(result: Mapping[str, Any], config: TransformerConfig) ->
     courses = list(result.get("courses", []))
     for rule in rules_by_name().values():
         for course in changed.pop(rule.former_key, None) or []:
-            place = {key: course.pop(key) for key in ("site", "layer", "steps")}
-            courses.append({**placed(place), "values": course})
+            place = {key: course[key] for key in ("site", "layer", "steps")}
+            values = {key: rows for key, rows in course.items() if key not in place}
+            courses.append({**placed(place), "values": values})
     changed["courses"] = courses
     if names:
         words = {name: system_class(name).words.model_dump() for name in names}

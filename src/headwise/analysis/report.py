@@ -62,7 +62,7 @@ class Decisions:
     title: str
     alone: bool  # the model has a single stack
     words: Words
-    records: list[AttentionRecord]
+    records: list[AttentionRecord]  # none of a system that decides nothing
     percentiles: list[int]  # those that are worth a column
     entropy: Markup
     scale: float
@@ -188,7 +188,9 @@ def render_report(comparison: Comparison) -> str:
                 for decision in _decisions(system, looks[system.name], f"heads-{number}")
             ],
             decisions_lost=[
-                s.name for s in comparison.systems if s.runs[0].attention and diverged(s.runs[0])
+                s.name
+                for s in comparison.systems
+                if (s.runs[0].attention or s.runs[0].courses) and diverged(s.runs[0])
             ],
             heat_opacity=figures.HEAT_OPACITY,
             site_name=figures.site_name,
@@ -221,15 +223,23 @@ def _decisions(system: SystemSummary, look: figures.Look, identity: str) -> list
     """Of the first seed: which expert bears which number is chance, so seeds have no mean."""
     run = system.runs[0]
     alone = len(run.macs_lengths) == 1
-    names = list(dict.fromkeys(record.system for record in run.attention))
+    # A system that decides nothing may still have a rule of training that records something.
+    followed = [course for course in run.courses if len(course.steps) > 1]
+    of_attention = [record.system for record in run.attention]
+    names = list(dict.fromkeys([*of_attention, *(course.system for course in followed)]))
     found = []
     for number, name in enumerate(names):
         words = run.words.get(name, Words())
         records = [record for record in run.attention if record.system == name]
         title = f"{system.name}: {words.units}" if len(names) > 1 else system.name
-        courses = [course for course in run.courses if course.system == name]
+        courses = [course for course in followed if course.system == name]
         prefix = f"{identity}-{number}"
         scale = figures.load_scale(records)
+        entropy = ""
+        if records:
+            entropy = figures.entropy_by_layer(
+                records, words, look, f"{prefix}-entropy", alone=alone
+            )
         found.append(
             Decisions(
                 title=title,
@@ -237,9 +247,7 @@ def _decisions(system: SystemSummary, look: figures.Look, identity: str) -> list
                 words=words,
                 records=records,
                 percentiles=_percentiles(records),
-                entropy=Markup(
-                    figures.entropy_by_layer(records, words, look, f"{prefix}-entropy", alone=alone)
-                ),
+                entropy=Markup(entropy),
                 scale=scale,
                 loads=_loads(records, words, scale, prefix, alone),
                 courses=_courses(courses, words, look, prefix, alone),
@@ -275,13 +283,12 @@ def _loads(
 def _courses(
     courses: list[Course], words: Words, look: figures.Look, prefix: str, alone: bool
 ) -> dict[str, list[tuple[str, Markup]]]:
-    shown = [course for course in courses if len(course.steps) > 1]
-    ceiling = figures.course_ceiling(shown)
+    scale = figures.course_scale(courses)
     by_site: dict[str, list[tuple[str, Markup]]] = {}
-    for number, course in enumerate(shown):
+    for number, course in enumerate(courses):
         site = figures.site_name(course, alone=alone)
         identity = f"{prefix}-course-{number}"
-        svg = figures.course_over_training(course, words, ceiling, look, identity, alone=alone)
+        svg = figures.course_over_training(course, words, scale, look, identity, alone=alone)
         by_site.setdefault(site, []).append((f"Layer {course.layer}", Markup(svg)))
     return by_site
 

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 from headwise.heads.system import System
-from headwise.models.plan import system_class, system_name
+from headwise.models.plan import system_class
 from headwise.models.sites import attention_sites
 from headwise.spelling import did_you_mean
 
@@ -54,10 +54,14 @@ def ablated(model: nn.Module, ablations: Ablations) -> Iterator[None]:
 
 
 def held_systems(model: nn.Module, name: str) -> list[System]:
-    """The systems of a model that have this name in plans."""
-    return [
-        place.module for place in attention_sites(model) if system_name(type(place.module)) == name
-    ]
+    """The systems of a model that a plan names so.
+
+    Raises:
+        ValueError: there is no such system.
+    """
+    # A class may have several names: that of its module, and those of modules that import it.
+    system = system_class(name)
+    return [place.module for place in attention_sites(model) if type(place.module) is system]
 
 
 def check_ablations(ablations: Ablations) -> None:

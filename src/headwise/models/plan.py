@@ -25,6 +25,7 @@ and class in which it is: `attention: my_heads:ScaledHeads`.
 
 import importlib
 import inspect
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args, get_type_hints
 
@@ -106,8 +107,14 @@ def system_class(name: Any) -> type[System]:
     if not colon:
         raise ValueError(_unknown("it names the system", name, list(SYSTEMS)))
     try:
-        found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as error:
+        module = importlib.import_module(module_name)
+        found = getattr(module, class_name)
+    except Exception as error:  # a user's module may fail with anything
+        if _fails_inside(module_name, error):
+            raise ValueError(
+                f"the system {name!r} cannot be loaded: the module {module_name!r} fails with "
+                f"{type(error).__name__}: {error}; mend the module"
+            ) from error
         raise ValueError(
             f"the system {name!r} cannot be loaded: {error}; expected module:Class, with the "
             f"module in the current folder or installed"
@@ -115,6 +122,16 @@ def system_class(name: Any) -> type[System]:
     if not (isinstance(found, type) and issubclass(found, System)):
         raise ValueError(f"the system {name!r} is {found!r}, expected a subclass of System")
     return found
+
+
+def _fails_inside(module_name: str, error: Exception) -> bool:
+    """Whether a module is there and raises an error of its own when it is imported."""
+    if not module_name or module_name in sys.modules:  # imported: the class is not in it
+        return False
+    if isinstance(error, ModuleNotFoundError):
+        # The module or a package that it is in is not there, rather than one that it imports.
+        return not f"{module_name}.".startswith(f"{error.name}.")
+    return True
 
 
 def system_name(system: type[System]) -> str:
@@ -138,8 +155,11 @@ def rule_name(system: type[System]) -> str:
     """The name under which a recipe has the settings of a system's rule of training.
 
     It is the name of the system that declares the rule: a subclass that changes something else
-    shares its settings.
+    shares its settings. A rule of headwise's keeps its name where another system declares it too.
     """
+    for name, rule in rules_by_name().items():
+        if rule is system.rule:
+            return name
     declaring = next(base for base in system.__mro__ if "rule" in vars(base))
     return system_name(declaring)
 
@@ -194,7 +214,7 @@ def _entry(where: str, entry: Any) -> Spec:
     try:
         system = system_class(entry.get("system"))
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+        raise ValueError(f"{where}: {error}") from error
     options = _options(system)
     known = sorted({"layers", *options} - _SET_BY_MODEL)
     for option, value in entry.items():

@@ -11,6 +11,7 @@ systems to compare: each is a set of changes to the rest of the recipe.
       wide: {model: {ffn_dim: 2048}}
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -22,12 +23,17 @@ from pydantic import BaseModel, ValidationError
 from headwise.recipe.catalogue import task_class
 from headwise.recipe.errors import RecipeError, explain, unknown
 from headwise.recipe.settings import Recipe
-from headwise.recipe.systems import with_rules, without_former_keys
+from headwise.recipe.systems import rule_key, with_rules, with_todays_keys
 
 Change = tuple[tuple[str, ...], Any]  # a path of keys, and the new value at this path
 
 _KIND = "corpus"  # the key of `data` that decides which other keys `data` has
 _ATTENTION = "attention"  # the plan of attention; changes replace it as a whole
+# A path to what belongs to a system that is named by its module and class, such as
+# training.package.module:Class.rate: the dots of the name divide nothing.
+_NAMES_SYSTEM = re.compile(
+    r"((?:systems\.[^.]+\.)?training|evaluation\.ablation)\.([\w.]*:\w*)((?:\..*)?)"
+)
 _ONE_BUDGET = ("max_steps", "epochs")  # only one of these keys may be set
 
 
@@ -44,13 +50,18 @@ class RecipeFile:
     Attributes:
         recipe: the checked recipe.
         notes: what its author should know, such as keys that have another name by now.
+        notes_on_changes: those of the notes that the changes give rise to.
     """
 
     def __init__(self, name: str, raw: dict[str, Any], changes: Sequence[Change]) -> None:
         self.name = name
-        raw, self.notes = without_former_keys(raw)
-        self._raw, more = without_former_keys(_assign(raw, changes))
-        self.notes = list(dict.fromkeys([*self.notes, *more]))
+        try:
+            raw, notes = with_todays_keys(raw)
+            changes = [(_todays_path(keys), value) for keys, value in changes]
+            self._raw, self.notes_on_changes = with_todays_keys(_assign(raw, changes))
+        except RecipeError as error:
+            raise RecipeError(f"recipe {name}:\n  {error}") from error
+        self.notes = list(dict.fromkeys([*notes, *self.notes_on_changes]))
         self._changes = changes
         self.recipe = _validate(name, self._raw)
         self._chosen = {
@@ -117,8 +128,12 @@ class RecipeFile:
         ]
         where = f", system {system}" if system else ""
         where += f", data set {dataset}" if dataset else ""
-        changed, _ = without_former_keys(_assign(base, changes))
-        return _validate(self.name + where, changed)
+        name = self.name + where
+        try:
+            changed, _ = with_todays_keys(_assign(base, changes))
+        except RecipeError as error:
+            raise RecipeError(f"recipe {name}:\n  {error}") from error
+        return _validate(name, changed)
 
 
 def load_recipe(name: str, changes: Sequence[str] = ()) -> RecipeFile:
@@ -179,7 +194,9 @@ def shipped_recipes() -> dict[str, str]:
 
 def to_yaml(recipe: BaseModel) -> str:
     """Returns a recipe as YAML, with all its values, the defaults included."""
-    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(
+        recipe.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True
+    )
 
 
 def differences(old: str, new: str) -> list[str]:
@@ -203,7 +220,7 @@ def with_defaults(text: str) -> str:
     do. A recipe that is no longer valid is returned as it is.
     """
     try:
-        raw, _ = without_former_keys(yaml.safe_load(text))
+        raw, _ = with_todays_keys(yaml.safe_load(text))
         return to_yaml(_recipe_class(raw).model_validate(raw))
     except ValueError:
         return text
@@ -256,7 +273,12 @@ def _assign(raw: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, Any]
 
 def _parse_change(change: str) -> Change:
     path, equals, value = change.partition("=")
-    keys = tuple(key.strip() for key in path.split("."))
+    if match := _NAMES_SYSTEM.fullmatch(path.strip()):
+        before, system, after = match.groups()
+        keys = (*before.split("."), system, *after.split(".")[1:])
+    else:
+        keys = tuple(path.split("."))
+    keys = tuple(key.strip() for key in keys)
     if not equals or not all(keys):
         raise RecipeError(
             f"--set is {change!r}, expected key.key=value, such as training.max_steps=100"
@@ -265,6 +287,15 @@ def _parse_change(change: str) -> Change:
         return keys, yaml.safe_load(value)
     except yaml.YAMLError as error:
         raise RecipeError(f"--set is {change!r}, but {value!r} is not valid YAML") from error
+
+
+def _todays_path(keys: tuple[str, ...]) -> tuple[str, ...]:
+    """A path of a change; one into the settings of a rule has the rule's name."""
+    before = 3 if keys[0] == "systems" else 1  # systems.NAME.training.RULE, training.RULE
+    if len(keys) <= before or keys[before - 1] != "training":
+        return keys
+    where = ".".join(keys[:before])
+    return (*keys[:before], rule_key(keys[before], where), *keys[before + 1 :])
 
 
 def _recipe_class(raw: Mapping[str, Any]) -> type[Recipe]:

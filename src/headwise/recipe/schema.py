@@ -14,6 +14,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 # How pydantic's location of an error ends if the error is in the name of a key.
 _NAME_OF_KEY = "[key]"
@@ -99,9 +100,14 @@ def locate(settings: type[BaseModel], location: Sequence[int | str]) -> Location
             annotation = _member(annotation, step)
             continue
         keys.append(str(step))
-        siblings = sorted({name for kind in kinds(annotation) for name in kind.model_fields})
+        siblings = sorted({key for kind in kinds(annotation) for key in _fields(kind)})
         annotation = _behind(annotation, str(step))
     return Location(keys, siblings, annotation)
+
+
+def _fields(settings: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields of a class by their keys in a recipe."""
+    return {field.alias or name: field for name, field in settings.model_fields.items()}
 
 
 def _is_union(annotation: Any) -> bool:
@@ -123,8 +129,8 @@ def _member(annotation: Any, step: int | str) -> Any:
 def _behind(annotation: Any, key: str) -> Any:
     """What may stand behind a key; any value if the key is unknown."""
     for kind in kinds(annotation):
-        if key in kind.model_fields:
-            return kind.model_fields[key].annotation
+        if key in (fields := _fields(kind)):
+            return fields[key].annotation
     if (values := named_value(annotation)) is not None:
         return values
     if get_origin(annotation) is list:

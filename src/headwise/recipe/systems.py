@@ -1,4 +1,8 @@
-"""What recipes say of systems: settings of their rules of training, and keys of older recipes."""
+"""What recipes say of systems: settings of their rules of training, and keys of older recipes.
+
+The settings of a rule have one name in a recipe, that of the class that declares the rule. A user
+may also write the name of a subclass, or of a module that imports the class; it is replaced.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -6,7 +10,9 @@ from typing import Any
 from pydantic import Field, create_model
 
 from headwise.heads.rule import Rule
-from headwise.models.plan import SYSTEMS, rules_by_name, system_class
+from headwise.models.ablation import LEARNED
+from headwise.models.plan import SYSTEMS, rule_name, rules_by_name, system_class
+from headwise.recipe.errors import RecipeError
 from headwise.recipe.settings import Recipe
 from headwise.training.settings import settings_with_rules
 
@@ -16,23 +22,18 @@ def with_rules(kind: type[Recipe], raw: Mapping[str, Any]) -> type[Recipe]:
 
     Args:
         kind: the class of a task's recipes.
-        raw: the YAML document. Whatever its `training`, or that of one of its `systems`, has
-            under a name `module:Class` is taken for the settings of that system's rule.
+        raw: the YAML document, as `with_todays_keys` returns it. Whatever its `training`, or that
+            of one of its `systems`, has under a name `module:Class` is taken for the settings of
+            that system's rule.
 
     Returns:
         The class itself if there are none.
     """
     foreign: dict[str, type[Rule]] = {}
-    for training in _trainings(raw):
+    for _, training in _at(raw, "training"):
         for name in training:
-            if ":" in str(name):
-                # A name that cannot be loaded stays an unknown key, and is reported as one.
-                try:
-                    rule = system_class(name).rule
-                except ValueError:
-                    continue
-                if rule is not None:
-                    foreign[str(name)] = rule
+            if _is_foreign(name) and (rule := system_class(name).rule) is not None:
+                foreign[name] = rule
     if not foreign:
         return kind
     settings = settings_with_rules({**rules_by_name(), **foreign})
@@ -41,8 +42,8 @@ def with_rules(kind: type[Recipe], raw: Mapping[str, Any]) -> type[Recipe]:
     return create_model(kind.__name__, __base__=kind, **fields)
 
 
-def without_former_keys(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """A recipe in which keys of older recipes have their new names.
+def with_todays_keys(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """A recipe in which every rule of training has its name, and older keys their new names.
 
     Args:
         raw: the YAML document.
@@ -50,12 +51,16 @@ def without_former_keys(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[st
     Returns:
         The document, and a note for each key that has another name by now.
 
-    >>> without_former_keys({"training": {"max_steps": 5}})
+    Raises:
+        RecipeError: `training` names a system that cannot be loaded or has no rule, or one rule
+            twice; `evaluation` has an older option without the ablation that it belongs to.
+
+    >>> with_todays_keys({"training": {"max_steps": 5}})
     ({'training': {'max_steps': 5}}, [])
     """
     changed, notes = dict(raw), []
     for path, training in _at(raw, "training"):
-        renamed, of_training = _training(training, ".".join(path))
+        renamed, of_training = _training(training, ".".join(map(str, path)))
         notes += of_training
         changed = _put(changed, path, renamed)
     evaluation = raw.get("evaluation")
@@ -77,38 +82,102 @@ def _training(training: Mapping[str, Any], where: str) -> tuple[dict[str, Any], 
         if isinstance(given, Mapping) and isinstance(own, Mapping):
             given = {**own, **given}
         renamed[name] = given
-    return renamed, notes
+    return _by_rule(renamed, where), notes
+
+
+def _by_rule(training: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Settings of training with those of each rule under the rule's name."""
+    named: dict[str, Any] = {}
+    given: dict[type[Rule], str] = {}
+    for key, value in training.items():
+        name = rule_key(key, where)
+        rule = system_class(name).rule if name in SYSTEMS or _is_foreign(name) else None
+        if rule in given:
+            raise RecipeError(
+                f"{where} has settings under {given[rule]} and under {key}, which have the same "
+                f"rule of training: give all of its settings under one of the two"
+            )
+        if rule is not None:
+            given[rule] = key
+        named[name] = value
+    return named
+
+
+def rule_key(key: Any, where: str) -> Any:
+    """The name of the rule of training that a key of `training` gives settings of.
+
+    Args:
+        key: any key; one that names no system by module and class is returned as it is.
+        where: the path to its mapping, for messages.
+
+    Raises:
+        RecipeError: the system cannot be loaded, or it has no settings of training.
+
+    >>> rule_key("headwise.heads.weighted:BranchedAttention", "training")
+    'weighted'
+    """
+    if not _is_foreign(key):
+        return key
+    try:
+        system = system_class(key)
+    except ValueError as error:
+        raise RecipeError(f"{where}.{key}: {error}") from error
+    if system.rule is None or not system.rule.settings_class.model_fields:
+        raise RecipeError(
+            f"{where}.{key}: the system has no rule of training with settings; leave the key out"
+        )
+    return rule_name(system)
+
+
+def _is_foreign(key: Any) -> bool:
+    """Whether a key names a system by its module and class."""
+    return isinstance(key, str) and ":" in key
 
 
 def _evaluation(evaluation: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Settings of evaluation with `ablation` in place of older keys."""
+    """Settings of evaluation with `ablation` in place of older keys.
+
+    The older keys win: beside `ablation` they stand only where the command line gives them.
+    """
     renamed, notes = dict(evaluation), []
     for name, system in SYSTEMS.items():
         keys, asked = system.read_former_evaluation(renamed)
-        for key in sorted(keys):
-            del renamed[key]
-            notes.append(f"evaluation.{key} is now evaluation.ablation.{name}")
+        given = {key: renamed.pop(key) for key in sorted(keys)}
+        notes += [f"evaluation.{key} is now evaluation.ablation.{name}" for key in given]
+        ablation = renamed.get("ablation") or {}
+        if not given or not isinstance(ablation, Mapping):
+            continue  # what is no mapping is reported when the recipe is checked
         if asked is not None:
-            renamed["ablation"] = {name: asked, **(renamed.get("ablation") or {})}
+            renamed["ablation"] = {**ablation, name: asked}
+        elif LEARNED in given.values():
+            renamed["ablation"] = {key: each for key, each in ablation.items() if key != name}
+        else:
+            _refuse_alone(given, name)
     return renamed, notes
 
 
-def _trainings(raw: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for _, training in _at(raw, "training"):
-        yield training
+def _refuse_alone(given: Mapping[str, Any], name: str) -> None:
+    """Raise `RecipeError` if older keys have options of an ablation, but do not say of which."""
+    for key, value in given.items():
+        if value is not None:
+            raise RecipeError(
+                f"evaluation.{key} is {value!r}, an option of an ablation that is not named beside "
+                f"it: give evaluation.ablation.{name}, a mapping with `name` and the ablation's "
+                f"options"
+            )
 
 
-def _at(raw: Mapping[str, Any], part: str) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+def _at(raw: Mapping[str, Any], part: str) -> Iterator[tuple[tuple[Any, ...], Mapping[str, Any]]]:
     """A part of the recipe, and of each system that changes it, with the path to it."""
     if isinstance(raw.get(part), Mapping):
         yield (part,), raw[part]
     systems = raw.get("systems")
     for name, system in systems.items() if isinstance(systems, Mapping) else ():
         if isinstance(system, Mapping) and isinstance(system.get(part), Mapping):
-            yield ("systems", str(name), part), system[part]
+            yield ("systems", name, part), system[part]
 
 
-def _put(raw: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
+def _put(raw: Mapping[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
     """A copy of a document with another value at a path."""
     key, *rest = path
     return {**raw, key: _put(raw[key], tuple(rest), value) if rest else value}

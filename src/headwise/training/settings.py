@@ -157,8 +157,8 @@ class CommonSettings(BaseModel):
     def of_rules(self) -> dict[str, RuleSettings]:
         """The settings of the systems' rules of training: name of the system to settings."""
         return {
-            name: getattr(self, name)
-            for name in type(self).model_fields
+            field.alias or name: getattr(self, name)
+            for name, field in type(self).model_fields.items()
             if name not in CommonSettings.model_fields
         }
 
@@ -179,17 +179,18 @@ def settings_with_rules(rules: Mapping[str, type[Rule]]) -> type[CommonSettings]
     >>> settings_with_rules({})(max_steps=5).of_rules()
     {}
     """
-    fields: dict[str, Any] = {
-        name: (
-            rule.settings_class,
-            Field(
-                default_factory=rule.settings_class,
-                description=(rule.settings_class.__doc__ or "").partition("\n")[0],
-            ),
+    fields: dict[str, Any] = {}
+    for number, (name, rule) in enumerate(rules.items()):
+        if not rule.settings_class.model_fields:
+            continue
+        # `module:Class` is no name that pydantic takes for every field: it refuses `_module:Class`.
+        foreign = ":" in name
+        field = Field(
+            alias=name if foreign else None,
+            default_factory=rule.settings_class,
+            description=(rule.settings_class.__doc__ or "").partition("\n")[0],
         )
-        for name, rule in rules.items()
-        if rule.settings_class.model_fields
-    }
+        fields[f"rule_{number}" if foreign else name] = (rule.settings_class, field)
     return create_model("TrainingSettings", __base__=CommonSettings, **fields)
 
 
