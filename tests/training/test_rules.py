@@ -327,6 +327,27 @@ def test_a_copy_may_be_trained_otherwise():
             optimizer.step()
 
 
+class Half(hw.BranchedAttention):
+    """A subclass, which has its settings under its own name too."""
+
+
+Renamed = Half
+
+
+@pytest.mark.parametrize("name", ["weighted", f"{__name__}:Half", f"{__name__}:Renamed"])
+def test_settings_have_the_name_of_any_system_with_the_rule(name):
+    layer = Half(16, 4, ffn_dim=32)
+    rules = hw.training_rules(layer, STEPS, settings={name: {"warmup_steps": 7}})
+    assert rules.rules["weighted"].settings.warmup_steps == 7
+
+
+def test_settings_of_one_rule_under_two_names_are_refused():
+    with pytest.raises(ValueError, match="under one of the two"):
+        hw.training_rules(
+            Half(16, 4, ffn_dim=32), STEPS, settings={"weighted": {}, f"{__name__}:Half": {}}
+        )
+
+
 # In transformers' Trainer
 
 

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from headwise.heads.rule import Losses, Moment, Rule, RuleSettings
 from headwise.heads.system import System
 from headwise.models.parameters import decayed_parameters
-from headwise.models.plan import rule_name
+from headwise.models.plan import rule_name, system_class, system_name
 from headwise.spelling import did_you_mean
 
 Records = dict[str, dict[str, dict[str, list[float]]]]
@@ -69,7 +69,16 @@ def training_rules(
     if steps_per_epoch is not None and steps_per_epoch < 1:
         raise ValueError(f"steps_per_epoch is {steps_per_epoch}, expected a positive number")
     rules = TrainingRules(model, settings or {})
-    unused = [name for name in settings or {} if name not in rules.rules]
+    used: list[str] = []
+    for rule in rules.rules.values():
+        keys = _keys_of(type(rule), rule.systems, settings or {})
+        if len(keys) > 1:
+            raise ValueError(
+                f"settings name {keys[0]!r} and {keys[1]!r}, which have the same rule of training: "
+                f"give all of its settings under one of the two"
+            )
+        used += keys
+    unused = [name for name in settings or {} if name not in used]
     if unused:
         known = list(rules.rules)
         raise ValueError(
@@ -107,7 +116,9 @@ class TrainingRules:
         self.rules: dict[str, Rule] = {}
         for rule, systems in held.items():
             name = names[rule]
-            self.rules[name] = rule(model, systems, _settings(name, rule, settings.get(name)))
+            keys = _keys_of(rule, systems, settings)
+            given = settings[name if name in keys else keys[0]] if keys else None
+            self.rules[name] = rule(model, systems, _settings(name, rule, given))
         self.total_steps = 0
         self.steps_per_epoch: int | None = None
         self._steps = 0
@@ -307,6 +318,22 @@ def _unscale(parameters: list[nn.Parameter], scaler: torch.amp.GradScaler | None
     if not all(bool(gradient.isfinite().all()) for gradient in gradients):
         for parameter in parameters:
             parameter.grad = None
+
+
+def _keys_of(
+    rule: type[Rule], systems: Mapping[str, System], settings: Mapping[str, Any]
+) -> list[str]:
+    """The keys of settings that name a system with this rule, in any of the ways to name it."""
+    kinds = {type(system) for system in systems.values()}
+    names = {name_of(kind) for kind in kinds for name_of in (rule_name, system_name)}
+    return [key for key in settings if key in names or _rule_of(key) is rule]
+
+
+def _rule_of(key: str) -> type[Rule] | None:
+    try:
+        return system_class(key).rule
+    except ValueError:  # no system, or one that is defined where nobody can import it
+        return None
 
 
 def _settings(name: str, rule: type[Rule], given: Any) -> RuleSettings:
