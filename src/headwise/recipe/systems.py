@@ -113,8 +113,8 @@ def rule_key(key: Any, where: str) -> Any:
     Raises:
         RecipeError: the system cannot be loaded, or it has no settings of training.
 
-    >>> rule_key("headwise.heads.weighted:BranchedAttention", "training")
-    'weighted'
+    >>> rule_key("max_steps", "training")
+    'max_steps'
     """
     if not _is_foreign(key):
         return key

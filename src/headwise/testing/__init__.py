@@ -75,8 +75,8 @@ def check_system(
     - `copies`: `state_dict()` holds all that an output depends on.
     - `half_precision`: it works under autocast, and as a whole in bfloat16.
     - `decay`: weight decay spares scales, shifts and norms.
-    - `rule`: parameters that are drawn from a simplex, or with length 1, are still there after a
-      step of training, by the system's rule if it declares one.
+    - `rule`: parameters that start as equal shares, or are drawn from a simplex or with length 1,
+      are still there after a step of training, by the system's rule if it declares one.
     - `macs`: the formula counts what PyTorch's flop counter counts, to two percent.
     - `ablations`: ablations change evaluation, and not training; decoding step by step agrees with
       decoding at once under each of them.
