@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # for a smaller install see https://pytorch.org/get-started.
 TORCH ?= torch==2.13.0
 
-.PHONY: install demo test lint bench clean
+.PHONY: install demo test test-quick lint bench clean
 
 install: $(VENV)/installed
 
@@ -23,6 +23,9 @@ demo: install  ## train and compare all six systems; prints where the report is
 
 test: install  ## the whole test suite, with coverage
 	$(BIN)/python -m pytest --numprocesses 2 --cov=headwise --cov-report=term-missing:skip-covered
+
+test-quick: install  ## those tests that find most mistakes, in well under a minute
+	$(BIN)/python -m pytest --numprocesses 2 --quiet @tests/quick.txt
 
 lint: install
 	$(BIN)/ruff check .
