@@ -74,6 +74,11 @@ class Rule:
         self.systems = dict(systems)
         self.settings = settings
 
+    @property
+    def layers(self) -> list[Any]:
+        """The systems without their paths."""
+        return list(self.systems.values())
+
     def own_group(self) -> list[nn.Parameter]:
         """Parameters that the optimizer trains with the rule's learning rate, without decay."""
         return []

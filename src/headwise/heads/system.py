@@ -140,7 +140,7 @@ class System(nn.Module):
         return set(), None
 
     def reset_parameters(self) -> None:
-        """Draw all parameters afresh, by functions of `torch.nn.init` alone.
+        """Gives all parameters new random values, by functions of `torch.nn.init` alone.
 
         `from_pretrained` calls it on modules whose weights are loaded already, and has these
         functions leave such weights as they are; nothing else knows to.

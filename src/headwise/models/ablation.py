@@ -114,6 +114,27 @@ def ablation_options(function: Callable[..., Any]) -> dict[str, inspect.Paramete
     }
 
 
+def ablation_of(
+    system: System, name: str, options: Mapping[str, Any], index: int = 0, count: int = 1
+) -> Any:
+    """Returns what `system.ablation` is to be under an ablation that the system declares.
+
+    Args:
+        system: the system, which is not changed.
+        name: one of the names in its `ablations`.
+        options: the ablation's options.
+        index, count: which of a model's systems of its kind it is, and of how many.
+
+    Raises:
+        ValueError: the ablation does not fit the system.
+    """
+    function = system.ablations[name]
+    takes = inspect.signature(function).parameters
+    numbers = {"index": index, "count": count}
+    numbers = {key: number for key, number in numbers.items() if key in takes}
+    return function(system, **options, **numbers)
+
+
 def ablation_names(system: type[System]) -> list[str]:
     """The ablations of a system, the one that changes nothing first.
 
@@ -183,11 +204,7 @@ def _ablated(systems: list[System], asked: str | Mapping[str, Any]) -> Iterator[
     before = [system.ablation for system in systems]
     try:
         for index, system in enumerate(systems):
-            function = system.ablations[name]
-            takes = inspect.signature(function).parameters
-            numbers = {"index": index, "count": len(systems)}
-            numbers = {key: number for key, number in numbers.items() if key in takes}
-            system.ablation = function(system, **options, **numbers)
+            system.ablation = ablation_of(system, name, options, index, len(systems))
         yield
     finally:
         for system, previous in zip(systems, before, strict=True):

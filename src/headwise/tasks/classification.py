@@ -218,7 +218,11 @@ class Classification(TextTask):
 
     @classmethod
     def nominal_config(cls, recipe: Any) -> SequenceClassifierConfig:
-        """Takes a vocabulary of its largest size, and two classes if settings do not name them."""
+        """Returns the model's configuration without reading data, to count its cost.
+
+        The vocabulary has the largest size that the settings allow. There are two classes if the
+        settings do not name them.
+        """
         problem, classes = known_classes(recipe.data)
         pretrained = recipe.model.pretrained and pretrained_config(recipe.model.pretrained)
         tokenizer = recipe.tokenizer or TextTokenizerSettings()

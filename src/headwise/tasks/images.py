@@ -198,7 +198,7 @@ class Images(Task):
         )
 
     def statistic(self, items: np.ndarray) -> float:
-        """Returns bits per dimension, given nats and dimensions of each image."""
+        """Returns the bits per dimension of all images; a row is an image's nats and dimensions."""
         nats, dimensions = items.sum(0)
         return float(nats / dimensions / math.log(2))
 

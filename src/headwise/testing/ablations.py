@@ -1,10 +1,9 @@
 """The check of the ablations that a system declares."""
 
-import inspect
 from typing import get_type_hints
 
 from headwise.heads.system import System
-from headwise.models.ablation import ablation_options
+from headwise.models.ablation import ablation_of, ablation_options
 from headwise.testing.outputs import expect_same_in_steps
 from headwise.testing.subject import BATCH, KEYS, TIME, Subject, close, random_input
 
@@ -61,8 +60,7 @@ def _ablate(subject: Subject, module: System, name: str) -> bool:
     """Put an ablation in force; False if it refuses a system that is built like this one."""
     function = subject.system.ablations[name]
     hints, options = get_type_hints(function), dict(subject.ablation_options.get(name, {}))
-    parameters = ablation_options(function)
-    for key, parameter in parameters.items():
+    for key, parameter in ablation_options(function).items():
         if key in options or parameter.default is not parameter.empty:
             continue
         subject.expect(
@@ -71,10 +69,8 @@ def _ablate(subject: Subject, module: System, name: str) -> bool:
             f"give it a value: check_system(..., ablation_options={{{name!r}: {{{key!r}: ...}}}})",
         )
         options[key] = 1
-    takes = inspect.signature(function).parameters
-    numbers = {key: number for key, number in (("index", 0), ("count", 1)) if key in takes}
     try:
-        module.ablation = function(module, **options, **numbers)
+        module.ablation = ablation_of(module, name, options)
     except ValueError as error:
         # Without options, what does not fit is the system: it was built without the decision.
         subject.expect(

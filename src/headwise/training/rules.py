@@ -69,15 +69,13 @@ def training_rules(
     if steps_per_epoch is not None and steps_per_epoch < 1:
         raise ValueError(f"steps_per_epoch is {steps_per_epoch}, expected a positive number")
     rules = TrainingRules(model, settings or {})
-    used: list[str] = []
-    for rule in rules.rules.values():
-        keys = _keys_of(type(rule), rule.systems, settings or {})
+    for keys in rules.keys.values():
         if len(keys) > 1:
             raise ValueError(
                 f"settings name {keys[0]!r} and {keys[1]!r}, which have the same rule of training: "
                 f"give all of its settings under one of the two"
             )
-        used += keys
+    used = {key for keys in rules.keys.values() for key in keys}
     unused = [name for name in settings or {} if name not in used]
     if unused:
         known = list(rules.rules)
@@ -100,6 +98,7 @@ class TrainingRules:
 
     Attributes:
         rules: the rules by the names of the systems that declare them.
+        keys: for each rule, the keys of `settings` that are names of a system with it.
         moment: where in the training the coming step stands.
         total_steps, steps_per_epoch: see `training_rules`.
     """
@@ -114,9 +113,10 @@ class TrainingRules:
                 held.setdefault(module.rule, {})[path] = module
                 names.setdefault(module.rule, rule_name(type(module)))
         self.rules: dict[str, Rule] = {}
+        self.keys: dict[str, list[str]] = {}
         for rule, systems in held.items():
             name = names[rule]
-            keys = _keys_of(rule, systems, settings)
+            self.keys[name] = keys = _keys_of(rule, systems, settings)
             given = settings[name if name in keys else keys[0]] if keys else None
             self.rules[name] = rule(model, systems, _settings(name, rule, given))
         self.total_steps = 0
@@ -154,11 +154,10 @@ class TrainingRules:
             weight_decay: of matrices and embeddings; norms, biases, scalars, and what a system
                 names in `no_decay` take none.
         """
-        own = {name: rule.own_group() for name, rule in self.rules.items()}
-        apart = {id(p) for rule in self.rules.values() for p in rule.without_optimizer()}
-        apart |= {id(parameter) for group in own.values() for parameter in group}
         # A parameter that two systems share stands in a group once.
-        own = {name: list(dict.fromkeys(group)) for name, group in own.items()}
+        own = [list(dict.fromkeys(rule.own_group())) for rule in self.rules.values()]
+        apart = {id(p) for rule in self.rules.values() for p in rule.without_optimizer()}
+        apart |= {id(parameter) for group in own for parameter in group}
         decayed = {id(parameter) for parameter in decayed_parameters(self.model)}
         others = [p for p in self.model.parameters() if p.requires_grad and id(p) not in apart]
         groups: list[dict[str, Any]] = [
@@ -173,7 +172,7 @@ class TrainingRules:
                 "weight_decay": 0.0,
             },
         ]
-        for parameters in own.values():
+        for parameters in own:
             # Their rule sets the learning rate before each update.
             groups.append({"params": parameters, "lr": lr, "weight_decay": 0.0})
         return [group for group in groups if group["params"]]

@@ -8,7 +8,7 @@ sequence (position) and updates everything but the gates. Every batch gets an F 
 fifth epoch, counted from the first, a G step goes before it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
@@ -53,10 +53,6 @@ class BlockCoordinateDescent(Rule):
     settings_class = GateSettings
     former_key = "gates"
     settings: GateSettings
-
-    def __init__(self, model: nn.Module, systems: Mapping[str, Any], settings: Any) -> None:
-        super().__init__(model, systems, settings)
-        self.layers = list(self.systems.values())
 
     @property
     def gates(self) -> list[nn.Parameter]:

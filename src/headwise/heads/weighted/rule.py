@@ -56,7 +56,6 @@ class BranchesOnSimplex(Rule):
 
     def __init__(self, model: nn.Module, systems: Mapping[str, Any], settings: Any) -> None:
         super().__init__(model, systems, settings)
-        self.layers = list(self.systems.values())
         depth = getattr(getattr(model, "config", None), "num_hidden_layers", None)
         depth = depth or len(self.layers)
         self.peak = peak_learning_rate(settings, self.layers[0].embed_dim, depth)

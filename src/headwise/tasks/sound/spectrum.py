@@ -120,7 +120,7 @@ def log_magnitude(magnitude: Tensor, floor: float) -> Tensor:
 
 
 def magnitude(log: Tensor, floor: float) -> Tensor:
-    """Returns the magnitudes of `log_magnitude`; they are never negative."""
+    """Returns the magnitudes, at least 0, whose logarithms `log_magnitude` returned."""
     return (torch.exp(log) - floor).clamp(min=0.0)
 
 
