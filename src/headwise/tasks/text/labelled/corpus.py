@@ -2,7 +2,7 @@
 
 An example is a text, or a pair of texts, with a label: the name of a class, or a number. A part
 that is given as data of its own is taken as it is. A part that is not given is divided off the
-training examples by a hash of their first text (`parts.divide`), so that a text that occurs twice,
+training examples by a hash of their first text (`splits.divide`), so that a text that occurs twice,
 as every premise of MNLI does, is never in two parts.
 
 Rows that cannot be examples (with an empty text, with too few or too many fields, without a label)

@@ -218,7 +218,7 @@ def balanced_parts(
     """Divides the sentences of each class into parts, with classes of equal size.
 
     Each class gives as many sentences as the smallest class has. Hashes of seed and sentence
-    choose them and their parts; each class is divided by the rule of all tasks, `parts.divide`.
+    choose them and their parts; each class is divided by the rule of all tasks, `splits.divide`.
 
     Args:
         classes: sentences of each class; no sentence is in two classes.

@@ -7,7 +7,7 @@ of the source string. A source that occurs twice is therefore never in two parts
 
 Two rules turn a hash into a part:
 
-- Files and datasets are divided by the rule of all tasks, `parts.divide`: a part has its share of
+- Files and datasets are divided by the rule of all tasks, `splits.divide`: a part has its share of
   the different source strings, to the nearest whole number.
 - The built-in interface strings are divided by `part_of`: a hash of the string alone decides. A
   string stays in its part in every release of the language pack and for every language, so that
