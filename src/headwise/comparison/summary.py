@@ -1,0 +1,111 @@
+"""What the runs of a comparison on one data set say together."""
+
+import os
+import platform
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from headwise.analysis.results import (
+    Comparison,
+    PairedTest,
+    SystemSummary,
+    compare_pictures,
+    compare_samples,
+)
+from headwise.analysis.speed import relative_step_times
+from headwise.comparison.running import Runs
+from headwise.experiment import batches, read_outcome
+from headwise.recipe import RecipeFile, to_yaml
+from headwise.recipe.settings import Recipe
+from headwise.tasks.outcome import Outcome
+from headwise.tasks.task import Task
+from headwise.training.run import MODEL
+
+_SAMPLES = 12
+
+
+class Experiment(NamedTuple):
+    """What is to be compared on one data set, and where."""
+
+    folder: Path
+    task: Task
+    recipes: dict[str, Recipe]  # by system
+    matched: dict[str, str]  # what --match chose for them, in words
+
+
+def summary(
+    file: RecipeFile, experiment: Experiment, runs: Runs, dataset: str | None, command: str
+) -> Comparison:
+    task, recipes = experiment.task, experiment.recipes
+    baseline, *others = recipes
+    first = {name: experiment.folder / f"{name}-seed{of[0].seed}" for name, of in runs.items()}
+    outcomes = {name: read_outcome(run) for name, run in first.items()}
+    times = _step_times(recipes, first, task)
+    tests = {
+        name: _paired_test(task, recipes[baseline], baseline, outcomes, name) for name in others
+    }
+    return Comparison(
+        title=f"{file.name}{f', {dataset}' if dataset else ''}: {', '.join(recipes)}",
+        task=recipes[baseline].task,
+        loss_name=task.loss_name,
+        loss_has_perplexity=task.loss_has_perplexity,
+        item_name=task.item_name,
+        centre=task.centre,
+        baseline=baseline,
+        systems=[
+            SystemSummary(
+                name=name,
+                description=file.recipe.systems[name].description,
+                runs=runs[name],
+                relative_step_time=times[name],
+                paired_test=tests.get(name),
+                matched=experiment.matched.get(name, ""),
+            )
+            for name in recipes
+        ],
+        samples=compare_samples({name: of.samples for name, of in outcomes.items()})[:_SAMPLES],
+        pictures=compare_pictures({name: of.pictures for name, of in outcomes.items()}),
+        facts=task.notes,
+        recipe=to_yaml(file.recipe),
+        command=command,
+        versions=_versions(),
+        machine=_machine(),
+    )
+
+
+def _paired_test(
+    task: Task, recipe: Recipe, baseline: str, outcomes: Mapping[str, Outcome], name: str
+) -> PairedTest:
+    difference, p_value = task.paired_test(outcomes[baseline], outcomes[name], recipe.evaluation)
+    return PairedTest(baseline=baseline, difference=difference, p_value=p_value)
+
+
+def _step_times(
+    recipes: Mapping[str, Recipe], runs: Mapping[str, Path], task: Task
+) -> dict[str, float]:
+    loader = batches(task, task.train, next(iter(recipes.values())).training, seed=0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    some = [
+        {name: tensor.to(device) for name, tensor in batch.items()}
+        for batch, _ in zip(loader, range(3), strict=False)
+    ]
+    models = {
+        name: task.model_class.from_pretrained(run / MODEL).to(device) for name, run in runs.items()
+    }
+    settings = {name: recipe.training.of_rules() for name, recipe in recipes.items()}
+    return relative_step_times(models, settings, some)
+
+
+def _versions() -> dict[str, str]:
+    packages = ("headwise", "torch", "transformers", "tokenizers", "sacrebleu")
+    return {"python": platform.python_version()} | {p: metadata.version(p) for p in packages}
+
+
+def _machine() -> str:
+    if torch.cuda.is_available():
+        return f"{torch.cuda.device_count()} × {torch.cuda.get_device_name()}"
+    return f"CPU, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
