@@ -27,6 +27,7 @@ from headwise.tasks.task import Advance, Items
 from headwise.tasks.text.labelled.corpus import (
     Example,
     LabelledCorpus,
+    digest_examples,
     known_classes,
     load_labelled_corpus,
 )
@@ -191,6 +192,10 @@ class Classification(TextTask):
             Examples(examples, tokenizer, self.classes, max_length)
             for examples in (corpus.train, corpus.validation, test)
         )
+        self.tests = {
+            name: Examples(examples, tokenizer, self.classes, max_length)
+            for name, examples in corpus.tests.items()
+        }
         self.notes = {**corpus.notes, "vocabulary": self.vocabulary()}
         cut = self.train.cut + self.validation.cut + self.test.cut
         if cut:
@@ -215,6 +220,11 @@ class Classification(TextTask):
 
     def digest(self) -> str:
         return self.corpus.digest()
+
+    def digest_of(self, part: str) -> str:
+        items = self.part(part)
+        assert isinstance(items, Examples)
+        return digest_examples(items.examples)
 
     @classmethod
     def nominal_config(cls, recipe: Any) -> SequenceClassifierConfig:

@@ -192,6 +192,10 @@ class LanguageModelling(RunningTextTask):
         self.train, self.validation, self.test = (
             TextBlocks(getattr(corpus, part), tokenizer, block_length) for part in PARTS
         )
+        self.tests = {
+            name: TextBlocks(documents, tokenizer, block_length)
+            for name, documents in corpus.tests.items()
+        }
         self.note_unknown(self.test.stream)
 
     @classmethod

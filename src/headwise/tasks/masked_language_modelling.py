@@ -5,6 +5,7 @@ Its parts are in the package `text.running`: the corpus, packing and masks (`mas
 encoder of a finished run.
 """
 
+import hashlib
 import math
 from collections.abc import Sequence
 from itertools import groupby
@@ -22,10 +23,10 @@ from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipe.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.sources import CorpusError
-from headwise.tasks.splits import PARTS, Part
+from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items
 from headwise.tasks.text.encoded import Ragged
-from headwise.tasks.text.running.corpus import TextCorpus, lines_of
+from headwise.tasks.text.running.corpus import Document, TextCorpus, lines_of
 from headwise.tasks.text.running.dataset import (
     DynamicallyMaskedBlocks,
     MaskedBlocks,
@@ -113,9 +114,14 @@ class MaskedLanguageModelling(RunningTextTask):
     ) -> None:
         super().__init__(corpus, tokenizer, block_length)
         self.masking = masking
-        self.train = self._blocks("train", DynamicallyMaskedBlocks, 0)
-        self.validation = self._blocks("validation", MaskedBlocks, 1)
-        self.test = self._blocks("test", MaskedBlocks, 2)
+        self.train = self._blocks("train", corpus.train, DynamicallyMaskedBlocks, 0)
+        self.validation = self._blocks("validation", corpus.validation, MaskedBlocks, 1)
+        self.test = self._blocks("test", corpus.test, MaskedBlocks, 2)
+        # Masks depend on seed and index alone, not on which other test sets there are.
+        self.tests = {
+            name: self._blocks(name, documents, MaskedBlocks, 2)
+            for name, documents in corpus.tests.items()
+        }
         counts = ", ".join(f"{len(getattr(self, part)):,} {part}" for part in PARTS)
         self.notes["sequences"] = f"{counts}, of at most {block_length} tokens"
         self.note_unknown(self.test.ids)
@@ -125,6 +131,10 @@ class MaskedLanguageModelling(RunningTextTask):
         cls, corpus: TextCorpus, tokenizer: TextTokenizer, recipe: MaskedRecipe
     ) -> Self:
         return cls(corpus, tokenizer, recipe.block_length, recipe.masking)
+
+    def digest_of(self, part: str) -> str:
+        items = (super().digest_of(part), self.masking.model_dump_json())
+        return hashlib.sha256("\0".join(items).encode()).hexdigest()
 
     def token_ids(self) -> dict[str, int]:
         return super().token_ids() | {"mask_token_id": self.tokenizer.mask_token_id}
@@ -199,9 +209,11 @@ class MaskedLanguageModelling(RunningTextTask):
         rows = zip(nll.split(counts), log_p.argmax(-1).split(counts), strict=True)
         return [(float(row.sum()), best.tolist()) for row, best in rows]
 
-    def _blocks(self, part: Part, kind: type[MaskedBlocks], stream: int) -> MaskedBlocks:
+    def _blocks(
+        self, part: str, documents: Sequence[Document], kind: type[MaskedBlocks], stream: int
+    ) -> MaskedBlocks:
         lines: list[str] = []
-        for document in getattr(self.corpus, part):
+        for document in documents:
             # A blank line is encoded as <eos> alone, which separates two documents.
             lines += ["", *lines_of([document])]
         encoded = Ragged(self.tokenizer.encode, lines)

@@ -126,6 +126,7 @@ class SpeechEnhancement(Task):
     def __init__(self, corpus: SpeechCorpus) -> None:
         self.corpus = corpus
         self.train, self.validation, self.test = corpus.train, corpus.validation, corpus.test
+        self.tests = dict(corpus.tests)
         self.notes = dict(corpus.notes)
         if not has_pesq():
             self.notes["PESQ"] = (
@@ -144,9 +145,15 @@ class SpeechEnhancement(Task):
         digest = hashlib.sha256()
         for part in PARTS:
             digest.update(getattr(self.corpus, part).digest().encode())
-        for name, utterances in self.corpus.transfer.items():
-            digest.update(f"{name}\0{utterances.digest()}".encode())
         return digest.hexdigest()
+
+    def digest_of(self, part: str) -> str:
+        """Returns a hash of the names and lengths of the recordings, and of the sampling rate."""
+        utterances = self.part(part)
+        assert isinstance(utterances, Utterances)
+        return hashlib.sha256(
+            f"{utterances.spectrum.rate} {utterances.digest()}".encode()
+        ).hexdigest()
 
     @classmethod
     def nominal_config(cls, recipe: SpeechRecipe) -> SpeechEnhancerConfig:
@@ -169,11 +176,6 @@ class SpeechEnhancement(Task):
         assert isinstance(model, SpeechEnhancer) and isinstance(part, Utterances)
         table, unread = _score_part(model, part, evaluation, advance)
         scores = _summarise(table, unread, part.spectrum.rate, self.statistic)
-        if part is self.test:
-            for name, utterances in self.corpus.transfer.items():
-                further = _score_part(model, utterances, evaluation, lambda _: None)
-                for score in _summarise(*further, part.spectrum.rate, self.statistic):
-                    scores.append(score.model_copy(update={"name": f"{score.name}, {name}"}))
         return Outcome(
             scores=scores,
             items=[[value] for value in next(iter(table.values()))],

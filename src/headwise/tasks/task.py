@@ -13,8 +13,10 @@ from typing_extensions import Self
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import TransformerConfig
 from headwise.recipe.settings import ModelSettings, Recipe
+from headwise.spelling import did_you_mean
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.significance import paired_bootstrap
+from headwise.tasks.splits import PARTS
 from headwise.training.batching import Items
 
 Advance = Callable[[int], None]  # called with the number of items that are done
@@ -54,6 +56,7 @@ class Task(ABC):
 
     Attributes:
         train, validation, test: the encoded items of each part.
+        tests: the encoded items of each further test set by its name.
         notes: facts about the data for the screen and the report: label to text.
     """
 
@@ -70,6 +73,7 @@ class Task(ABC):
     train: Items
     validation: Items
     test: Items
+    tests: dict[str, Items]
     notes: dict[str, str]
 
     @classmethod
@@ -96,7 +100,35 @@ class Task(ABC):
 
     @abstractmethod
     def digest(self) -> str:
-        """Returns a hash of the data, by which runs on different data are told apart."""
+        """Returns a hash of the data, by which runs on different data are told apart.
+
+        Further test sets do not count, since they have no part in training.
+        """
+
+    @abstractmethod
+    def digest_of(self, part: str) -> str:
+        """Returns a hash of the items of one part, by which scores of two runs can be compared.
+
+        Runs whose hashes of a part are equal are scored on the same items in the same unit. So the
+        hash depends on the encoding where a score counts tokens or colours of it.
+
+        Args:
+            part: `train`, `validation`, `test`, or the name of a further test set.
+        """
+
+    def part(self, name: str) -> Items:
+        """Returns the items of a part, or of a further test set.
+
+        Raises:
+            ValueError: there is neither a part nor a further test set of this name.
+        """
+        if name not in PARTS and name not in self.tests:
+            known = [*PARTS, *self.tests]
+            raise ValueError(
+                f"the part is {name!r}, expected one of {', '.join(known)}"
+                f"{did_you_mean(name, known)}"
+            )
+        return self.tests[name] if name in self.tests else getattr(self, name)
 
     @classmethod
     @abstractmethod

@@ -21,7 +21,11 @@ from headwise.recipe.settings import ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items, Task
-from headwise.tasks.text.parallel.corpus import ParallelCorpus, load_parallel_corpus
+from headwise.tasks.text.parallel.corpus import (
+    ParallelCorpus,
+    digest_pairs,
+    load_parallel_corpus,
+)
 from headwise.tasks.text.parallel.dataset import TranslationDataset, TranslationItem, collate_pairs
 from headwise.tasks.text.parallel.metrics import TranslationEvaluation, compare_bleu, score
 from headwise.tasks.text.parallel.settings import InterfaceStrings, ParallelSettings
@@ -106,6 +110,9 @@ class Translation(Task):
         self.train, self.validation, self.test = (
             TranslationDataset(getattr(corpus, part), tokenizer) for part in PARTS
         )
+        self.tests = {
+            name: TranslationDataset(pairs, tokenizer) for name, pairs in corpus.tests.items()
+        }
         vocabulary = f"{tokenizer.source_vocab_size:,} subwords, joint"
         if not tokenizer.is_joint:
             vocabulary = (
@@ -126,6 +133,11 @@ class Translation(Task):
 
     def digest(self) -> str:
         return self.corpus.digest()
+
+    def digest_of(self, part: str) -> str:
+        items = self.part(part)
+        assert isinstance(items, TranslationDataset)
+        return digest_pairs(items.pairs)
 
     @classmethod
     def nominal_config(cls, recipe: TranslationRecipe) -> Seq2SeqConfig:

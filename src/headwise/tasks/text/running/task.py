@@ -1,5 +1,6 @@
 """The base of tasks on running text: language modelling and masked language modelling."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,12 @@ from typing_extensions import Self
 
 from headwise.models.config import LanguageModelConfig
 from headwise.recipe.settings import LanguageModelSettings, Recipe
-from headwise.tasks.text.running.corpus import TextCorpus, lines_of, load_text_corpus
+from headwise.tasks.text.running.corpus import (
+    TextCorpus,
+    digest_documents,
+    lines_of,
+    load_text_corpus,
+)
 from headwise.tasks.text.running.settings import PydocTopics, TextSettings
 from headwise.tasks.text.text_task import TextTask
 from headwise.tasks.text.tokenization import TextTokenizer, TextTokenizerSettings
@@ -70,6 +76,19 @@ class RunningTextTask(TextTask):
 
     def digest(self) -> str:
         return self.corpus.digest()
+
+    def digest_of(self, part: str) -> str:
+        """Returns a hash of the part's text, of the vocabulary and of the length of blocks.
+
+        Blocks are the items of the scores, and the scores of masked language modelling are of
+        tokens.
+        """
+        self.part(part)
+        tests = self.corpus.tests
+        documents = tests[part] if part in tests else getattr(self.corpus, part)
+        vocabulary = self.tokenizer.tokenizer.backend_tokenizer.to_str()
+        items = (digest_documents(documents), str(self.block_length), vocabulary)
+        return hashlib.sha256("\0".join(items).encode()).hexdigest()
 
     @classmethod
     def nominal_config(cls, recipe: Any) -> LanguageModelConfig:
