@@ -645,8 +645,8 @@ def test_differences_name_keys_that_only_one_has():
         ("images", ("data", "pair", "left", "idx", "trian"), "data.left.trian", "train"),
         (
             "speech-enhancement",
-            ("data", "pairs", "transfer", "other", "nosy"),
-            "data.transfer.other.nosy",
+            ("data", "pairs", "tests", "other", "pairs", "nosy"),
+            "data.tests.other.nosy",
             "noisy",
         ),
         (

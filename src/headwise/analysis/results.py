@@ -97,6 +97,9 @@ class RunResult(BaseModel):
     scores: list[Score] = Field(
         min_length=1, description="The scores. Systems are ranked by the first."
     )
+    tests: dict[str, list[Score]] = Field(
+        default={}, description="The scores on further test sets by the name of the set."
+    )
     attention: list[AttentionRecord] = Field(
         description="What the heads of each system did; empty for standard attention."
     )

@@ -20,7 +20,7 @@ from headwise.analysis.speed import relative_step_times
 from headwise.analysis.verdict import diverged
 from headwise.comparison.running import Runs
 from headwise.experiment import batches, read_outcome
-from headwise.recipe import RecipeFile, to_yaml
+from headwise.recipe import RecipeFile
 from headwise.recipe.settings import Recipe
 from headwise.tasks.task import Task
 from headwise.training.run import MODEL
@@ -79,7 +79,7 @@ def summary(
         samples=compare_samples({name: of.samples for name, of in first.items()})[:_SAMPLES],
         pictures=compare_pictures({name: of.pictures for name, of in first.items()}),
         facts=task.notes,
-        recipe=to_yaml(file.recipe),
+        recipe=file.yaml(),
         command=command,
         versions=_versions(),
         machine=_machine(),

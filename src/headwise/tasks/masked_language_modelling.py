@@ -103,6 +103,8 @@ class MaskedLanguageModelling(RunningTextTask):
     recipe_class = MaskedRecipe
     model_class = MaskedLM
     item_name = "sequences"
+    evaluation_keys = ("data", "evaluation", "block_length", "masking")
+    item_keys = ("tokenizer", "block_length", "masking")
     # The length for which Zhang et al. 2022, https://arxiv.org/abs/2210.05144, count them.
     macs_lengths = {"encoder": 128}  # noqa: RUF012
 

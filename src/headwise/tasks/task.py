@@ -68,6 +68,10 @@ class Task(ABC):
     saved: ClassVar[tuple[str, ...]] = ("tokenizer",)  # files or folders that `save` writes
     centre: ClassVar[Literal["mean", "median"]] = "mean"  # over seeds, as papers report it
     macs_lengths: ClassVar[dict[str, int]]  # see `cost_lengths`
+    # Keys of a recipe that the evaluation of a finished run reads, with those below them.
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("data", "evaluation")
+    # Keys, besides those of the data, on which the items of the scores depend; see `digest_of`.
+    item_keys: ClassVar[tuple[str, ...]] = ()
 
     train: Items
     validation: Items

@@ -2,7 +2,7 @@
 
 import hashlib
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 from torch import Tensor
@@ -43,6 +43,9 @@ class RunningTextTask(TextTask):
         tokenizer: tokenizer of their language.
         block_length: largest number of tokens of a block.
     """
+
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("data", "evaluation", "block_length")
+    item_keys: ClassVar[tuple[str, ...]] = ("tokenizer", "block_length")
 
     def __init__(self, corpus: TextCorpus, tokenizer: TextTokenizer, block_length: int) -> None:
         self.corpus = corpus
