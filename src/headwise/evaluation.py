@@ -87,7 +87,10 @@ def evaluate_run(
     else:
         recipe, part = _with_other_data(run, data, changes, note), OTHER
     task = task_class(recipe.task).prepare(recipe, run)
-    items = task.part(part)
+    try:
+        items = task.part(part)
+    except ValueError as error:
+        raise ValueError(f"{run}: {error}") from error
     if is_other_data(task, run) or is_other_data(task, run.resolve().parent):
         console.print(f"{run.name} was trained on other data than these", style="yellow")
     if may_be_stored and not ablations and not changes and data is None:

@@ -140,6 +140,7 @@ def train_system(
     """
     claim_folder(folder, recipe)
     if (folder / RESULT).is_file():
+        _score_again_if_old(folder, task, recipe, console, label or name)
         result = _read_result(folder / RESULT, task.model_config(recipe.model))
         return _with_tests(result, recipe, folder, task, console, label or name)
     if is_main_process():
@@ -268,10 +269,30 @@ def stored_outcome(folder: Path, task: Task, part: str) -> Outcome | None:
         task: its data.
         part: `test`, or the name of a further test set.
     """
-    if not (folder / _of_part(OUTCOME, part)).is_file():
+    path = folder / _of_part(OUTCOME, part)
+    if not path.is_file() or _is_old(path):
         return None
     outcome = read_outcome(folder, part)
     return outcome if outcome.digest == task.digest_of(part) else None
+
+
+def _score_again_if_old(
+    folder: Path, task: Task, recipe: Recipe, console: Console, label: str
+) -> None:
+    """Evaluate a finished run of an older headwise again."""
+    if is_main_process() and _is_old(folder / OUTCOME):
+        model = read_model(folder, type(task))
+        outcome = evaluate(model, task, task.test, recipe.evaluation, console, label)
+        _write_outcome(outcome, folder, task)
+
+
+def _is_old(path: Path) -> bool:
+    """Whether an older headwise wrote an outcome: with the items of one score, or of none."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError):
+        return False  # whoever reads it says what to do
+    return not isinstance(kept.get("items", []), dict)
 
 
 def _write_outcome(outcome: Outcome, folder: Path, task: Task, part: str = TEST) -> None:

@@ -9,7 +9,7 @@ are divided by regions of the photographs, so that patches that overlap are in t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -99,15 +99,12 @@ def load_images(settings: ImageSettings) -> ImageCorpus:
     height, width, _ = image_shape(settings)
     notes = {"images": f"{origin}; {height}×{width} pixels"}
     notes |= {part: _note(parts[part], origins.get(part, "")) for part in PARTS}
-    trained = {image.tobytes() for image in parts["train"]}
+    trained = {image.tobytes() for image in parts["train"]} if settings.tests else set()
     tests = {}
     for name, test in settings.tests.items():
         with in_test_set(name):
             tests[name], origin = _read_test(test, settings, broken)
-        notes[f"test {name}"] = _note(tests[name], origin)
-        leaked = sum(image.tobytes() in trained for image in tests[name])
-        if leaked:
-            notes[f"test {name}"] += f"; {leaked:,} images are also in the training part"
+        notes[f"test {name}"] = _note(tests[name], origin, trained)
     if broken:
         notes["skipped"] = f"{len(broken):,} images that cannot be read: {broken[0]}" + (
             ", ..." if len(broken) > 1 else ""
@@ -122,9 +119,19 @@ def digest_images(images: np.ndarray) -> str:
     return digest.hexdigest()
 
 
-def _note(images: np.ndarray, origin: str) -> str:
-    """Returns what the notes say of a part: its size, where it comes from, and a hash."""
-    return part_in_words(f"{len(images):,} images", origin, "pixels", digest_images(images))
+def _note(images: np.ndarray, origin: str, trained: Container[bytes] = ()) -> str:
+    """Returns what the notes say of a part: its size, where it comes from, and a hash.
+
+    Args:
+        images: of the part.
+        origin: folder, file or split of the part; empty for a share of the training images.
+        trained: the pixels of the training images, if those that a test set repeats are counted.
+    """
+    size = f"{len(images):,} images"
+    repeated = sum(image.tobytes() in trained for image in images) if trained else 0
+    if repeated:
+        size += f", of which {repeated:,} are also in the training part"
+    return part_in_words(size, origin, "pixels", digest_images(images))
 
 
 def _scikit_learn() -> str:

@@ -104,9 +104,11 @@ def load_text_corpus(settings: TextSettings) -> TextCorpus:
             origins[part] = f"split {split}"
         origin = settings.origin
     _divide(documents, settings, origin)
-    notes: dict[str, str] = {part: _note(documents[part], origins.get(part, "")) for part in PARTS}
     seen = set(lines_of(documents["train"]))
-    notes["test"] += _leaked(documents["test"], seen)
+    notes: dict[str, str] = {
+        part: _note(documents[part], origins.get(part, ""), seen if part == "test" else ())
+        for part in PARTS
+    }
     tests = {}
     for name, test in settings.tests.items():
         with in_test_set(name):
@@ -114,7 +116,7 @@ def load_text_corpus(settings: TextSettings) -> TextCorpus:
                 tests[name], origin_of_test = _read_files(test.files, test.documents)
             else:
                 tests[name], origin_of_test = _read_split(test, test.split), test.origin
-        notes[f"test {name}"] = _note(tests[name], origin_of_test) + _leaked(tests[name], seen)
+        notes[f"test {name}"] = _note(tests[name], origin_of_test, seen)
     return TextCorpus(
         documents["train"],
         documents["validation"],
@@ -232,15 +234,19 @@ def _words(line: str) -> int:
     return len(line.split())
 
 
-def _note(documents: Sequence[Document], origin: str) -> str:
-    """Returns what the notes say of a part: its size, where it comes from, and a hash."""
-    return part_in_words(_count(documents), origin, "lines", digest_documents(documents))
+def _note(documents: Sequence[Document], origin: str, seen: Container[str] = ()) -> str:
+    """Returns what the notes say of a part: its size, where it comes from, and a hash.
 
-
-def _leaked(documents: Sequence[Document], seen: Container[str]) -> str:
-    """Returns words on the lines that are in the training part; none if there are no such lines."""
+    Args:
+        documents: of the part.
+        origin: files or split of the part; empty for a share of the training text.
+        seen: the lines of the training part, if those that a test part repeats are counted.
+    """
+    size = _count(documents)
     repeated = sum(line in seen for line in lines_of(documents))
-    return f"; {repeated:,} lines are also in the training part" if repeated else ""
+    if repeated:
+        size += f", of which {repeated:,} lines are also in the training part"
+    return part_in_words(size, origin, "lines", digest_documents(documents))
 
 
 def _count(documents: Sequence[Document]) -> str:
