@@ -20,6 +20,7 @@ from headwise.analysis.benchmark import (
     benchmark_verdict,
 )
 from headwise.analysis.formatting import NONE, count, heading
+from headwise.analysis.further_tests import further_columns, further_notes, further_rows
 from headwise.analysis.results import (
     AttentionRecord,
     Benchmark,
@@ -167,6 +168,11 @@ def render_report(comparison: Comparison) -> str:
             columns=table_columns(comparison),
             rows=table_rows(comparison),
             notes=table_notes(comparison),
+            further={
+                "columns": further_columns(comparison),
+                "rows": further_rows(comparison),
+                "notes": further_notes(comparison),
+            },
             several_seeds=any(len(system.runs) > 1 for system in comparison.systems),
             legend=[
                 (_in_legend(system), Markup(figures.swatch(looks[system.name], f"swatch-{number}")))

@@ -113,6 +113,20 @@ class RunResult(BaseModel):
     )
 
 
+class FurtherTest(BaseModel):
+    """A system on a further test set, over its seeds."""
+
+    model_config = RECORD
+
+    estimates: dict[str, Estimate] = Field(
+        description="Name of a score to its mean over the seeds that did not diverge."
+    )
+    difference: Difference | None = Field(
+        description="The difference of the first score to the baseline's, corrected over all "
+        "systems and further test sets; None as for the test part."
+    )
+
+
 class SystemSummary(BaseModel):
     """A system over its seeds."""
 
@@ -137,6 +151,9 @@ class SystemSummary(BaseModel):
         default=None,
         description="The difference of the first score to the baseline's; None for the baseline "
         "itself, and if there is nothing to compare.",
+    )
+    tests: dict[str, FurtherTest] = Field(
+        default={}, description="Name of a further test set to what the system gave on it."
     )
 
 

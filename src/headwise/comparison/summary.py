@@ -2,16 +2,17 @@
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from headwise.analysis.chance import compare_outcomes
+from headwise.analysis.chance import compare_outcomes, corrected
 from headwise.analysis.results import (
     Comparison,
+    FurtherTest,
     SystemSummary,
     compare_pictures,
     compare_samples,
@@ -19,9 +20,11 @@ from headwise.analysis.results import (
 from headwise.analysis.speed import relative_step_times
 from headwise.analysis.verdict import diverged
 from headwise.comparison.running import Runs
-from headwise.experiment import batches, read_outcome
+from headwise.experiment import TEST, batches, read_outcome
 from headwise.recipe import RecipeFile
 from headwise.recipe.settings import Recipe
+from headwise.tasks.outcome import Outcome
+from headwise.tasks.significance import Statistic
 from headwise.tasks.task import Task
 from headwise.training.run import MODEL
 
@@ -46,16 +49,22 @@ def summary(
         name: [experiment.folder / f"{name}-seed{run.seed}" for run in of_system]
         for name, of_system in runs.items()
     }
-    outcomes = {name: [read_outcome(run) for run in of] for name, of in folders.items()}
+    outcomes = _outcomes(folders, TEST)
     first = {name: of_system[0] for name, of_system in outcomes.items()}
     times = _step_times(recipes, {name: of[0] for name, of in folders.items()}, task)
-    sound = {
-        name: [o for run, o in zip(runs[name], of, strict=True) if not diverged(run)]
-        for name, of in outcomes.items()
+
+    def statistic(name: str) -> Statistic:
+        return task.statistic(name, recipes[baseline].evaluation)
+
+    estimates, differences = compare_outcomes(_sound(runs, outcomes), baseline, statistic)
+    tests = {
+        name: compare_outcomes(
+            _sound(runs, _outcomes(folders, name)), baseline, statistic, len(task.tests)
+        )
+        for name in task.tests
     }
-    estimates, differences = compare_outcomes(
-        sound, baseline, lambda name: task.statistic(name, recipes[baseline].evaluation)
-    )
+    # The table of further test sets is one, so that its p-values are corrected together.
+    further = corrected({(s, name): tests[name][1].get(s) for name in tests for s in recipes})
     return Comparison(
         title=f"{file.name}{f', {dataset}' if dataset else ''}: {', '.join(recipes)}",
         task=recipes[baseline].task,
@@ -72,6 +81,10 @@ def summary(
                 relative_step_time=times[name],
                 estimates=estimates[name],
                 difference=differences.get(name),
+                tests={
+                    test: FurtherTest(estimates=of_test[name], difference=further.get((name, test)))
+                    for test, (of_test, _) in tests.items()
+                },
                 matched=experiment.matched.get(name, ""),
             )
             for name in recipes
@@ -84,6 +97,19 @@ def summary(
         versions=_versions(),
         machine=_machine(),
     )
+
+
+def _outcomes(folders: Mapping[str, Sequence[Path]], part: str) -> dict[str, list[Outcome]]:
+    """Returns what the runs of each system gave on the test part, or on a further test set."""
+    return {name: [read_outcome(folder, part) for folder in of] for name, of in folders.items()}
+
+
+def _sound(runs: Runs, outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, list[Outcome]]:
+    """Returns the outcomes of runs that did not diverge."""
+    return {
+        name: [o for run, o in zip(runs[name], of, strict=True) if not diverged(run)]
+        for name, of in outcomes.items()
+    }
 
 
 def _step_times(
