@@ -324,6 +324,51 @@ def test_a_data_set_is_the_recipe_with_its_changes(tmp_path):
         load_recipe(str(path), ["datasets.german.language=xx"])
 
 
+def test_data_sets_that_say_all_need_no_data_beside_them(tmp_path):
+    path = tmp_path / "alone.yaml"
+    # With the built-in docstrings in place of data, max_length would be above batch_tokens.
+    path.write_text(
+        """
+        task: classification
+        data: {max_length: 64}
+        training: {max_steps: 1, batch_tokens: 64}
+        systems: {standard: {}}
+        datasets:
+          mine: {corpus: files, train: a.tsv}
+          theirs: {corpus: docstrings, max_length: 32}
+        """
+    )
+    file = load_recipe(str(path))
+    mine = file.system("standard", "mine").data
+    assert (mine.corpus, mine.max_length) == ("files", 64)
+    assert file.system(None, "theirs").data.max_length == 32
+    changed = load_recipe(str(path), ["data.max_length=16"])
+    assert changed.system(None, "theirs").data.max_length == 16
+    with pytest.raises(RecipeError, match=r"no data of its own, expected .*: mine, theirs"):
+        file.system("standard")
+    # The recipe in a report gives the same data sets.
+    again = tmp_path / "again.yaml"
+    again.write_text(file.yaml())
+    assert load_recipe(str(again)).system("standard", "mine").data == mine
+    path.write_text(path.read_text().replace("corpus: docstrings, ", ""))
+    with pytest.raises(RecipeError, match=r"data set theirs:\n  data\.corpus is missing"):
+        load_recipe(str(path))
+
+
+def test_further_test_sets_of_speech_had_another_name(tmp_path):
+    folders = {"noisy": "a", "clean": "b"}
+    recipe = {
+        "task": "speech-enhancement",
+        "data": {"corpus": "generated", "transfer": {"voicebank": folders}},
+        "training": {"max_steps": 1},
+    }
+    path = tmp_path / "older.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    file = load_recipe(str(path))
+    assert file.notes == ["data.transfer is now data.tests"]
+    assert list(file.recipe.data.tests) == ["voicebank"]
+
+
 def test_a_path_under_systems_changes_that_system_alone(small):
     file = load_recipe(small, ["systems.mae.training.max_steps=9"])
     assert file.system("mae").training.max_steps == 9

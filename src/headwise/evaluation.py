@@ -30,6 +30,7 @@ from headwise.tasks.task import Task
 OTHER = "other"  # the name under which other data become a further test set of a run
 # Keys of a model's configuration that say nothing of the data.
 _NOT_OF_DATA = ("transformers_version", "architectures", "dtype", "torch_dtype", "_name_or_path")
+_NOT_OF_DATA += ("max_length",)  # other lengths of blocks are read by the same model
 
 Note = Callable[[str], object]
 
@@ -156,9 +157,8 @@ def _with_other_data(run: Path, data: str, changes: Sequence[str], note: Note) -
 def _check_fits(model: HeadwiseModel, task: Task, recipe: Recipe) -> None:
     """Raises `ValueError` if changed data are not those that a model was made for."""
     own, needed = model.config.to_dict(), task.model_config(recipe.model).to_dict()
-    # Other lengths of blocks are read by the same model.
-    for key in set(needed) - {*_NOT_OF_DATA, "max_length"}:
-        if own.get(key) != needed[key]:
+    for key in needed:
+        if key not in _NOT_OF_DATA and own.get(key) != needed[key]:
             raise ValueError(
                 f"the changes give data for a model whose {key} is {needed[key]}, but that of the "
                 f"run is {own.get(key)}; leave out the changes of data that the model depends on"

@@ -123,7 +123,7 @@ def load_parallel_corpus(settings: ParallelSettings) -> ParallelCorpus:
     elif isinstance(settings, ParallelFiles):
         for part, files in given_parts(settings).items():
             rows[part], origins[part] = _read_files(files)
-        origin = "text files"
+        origin = f"text files {settings.train.source.name}, {settings.train.target.name}"
         target_language = settings.target_language
     else:
         for part, split in settings.splits().items():
