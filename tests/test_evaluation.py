@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numerals
 import pytest
@@ -75,9 +76,10 @@ def test_a_run_is_scored_on_each_and_keeps_all_of_it(run):
     assert len((run / "outputs-short.txt").read_text().splitlines()) == 20
 
 
-def test_one_that_comes_later_is_scored_without_training(world, tmp_path, monkeypatch):
+def test_one_that_comes_later_is_scored_without_training(world, run, tmp_path, monkeypatch):
     recipe = of(world, "short").system("mae")
-    before = train(recipe, tmp_path / "run")
+    shutil.copytree(run, tmp_path / "run")
+    before = RunResult.model_validate_json((run / "result.json").read_text())
     scored = []
     evaluate = experiment.evaluate
 
@@ -99,7 +101,7 @@ def test_one_that_comes_later_is_scored_without_training(world, tmp_path, monkey
     assert train(later, tmp_path / "run") == after and len(scored) == 1
 
 
-def test_one_whose_data_change_is_scored_anew(world, tmp_path):
+def test_one_whose_data_change_is_scored_anew(world, run, tmp_path):
     text = {end: (world / f"short.{end}").read_text().splitlines() for end in ("en", "fr")}
 
     def write(lines):
@@ -110,6 +112,7 @@ def test_one_whose_data_change_is_scored_anew(world, tmp_path):
         f"data.tests.mine.{k}={tmp_path}/mine.{e}" for k, e in (("source", "en"), ("target", "fr"))
     ]
     recipe = of(world, changes=changes).system("mae")
+    shutil.copytree(run, tmp_path / "run")
     write(20)
     train(recipe, tmp_path / "run")
     write(15)
@@ -243,9 +246,7 @@ def test_data_of_another_model_are_refused(tmp_path):
     train(load_recipe(str(path)).system("standard"), tmp_path / "run")
     rows = [f"{line}\t{'abc'[number % 3]}" for number, line in enumerate(tiny_tasks.lines(60))]
     (tmp_path / "three.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
-    with pytest.raises(
-        ValueError, match="the changes give data for a model whose (id2label|label2id)"
-    ):
+    with pytest.raises(ValueError, match="the changes give data for a model whose"):
         evaluate_run(tmp_path / "run", "test", QUIET, changes=[f"data.train={tmp_path}/three.tsv"])
 
 
@@ -303,9 +304,8 @@ def test_perplexities_of_different_vocabularies_are_refused(tmp_path):
     assert compare_runs(a, c) is not None
 
 
-def test_an_older_outcome_is_made_again(world, tmp_path):
-    recipe = of(world).system("mae")
-    train(recipe, tmp_path / "run")
+def test_an_older_outcome_is_made_again(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
     path = tmp_path / "run" / "outcome.json"
     kept = json.loads(path.read_text())
     path.write_text(json.dumps({key: value for key, value in kept.items() if key != "digest"}))

@@ -29,8 +29,10 @@ from headwise.tasks.task import Task
 
 OTHER = "other"  # the name under which other data become a further test set of a run
 # Keys of a model's configuration that say nothing of the data.
-_NOT_OF_DATA = ("transformers_version", "architectures", "dtype", "torch_dtype", "_name_or_path")
-_NOT_OF_DATA += ("max_length",)  # other lengths of blocks are read by the same model
+_NOT_OF_DATA = (
+    *("transformers_version", "architectures", "dtype", "torch_dtype", "_name_or_path"),
+    "max_length",  # other lengths of blocks are read by the same model
+)
 
 Note = Callable[[str], object]
 
