@@ -9,7 +9,7 @@ are divided by regions of the photographs, so that patches that overlap are in t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -98,8 +98,9 @@ def load_images(settings: ImageSettings) -> ImageCorpus:
             )
     height, width, _ = image_shape(settings)
     notes = {"images": f"{origin}; {height}×{width} pixels"}
-    notes |= {part: _note(parts[part], origins.get(part, "")) for part in PARTS}
-    trained = {image.tobytes() for image in parts["train"]} if settings.tests else set()
+    trained = {_digest(image) for image in parts["train"]}
+    for part in PARTS:
+        notes[part] = _note(parts[part], origins.get(part, ""), () if part == "train" else trained)
     tests = {}
     for name, test in settings.tests.items():
         with in_test_set(name):
@@ -119,19 +120,23 @@ def digest_images(images: np.ndarray) -> str:
     return digest.hexdigest()
 
 
-def _note(images: np.ndarray, origin: str, trained: Container[bytes] = ()) -> str:
+def _note(images: np.ndarray, origin: str, trained: Collection[bytes] = ()) -> str:
     """Returns what the notes say of a part: its size, where it comes from, and a hash.
 
     Args:
         images: of the part.
         origin: folder, file or split of the part; empty for a share of the training images.
-        trained: the pixels of the training images, if those that a test set repeats are counted.
+        trained: hashes of the training images, if those that the part repeats are counted.
     """
     size = f"{len(images):,} images"
-    repeated = sum(image.tobytes() in trained for image in images) if trained else 0
+    repeated = sum(_digest(image) in trained for image in images) if trained else 0
     if repeated:
         size += f", of which {repeated:,} are also in the training part"
     return part_in_words(size, origin, "pixels", digest_images(images))
+
+
+def _digest(image: np.ndarray) -> bytes:
+    return hashlib.sha256(image.tobytes()).digest()
 
 
 def _scikit_learn() -> str:

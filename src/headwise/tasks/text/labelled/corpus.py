@@ -225,7 +225,11 @@ def make_corpus(
         with in_test_set(name):
             further[name] = _examples(rows, problem, known, skipped)
             if not further[name]:
-                raise CorpusError("there are no examples, expected at least one")
+                raise CorpusError(
+                    f"there are no examples ({origins and origins.get(f'test {name}')}; skipped in "
+                    f"all parts: {_reasons(skipped) or 'none'}), expected at least one; check "
+                    f"text_field, pair_field and label_field"
+                )
     all_parts = {**examples, **{f"test {name}": found for name, found in further.items()}}
     notes = {"corpus": origin} | _notes(all_parts, skipped, origins or {})
     if problem == "classification" and classes is not None:
