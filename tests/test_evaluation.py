@@ -176,7 +176,7 @@ def test_a_part_of_any_name_is_evaluated(run):
     assert f"{read_outcome(run, 'short').scores[0]}" in done.stdout
     done = headwise("evaluate", run, "--part", "shrot")
     assert done.exit_code == 2
-    assert "the part is 'shrot', expected one of train, validation, test, short" in done.stderr
+    assert "--part is 'shrot', expected one of train, validation, test, short" in done.stderr
 
 
 def test_other_data_are_scored_with_the_encoding_of_the_run(world, run):

@@ -14,7 +14,6 @@ from rich.console import Console
 
 from headwise.analysis.chance import Difference, compare_outcomes
 from headwise.experiment import (
-    TEST,
     evaluate,
     is_other_data,
     read_model,
@@ -24,7 +23,9 @@ from headwise.experiment import (
 from headwise.models.base import HeadwiseModel
 from headwise.recipe.catalogue import task_class
 from headwise.recipe.settings import Recipe
+from headwise.spelling import did_you_mean
 from headwise.tasks.outcome import Outcome
+from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Task
 
 OTHER = "other"  # the name under which other data become a further test set of a run
@@ -89,11 +90,14 @@ def evaluate_run(
         recipe = read_recipe(run, changes, note)
     else:
         recipe, part = _with_other_data(run, data, changes, note), OTHER
+    parts = [*PARTS, *getattr(recipe.data, "tests", {})]
+    if part not in parts:
+        raise ValueError(
+            f"--part is {part!r}, expected one of {', '.join(parts)}, the parts of {run}"
+            f"{did_you_mean(part, parts)}"
+        )
     task = task_class(recipe.task).prepare(recipe, run)
-    try:
-        items = task.part(part)
-    except ValueError as error:
-        raise ValueError(f"{run}: {error}") from error
+    items = task.part(part)
     if is_other_data(task, run) or is_other_data(task, run.resolve().parent):
         console.print(f"{run.name} was trained on other data than these", style="yellow")
     if may_be_stored and not ablations and not changes and data is None:
@@ -174,7 +178,7 @@ def _check_same_items(run: Evaluation, other: Evaluation) -> None:
             f"expected runs of the same task"
         )
     if run.task.digest_of(run.part) != other.task.digest_of(other.part):
-        label = run.part if run.part in ("train", "validation", TEST) else f"test {run.part}"
+        label = run.part if run.part in PARTS else f"test {run.part}"
         notes = [f"{of.run}: {of.task.notes.get(label, '')}" for of in (run, other)]
         keys = ("data", *run.task.item_keys)
         raise ValueError(

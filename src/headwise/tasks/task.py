@@ -12,7 +12,6 @@ from typing_extensions import Self
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import TransformerConfig
 from headwise.recipe.settings import ModelSettings, Recipe
-from headwise.spelling import did_you_mean
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.significance import Statistic
 from headwise.tasks.splits import PARTS
@@ -120,18 +119,8 @@ class Task(ABC):
         """
 
     def part(self, name: str) -> Items:
-        """Returns the items of a part, or of a further test set.
-
-        Raises:
-            ValueError: there is neither a part nor a further test set of this name.
-        """
-        if name not in PARTS and name not in self.tests:
-            known = [*PARTS, *self.tests]
-            raise ValueError(
-                f"the part is {name!r}, expected one of {', '.join(known)}"
-                f"{did_you_mean(name, known)}"
-            )
-        return self.tests[name] if name in self.tests else getattr(self, name)
+        """Returns the items of a part, or of a further test set."""
+        return getattr(self, name) if name in PARTS else self.tests[name]
 
     @classmethod
     @abstractmethod

@@ -10,6 +10,7 @@ from typing_extensions import Self
 
 from headwise.models.config import LanguageModelConfig
 from headwise.recipe.settings import LanguageModelSettings, Recipe
+from headwise.tasks.splits import PARTS
 from headwise.tasks.text.running.corpus import (
     TextCorpus,
     digest_documents,
@@ -86,9 +87,7 @@ class RunningTextTask(TextTask):
         Blocks are the items of the scores, and the scores of masked language modelling are of
         tokens.
         """
-        self.part(part)
-        tests = self.corpus.tests
-        documents = tests[part] if part in tests else getattr(self.corpus, part)
+        documents = getattr(self.corpus, part) if part in PARTS else self.corpus.tests[part]
         vocabulary = self.tokenizer.tokenizer.backend_tokenizer.to_str()
         items = (digest_documents(documents), str(self.block_length), vocabulary)
         return hashlib.sha256("\0".join(items).encode()).hexdigest()
