@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -38,19 +38,29 @@ class Experiment(NamedTuple):
 
 
 def summary(
-    file: RecipeFile, experiment: Experiment, runs: Runs, dataset: str | None, command: str
+    file: RecipeFile,
+    experiment: Experiment,
+    runs: Runs,
+    dataset: str | None,
+    command: str,
+    missing: Sequence[str] = (),
 ) -> Comparison:
-    task, recipes = experiment.task, experiment.recipes
-    baseline, *others = recipes
+    """Puts the runs that there are side by side.
+
+    The time of a step is measured when none is missing: others at work would disturb it.
+    """
+    task, baseline = experiment.task, next(iter(experiment.recipes))
+    recipes = {name: recipe for name, recipe in experiment.recipes.items() if name in runs}
+    others = [name for name in recipes if name != baseline and baseline in runs]
     first = {name: experiment.folder / f"{name}-seed{of[0].seed}" for name, of in runs.items()}
     outcomes = {name: read_outcome(run) for name, run in first.items()}
-    times = _step_times(recipes, first, task)
+    times = {} if missing else _step_times(recipes, first, task)
     tests = {
         name: _paired_test(task, recipes[baseline], baseline, outcomes, name) for name in others
     }
     return Comparison(
-        title=f"{file.name}{f', {dataset}' if dataset else ''}: {', '.join(recipes)}",
-        task=recipes[baseline].task,
+        title=f"{file.name}{f', {dataset}' if dataset else ''}: {', '.join(experiment.recipes)}",
+        task=file.recipe.task,
         loss_name=task.loss_name,
         loss_has_perplexity=task.loss_has_perplexity,
         item_name=task.item_name,
@@ -61,12 +71,13 @@ def summary(
                 name=name,
                 description=file.recipe.systems[name].description,
                 runs=runs[name],
-                relative_step_time=times[name],
+                relative_step_time=times.get(name),
                 paired_test=tests.get(name),
                 matched=experiment.matched.get(name, ""),
             )
             for name in recipes
         ],
+        missing=list(missing),
         samples=compare_samples({name: of.samples for name, of in outcomes.items()})[:_SAMPLES],
         pictures=compare_pictures({name: of.pictures for name, of in outcomes.items()}),
         facts=task.notes,
