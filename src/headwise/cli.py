@@ -150,10 +150,11 @@ def compare(
         from headwise.analysis.report import write_report
         from headwise.analysis.results import Benchmark, Comparison
         from headwise.analysis.table import results_table
-        from headwise.comparison import compare_systems
+        from headwise.comparison import RunsFailed, compare_systems
         from headwise.experiment import is_main_process
         from headwise.files import write_text
         from headwise.recipe import RecipeError, load_recipe
+        from headwise.training.run import Interrupted
 
         _quiet()
         file = load_recipe(recipe, changes or [])
@@ -175,22 +176,29 @@ def compare(
             write_text(folder / "comparison.json", found.model_dump_json(indent=1))
             write_report(found, report)
 
-        found = compare_systems(
-            file,
-            names,
-            numbers,
-            folder,
-            _command_line(),
-            console,
-            datasets=_names("--datasets", datasets) or file.dataset_names,
-            match=match is not None,
-            jobs=jobs,
-            write=write,
-        )
-        if found is None:
-            return
-        console.print(results_table(found))
-        console.print(f"report: {report}", soft_wrap=True, highlight=False, markup=False)
+        try:
+            found = compare_systems(
+                file,
+                names,
+                numbers,
+                folder,
+                _command_line(),
+                console,
+                datasets=_names("--datasets", datasets) or file.dataset_names,
+                match=match is not None,
+                jobs=jobs,
+                write=write,
+            )
+        except (Interrupted, RunsFailed) as error:
+            if report.is_file():
+                _print_path(console, "report as far as it goes", report)
+            if isinstance(error, Interrupted):
+                raise
+            _print_error(f"{error}\nThe same command tries again.")
+            raise typer.Exit(1) from None
+        if found is not None:
+            console.print(results_table(found))
+            _print_path(console, "report", report)
 
 
 @app.command()
@@ -425,7 +433,6 @@ def enhance(
 @contextmanager
 def _clear_errors(when_stopped: str = "") -> Iterator[None]:
     """Prints an error of the user as a message, not as a traceback."""
-    from headwise.comparison.running import RunsFailed
     from headwise.training.run import Interrupted
 
     try:
@@ -438,12 +445,13 @@ def _clear_errors(when_stopped: str = "") -> Iterator[None]:
         raise typer.Exit(130) from None
     except BrokenPipeError:  # the reader of our output has closed it
         raise typer.Exit(0) from None
-    except RunsFailed as error:
-        _print_error(f"{error}\nThe same command tries again.")
-        raise typer.Exit(1) from None
     except (ValueError, OSError) as error:
         _print_error(str(error))
         raise typer.Exit(2) from None
+
+
+def _print_path(console: Console, what: str, path: Path) -> None:
+    console.print(f"{what}: {path}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _print_error(text: str) -> None:

@@ -13,6 +13,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 _SECONDS_BETWEEN = 0.1  # two positions that a run tells; as often as a bar is drawn
 
@@ -75,12 +76,12 @@ class RunBars(Progress):
     def __init__(self, console: Console, *, transient: bool = False) -> None:
         self.relay = console if isinstance(console, Relay) else None
         super().__init__(
-            # All of it within the 80 columns of a terminal.
+            # All of it within the 80 columns of a terminal; a long label takes from the bar.
             TextColumn("[bold]{task.description:<9}"),
             BarColumn(bar_width=8),
-            MofNCompleteColumn(),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[figures]}"),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(table_column=Column(no_wrap=True)),
             TextColumn("left"),
             console=console,
             transient=transient,
