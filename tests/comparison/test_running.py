@@ -68,12 +68,9 @@ def world(tmp_path_factory):
             plan = f"trouble_makers:{name.capitalize()}"
             systems.write(f"  {name}: {{model: {{attention: {plan}}}}}\n")
         systems.write("  slower: {model: {attention: trouble_makers:Slow}}\n")
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def _importable(world, monkeypatch):
-    monkeypatch.syspath_prepend(str(world))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(str(folder))
+        yield folder
 
 
 @pytest.fixture
@@ -166,6 +163,7 @@ def test_ctrl_c_stops_all_runs_and_the_next_start_goes_on(world, tmp_path, troub
     output, errors = running.communicate(timeout=120)
     assert running.returncode == 130, errors
     assert "Traceback" not in errors
+    errors = " ".join(errors.split())
     assert "The same command goes on from here." in errors
     assert errors.count("stopped at step") == 2
     assert f"report as far as it goes: {folder / 'report.html'}" in output
