@@ -140,7 +140,8 @@ def train_system(
         Interrupted: Ctrl-C came; the next call goes on.
     """
     claim_folder(folder, recipe)
-    if (finished := finished_result(recipe, folder, task)) is not None:
+    finished = finished_result(recipe, folder, task, console, label or name)
+    if finished is not None:
         return finished
     if is_main_process():
         task.save(folder)
@@ -187,10 +188,16 @@ def train_system(
     return result
 
 
-def finished_result(recipe: Recipe, folder: Path, task: Task) -> RunResult | None:
-    """Returns the result of a run, or None while it is not finished."""
+def finished_result(
+    recipe: Recipe, folder: Path, task: Task, console: Console, label: str
+) -> RunResult | None:
+    """Returns the result of a run, or None while it is not finished.
+
+    The arguments are those of `train_system`.
+    """
     if not (folder / RESULT).is_file():
         return None
+    _score_again_if_old(folder, task, recipe, console, label)
     return _read_result(folder / RESULT, task.model_config(recipe.model))
 
 
@@ -234,6 +241,23 @@ def as_evaluated(
 def read_outcome(folder: Path) -> Outcome:
     """What the evaluation of a finished run gave."""
     return _read(Outcome, folder / OUTCOME)
+
+
+def _score_again_if_old(
+    folder: Path, task: Task, recipe: Recipe, console: Console, label: str
+) -> None:
+    """Evaluate a finished run of an older headwise again.
+
+    It kept the items of no score but one, or those of none.
+    """
+    try:
+        kept = json.loads((folder / OUTCOME).read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError):
+        return  # whoever reads it says what to do
+    if is_main_process() and not isinstance(kept.get("items", []), dict):
+        _, model = open_run(folder)
+        outcome = evaluate(model, task, task.test, recipe.evaluation, console, label)
+        _write_outcome(outcome, folder)
 
 
 def _write_outcome(outcome: Outcome, folder: Path) -> None:

@@ -34,9 +34,9 @@ class PlannedRun(NamedTuple):
     task: Task
     label: str
 
-    def result(self) -> RunResult | None:
+    def result(self, console: Console) -> RunResult | None:
         """Returns the result of the run, or None while it is not finished."""
-        return finished_result(self.recipe, self.folder, self.task)
+        return finished_result(self.recipe, self.folder, self.task, console, self.label)
 
 
 class Failure(NamedTuple):
@@ -100,7 +100,7 @@ def train_runs(
     check_jobs(jobs)
     for run in planned:
         check_folder(run.folder, run.recipe)
-    results = [run.result() for run in planned]
+    results = [run.result(console) for run in planned]
     labels = [run.label for run in planned]
     failures: dict[str, Failure] = {}
 

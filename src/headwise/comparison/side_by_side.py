@@ -179,7 +179,7 @@ class _Processes:
         remove_partial(worker.run.folder)
         if isinstance(worker.end, Failure):
             return worker.end
-        if (result := worker.run.result()) is not None:
+        if (result := worker.run.result(self.console)) is not None:
             return result
         if self.stopping:
             self.stops += [f"{worker.run.label} {worker.end}"] if worker.end else []
