@@ -9,7 +9,8 @@ from rich.console import Console
 
 from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import Benchmark, Comparison, RunResult
-from headwise.comparison.running import PlannedRun, Runs, check_jobs, train_runs
+from headwise.comparison.planned import PlannedRun, Runs
+from headwise.comparison.running import check_jobs, train_runs
 from headwise.comparison.summary import Experiment, summary
 from headwise.experiment import is_main_process, prepare_task, with_seed
 from headwise.matching import match_parameters

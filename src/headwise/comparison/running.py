@@ -1,71 +1,15 @@
 """Trains the runs of a comparison, one after the other or side by side."""
 
 import os
-import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import NamedTuple
 
 from rich.console import Console
 
 from headwise.analysis.results import RunResult
-from headwise.experiment import check_folder, finished_result, train_system
-from headwise.recipe.settings import Recipe
-from headwise.tasks.task import Task
+from headwise.comparison.planned import Ended, Failure, PlannedRun, RunsFailed
+from headwise.comparison.side_by_side import train_side_by_side
+from headwise.experiment import check_folder, train_system
 from headwise.training.run import Interrupted
-
-Runs = dict[str, list[RunResult]]  # by system, a run for each seed
-
-
-class PlannedRun(NamedTuple):
-    """A run of a comparison, before it is trained.
-
-    Attributes:
-        recipe: of the run, with its seed.
-        system: name of the system.
-        folder: of the run.
-        task: the data.
-        label: what bars and messages call the run.
-    """
-
-    recipe: Recipe
-    system: str
-    folder: Path
-    task: Task
-    label: str
-
-    def result(self, console: Console) -> RunResult | None:
-        """Returns the result of the run, or None while it is not finished."""
-        return finished_result(self.recipe, self.folder, self.task, console, self.label)
-
-
-class Failure(NamedTuple):
-    """Why a run failed.
-
-    Attributes:
-        reason: in a line or a few.
-        traceback: empty if the reason says all, as of bad input and of a killed process.
-    """
-
-    reason: str
-    traceback: str = ""
-
-
-class RunsFailed(Exception):
-    """Some runs of a comparison failed; those that could be finished are.
-
-    Attributes:
-        failures: label of a run to why it failed.
-    """
-
-    def __init__(self, failures: dict[str, Failure], planned: int) -> None:
-        self.failures = failures
-        reasons = "".join(f"\n  {label}: {f.reason}" for label, f in failures.items())
-        others = "; the others are finished" if len(failures) < planned else ""
-        super().__init__(f"{len(failures)} of {planned} runs failed{others}:{reasons}")
-
-
-Ended = Callable[[PlannedRun, RunResult | Failure], None]  # called when a run has ended
 
 
 def train_runs(
@@ -95,13 +39,11 @@ def train_runs(
         Interrupted: Ctrl-C came; the next call goes on with all runs that were at work.
         RunsFailed: some runs failed; the next call tries them again.
     """
-    from headwise.comparison.side_by_side import train_side_by_side
-
     check_jobs(jobs)
     for run in planned:
         check_folder(run.folder, run.recipe)
     results = [run.result(console) for run in planned]
-    labels = [run.label for run in planned]
+    folders = [run.folder for run in planned]
     failures: dict[str, Failure] = {}
 
     def ended(run: PlannedRun, result: RunResult | Failure) -> None:
@@ -110,7 +52,7 @@ def train_runs(
             said = f"{run.label} failed: {result.reason}\n{result.traceback}".rstrip()
             console.print(said, style="red", highlight=False, markup=False, soft_wrap=True)
         else:
-            results[labels.index(run.label)] = result
+            results[folders.index(run.folder)] = result
         after_each(results)
 
     waiting = [run for run, result in zip(planned, results, strict=True) if result is None]
@@ -126,7 +68,7 @@ def train_runs(
 def check_jobs(jobs: int) -> None:
     """Raises `ValueError` if so many runs cannot be trained at a time."""
     if jobs < 1:
-        raise ValueError(f"--jobs is {jobs}, expected a whole number from 1: 2")
+        raise ValueError(f"--jobs is {jobs}, expected a whole number from 1")
     if jobs > 1 and _launched_processes() > 1:
         raise ValueError(
             f"--jobs is {jobs} within {_launched_processes()} processes that share every run, "
@@ -145,16 +87,8 @@ def _train_one_by_one(planned: Sequence[PlannedRun], console: Console, ended: En
         except Exception as error:
             if _launched_processes() > 1:
                 raise  # the others wait for this process, and would wait for ever
-            result = failure(error)
+            result = Failure.of(error)
         ended(run, result)
-
-
-def failure(error: Exception) -> Failure:
-    """Why a run failed, of the exception that ended it."""
-    if isinstance(error, (ValueError, OSError)):  # ours say how to mend it
-        return Failure(str(error))
-    reason = "".join(traceback.format_exception_only(error)).strip()
-    return Failure(reason, "".join(traceback.format_exception(error)))
 
 
 def _launched_processes() -> int:

@@ -29,7 +29,7 @@ from rich.progress import TaskID
 from torch.multiprocessing.spawn import ProcessContext, ProcessExitedException, start_processes
 
 from headwise.analysis.results import RunResult
-from headwise.comparison.running import Ended, Failure, PlannedRun, failure
+from headwise.comparison.planned import Ended, Failure, PlannedRun
 from headwise.experiment import train_system
 from headwise.files import remove_partial
 from headwise.recipe.settings import Recipe
@@ -281,4 +281,4 @@ def _train(
     except Interrupted as stop:
         send(str(stop))
     except Exception as error:
-        send(failure(error))
+        send(Failure.of(error))

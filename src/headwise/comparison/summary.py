@@ -18,7 +18,7 @@ from headwise.analysis.results import (
 )
 from headwise.analysis.speed import relative_step_times
 from headwise.analysis.verdict import diverged
-from headwise.comparison.running import Runs
+from headwise.comparison.planned import Runs
 from headwise.experiment import batches, read_outcome
 from headwise.recipe import RecipeFile, to_yaml
 from headwise.recipe.settings import Recipe
