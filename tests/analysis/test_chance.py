@@ -296,8 +296,10 @@ def test_a_variance_that_lost_a_part_keeps_a_degree_of_freedom():
 
 
 def test_the_variance_of_a_mean_over_data_sets_is_the_sum_over_the_square_of_their_number():
-    parts = [made(value).model_copy(update={"error": error, "freedom": freedom})
-             for value, error, freedom in ((1.0, 0.3, 2.0), (2.0, 0.4, 5.0), (0.0, 1.2, 4.0))]  # fmt: skip
+    parts = [
+        made(value).model_copy(update={"error": error, "freedom": freedom})
+        for value, error, freedom in ((1.0, 0.3, 2.0), (2.0, 0.4, 5.0), (0.0, 1.2, 4.0))
+    ]
     found = mean_difference(parts)
     variance = (0.3**2 + 0.4**2 + 1.2**2) / 9
     freedom = (9 * variance) ** 2 / (0.3**4 / 2 + 0.4**4 / 5 + 1.2**4 / 4)
