@@ -113,9 +113,8 @@ def benchmark_notes(benchmark: Benchmark) -> list[str]:
     columns = benchmark_columns(benchmark)
     comparisons = list(benchmark.comparisons.values())
     notes = [_directions(columns)]
-    items = listed(list(dict.fromkeys(c.item_name for c in comparisons)))
-    sources = set[Source]().union(*(interval_sources(c) for c in comparisons))
-    if sources:
+    items = _items(benchmark)
+    if sources := _sources(benchmark):
         over = chance_over(sources, items)
         notes.append(f"In brackets: the 95% interval of the figure above it, {over}.")
     if any(len(system.runs) > 1 for c in comparisons for system in c.systems):
@@ -191,6 +190,8 @@ class _PiecedTable:
     def _caption(self, columns: Sequence[BenchmarkColumn]) -> str:
         comparisons = self.benchmark.comparisons.values()
         parts = [_directions(columns)]
+        if sources := _sources(self.benchmark):
+            parts.append(f"95% intervals {chance_over(sources, _items(self.benchmark))}.")
         found = [each for each in benchmark_differences(self.benchmark).values() if each]
         if any(each.source == "items" for each in found):
             parts.append("One seed says nothing of training's own chance.")
@@ -288,11 +289,11 @@ def _judged(benchmark: Benchmark, name: str, digits: int) -> str:
     interval = f"95% interval of the difference {signed(found.low, digits)} to "
     interval += signed(found.high, digits)
     if found.source == "items":
-        return (
-            f", a difference that single runs cannot tell from the chance of training ({interval})"
-        )
-    sure = "a significant difference" if found.significant else "a difference that may be chance"
-    return f", {sure} ({interval}, {p_value(found.corrected_p_value)})"
+        figures, sure = interval, "that single runs cannot tell from the chance of training"
+    else:
+        figures = f"{interval}, {p_value(found.corrected_p_value)}"
+        sure = "that is significant" if found.significant else "that may be chance"
+    return f", a difference {sure} ({figures})"
 
 
 def _against_baseline(benchmark: Benchmark) -> str:
@@ -331,6 +332,16 @@ class _Wins:
         if not parts:
             return f"shows no significant difference on any of {_data_sets(self.tests)}"
         return f"is {' and '.join(parts)} of {_data_sets(self.tests)}"
+
+
+def _items(benchmark: Benchmark) -> str:
+    """What the bootstrap draws, of all data sets."""
+    return listed(list(dict.fromkeys(c.item_name for c in benchmark.comparisons.values())))
+
+
+def _sources(benchmark: Benchmark) -> set[Source]:
+    """Whose chance the intervals of all data sets hold."""
+    return set[Source]().union(*map(interval_sources, benchmark.comparisons.values()))
 
 
 def _data_sets(number: int) -> str:

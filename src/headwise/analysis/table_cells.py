@@ -98,8 +98,8 @@ def over_seeds(values: list[float], digits: int) -> Cell:
     value, deviation = mean_and_deviation(values)
     if not math.isfinite(value):
         return Cell(NONE)
-    text = f"{value:.{digits}f}"
-    return Cell(text, () if math.isnan(deviation) else (f"± {deviation:.{digits}f}",))
+    text, spread = compact([value, deviation], digits)
+    return Cell(text, () if math.isnan(deviation) else (f"± {spread}",))
 
 
 def seeds_lost(system: SystemSummary) -> str:
