@@ -289,11 +289,10 @@ def _judged(benchmark: Benchmark, name: str, digits: int) -> str:
     interval = f"95% interval of the difference {signed(found.low, digits)} to "
     interval += signed(found.high, digits)
     if found.source == "items":
-        figures, sure = interval, "that single runs cannot tell from the chance of training"
-    else:
-        figures = f"{interval}, {p_value(found.corrected_p_value)}"
-        sure = "that is significant" if found.significant else "that may be chance"
-    return f", a difference {sure} ({figures})"
+        judged = "a difference that single runs cannot tell from the chance of training"
+        return f", {judged} ({interval})"
+    judged = "a significant difference" if found.significant else "a difference that may be chance"
+    return f", {judged} ({interval}, {p_value(found.corrected_p_value)})"
 
 
 def _against_baseline(benchmark: Benchmark) -> str:

@@ -31,6 +31,7 @@ from headwise.analysis.table_cells import (
     chance_over,
     column_width,
     difference_cell,
+    difference_sources,
     directions,
     find_score,
     interval_sources,
@@ -105,7 +106,7 @@ def table_columns(comparison: Comparison) -> list[Column]:
 
 def _test_columns(comparison: Comparison) -> list[Column]:
     """Returns the columns that say more of the tests than the difference itself does."""
-    sources = {s.difference.source for s in comparison.systems if s.difference is not None}
+    sources = difference_sources(comparison)
     columns = []
     if sources - {"items"}:
         columns = [
@@ -245,7 +246,7 @@ class _FittingTable:
         if lower := [score.name for score in (first, *further) if not score.higher_is_better]:
             names = [heading(lower[0]), *map(in_words, lower[1:])]
             parts.append(f"{listed(names)}: lower is better.")
-        if any(s.difference and s.difference.source != "items" for s in comparison.systems):
+        if difference_sources(comparison) - {"items"}:
             parts.append(f"* p < {SIGNIFICANT}, corrected for all comparisons.")
             parts.append(f"Detectable: the true difference found with probability {POWER}.")
         if _several_seeds(comparison):

@@ -145,6 +145,11 @@ def interval_sources(comparison: Comparison) -> set[Source]:
     return {estimate.source for estimate in found if interval_of(estimate)}
 
 
+def difference_sources(comparison: Comparison) -> set[Source]:
+    """Returns whose chance the differences to the baseline hold; empty if there are none."""
+    return {s.difference.source for s in comparison.systems if s.difference is not None}
+
+
 def chance_over(sources: Collection[Source], item_name: str) -> str:
     """Says whose chance intervals and p-values hold.
 
