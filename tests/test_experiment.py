@@ -359,7 +359,8 @@ def test_the_baseline_is_tested_against_none(compared):
     for system in found.systems[1:]:
         difference = system.difference
         assert difference.value == pytest.approx(system.estimates["BLEU"].value - baseline)
-        assert difference.source == "seeds and items" and difference.detectable > 0
+        assert difference.source == "seeds and items"
+        assert (difference.detectable is None) == (difference.error == 0)
         assert 0 < difference.p_value <= difference.corrected_p_value <= 1
         assert difference.corrected_p_value == pytest.approx(
             holm(p_values)[p_values.index(difference.p_value)]

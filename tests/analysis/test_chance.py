@@ -196,7 +196,7 @@ def test_two_scores_without_any_variance():
     ours, theirs = of_scores([5.0, 5.0]), of_scores([4.0, 4.0])
     assert difference(ours, theirs) is None  # nothing says how much would be chance
     level = difference(ours, ours)
-    assert (level.value, level.p_value, level.significant, level.detectable) == (0, 1, False, 0)
+    assert (level.value, level.p_value, level.significant, level.detectable) == (0, 1, False, None)
     assert (estimate(ours).low, estimate(ours).high) == (5.0, 5.0)
 
 

@@ -72,7 +72,7 @@ class Difference(BaseModel):
     )
     detectable: float | None = Field(
         description="The smallest true difference that so many seeds and items find with "
-        "probability 0.8; None with one seed, which finds none."
+        "probability 0.8; None with one seed, which finds none, and where no score varies."
     )
 
     @property
@@ -304,7 +304,7 @@ def judged(value: float, spread: Spread, source: Source, comparisons: int = 1) -
     p_value = float(2 * t.sf(abs(value) / error, spread.freedom)) if error else 1.0
     low, high = _student(value, spread)
     detectable = None
-    if source != "items":
+    if source != "items" and error:
         detectable = error * _detectable(spread.freedom, SIGNIFICANT / max(1, comparisons))
     return Difference(
         value=value,
