@@ -26,7 +26,6 @@ from typing import Any, TypeVar
 import torch
 from pydantic import BaseModel, ValidationError
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from safetensors import SafetensorError
 from transformers import set_seed
 
@@ -46,6 +45,7 @@ from headwise.recipe.settings import EvaluationSettings, Recipe
 from headwise.tasks.outcome import Outcome, Score
 from headwise.tasks.task import Items, Task
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
+from headwise.training.progress import RunBars
 from headwise.training.run import MODEL, run_training
 from headwise.training.settings import TrainingSettings
 from headwise.training.validation import validation_loss
@@ -139,10 +139,9 @@ def train_system(
         Interrupted: Ctrl-C came; the next call goes on.
     """
     claim_folder(folder, recipe)
-    if (folder / RESULT).is_file():
-        _score_again_if_old(folder, task, recipe, console, label or name)
-        result = _read_result(folder / RESULT, task.model_config(recipe.model))
-        return _with_tests(result, recipe, folder, task, console, label or name)
+    finished = finished_result(recipe, folder, task, console, label or name)
+    if finished is not None:
+        return finished
     if is_main_process():
         task.save(folder)
     for part in (task.validation, task.test):
@@ -172,6 +171,7 @@ def train_system(
         macs_lengths=task.cost_lengths(recipe),
         steps=run.steps,
         seconds=run.history[-1]["seconds"],
+        threads=list(dict.fromkeys(r["threads"] for r in run.history if "threads" in r)),
         validation_loss=validation_loss(model, batches(task, task.validation, recipe.training)),
         history=_curves(run.history),
         scores=outcome.scores,
@@ -212,6 +212,22 @@ def _with_tests(
     return result
 
 
+def finished_result(
+    recipe: Recipe, folder: Path, task: Task, console: Console, label: str
+) -> RunResult | None:
+    """Returns the result of a run, or None while it is not finished.
+
+    It has the scores on all further test sets, on which the run is evaluated if need be. The
+    arguments are those of `train_system`.
+    """
+    if not (folder / RESULT).is_file():
+        return None
+    claim_folder(folder, recipe)  # which may name other test sets than before
+    _score_again_if_old(folder, task, recipe, console, label)
+    result = _read_result(folder / RESULT, task.model_config(recipe.model))
+    return _with_tests(result, recipe, folder, task, console, label)
+
+
 def evaluate(
     model: HeadwiseModel,
     task: Task,
@@ -225,18 +241,11 @@ def evaluate(
         as_evaluated(model, settings, console, label),
         torch.no_grad(),
         torch.random.fork_rng(),
-        Progress(
-            TextColumn("[bold]{task.description:<12}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn(f"{task.item_name} evaluated"),
-            console=console,
-            transient=True,
-        ) as progress,
+        RunBars(console, transient=True) as bars,
     ):
-        bar = progress.add_task(label, total=len(part))
+        bar = bars.begin(label, len(part), figures=f"{task.item_name} evaluated")
         model.eval()
-        return task.evaluate(model, part, settings, lambda count: progress.advance(bar, count))
+        return task.evaluate(model, part, settings, lambda n: bars.update(bar, advance=n))
 
 
 @contextmanager
