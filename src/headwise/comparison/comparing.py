@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 from rich.console import Console
 
@@ -11,7 +10,7 @@ from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import Benchmark, Comparison
 from headwise.comparison.running import PlannedRun, Runs, train_runs
 from headwise.comparison.summary import Experiment, summary
-from headwise.experiment import is_main_process, prepare_task, with_seed
+from headwise.experiment import empty_model, is_main_process, prepare_task, with_seed
 from headwise.matching import match_parameters
 from headwise.recipe import RecipeFile
 from headwise.recipe.settings import ModelSettings, Recipe
@@ -120,8 +119,7 @@ def _match_parameters(
     """The recipes, widened or narrowed to the first one's size, and what was chosen for each."""
 
     def count(model: ModelSettings) -> int:
-        with torch.device("meta"):
-            return count_parameters(task.model_class(task.model_config(model)))
+        return count_parameters(empty_model(model, task))
 
     baseline, *others = recipes
     target = count(recipes[baseline].model)
