@@ -130,6 +130,21 @@ def compare(
             help="Give every system as many parameters as the first has by changing its width.",
         ),
     ] = None,
+    tune: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE,VALUE",
+            help="Try these values of a key of `model` or `training` with every system, and train "
+            "the seeds with the value of the lowest validation loss. Given several times, all "
+            "combinations are tried.",
+        ),
+    ] = None,
+    tune_steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="How many steps each try of --tune takes.", show_default="as many as a run"
+        ),
+    ] = None,
     changes: Changes = None,
 ) -> None:
     """Train several systems under one budget and report which is better, and at what cost.
@@ -140,6 +155,7 @@ def compare(
         from headwise.analysis.report import write_report
         from headwise.analysis.table import results_table
         from headwise.comparison import compare_systems
+        from headwise.comparison.grid import parse_grid
         from headwise.experiment import is_main_process
         from headwise.files import write_text
         from headwise.recipe import RecipeError, load_recipe
@@ -155,6 +171,7 @@ def compare(
             )
         if match not in (None, "parameters"):
             raise ValueError(f"--match is {match!r}, expected 'parameters'")
+        grid = parse_grid(tune or [], tune_steps)
         numbers = _seeds(seeds) if seeds else file.recipe.seeds or [file.recipe.training.seed]
         folder = output or Path("runs") / Path(recipe).stem
         console = Console(quiet=not is_main_process())
@@ -167,6 +184,7 @@ def compare(
             console,
             datasets=_names("--datasets", datasets) or file.dataset_names,
             match=match is not None,
+            grid=grid,
         )
         if found is None:
             return

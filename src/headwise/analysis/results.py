@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 from typing_extensions import Self
@@ -109,6 +109,49 @@ class RunResult(BaseModel):
     )
 
 
+class TryResult(BaseModel):
+    """What a run that only chooses among tuned values leaves behind."""
+
+    model_config = RECORD
+
+    validation_loss: float = Field(
+        description="Validation loss of the final model, in the task's unit; not finite if the "
+        "training diverged."
+    )
+    steps: int
+    seconds: float = Field(
+        description="Wall-clock time of training in seconds, without interruptions."
+    )
+    history: list[dict[str, float]] = Field(description="As in `RunResult`.")
+
+
+class Try(BaseModel):
+    """One combination of tuned values and how well a system learned with it."""
+
+    model_config = RECORD
+
+    values: dict[str, Any] = Field(
+        description="Path of a tuned key of the recipe to its value, without settings of systems "
+        "that the model does not have."
+    )
+    validation_loss: float = Field(description="As in `TryResult`.")
+    steps: int
+    seconds: float
+
+
+class Tries(BaseModel):
+    """How the tuned values of a system were chosen: by validation loss, among equal budgets."""
+
+    model_config = RECORD
+
+    seed: int = Field(description="The seed of every try; no run of the comparison has it.")
+    tries: list[Try] = Field(min_length=1)
+    chosen: int = Field(description="Index of the try whose values the runs have.")
+    notes: list[str] = Field(
+        default=[], description="Sentences, such as that a chosen value is the largest tried."
+    )
+
+
 class PairedTest(BaseModel):
     """A system against the baseline, on the same test items (paired bootstrap)."""
 
@@ -129,6 +172,11 @@ class SystemSummary(BaseModel):
     matched: str = Field(
         default="",
         description="What `--match parameters` chose, in words; empty if it was not given.",
+    )
+    tuning: Tries | None = Field(
+        None,
+        description="What `--tune` tried and chose; None if it was not given, or has nothing to "
+        "choose for this system.",
     )
     runs: list[RunResult] = Field(min_length=1)
     relative_step_time: float | None = Field(

@@ -8,9 +8,18 @@ from rich.console import Console
 
 from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import Benchmark, Comparison
+from headwise.comparison.candidates import Candidate, candidates
+from headwise.comparison.grid import Grid, check_grid
 from headwise.comparison.running import PlannedRun, Runs, train_runs
 from headwise.comparison.summary import Experiment, summary
-from headwise.experiment import empty_model, is_main_process, prepare_task, with_seed
+from headwise.comparison.tuning import check_runs, tune
+from headwise.experiment import (
+    empty_model,
+    is_main_process,
+    prepare_task,
+    train_system,
+    with_seed,
+)
 from headwise.matching import match_parameters
 from headwise.recipe import RecipeFile
 from headwise.recipe.settings import ModelSettings, Recipe
@@ -27,6 +36,7 @@ def compare_systems(
     *,
     datasets: Sequence[str] = (),
     match: bool = False,
+    grid: Grid | None = None,
 ) -> Comparison | Benchmark | None:
     """Train every system with every seed under one budget and put the figures side by side.
 
@@ -42,9 +52,12 @@ def compare_systems(
         console: for bars and notes.
         datasets: names of the recipe's data sets; without any, its `data` as they stand.
         match: give all systems as many parameters as the first has.
+        grid: values of keys from which every system chooses, by validation loss, before its seeds
+            are trained.
     """
     file.check_comparable()
     places = {name: folder / name for name in datasets} if datasets else {None: folder}
+    tried = _candidates(file, systems, seeds, list(places), grid, match)
     # All data are read before anything is trained, so that an error in the last data set shows at
     # once.
     experiments = {
@@ -53,9 +66,14 @@ def compare_systems(
     }
     runs: dict[str | None, Runs] = {}
     for dataset, experiment in experiments.items():
+        if grid is not None:
+            experiment = tune(experiment, tried[dataset], grid, dataset, console)
+            experiments[dataset] = experiment
         planned = _plan(experiment, seeds, dataset)
+        if grid is not None:
+            check_runs(planned, experiment.tries)
         runs[dataset] = {name: [] for name in systems}
-        for run, result in zip(planned, train_runs(planned, console), strict=True):
+        for run, result in zip(planned, train_runs(planned, train_system, console), strict=True):
             runs[dataset][run.system].append(result)
     if dist.is_initialized():
         dist.destroy_process_group()  # from here on the main process works alone
@@ -95,7 +113,25 @@ def _prepare(
         recipes, matched = _match_parameters(recipes, task)
         for name, choice in matched.items():
             console.print(f"{name}: {choice}", style="dim", highlight=False, markup=False)
-    return Experiment(folder, task, recipes, matched)
+    return Experiment(folder, task, recipes, matched, tries={})
+
+
+def _candidates(
+    file: RecipeFile,
+    systems: Sequence[str],
+    seeds: Sequence[int],
+    datasets: Sequence[str | None],
+    grid: Grid | None,
+    match: bool,
+) -> dict[str | None, dict[str, list[Candidate]]]:
+    """By data set and system what is tried; empty without a grid."""
+    if grid is None:
+        return {}
+    check_grid(grid, file, systems, seeds, match=match)
+    return {
+        dataset: {name: candidates(file, name, dataset, grid) for name in systems}
+        for dataset in datasets
+    }
 
 
 def _plan(experiment: Experiment, seeds: Sequence[int], dataset: str | None) -> list[PlannedRun]:

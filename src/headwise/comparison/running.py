@@ -1,16 +1,18 @@
 """Trains the runs of a comparison."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from rich.console import Console
 
 from headwise.analysis.results import RunResult
-from headwise.experiment import train_system
 from headwise.recipe.settings import Recipe
 from headwise.tasks.task import Task
 
+Result = TypeVar("Result")
+# Trains a run, as `train_system` does, from recipe, system, folder, task, console and label.
+Train = Callable[[Recipe, str, Path, Task, Console, str], Result]
 Runs = dict[str, list[RunResult]]  # by system, a run for each seed
 
 
@@ -32,8 +34,15 @@ class PlannedRun(NamedTuple):
     label: str
 
 
-def train_runs(planned: Sequence[PlannedRun], console: Console) -> list[RunResult]:
-    """Trains and evaluates runs; what their folders already hold is not trained again.
+def train_runs(
+    planned: Sequence[PlannedRun], train: Train[Result], console: Console
+) -> list[Result]:
+    """Trains runs; what their folders already hold is not trained again.
+
+    Args:
+        planned: what to train.
+        train: trains one of them; `train_system` also evaluates it.
+        console: for the bars.
 
     Returns:
         The results, in the order of `planned`.
@@ -43,6 +52,5 @@ def train_runs(planned: Sequence[PlannedRun], console: Console) -> list[RunResul
         Interrupted: Ctrl-C came; the next call goes on.
     """
     return [
-        train_system(run.recipe, run.system, run.folder, run.task, console, run.label)
-        for run in planned
+        train(run.recipe, run.system, run.folder, run.task, console, run.label) for run in planned
     ]

@@ -13,6 +13,7 @@ from headwise.analysis.results import (
     Comparison,
     PairedTest,
     SystemSummary,
+    Tries,
     compare_pictures,
     compare_samples,
 )
@@ -35,6 +36,7 @@ class Experiment(NamedTuple):
     task: Task
     recipes: dict[str, Recipe]  # by system
     matched: dict[str, str]  # what --match chose for them, in words
+    tries: Mapping[str, Tries]  # what --tune tried and chose for them
 
 
 def summary(
@@ -64,6 +66,7 @@ def summary(
                 relative_step_time=times[name],
                 paired_test=tests.get(name),
                 matched=experiment.matched.get(name, ""),
+                tuning=experiment.tries.get(name),
             )
             for name in recipes
         ],

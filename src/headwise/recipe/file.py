@@ -123,9 +123,13 @@ class RecipeFile:
         Args:
             keys: the path of the key.
             system: name of the system; None asks for `--set` in the place of a system.
+
+        Raises:
+            RecipeError: the recipe has no such system.
         """
         if system is None:
             return _has(_assign({}, self._changes), keys)
+        self.system(system)
         return _has(self.recipe.systems[system].model_dump(), keys)
 
     def _with_changes_of(
