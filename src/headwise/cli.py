@@ -441,7 +441,12 @@ def _clear_errors(when_stopped: str = "") -> Iterator[None]:
         raise typer.Exit(0) from None
     except (ValueError, OSError) as error:
         Console(stderr=True).print(
-            f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True
+            f"error: {error}",
+            style="red",
+            highlight=False,
+            markup=False,
+            emoji=False,
+            soft_wrap=True,
         )
         raise typer.Exit(2) from None
 

@@ -1,5 +1,6 @@
 """What a comparison found: the record that runs leave behind and the report is made of."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -137,6 +138,11 @@ class Try(BaseModel):
     validation_loss: float = Field(description="As in `TryResult`.")
     steps: int
     seconds: float
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the validation loss is not finite; such a try is never chosen."""
+        return not math.isfinite(self.validation_loss)
 
 
 class Tries(BaseModel):

@@ -8,11 +8,11 @@ from rich.console import Console
 
 from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import Benchmark, Comparison
-from headwise.comparison.candidates import Candidate, candidates
+from headwise.comparison.candidates import candidates
 from headwise.comparison.grid import Grid, check_grid
 from headwise.comparison.running import PlannedRun, Runs, train_runs
 from headwise.comparison.summary import Experiment, summary
-from headwise.comparison.tuning import check_runs, tune
+from headwise.comparison.tuning import Experiments, Tried, check_runs, tune
 from headwise.experiment import (
     empty_model,
     is_main_process,
@@ -60,20 +60,19 @@ def compare_systems(
     tried = _candidates(file, systems, seeds, list(places), grid, match)
     # All data are read before anything is trained, so that an error in the last data set shows at
     # once.
-    experiments = {
+    experiments: Experiments = {
         dataset: _prepare(file, systems, place, console, dataset, match)
         for dataset, place in places.items()
     }
     runs: dict[str | None, Runs] = {}
+    if grid is not None:
+        experiments = tune(experiments, tried, grid.steps, console)
     for dataset, experiment in experiments.items():
-        if grid is not None:
-            experiment = tune(experiment, tried[dataset], grid, dataset, console)
-            experiments[dataset] = experiment
         planned = _plan(experiment, seeds, dataset)
         if grid is not None:
             check_runs(planned, experiment.tries)
         runs[dataset] = {name: [] for name in systems}
-        for run, result in zip(planned, train_runs(planned, train_system, console), strict=True):
+        for run, result in zip(planned, train_runs(planned, console), strict=True):
             runs[dataset][run.system].append(result)
     if dist.is_initialized():
         dist.destroy_process_group()  # from here on the main process works alone
@@ -123,7 +122,7 @@ def _candidates(
     datasets: Sequence[str | None],
     grid: Grid | None,
     match: bool,
-) -> dict[str | None, dict[str, list[Candidate]]]:
+) -> Tried:
     """By data set and system what is tried; empty without a grid."""
     if grid is None:
         return {}
@@ -143,6 +142,7 @@ def _plan(experiment: Experiment, seeds: Sequence[int], dataset: str | None) -> 
             folder=experiment.folder / f"{name}-seed{seed}",
             task=experiment.task,
             label=f"{dataset} {name}" if dataset else name,
+            train=train_system,
         )
         for seed in seeds
         for name, recipe in experiment.recipes.items()

@@ -154,9 +154,8 @@ def check_grid(
         if fixing:
             raise RecipeError(
                 f"--tune names {dotted(path)}, but the recipe sets it for {', '.join(fixing)}, "
-                f"which tuning would undo: take it out of systems.{fixing[0]}.{path[0]}, for "
-                f"example with --set 'systems.{fixing[0]}.{path[0]}={{}}', or leave the system out "
-                f"with --systems"
+                f"which tuning would undo: tune another key, take this one out of "
+                f"systems.{fixing[0]}.{path[0]}, or leave the system out with --systems"
             )
 
 

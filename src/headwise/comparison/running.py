@@ -1,8 +1,9 @@
 """Trains the runs of a comparison."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from rich.console import Console
 
@@ -10,13 +11,12 @@ from headwise.analysis.results import RunResult
 from headwise.recipe.settings import Recipe
 from headwise.tasks.task import Task
 
-Result = TypeVar("Result")
-# Trains a run, as `train_system` does, from recipe, system, folder, task, console and label.
-Train = Callable[[Recipe, str, Path, Task, Console, str], Result]
 Runs = dict[str, list[RunResult]]  # by system, a run for each seed
+Result = TypeVar("Result")
 
 
-class PlannedRun(NamedTuple):
+@dataclass(frozen=True)
+class PlannedRun(Generic[Result]):
     """A run of a comparison, before it is trained.
 
     Attributes:
@@ -25,6 +25,8 @@ class PlannedRun(NamedTuple):
         folder: of the run.
         task: the data.
         label: what progress bars call the run.
+        train: trains it and returns its result: `train_system`, which also evaluates it, or
+            `train_try`.
     """
 
     recipe: Recipe
@@ -32,17 +34,11 @@ class PlannedRun(NamedTuple):
     folder: Path
     task: Task
     label: str
+    train: Callable[[Recipe, str, Path, Task, Console, str], Result]
 
 
-def train_runs(
-    planned: Sequence[PlannedRun], train: Train[Result], console: Console
-) -> list[Result]:
+def train_runs(planned: Sequence[PlannedRun[Result]], console: Console) -> list[Result]:
     """Trains runs; what their folders already hold is not trained again.
-
-    Args:
-        planned: what to train.
-        train: trains one of them; `train_system` also evaluates it.
-        console: for the bars.
 
     Returns:
         The results, in the order of `planned`.
@@ -52,5 +48,6 @@ def train_runs(
         Interrupted: Ctrl-C came; the next call goes on.
     """
     return [
-        train(run.recipe, run.system, run.folder, run.task, console, run.label) for run in planned
+        run.train(run.recipe, run.system, run.folder, run.task, console, run.label)
+        for run in planned
     ]
