@@ -296,7 +296,8 @@ def test_compare_takes_all_systems_and_the_recipes_seed(world, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     seen = {}
 
-    def spy(file, systems, seeds, folder, command, console, *, datasets, match):
+    def spy(file, systems, seeds, folder, command, console, *, datasets, match, grid):
+        assert grid is None
         seen.update(systems=systems, seeds=seeds, folder=str(folder))
 
     monkeypatch.setattr("headwise.comparison.compare_systems", spy)
