@@ -543,6 +543,7 @@ def test_compare_with_two_processes_gives_the_losses_of_one(world):
     ]
     attention = "{encoder_self: {system: mae, gate_dropout: 0}, decoder_self: moa}"
     changes += ["--set", f"systems.mae.model.attention={attention}"]
+    changes += ["--tune", "training.learning_rate=3e-3,1e-3"]
     compare = ["compare", str(world / "numerals.yaml"), *changes, "--output"]
     launched = subprocess.run(
         [
@@ -563,6 +564,7 @@ def test_compare_with_two_processes_gives_the_losses_of_one(world):
     )
     for of_two, of_one in zip(two, one, strict=True):
         assert of_two["name"] == of_one["name"]
+        assert of_two["tuning"]["chosen"] == of_one["tuning"]["chosen"]
         curves = [
             [r.get("loss", r.get("eval_loss")) for r in system["runs"][0]["history"]]
             for system in (of_two, of_one)
