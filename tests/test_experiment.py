@@ -85,6 +85,7 @@ def test_a_run_leaves_all_that_it_says_and_nothing_half_written(run, file):
         ("decoder_cross", 0, "mae"),
     }
     assert result.seconds > 0
+    assert result.threads == [torch.get_num_threads()]
 
 
 def test_a_result_of_an_older_headwise_is_read(run, file, tmp_path):

@@ -29,6 +29,7 @@ from headwise.analysis.results import (
     Course,
     RunResult,
     SystemSummary,
+    incomplete,
 )
 from headwise.analysis.table import (
     perplexity,
@@ -120,6 +121,7 @@ def render_benchmark(benchmark: Benchmark) -> str:
         .get_template(BENCHMARK_TEMPLATE)
         .render(
             title=benchmark.title,
+            incomplete=incomplete(benchmark),
             verdict=benchmark_verdict(benchmark),
             columns=benchmark_columns(benchmark),
             rows=benchmark_rows(benchmark),
@@ -163,6 +165,7 @@ def render_report(comparison: Comparison) -> str:
         .render(
             title=comparison.title,
             comparison=comparison,
+            incomplete=incomplete(comparison),
             verdict=verdict(comparison),
             columns=table_columns(comparison),
             rows=table_rows(comparison),

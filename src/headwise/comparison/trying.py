@@ -50,9 +50,9 @@ def train_try(
         Interrupted: Ctrl-C came; the next call goes on.
     """
     claim_folder(folder, recipe)
-    if (folder / TRY).is_file():
-        remedy = f"delete {folder}, and the same command trains the try again"
-        return read_record(TryResult, folder / TRY, remedy)
+    finished = finished_try(recipe, folder, task, console, label)
+    if finished is not None:
+        return finished
     run = train_model(recipe, folder, task, console, label or name)
     result = TryResult(
         validation_loss=validation_loss(run.model, batches(task, task.validation, recipe.training)),
@@ -65,3 +65,16 @@ def train_try(
         for used in (*checkpoints(folder), folder / MODEL):
             shutil.rmtree(used)
     return result
+
+
+def finished_try(
+    recipe: Recipe, folder: Path, task: Task, console: Console, label: str
+) -> TryResult | None:
+    """Returns the result of a try, or None while it is not finished.
+
+    The arguments are those of `train_try`.
+    """
+    if not (folder / TRY).is_file():
+        return None
+    remedy = f"delete {folder}, and the same command trains the try again"
+    return read_record(TryResult, folder / TRY, remedy)

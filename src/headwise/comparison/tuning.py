@@ -19,9 +19,10 @@ from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import Tries, Try, TryResult
 from headwise.comparison.candidates import Candidate
 from headwise.comparison.grid import TUNING_SEED
-from headwise.comparison.running import PlannedRun, train_runs
+from headwise.comparison.planned import PlannedRun
+from headwise.comparison.running import train_runs
 from headwise.comparison.summary import Experiment
-from headwise.comparison.trying import train_try
+from headwise.comparison.trying import finished_try, train_try
 from headwise.experiment import FolderError, changed_keys, empty_model
 
 TRIES = "tries"
@@ -31,7 +32,7 @@ Tried = Mapping[str | None, Mapping[str, Sequence[Candidate]]]  # by data set an
 
 
 def tune(
-    experiments: Experiments, tried: Tried, steps: int | None, console: Console
+    experiments: Experiments, tried: Tried, steps: int | None, console: Console, jobs: int
 ) -> dict[str | None, Experiment]:
     """Trains the tries of every system; returns the experiments with the recipes they chose.
 
@@ -43,34 +44,50 @@ def tune(
         tried: what is tried.
         steps: of `--tune-steps`.
         console: for bars and for what was chosen.
+        jobs: how many tries to train at a time, see `train_runs`.
 
     Raises:
         ValueError: all tries of a system diverged, or a tuned key changes sizes that
             `--match parameters` has made equal.
         FolderError: the folder of a try is that of another.
         Interrupted: Ctrl-C came; the next call goes on.
+        RunsFailed: some tries failed; the next call tries them again.
     """
     tried = {
         dataset: {name: _sized(name, of, experiments[dataset]) for name, of in systems.items()}
         for dataset, systems in tried.items()
     }
-    plans = {
-        (dataset, name): _plan(experiments[dataset], dataset, name, of_system, steps)
-        for dataset, systems in tried.items()
-        for name, of_system in systems.items()
-        if len(of_system) > 1
-    }
-    results = iter(train_runs([run for plan in plans.values() for run in plan], console))
+    planned: list[PlannedRun[TryResult]] = []
+    waiting: dict[tuple[str | None, str], slice] = {}  # the place of a system's tries among all
+    for dataset, systems in tried.items():
+        for name, of_system in systems.items():
+            if len(of_system) > 1:
+                plan = _plan(experiments[dataset], dataset, name, of_system, steps)
+                waiting[dataset, name] = slice(len(planned), len(planned) + len(plan))
+                planned += plan
     chosen: dict[str | None, dict[str, Tries]] = {dataset: {} for dataset in experiments}
     lost = []
-    for dataset, name in plans:
-        tries = [_try(candidate, next(results)) for candidate in tried[dataset][name]]
-        label = _label(dataset, name)
-        if all(each.diverged for each in tries):
-            lost.append(label)
-            continue
-        chosen[dataset][name] = _choice(tries)
-        _print(label, chosen[dataset][name], console)
+
+    def choose(results: Sequence[TryResult | None]) -> None:
+        """Chooses for each system of which all tries have ended."""
+        for (dataset, name), place in list(waiting.items()):
+            of_system = [result for result in results[place] if result is not None]
+            if len(of_system) < len(tried[dataset][name]):
+                continue
+            del waiting[dataset, name]
+            tries = [
+                Try(values=candidate.values, **result.model_dump(exclude={"history"}))
+                for candidate, result in zip(tried[dataset][name], of_system, strict=True)
+            ]
+            label = _label(dataset, name)
+            if all(each.diverged for each in tries):
+                lost.append(label)
+                continue
+            chosen[dataset][name] = _choice(tries)
+            _print(label, chosen[dataset][name], console)
+
+    results = train_runs(planned, console, jobs=jobs, after_each=choose)
+    choose(results)  # also where all tries were finished before
     if lost:
         raise ValueError(
             f"every try of {', '.join(lost)} diverged: add values to --tune, such as smaller "
@@ -129,6 +146,7 @@ def _plan(
             task=experiment.task,
             label=f"{_label(dataset, name)} try {number}/{len(of_system)}",
             train=train_try,
+            finished=finished_try,
         )
         for number, candidate in enumerate(of_system, 1)
     ]
@@ -136,10 +154,6 @@ def _plan(
 
 def _label(dataset: str | None, name: str) -> str:
     return f"{dataset} {name}" if dataset else name
-
-
-def _try(candidate: Candidate, result: TryResult) -> Try:
-    return Try(values=candidate.values, **result.model_dump(exclude={"history"}))
 
 
 def _choice(tries: list[Try]) -> Tries:
