@@ -341,6 +341,15 @@ def test_tries_have_the_sizes_that_were_matched(world, file):
     assert sizes != {(16, 32)}  # of the recipe
 
 
+def test_a_try_in_a_process_of_its_own_has_the_same_loss(again, file, tuned):
+    values = f"{RATE}=0.001,{PERIOD}=2,steps=4"
+    shutil.rmtree(again / "tries" / "mae" / values)
+    found = compare(file, again, RATES, PERIODS, jobs=2)
+    before = [each.validation_loss for each in tuned[0].systems[1].tuning.tries]
+    losses = [each.validation_loss for each in found.systems[1].tuning.tries]
+    assert losses == pytest.approx(before, rel=1e-5, nan_ok=True)
+
+
 def test_what_changes_matched_sizes_cannot_be_tuned(world, file):
     with pytest.raises(ValueError, match=r"encoder_layers=2: standard would have .* parameters"):
         compare(file, world / "unmatched", "model.encoder_layers=1,2", match=True)
