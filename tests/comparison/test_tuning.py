@@ -288,6 +288,7 @@ def test_the_report_has_every_try(tuned):
     report = render_report(found)
     section = report[report.index("<h3>Tuning") : report.index("<h3>To reproduce")]
     assert str(TUNING_SEED) in section
+    assert "Every system had the same tries on the validation part" in report  # by the table
     for system in found.systems:
         for number, each in enumerate(system.tuning.tries):
             chosen = "yes" if number == system.tuning.chosen else ""
@@ -304,7 +305,9 @@ def test_the_report_has_every_try(tuned):
 def test_a_comparison_without_tuning_says_nothing_of_it(tuned):
     found, _ = tuned
     plain = [system.model_copy(update={"tuning": None}) for system in found.systems]
-    assert "<h3>Tuning" not in render_report(found.model_copy(update={"systems": plain}))
+    report = render_report(found.model_copy(update={"systems": plain}))
+    assert "<h3>Tuning" not in report
+    assert "tries" not in report
 
 
 # With other options
@@ -375,7 +378,9 @@ def test_the_command_line(world, monkeypatch):
     options = ("--systems", "standard", "--tune", f"{RATE}=1e-3,3e-3", "--tune-steps", "4")
     done = headwise(*options)
     assert done.exit_code == 0, done.output
-    assert "the best of 2 tries" in " ".join(done.stdout.split())
+    printed = " ".join(done.stdout.split())
+    assert "the best of 2 tries" in printed
+    assert "Tuned with equal tries on the validation part." in printed
     found = json.loads((folder / "comparison.json").read_text())
     assert [each["values"] for each in found["systems"][0]["tuning"]["tries"]] == [
         {RATE: 0.001},

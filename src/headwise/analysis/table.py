@@ -152,6 +152,11 @@ def table_notes(comparison: Comparison) -> list[str]:
             "The sizes under a system's name were chosen by --match parameters: they give it "
             "about as many parameters as the baseline has."
         )
+    if any(system.tuning for system in comparison.systems):
+        notes.append(
+            "Every system had the same tries on the validation part, and its runs have the values "
+            "that were best: see Tuning, under How it was made."
+        )
     found = [s.difference for s in comparison.systems if s.difference is not None]
     notes += chance_notes(found, comparison.item_name)
     if any(diverged(run) for system in comparison.systems for run in system.runs):
@@ -242,6 +247,8 @@ class _FittingTable:
             parts.append("± over seeds.")
         if any(system.matched for system in comparison.systems):
             parts.append("Sizes matched in parameters.")
+        if any(system.tuning for system in comparison.systems):
+            parts.append("Tuned with equal tries on the validation part.")
         if lost:
             parts.append(f"Too narrow for {listed(lost)}.")
         return " ".join(parts)
