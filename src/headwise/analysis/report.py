@@ -37,7 +37,12 @@ from headwise.analysis.table import (
     table_notes,
     table_rows,
 )
-from headwise.analysis.table_cells import all_scores
+from headwise.analysis.table_cells import (
+    all_scores,
+    chance_over,
+    difference_sources,
+    interval_sources,
+)
 from headwise.analysis.verdict import (
     diverged,
     first_score,
@@ -177,6 +182,8 @@ def render_report(comparison: Comparison) -> str:
             ],
             intervals=_drawn(comparison, score_figures.intervals, "intervals"),
             differences=_drawn(comparison, score_figures.differences, "differences"),
+            intervals_over=chance_over(interval_sources(comparison), comparison.item_name),
+            differences_over=chance_over(difference_sources(comparison), comparison.item_name),
             first_score=heading(first_score(comparison).name),
             learning=[(title, Markup(svg)) for title, svg in learning if svg is not None],
             measured=[(title, Markup(svg)) for title, svg in measured],

@@ -2,11 +2,10 @@
 
 A process serves one run. One that is killed, by the system when memory runs out for instance, takes
 no other run with it, as it would in a pool, and a GPU's memory is free when its run is over.
-`torch.multiprocessing` starts the processes, and on Linux they stop when the main one is gone.
 
 The main process draws, since only one can: a run sends what it prints and how far it is. Its result
 is in its folder. Ctrl-C reaches the main process alone, which has the others stop by SIGTERM; each
-then writes a checkpoint, as a run in the main process does.
+then writes a checkpoint, as a run in the main process does. They also stop when that has died.
 """
 
 import os
@@ -16,8 +15,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.progress import TaskID
-from torch.multiprocessing.spawn import ProcessContext, ProcessExitedException, start_processes
+from torch.multiprocessing import get_context
 
 from headwise.comparison.planned import Ended, Failure, PlannedRun
 from headwise.files import remove_partial
@@ -68,7 +68,7 @@ class _Worker:
     Attributes:
         run: what it trains.
         slot: which of the places for `jobs` processes it has.
-        context: the process, as torch started it.
+        process: that trains it.
         messages: what the run prints, how far it is, and at the end why it has not finished.
         bar: of the run.
         end: why the run has not finished: an error, or where it stopped.
@@ -76,25 +76,18 @@ class _Worker:
 
     run: PlannedRun[Any]
     slot: int
-    context: ProcessContext
+    process: BaseProcess
     messages: Connection
     bar: TaskID
     end: Failure | str = ""
 
-    def terminate(self) -> None:
-        """Has the run stop after the step at hand, with a checkpoint."""
-        self.context.processes[0].terminate()
-
-    def kill(self) -> None:
-        self.context.processes[0].kill()
-
-    def join(self) -> str:
-        """Waits for the end of the process; returns which signal it died of, if one."""
-        try:
-            self.context.join()
-        except ProcessExitedException as exited:
-            return exited.signal_name or f"exit code {exited.exit_code}"
-        return ""
+    def death(self) -> str:
+        """Waits for the end of the process; returns what it died of, empty if it did not."""
+        self.process.join()
+        code = self.process.exitcode or 0
+        if code == -signal.SIGKILL:
+            return "SIGKILL, as when memory runs out"
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}" if code else ""
 
 
 class _Processes:
@@ -130,19 +123,21 @@ class _Processes:
 
     def _start(self, run: PlannedRun[Any], slot: int) -> None:
         threads = max(1, torch.get_num_threads() // self.jobs)
-        ours, theirs = get_context("spawn").Pipe(duplex=False)
+        context = get_context("spawn")
+        ours, theirs = context.Pipe(duplex=False)
         arguments = (
             *(theirs, self._written(run)),
             *(run.train, run.recipe, run.system, run.folder, run.label),
             *(threads, self.console.is_terminal),
         )
         with _environment(_for_process(slot, threads)), _ctrl_c_held_back():
-            context = start_processes(_train, arguments, join=False)
+            process = context.Process(target=_train, args=arguments)
+            process.start()
         theirs.close()  # so that the messages end when the process does
         bar = self.bars.begin(run.label, None, figures="starting")
-        self.workers.append(_Worker(run, slot, context, ours, bar))
+        self.workers.append(_Worker(run, slot, process, ours, bar))
         if self.stopping:  # the signal came while it was being started
-            self.workers[-1].terminate()
+            process.terminate()
 
     def _written(self, run: PlannedRun[Any]) -> Path:
         """A file with the run's data. To read and encode them again would take up to 10 s."""
@@ -174,7 +169,7 @@ class _Processes:
 
     def _result(self, worker: _Worker) -> Any:
         """What became of a run whose process has ended; None if it was stopped as asked."""
-        died_of = worker.join()
+        death = worker.death()
         worker.messages.close()
         remove_partial(worker.run.folder)
         if isinstance(worker.end, Failure):
@@ -184,16 +179,14 @@ class _Processes:
         if self.stopping:
             self.stops += [f"{worker.run.label} {worker.end}"] if worker.end else []
             return None
-        if died_of == "SIGKILL":
-            died_of += ", as when memory runs out"
-        return Failure(f"its process was stopped from outside ({died_of or worker.end})")
+        return Failure(f"its process ended before the run did: {death or worker.end or 'SIGTERM'}")
 
     def _give_up(self, *, at_once: bool) -> None:
         for worker in self.workers:
             worker.messages.close()  # or a process might wait for its messages to be read
-            worker.kill() if at_once else worker.terminate()
+            worker.process.kill() if at_once else worker.process.terminate()
         for worker in self.workers:
-            worker.join()
+            worker.process.join()
 
     @contextmanager
     def _stop_on_interrupt(self) -> Iterator[None]:
@@ -208,7 +201,7 @@ class _Processes:
             self.stopping = True
             restore()
             for worker in self.workers:
-                worker.terminate()
+                worker.process.terminate()
 
         if threading.current_thread() is threading.main_thread():  # others may set no handlers
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -254,7 +247,6 @@ def _ctrl_c_held_back() -> Iterator[None]:
 
 
 def _train(
-    index: int,
     messages: Connection,
     task: Path,
     train: Callable[[Recipe, str, Path, Task, Console, str], object],
@@ -267,19 +259,29 @@ def _train(
 ) -> None:
     """Trains one run in the process that was started for it."""
     os.setpgid(0, 0)  # the terminal's Ctrl-C goes to the group of the main process
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    silence_libraries()
-    torch.set_num_threads(threads)
+    threading.Thread(target=_stop_when_orphaned, daemon=True).start()
 
     def send(message: object) -> None:
-        with suppress(BrokenPipeError):  # the main process is gone, and this one will stop
+        with suppress(BrokenPipeError):  # the main process has died, and this one is stopping
             messages.send(message)
 
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        silence_libraries()
+        torch.set_num_threads(threads)
         console = Relay(send, is_terminal)
         train(recipe, system, folder, pickle.loads(task.read_bytes()), console, label)
     except Interrupted as stop:
         send(str(stop))
+    except KeyboardInterrupt:
+        pass  # it was stopped when it was not training, and goes on from there
     except Exception as error:
         send(Failure.of(error))
+
+
+def _stop_when_orphaned() -> None:
+    main = parent_process()
+    assert main is not None
+    wait([main.sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)
