@@ -138,6 +138,17 @@ def test_translations_are_one_a_line(run, file):
     assert lines[-1] == ""
 
 
+def test_a_run_that_was_stopped_early_says_so(world, run, tmp_path):
+    assert RunResult.model_validate_json((run / "result.json").read_text()).early_stop is None
+    changes = ["training.patience=1", "training.learning_rate=1.0", "training.evaluate_every=1"]
+    changes += ["training.max_steps=30", "training.warmup_steps=0"]
+    recipe = load_recipe(str(world / "numerals.yaml"), changes).system("mae")
+    folder = train(recipe, tmp_path / "run")
+    found = RunResult.model_validate_json((folder / "result.json").read_text())
+    assert found.early_stop.planned_steps == 30
+    assert found.steps == found.early_stop.best_step + 1 < 30
+
+
 def test_a_finished_run_is_not_trained_again(run, file, monkeypatch):
     monkeypatch.setattr(experiment, "run_training", None)
     before = (run / "result.json").stat().st_mtime_ns

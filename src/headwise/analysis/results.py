@@ -69,6 +69,17 @@ class Course(BaseModel):
         return self
 
 
+class EarlyStop(BaseModel):
+    """Where a run was stopped early, because its validation loss had not improved for long."""
+
+    model_config = RECORD
+
+    planned_steps: int = Field(description="The number of steps that the run could have had.")
+    best_step: int | None = Field(
+        description="The step of its lowest validation loss; None if no loss was finite."
+    )
+
+
 class RunResult(BaseModel):
     """One system trained with one seed."""
 
@@ -83,6 +94,10 @@ class RunResult(BaseModel):
         "one of them has only its own."
     )
     steps: int
+    early_stop: EarlyStop | None = Field(
+        default=None,
+        description="Set if `training.patience` ended the run; `steps` says after which step.",
+    )
     seconds: float = Field(
         description="Wall-clock time of training in seconds, without interruptions."
     )

@@ -19,6 +19,7 @@ from headwise.analysis.formatting import (
     signed,
 )
 from headwise.analysis.results import Benchmark, Comparison, SystemSummary
+from headwise.analysis.stopping import early_stops
 from headwise.analysis.table_cells import (
     NARROWEST_NAME,
     Cell,
@@ -149,6 +150,7 @@ def table_notes(comparison: Comparison) -> list[str]:
             f"{', and so does p' if intervals and tests else ''}. What another random start of "
             "training could change, only several seeds tell."
         )
+    notes += early_stops(comparison)
     if any(diverged(run) for system in comparison.systems for run in system.runs):
         notes.append("Runs that diverged are left out of these numbers.")
     return notes
@@ -216,6 +218,7 @@ class _FittingTable:
             parts.append(f"{centre}; interval and test: first seed.")
         if any(system.matched for system in comparison.systems):
             parts.append("Sizes matched in parameters.")
+        parts += early_stops(comparison)
         if lost:
             parts.append(f"Too narrow for {listed(lost)}.")
         return " ".join(parts)
