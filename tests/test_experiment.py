@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from headwise import comparison, experiment
 from headwise.analysis.former_results import without_former_keys
 from headwise.analysis.results import Benchmark, Comparison, RunResult
+from headwise.analysis.speed import OverRounds
 from headwise.comparison import compare_systems
 from headwise.experiment import (
     FolderError,
@@ -331,8 +332,9 @@ def test_a_comparison_holds_every_system_and_seed(compared, file):
     for system in found.systems:
         assert [run.seed for run in system.runs] == [1, 2]
         assert {run.system for run in system.runs} == {system.name}
-        assert system.relative_step_time > 0
-    assert found.systems[0].relative_step_time == 1.0
+        times = system.relative_step_time
+        assert 0 < times.low <= times.value <= times.high
+    assert found.systems[0].relative_step_time.value == 1.0
     assert found.systems[0].description == "plain"
     losses = [run.validation_loss for system in found.systems for run in system.runs]
     assert len(set(losses)) == 6  # no run is another one's copy
@@ -440,7 +442,7 @@ def test_a_single_system_can_be_compared_with_nothing(compared, file):
     _, folder = compared
     found = compare(file, folder, ["moa"], seeds=[1, 2])
     assert found.systems[0].paired_test is None
-    assert found.systems[0].relative_step_time == 1.0
+    assert found.systems[0].relative_step_time.value == 1.0
 
 
 def test_step_times_are_of_the_kept_models(compared, file, monkeypatch):
@@ -449,7 +451,7 @@ def test_step_times_are_of_the_kept_models(compared, file, monkeypatch):
 
     def spy(models, gates, batches):
         seen.update(models=models, gates=gates, batches=batches)
-        return dict.fromkeys(models, 1.0)
+        return dict.fromkeys(models, OverRounds(value=1.0, low=1.0, high=1.0, rounds=7))
 
     monkeypatch.setattr(comparison.summary, "relative_step_times", spy)
     compare(file, folder, ["standard", "mae"], seeds=[2, 1])

@@ -20,6 +20,7 @@ from headwise.analysis.benchmark import (
     benchmark_verdict,
 )
 from headwise.analysis.formatting import NONE, count, heading
+from headwise.analysis.how_soon_table import how_soon_section
 from headwise.analysis.results import (
     AttentionRecord,
     Benchmark,
@@ -176,6 +177,7 @@ def render_report(comparison: Comparison) -> str:
             differences=_drawn(comparison, score_figures.differences, "differences"),
             first_score=heading(first_score(comparison).name),
             learning=[(title, Markup(svg)) for title, svg in learning if svg is not None],
+            soon=how_soon_section(comparison),
             measured=[(title, Markup(svg)) for title, svg in measured],
             decisions=[
                 decision

@@ -8,6 +8,8 @@ from pydantic import BaseModel, Field, model_validator
 from typing_extensions import Self
 
 from headwise.analysis.chance import Difference, Estimate
+from headwise.analysis.how_soon import HowSoon
+from headwise.analysis.speed import OverRounds
 from headwise.heads.words import Words
 from headwise.tasks.outcome import RECORD, Picture, Sample, Score
 
@@ -137,9 +139,13 @@ class SystemSummary(BaseModel):
         description="What `--match parameters` chose, in words; empty if it was not given.",
     )
     runs: list[RunResult] = Field(min_length=1)
-    relative_step_time: float | None = Field(
-        description="Median time of a forward and backward pass divided by the baseline's, "
-        "measured side by side."
+    relative_step_time: OverRounds | None = Field(
+        description="Time of a forward and backward pass divided by the baseline's, measured in "
+        "turns."
+    )
+    how_soon: HowSoon | None = Field(
+        default=None,
+        description="How soon it learns what the baseline does, and how fast it decodes.",
     )
     estimates: dict[str, Estimate] = Field(
         default={},

@@ -37,6 +37,7 @@ from headwise.analysis.table_cells import (
     over_seeds,
     score_cell,
     seeds_lost,
+    times_cell,
 )
 from headwise.analysis.verdict import (
     diverged,
@@ -76,7 +77,7 @@ def table_columns(comparison: Comparison) -> list[Column]:
     columns = [
         Column("Parameters", "Params", 3, lambda s: Cell(count(s.runs[0].parameters))),
         Column("MACs", "MACs", 2, lambda s: Cell(count(s.runs[0].macs))),
-        Column("Time per step", "Time", 4, lambda s: Cell(_step_time(s))),
+        Column("Time per step", "Time", 4, lambda s: times_cell(s.relative_step_time)),
         Column("Validation loss", "Loss", 5, lambda s: _loss(s, digits)),
     ]
     if comparison.loss_has_perplexity:
@@ -140,7 +141,8 @@ def table_notes(comparison: Comparison) -> list[str]:
     better = directions(scores, "on the test part, ")
     notes = [
         f"MACs: multiply-accumulates of one forward pass over {_macs_lengths(comparison)}. Time "
-        f"per step: forward and backward, baseline = 1.00×. {loss}. {better}"
+        f"per step: forward and backward, baseline = 1.00×, the median of rounds in which all "
+        f"systems take turns; below it the median's 95% interval. {loss}. {better}"
     ]
     several = _several_seeds(comparison)
     if _has_intervals(comparison, [score.name for score in scores]):
@@ -278,11 +280,6 @@ def _loss_digits(comparison: Comparison) -> int:
 def _perplexity(system: SystemSummary) -> Cell:
     values = [perplexity(run.validation_loss) for run in sound_runs(system)]
     return over_seeds(values, 2)
-
-
-def _step_time(system: SystemSummary) -> str:
-    ratio = system.relative_step_time
-    return NONE if ratio is None or not math.isfinite(ratio) else f"{ratio:.2f}×"
 
 
 def perplexity(loss: float) -> float:
