@@ -62,10 +62,8 @@ def differences(comparison: Comparison, identity: str) -> str | None:
                 markeredgecolor=look.colour,
                 markerfacecolor=filled,
             )
-            low, value, high = (
-                signed(x, score.digits) for x in (found.low, found.value, found.high)
-            )
-            said.append(f"{system.name} {value}, {low} to {high}")
+            value, *interval = (signed(x, score.digits) for x in (found.value, *ends))
+            said.append(f"{system.name} {value}, {' to '.join(interval)}")
         _name_rows(axes, systems)
         axes.set_xlabel(f"{heading(score.name)}, difference to {_shortened(comparison.baseline)}")
         label = f"Differences to the baseline with their 95% intervals: {'; '.join(said)}."
@@ -76,9 +74,16 @@ def _draw_seeds(axes: Axes, row: int, system: SystemSummary, look: Look) -> None
     values = [run.scores[0].value for run in sound_runs(system)]
     finite = [value for value in values if math.isfinite(value)]
     if len(finite) > 1:
-        style = {"color": look.colour, "alpha": 0.5, "markersize": 4.5, "linestyle": "none"}
         # Below the line of the interval, which would hide them.
-        axes.plot(finite, [row + 0.24] * len(finite), marker=look.marker, **style)
+        axes.plot(
+            finite,
+            [row + 0.24] * len(finite),
+            marker=look.marker,
+            markersize=4.5,
+            linestyle="none",
+            color=look.colour,
+            alpha=0.5,
+        )
 
 
 def _name_rows(axes: Axes, systems: list[SystemSummary]) -> None:
