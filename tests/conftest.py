@@ -8,6 +8,16 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "slow: takes more than ten seconds")
 
 
+@pytest.fixture(scope="session")
+def few_rounds():
+    """Comparisons measure times as briefly as they can."""
+    from headwise.analysis.speed import Rounds  # here, since not every session needs it
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("headwise.comparison.summary.ROUNDS", Rounds(1, 1))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _seed():
     """Every test draws the same random numbers, alone or in a run of all."""

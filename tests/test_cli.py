@@ -20,6 +20,8 @@ from headwise.recipe import load_recipe, shipped_recipes
 from headwise.tasks import translation
 from headwise.tasks.text.parallel.corpus import load_parallel_corpus
 
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 COMMANDS = (
     *("recipes", "keys", "compare", "cost", "train", "evaluate"),
     *("translate", "generate", "enhance"),

@@ -27,6 +27,8 @@ from headwise.recipe.catalogue import TASKS
 from headwise.training.run import Interrupted
 from headwise.training.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 QUIET = Console(quiet=True)
 PAIRS = [(task, system) for task in TASKS for system in tiny_tasks.SYSTEMS]
 

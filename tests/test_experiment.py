@@ -28,6 +28,8 @@ from headwise.recipe import load_recipe
 from headwise.tasks.text.tokenization import TranslationTokenizer
 from headwise.training.run import Interrupted
 
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 QUIET = Console(quiet=True)
 SYSTEMS = ["standard", "mae", "moa"]
 
@@ -449,7 +451,7 @@ def test_step_times_are_of_the_kept_models(compared, file, monkeypatch):
     _, folder = compared
     seen = {}
 
-    def spy(models, gates, batches):
+    def spy(models, gates, batches, rounds):
         seen.update(models=models, gates=gates, batches=batches)
         return dict.fromkeys(models, OverRounds(value=1.0, low=1.0, high=1.0, rounds=7))
 

@@ -84,7 +84,7 @@ def test_a_model_against_itself_and_against_a_slower_one(clock):
         (models["slow"], "joint"): lambda _: 3.0,
     }
     gates = {name: {} for name in models}
-    times = relative_step_times(models, gates, BATCHES)
+    times = relative_step_times(models, gates, BATCHES, Rounds(7, 7))
     assert times["standard"] == OverRounds(value=1.0, low=1.0, high=1.0, rounds=7)
     assert times["slow"] == OverRounds(value=1.5, low=1.5, high=1.5, rounds=7)
 
@@ -203,7 +203,8 @@ def test_mae_takes_an_f_step_and_its_share_of_a_g_step(clock, plan, gates, ratio
         (models["mae"], "gate"): lambda _: 5.0,
         (models["mae"], "joint"): lambda _: 4.0,
     }
-    times = relative_step_times(models, {name: {"mae": gates} for name in models}, BATCHES)
+    settings = {name: {"mae": gates} for name in models}
+    times = relative_step_times(models, settings, BATCHES, Rounds(2, 2))
     assert medians(times) == {"standard": 1.0, "mae": pytest.approx(ratio)}
 
 

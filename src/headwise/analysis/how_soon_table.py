@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from headwise.analysis.formatting import NONE, count, listed, signed
-from headwise.analysis.how_soon import HowSoon, OverSeeds, target
+from headwise.analysis.how_soon import OverSeeds, target
 from headwise.analysis.progress_figures import losses_against_each_other
 from headwise.analysis.results import Comparison, SystemSummary
+from headwise.analysis.speed import DecodingSpeed
 from headwise.analysis.table import Column
 from headwise.analysis.table_cells import Cell, Row, times_cell
 from headwise.analysis.verdict import diverged, find_baseline
@@ -26,19 +27,26 @@ class Section:
 def how_soon_section(comparison: Comparison) -> Section | None:
     """Returns the section, or None if nothing was compared and nothing was decoded."""
     found = [system.how_soon for system in comparison.systems if system.how_soon is not None]
-    compared = any(each.pairs for each in found)
-    decoded = any(each.decoding for each in found)
-    if not compared and not decoded:
+    decoding = [each.decoding for each in found if each.decoding is not None]
+    columns: list[Column] = []
+    notes: list[str] = []
+    figure = None
+    if any(each.pairs for each in found):
+        columns += _compared_columns(comparison)
+        notes += _compared_notes(comparison)
+        figure = losses_against_each_other(comparison, "how-soon-losses")
+    if decoding:
+        columns += _decoding_columns()
+        notes.append(_decoding_note(decoding[0]))
+    if not columns:
         return None
-    columns = _compared_columns(comparison) * compared + _decoding_columns() * decoded
-    figure = losses_against_each_other(comparison, "how-soon-losses") if compared else None
     return Section(
         columns,
         [
             Row(system.name, "", "", "", tuple(column.cell(system) for column in columns))
             for system in comparison.systems
         ],
-        _compared_notes(comparison) * compared + _decoding_notes(found) * decoded,
+        notes,
         None if figure is None else Markup(figure),
     )
 
@@ -141,10 +149,9 @@ def _targets(comparison: Comparison) -> str:
     return f", {listed([f'{goal.loss:.3f} at step {goal.step:,}' for goal in found])}"
 
 
-def _decoding_notes(found: list[HowSoon]) -> list[str]:
-    rounds = next(each.decoding.tokens_per_second.rounds for each in found if each.decoding)
-    return [
+def _decoding_note(speed: DecodingSpeed) -> str:
+    return (
         "Decoding: all systems generate the same number of tokens from the same items of the test "
-        f"part, by the search of the recipe, with the model of the first seed; medians of {rounds} "
-        "rounds, in which they take turns, with their 95% interval."
-    ]
+        "part, by the search of the recipe, with the model of the first seed; the median of "
+        f"{speed.tokens_per_second.rounds} rounds, in which they take turns, with its 95% interval."
+    )

@@ -63,12 +63,9 @@ class Rounds(NamedTuple):
         seconds: between the two, no further round begins after this time.
     """
 
-    least: int = 7
-    most: int = 25
-    seconds: float = 10.0
-
-
-SHORT = Rounds()
+    least: int
+    most: int
+    seconds: float = 0.0
 
 
 class DecodingSpeed(BaseModel):
@@ -86,7 +83,7 @@ def relative_step_times(
     models: Mapping[str, PreTrainedModel],
     settings: Mapping[str, Mapping[str, Any]],
     batches: Sequence[Batch],
-    rounds: Rounds = SHORT,
+    rounds: Rounds,
 ) -> dict[str, OverRounds]:
     """The time of each model's forward and backward pass over that of the first.
 
@@ -110,7 +107,7 @@ def relative_step_times(
 def decoding_speeds(
     models: Mapping[str, PreTrainedModel],
     decode: Callable[[PreTrainedModel], int],
-    rounds: Rounds = SHORT,
+    rounds: Rounds,
 ) -> dict[str, DecodingSpeed]:
     """How many tokens each model generates in a second, and its time per token over the first's.
 

@@ -21,6 +21,7 @@ from headwise.analysis.results import (
 from headwise.analysis.speed import (
     DecodingSpeed,
     OverRounds,
+    Rounds,
     decoding_speeds,
     relative_step_times,
 )
@@ -34,6 +35,7 @@ from headwise.tasks.task import Task
 from headwise.training.run import MODEL
 
 _SAMPLES = 12
+ROUNDS = Rounds(least=7, most=15, seconds=5.0)  # of each measurement of times
 
 
 class Experiment(NamedTuple):
@@ -121,7 +123,7 @@ def _step_times(
         for batch, _ in zip(loader, range(3), strict=False)
     ]
     settings = {name: recipe.training.of_rules() for name, recipe in recipes.items()}
-    return relative_step_times(models, settings, some)
+    return relative_step_times(models, settings, some, ROUNDS)
 
 
 def _decoding_speeds(
@@ -137,7 +139,7 @@ def _decoding_speeds(
         assert tokens is not None
         return tokens
 
-    return decoding_speeds(models, decode)
+    return decoding_speeds(models, decode, ROUNDS)
 
 
 def _versions() -> dict[str, str]:
