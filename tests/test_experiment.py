@@ -337,6 +337,10 @@ def test_a_comparison_holds_every_system_and_seed(compared, file):
         times = system.relative_step_time
         assert 0 < times.low <= times.value <= times.high
     assert found.systems[0].relative_step_time.value == 1.0
+    soon = [system.how_soon for system in found.systems]
+    assert [each.pairs for each in soon] == [0, 4, 4]
+    assert all(each.decoding.tokens_per_second.value > 0 for each in soon)
+    assert soon[0].decoding.relative_time.value == 1.0
     assert found.systems[0].description == "plain"
     losses = [run.validation_loss for system in found.systems for run in system.runs]
     assert len(set(losses)) == 6  # no run is another one's copy
