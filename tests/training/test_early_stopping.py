@@ -179,6 +179,16 @@ def test_a_last_phase_that_may_never_come_is_said(tmp_path):
     assert run.stopped_early
 
 
+def test_the_stop_is_said(tmp_path):
+    said = io.StringIO()
+    run = train(tmp_path, settings(patience=1), console=Console(file=said, width=200))
+    expected = f"training: stopped early at step {run.steps} of 20: no better loss since step 2\n"
+    assert expected in said.getvalue()
+    said = io.StringIO()
+    train(tmp_path / "patient", settings(max_steps=4), console=Console(file=said, width=200))
+    assert "stopped" not in said.getvalue()
+
+
 def test_nothing_is_said_of_a_rule_without_a_last_phase(tmp_path):
     said = io.StringIO()
     console = Console(file=said, width=200)

@@ -104,6 +104,12 @@ def run_training(
             raise Interrupted(f"stopped at step {trainer.state.global_step}")
     state = json.loads((checkpoints(folder)[-1] / STATE).read_text(encoding="utf-8"))
     if trainer.args.should_save:
+        if StopEarly.has_stopped(state):
+            best = state["best_global_step"]
+            why = f"no better loss since step {best:,}" if best else "no loss was finite"
+            where = f"at step {state['global_step']:,} of {state['max_steps']:,}"
+            text = f"{label}: stopped early {where}: {why}"
+            trainer.progress.console.print(text, highlight=False, markup=False)
         _write_model(type(model), settings, folder, state)
     trainer.accelerator.wait_for_everyone()
     final = type(model).from_pretrained(folder / MODEL)
