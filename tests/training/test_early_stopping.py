@@ -185,7 +185,9 @@ def test_the_stop_is_said(tmp_path):
     expected = f"training: stopped early at step {run.steps} of 20: no better loss since step 2\n"
     assert expected in said.getvalue()
     said = io.StringIO()
-    train(tmp_path / "patient", settings(max_steps=4), console=Console(file=said, width=200))
+    how = settings(max_steps=run.steps, patience=1)  # which runs out with the budget
+    run = train(tmp_path / "in time", how, console=Console(file=said, width=200))
+    assert not run.stopped_early
     assert "stopped" not in said.getvalue()
 
 

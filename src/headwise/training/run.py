@@ -104,7 +104,7 @@ def run_training(
             raise Interrupted(f"stopped at step {trainer.state.global_step}")
     state = json.loads((checkpoints(folder)[-1] / STATE).read_text(encoding="utf-8"))
     if trainer.args.should_save:
-        if StopEarly.has_stopped(state):
+        if state["global_step"] < state["max_steps"]:
             best = state["best_global_step"]
             why = f"no better loss since step {best:,}" if best else "no loss was finite"
             where = f"at step {state['global_step']:,} of {state['max_steps']:,}"
