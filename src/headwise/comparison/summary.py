@@ -35,7 +35,7 @@ from headwise.tasks.task import Task
 from headwise.training.run import MODEL
 
 _SAMPLES = 12
-ROUNDS = Rounds(least=7, most=15, seconds=5.0)  # of each measurement of times
+ROUNDS = Rounds(least=7, most=15, seconds=3.0)  # of each measurement of times
 
 
 class Experiment(NamedTuple):
