@@ -30,6 +30,7 @@ from headwise.analysis.results import (
     Course,
     RunResult,
     SystemSummary,
+    incomplete,
 )
 from headwise.analysis.table import (
     perplexity,
@@ -37,7 +38,12 @@ from headwise.analysis.table import (
     table_notes,
     table_rows,
 )
-from headwise.analysis.table_cells import all_scores
+from headwise.analysis.table_cells import (
+    all_scores,
+    chance_over,
+    difference_sources,
+    interval_sources,
+)
 from headwise.analysis.verdict import (
     diverged,
     first_score,
@@ -121,6 +127,7 @@ def render_benchmark(benchmark: Benchmark) -> str:
         .get_template(BENCHMARK_TEMPLATE)
         .render(
             title=benchmark.title,
+            incomplete=incomplete(benchmark),
             verdict=benchmark_verdict(benchmark),
             columns=benchmark_columns(benchmark),
             rows=benchmark_rows(benchmark),
@@ -164,6 +171,7 @@ def render_report(comparison: Comparison) -> str:
         .render(
             title=comparison.title,
             comparison=comparison,
+            incomplete=incomplete(comparison),
             verdict=verdict(comparison),
             columns=table_columns(comparison),
             rows=table_rows(comparison),
@@ -175,6 +183,8 @@ def render_report(comparison: Comparison) -> str:
             ],
             intervals=_drawn(comparison, score_figures.intervals, "intervals"),
             differences=_drawn(comparison, score_figures.differences, "differences"),
+            intervals_over=chance_over(interval_sources(comparison), comparison.item_name),
+            differences_over=chance_over(difference_sources(comparison), comparison.item_name),
             first_score=heading(first_score(comparison).name),
             learning=[(title, Markup(svg)) for title, svg in learning if svg is not None],
             soon=how_soon_section(comparison),
