@@ -24,8 +24,13 @@ class Section:
     figure: Markup | None
 
 
-def how_soon_section(comparison: Comparison) -> Section | None:
-    """Returns the section, or None if nothing was compared and nothing was decoded."""
+def how_soon_section(comparison: Comparison, identity: str) -> Section | None:
+    """Returns the section, or None if nothing was compared and nothing was decoded.
+
+    Args:
+        comparison: what the report is about.
+        identity: of the figure, unique in the page.
+    """
     found = [system.how_soon for system in comparison.systems if system.how_soon is not None]
     decoding = [each.decoding for each in found if each.decoding is not None]
     columns: list[Column] = []
@@ -34,7 +39,7 @@ def how_soon_section(comparison: Comparison) -> Section | None:
     if any(each.pairs for each in found):
         columns += _compared_columns(comparison)
         notes += _compared_notes(comparison)
-        figure = losses_against_each_other(comparison, "how-soon-losses")
+        figure = losses_against_each_other(comparison, identity)
     if decoding:
         columns += _decoding_columns()
         notes.append(_decoding_note(decoding[0]))
