@@ -1,14 +1,15 @@
 """What the report shows of how soon systems learn and how fast they decode."""
 
 import math
+import re
 
 import pytest
 
 from headwise.analysis.how_soon import how_soon
 from headwise.analysis.how_soon_table import how_soon_section
 from headwise.analysis.progress_figures import losses_against_each_other
-from headwise.analysis.report import render_report
-from headwise.analysis.results import Comparison, RunResult, SystemSummary
+from headwise.analysis.report import render_benchmark, render_report
+from headwise.analysis.results import Benchmark, Comparison, RunResult, SystemSummary
 from headwise.analysis.speed import DecodingSpeed, OverRounds
 from headwise.analysis.table_cells import Cell, times_cell
 from headwise.tasks.outcome import Score
@@ -160,6 +161,14 @@ def test_the_report_has_the_table_and_the_figure(seeds):
     assert "Validation loss of each system against its training loss. Last: standard" in page
     assert page.count('aria-labelledby="how-soon"') == 2  # of the section and of its table
     assert ("thin lines are further seeds" in page) == (seeds > 1)
+
+
+def test_a_page_of_several_data_sets_has_each_id_once():
+    made = {name: comparison() for name in ("flickr", "coco")}
+    page = render_benchmark(Benchmark(title="numerals", comparisons=made))
+    assert page.count(">How soon</h2>") == 2
+    ids = re.findall(r'\bid="([^"]*)"', page)
+    assert len(set(ids)) == len(ids)
 
 
 def test_without_losses_there_is_no_figure():
