@@ -16,6 +16,16 @@ def pytest_collection_finish(session):
     gc.freeze()
 
 
+@pytest.fixture(scope="session")
+def few_rounds():
+    """Comparisons measure times as briefly as they can."""
+    from headwise.analysis.speed import Rounds  # here, since not every session needs it
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("headwise.comparison.summary.ROUNDS", Rounds(1, 1))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _seed():
     """Every test draws the same random numbers, alone or in a run of all."""

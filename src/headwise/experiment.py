@@ -30,7 +30,7 @@ from transformers import set_seed
 from headwise.analysis.cost import count_macs, count_parameters
 from headwise.analysis.former_results import without_former_keys
 from headwise.analysis.recording import record_attention
-from headwise.analysis.results import Course, RunResult
+from headwise.analysis.results import Course, EarlyStop, RunResult
 from headwise.files import write_bytes, write_text
 from headwise.models.ablation import LEARNED, ablated, held_systems
 from headwise.models.base import HeadwiseModel
@@ -162,6 +162,9 @@ def train_system(
         macs=count_macs(model, task.cost_lengths(recipe)),
         macs_lengths=task.cost_lengths(recipe),
         steps=run.steps,
+        early_stop=EarlyStop(planned_steps=run.planned_steps, best_step=run.best_step)
+        if run.stopped_early
+        else None,
         seconds=run.history[-1]["seconds"],
         threads=list(dict.fromkeys(r["threads"] for r in run.history if "threads" in r)),
         validation_loss=validation_loss(model, batches(task, task.validation, recipe.training)),

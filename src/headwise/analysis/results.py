@@ -9,6 +9,8 @@ from pydantic import BaseModel, Field, model_validator
 from typing_extensions import Self
 
 from headwise.analysis.chance import Difference, Estimate
+from headwise.analysis.how_soon import HowSoon
+from headwise.analysis.speed import OverRounds
 from headwise.heads.words import Words
 from headwise.tasks.outcome import RECORD, Picture, Sample, Score
 
@@ -71,6 +73,17 @@ class Course(BaseModel):
         return self
 
 
+class EarlyStop(BaseModel):
+    """Where a run was stopped early, because its validation loss had not improved for long."""
+
+    model_config = RECORD
+
+    planned_steps: int = Field(description="The number of steps that the run could have had.")
+    best_step: int | None = Field(
+        description="The step of its lowest validation loss; None if no loss was finite."
+    )
+
+
 class RunResult(BaseModel):
     """One system trained with one seed."""
 
@@ -85,6 +98,10 @@ class RunResult(BaseModel):
         "one of them has only its own."
     )
     steps: int
+    early_stop: EarlyStop | None = Field(
+        default=None,
+        description="Set if `training.patience` ended the run; `steps` says after which step.",
+    )
     seconds: float = Field(
         description="Wall-clock time of training in seconds, without interruptions."
     )
@@ -181,9 +198,13 @@ class SystemSummary(BaseModel):
         "choose for this system.",
     )
     runs: list[RunResult] = Field(min_length=1)
-    relative_step_time: float | None = Field(
-        description="Median time of a forward and backward pass divided by the baseline's, "
-        "measured side by side."
+    relative_step_time: OverRounds | None = Field(
+        description="Time of a forward and backward pass divided by the baseline's, measured in "
+        "turns."
+    )
+    how_soon: HowSoon | None = Field(
+        default=None,
+        description="How soon it learns what the baseline does, and how fast it decodes.",
     )
     estimates: dict[str, Estimate] = Field(
         default={},

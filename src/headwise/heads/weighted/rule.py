@@ -86,6 +86,9 @@ class BranchesOnSimplex(Rule):
             for weights in self.own_group():
                 weights.copy_(project_to_simplex(weights))
 
+    def last_phase(self, total_steps: int) -> int:
+        return frozen_steps(self.settings, total_steps)
+
     def record(self) -> dict[str, dict[str, list[float]]]:
         return {
             path: {"kappa": layer.kappa.tolist(), "alpha": layer.alpha.tolist()}
