@@ -224,8 +224,28 @@ def agreement(p, query, key, value, heads, module, **masks) -> tuple[Tensor, Ten
     return output, weights.detach()
 
 
-def branched(p, query, key, value, heads, split, **masks) -> Tensor:
+def branch_weights(p, branches, weights, merged, top_k) -> tuple[list[Tensor], list[Tensor]]:
+    """κ and α outside training, entry by entry."""
+
+    def of(name):
+        if weights == "random":
+            return [torch.tensor(1 / branches, dtype=torch.float64)] * branches
+        if weights == "simplex":
+            return list(p[name])
+        exponentials = [torch.exp(x) for x in p[name]]
+        return [x / sum(exponentials) for x in exponentials]
+
+    kappa, alpha = of("alpha" if merged else "kappa"), of("alpha")
+    if top_k is not None:
+        kept = sorted(range(branches), key=lambda i: float(alpha[i].detach()))[-top_k:]
+        total = sum(alpha[i] for i in kept)
+        alpha = [alpha[i] / total if i in kept else 0 * alpha[i] for i in range(branches)]
+    return kappa, alpha
+
+
+def branched(p, query, key, value, heads, split, weights, **masks) -> Tensor:
     """Σᵢ αᵢ FFN(κᵢ oᵢWᵢ), branch by branch: equations 5 to 7 of the Weighted Transformer."""
+    kappa, alpha = weights
     units = p["ffn_up.weight"].size(0)
 
     def compute(b, t):
@@ -236,13 +256,13 @@ def branched(p, query, key, value, heads, split, **masks) -> Tensor:
         for i in range(heads):
             biases = [attention_bias(b, i, t, s, heads, **masks) for s in range(key.size(1))]
             o = read(q[i], torch.stack([k[i] for k in ks]), torch.stack([v[i] for v in vs]), biases)
-            z = p["kappa"][i] * (o @ p["branch_output"][i])
+            z = kappa[i] * (o @ p["branch_output"][i])
             hidden = linear(p, "ffn_up", z)
             if split:  # all other hidden units are those of other branches
                 mine = torch.arange(units) // (units // heads) == i
                 hidden = hidden * mine
             hidden = torch.where(hidden > 0, hidden, torch.zeros_like(hidden))
-            y = y + p["alpha"][i] * linear(p, "ffn_down", hidden)
+            y = y + alpha[i] * linear(p, "ffn_down", hidden)
         return y
 
     return _over_queries(query, compute)

@@ -75,9 +75,11 @@ class System:
             output, weights = reference.agreement(p, query, key, value, HEADS, module, **masks)
             return output, weights, None
         if self.kind == "branched":
+            how = (module.weights, module.merged, module.top_k)
+            weights = reference.branch_weights(p, HEADS, *how)
             split = module.ffn == "split"
-            output = reference.branched(p, query, key, value, HEADS, split, **masks)
-            return output, p["alpha"], None
+            output = reference.branched(p, query, key, value, HEADS, split, weights, **masks)
+            return output, torch.stack(weights[1]), None
         top_k, normalize = module.top_k, module.normalize_weights
         output = reference.moa(p, query, key, value, top_k, normalize, **masks)
         weights = torch.zeros(*query.shape[:2], module.num_experts, dtype=query.dtype)
@@ -110,6 +112,8 @@ SYSTEMS = {
     ),
     "branched": System("branched"),
     "branched split": System("branched", {"ffn": "split", "head_dim": 5, "bias": False}),
+    "branched softmax top-2": System("branched", {"weights": "softmax", "top_k": 2}),
+    "branched merged": System("branched", {"merged": True}),
     "moa of the authors' code": System("moa", {"normalize_weights": False, "bias": True}),
 }
 MAIN = {name: SYSTEMS[name] for name in ("standard", "mae-7", "moa", "moa dense")}

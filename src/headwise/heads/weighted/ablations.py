@@ -1,7 +1,7 @@
 """The Weighted Transformer evaluated with other κ and α than the learned ones.
 
-Table 3 of the paper replaces the learned weights by uniform and by random ones; section 4.5 keeps
-the branches of largest α alone. Each function returns what takes the place of the learned weights,
+Table 3 of the paper replaces the learned weights by uniform and by random ones. Section 4.5 keeps
+the branches of largest α alone, in training too; the layer's option `top_k` does that. Each function returns what takes the place of the learned weights,
 a function from κ and α to κ and α, `(num_branches,)` each.
 """
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from headwise.heads.weighted.simplex import random_simplex
+from headwise.heads.weighted.weights import keep_largest
 
 Weights = tuple[Tensor, Tensor]
 
@@ -42,14 +43,12 @@ def random(
 
 
 def top_k(layer: Any, *, top_k: int) -> Callable[[Tensor, Tensor], Weights]:
-    """The `top_k` branches of largest α alone count, their α scaled to sum 1 (section 4.5)."""
+    """The `top_k` branches of largest α alone count, their α scaled to sum 1, in evaluation only."""
     if not 1 <= top_k <= layer.num_branches:
         raise ValueError(f"top_k is {top_k}, expected 1 to num_branches = {layer.num_branches}")
 
     def weights(kappa: Tensor, alpha: Tensor) -> Weights:
-        kept = alpha.topk(top_k)
-        renormalized = kept.values / kept.values.sum()
-        return kappa, torch.zeros_like(alpha).scatter(0, kept.indices, renormalized)
+        return kappa, keep_largest(alpha, top_k)
 
     return weights
 
