@@ -34,6 +34,7 @@ from torch import Tensor, nn
 
 from headwise.experiment import batches, build_model
 from headwise.heads.system import AttentionOutput, System
+from headwise.heads.weighted import BranchedAttention
 from headwise.models.base import HeadwiseModel
 from headwise.models.transformer import FeedForward
 from headwise.recipe import load_recipe
@@ -43,6 +44,23 @@ from headwise.tasks.task import Task
 from headwise.training.rules import training_rules
 from headwise.training.run import run_training
 
+
+class UnitKappa(BranchedAttention):
+    """Branches whose κ sums to M: each feeds the feed-forward at the scale of a standard head."""
+
+    def branch_weights(self) -> tuple[Tensor, Tensor]:
+        kappa, alpha = super().branch_weights()
+        return self.num_branches * kappa, alpha
+
+
+class UnitWeights(UnitKappa):
+    """Branches whose κ and α sum to M each."""
+
+    def branch_weights(self) -> tuple[Tensor, Tensor]:
+        kappa, alpha = super().branch_weights()
+        return kappa, self.num_branches * alpha
+
+
 RECIPE = "interface-strings"
 EVERY = ["training.max_steps=600", "training.final_model=last"]
 
@@ -50,8 +68,19 @@ EVERY = ["training.max_steps=600", "training.final_model=last"]
 VARIANTS: dict[str, list[str]] = {
     "standard": [],
     "weighted": ["model.attention=weighted"],
+    "weighted, W drawn 8 times larger": [
+        "model.attention={system: weighted, output_gain: 8.0}",
+    ],
+    "weighted, Σκ = 8": ["model.attention={system: 'initial_scale:UnitKappa'}"],
+    "weighted, Σκ = Σα = 8": ["model.attention={system: 'initial_scale:UnitWeights'}"],
     "weighted, κ and α fixed": ["model.attention=weighted", "training.weighted.freeze_last=600"],
+    "weighted, softmax": ["model.attention={system: weighted, weights: softmax}"],
+    "weighted, merged": ["model.attention={system: weighted, merged: true}"],
+    "weighted, random": ["model.attention={system: weighted, weights: random}"],
+    "weighted, top 4": ["model.attention={system: weighted, top_k: 4}"],
+    "weighted, encoder alone": ["model.attention={encoder_self: weighted}"],
     "mae": ["model.attention=mae"],
+    "mae, draw per position": ["model.attention=mae", "training.mae.draw=position"],
     "mae, joint": ["model.attention=mae", "training.mae.method=joint"],
     "mae, uniform gate": ["model.attention={system: mae, gate: uniform}"],
     "mae, gates' rate 0.1": ["model.attention=mae", "training.mae.learning_rate=0.1"],
