@@ -12,8 +12,9 @@ in the output folder, and those that it has already are not run again: the exper
 stopped at any time.
 
 `--scales` prints, for each kind of sub-layer, the root mean square (RMS) of what it adds to the
-residual stream over the RMS of the stream itself, on one batch before the first step, and how much
-of that the first step of Adam changes at a learning rate of 1e-3.
+residual stream over the RMS of the stream itself, on one batch before the first step; that of the
+part in which positions differ; and how far the first step of Adam, at a learning rate of 1e-3,
+moves what it adds.
 """
 
 import argparse
@@ -41,7 +42,7 @@ from headwise.recipe import load_recipe
 from headwise.recipe.catalogue import task_class
 from headwise.recipe.settings import Recipe
 from headwise.tasks.task import Task
-from headwise.training.rules import training_rules
+from headwise.training.rules import TrainingRules
 from headwise.training.run import run_training
 
 
@@ -71,6 +72,9 @@ VARIANTS: dict[str, list[str]] = {
     "weighted, W drawn 8 times larger": [
         "model.attention={system: weighted, output_gain: 8.0}",
     ],
+    "weighted, W drawn 32 times larger": [
+        "model.attention={system: weighted, output_gain: 32.0}",
+    ],
     "weighted, Σκ = 8": ["model.attention={system: 'initial_scale:UnitKappa'}"],
     "weighted, Σκ = Σα = 8": ["model.attention={system: 'initial_scale:UnitWeights'}"],
     "weighted, κ and α fixed": ["model.attention=weighted", "training.weighted.freeze_last=600"],
@@ -79,6 +83,14 @@ VARIANTS: dict[str, list[str]] = {
     "weighted, random": ["model.attention={system: weighted, weights: random}"],
     "weighted, top 4": ["model.attention={system: weighted, top_k: 4}"],
     "weighted, encoder alone": ["model.attention={encoder_self: weighted}"],
+    "agreement": ["model.attention={agreement: low}"],
+    **{
+        f"agreement, λ to {limit}": [
+            "model.attention={encoder_self: {system: agreement, layers: low, "
+            f"inverse_temperature: {limit}.0}}}}",
+        ]
+        for limit in (1, 10, 100)
+    },
     "mae": ["model.attention=mae"],
     "mae, draw per position": ["model.attention=mae", "training.mae.draw=position"],
     "mae, joint": ["model.attention=mae", "training.mae.method=joint"],
@@ -211,19 +223,20 @@ class Scale(NamedTuple):
     """Of one sub-layer, relative to the stream to which it adds."""
 
     adds: float
-    learns: float
+    differs: float
+    moves: float
 
 
 def scales_table(variants: list[str], output: Path) -> Table:
     """What each kind of sub-layer adds before the first step, and what that step changes."""
-    table = Table(title="What a sub-layer adds / its input, and the change of it by Adam's 1st step")
+    table = Table(title="What a sub-layer adds / what of it differs / what Adam's first step moves")
     table.add_column("Variant")
     rows: dict[str, dict[str, Scale]] = {name: scales(name, output) for name in variants}
     kinds = list(dict.fromkeys(kind for row in rows.values() for kind in row))
     for kind in kinds:
         table.add_column(kind, justify="right")
     for name, row in rows.items():
-        shown = (f"{row[k].adds:.3f}, {row[k].learns:.3f}" if k in row else "" for k in kinds)
+        shown = (" / ".join(f"{x:.3f}" for x in row[kind]) if kind in row else "" for kind in kinds)
         table.add_row(name, *shown)
     return table
 
@@ -236,8 +249,7 @@ def scales(variant: str, output: Path) -> dict[str, Scale]:
     _without_dropout(model)
     batch = next(iter(batches(task, task.train, recipe.training, seed=1)))
     before = _added(model, batch)
-    rules = training_rules(model, 600, settings=recipe.training.of_rules())
-    with rules.around():
+    with TrainingRules(model, recipe.training.of_rules()).around():
         model(**batch).loss.backward()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -247,8 +259,8 @@ def scales(variant: str, output: Path) -> dict[str, Scale]:
     after = _added(model, batch, inputs)
     found: dict[str, list[Scale]] = defaultdict(list)
     for path, (stream, added) in before.items():
-        change = after[path][1] - added
-        found[_kind(path)].append(Scale(_rms(added) / _rms(stream), _rms(change) / _rms(stream)))
+        parts = added, added - added.mean((0, 1)), after[path][1] - added
+        found[_kind(path)].append(Scale(*(_rms(part) / _rms(stream) for part in parts)))
     return {
         kind: Scale(*(statistics.mean(values) for values in zip(*of_kind, strict=True)))
         for kind, of_kind in found.items()

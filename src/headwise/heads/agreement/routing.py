@@ -35,11 +35,13 @@ from headwise.heads.agreement.compiling import Compiled, is_worth_compiling
 from headwise.heads.agreement.naive import naive_em_routing, naive_simple_routing
 from headwise.heads.agreement.votes import (
     ENTROPY,
+    INVERSE_TEMPERATURE,
     VARIANCE_FLOOR,
     Routed,
     by_capsule,
+    check_inverse_temperature,
     check_votes,
-    inverse_temperature,
+    scheduled,
     widened,
 )
 from headwise.ops.precision import without_autocast
@@ -91,6 +93,7 @@ def em_routing(
     *,
     num_capsules: int | None = None,
     iterations: int = 3,
+    inverse_temperature: float = INVERSE_TEMPERATURE,
 ) -> Routed:
     """Algorithm 2: agreement is how probable a vote is under the Gaussian of its capsule.
 
@@ -102,20 +105,27 @@ def em_routing(
                  C_{h→n} = A_n P_{h→n} / Σ_n A_n P_{h→n}                (equation 12)
         output   Ω_n = A_n μ_n                                         (equation 9)
 
-    with C = 1/N at first and λ = 0.01·(1 − 0.95^(i+1)) in iteration i = 0, 1, …, as in Hinton et
-    al. 2018, *Matrix Capsules with EM Routing*, whom the paper follows. The density printed in the
-    paper lacks a square root and sums over the dimensions i, where theirs multiplies; in capsules
-    of one dimension, the paper's choice, that is the same. Variances are at least
-    `VARIANCE_FLOOR`.
+    with C = 1/N at first and λ = inverse_temperature · (1 − 0.95^(i+1)) in iteration i = 0, 1, …
+    Variances are at least `VARIANCE_FLOOR`. The paper follows Hinton et al. 2018, *Matrix Capsules
+    with EM Routing*, also in the “fixed schedule” of λ, whose limit of 0.01 is the default. Its
+    printed density lacks a square root and sums over the dimensions i, where theirs multiplies; in
+    capsules of one dimension, the paper's choice, that is the same.
+
+    With a limit of 0.01 the activations decide nothing here. Each capsule has but H/N of the heads'
+    weights (8/128 for 8 heads and a width of 128), so that A = 0.500 for all: routing is by the
+    densities alone, and halves its output. At a limit of 10 activations vary by hundredths, at 100
+    by tenths.
 
     Args:
         votes: `(..., heads, embed_dim)`; capsule n has columns n·embed_dim/N and following.
         beta_a, beta_u: scalars.
         num_capsules: N, which divides `embed_dim`; `embed_dim` if not given.
         iterations: how many M steps; at least 1.
+        inverse_temperature: the limit of λ over the iterations; positive.
 
     Raises:
-        ValueError: `num_capsules` does not divide `embed_dim`; no iterations.
+        ValueError: `num_capsules` does not divide `embed_dim`; no iterations; an inverse
+            temperature that is not positive.
 
     Example:
         >>> beta = torch.zeros(())
@@ -123,11 +133,18 @@ def em_routing(
         torch.Size([2, 5, 12])
     """
     num_capsules = check_votes(votes, num_capsules, iterations)
+    check_inverse_temperature(inverse_temperature)
     if torch.compiler.is_compiling():
         return naive_em_routing(
-            votes, beta_a, beta_u, num_capsules=num_capsules, iterations=iterations
+            votes,
+            beta_a,
+            beta_u,
+            num_capsules=num_capsules,
+            iterations=iterations,
+            inverse_temperature=inverse_temperature,
         )
-    return Routed(*_Routing.apply(votes, num_capsules, _EM(iterations), beta_a, beta_u))
+    algorithm = _EM(iterations, inverse_temperature)
+    return Routed(*_Routing.apply(votes, num_capsules, algorithm, beta_a, beta_u))
 
 
 class _SimpleStep(NamedTuple):
@@ -211,6 +228,7 @@ class _EM(NamedTuple):
     """Algorithm 2 on a chunk of votes, `(heads, tokens, capsules, dims)`."""
 
     iterations: int
+    inverse_temperature: float
 
     def steps(self, votes: Tensor, beta_a: Tensor, beta_u: Tensor) -> list[_EMStep]:
         """The M steps, with an E step between each and the next."""
@@ -226,7 +244,7 @@ class _EM(NamedTuple):
             floored = variance.clamp(min=VARIANCE_FLOOR)
             log_sigma = _over_dims(floored.log()).mul_(0.5)
             chi = (log_sigma + dims * ENTROPY) * mass
-            temperature = inverse_temperature(i)
+            temperature = scheduled(self.inverse_temperature, i)
             logit = (beta_a - beta_u * mass - chi).mul_(temperature)
             steps.append(
                 _EMStep(

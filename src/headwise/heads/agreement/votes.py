@@ -8,6 +8,8 @@ from torch import Tensor
 
 # The least variance of a capsule. With one head, or heads that agree exactly, it would be 0.
 VARIANCE_FLOOR = 1e-6
+# Of Hinton et al. 2018, the limit of λ over the iterations.
+INVERSE_TEMPERATURE = 0.01
 # log σ + this is the entropy of a normal distribution.
 ENTROPY = (1 + math.log(2 * math.pi)) / 2
 
@@ -26,9 +28,9 @@ class Routed(NamedTuple):
     weights: Tensor
 
 
-def inverse_temperature(iteration: int) -> float:
-    """Returns λ, the inverse temperature of an iteration."""
-    return 0.01 * (1 - 0.95 ** (iteration + 1))
+def scheduled(inverse_temperature: float, iteration: int) -> float:
+    """Returns λ of an iteration, counted from 0, which rises towards `inverse_temperature`."""
+    return inverse_temperature * (1 - 0.95 ** (iteration + 1))
 
 
 def by_capsule(votes: Tensor, num_capsules: int) -> Tensor:
@@ -49,6 +51,12 @@ def check_votes(votes: Tensor, num_capsules: int | None, iterations: int) -> int
         )
     check_routing(votes.size(-1), num_capsules, iterations)
     return votes.size(-1) if num_capsules is None else num_capsules
+
+
+def check_inverse_temperature(value: float) -> None:
+    """Raise `ValueError` unless the inverse temperature is positive."""
+    if not value > 0:
+        raise ValueError(f"inverse_temperature is {value}, expected a positive number")
 
 
 def check_routing(embed_dim: int, num_capsules: int | None, iterations: int) -> None:
