@@ -19,7 +19,6 @@ moves what it adds.
 
 import argparse
 import json
-import math
 import statistics
 import tempfile
 import time

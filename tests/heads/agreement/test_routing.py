@@ -120,7 +120,9 @@ def test_naive_em_is_the_equation(limit):
     torch.testing.assert_close(got, expected)
 
 
-@pytest.mark.parametrize(("limit", "least", "most"), [(0.01, 0, 1e-4), (10, 1e-3, 0.1), (100, 0.1, 1)])
+@pytest.mark.parametrize(
+    ("limit", "least", "most"), [(0.01, 0, 1e-4), (10, 1e-3, 0.1), (100, 0.1, 1)]
+)
 def test_only_a_large_inverse_temperature_has_activations_decide(limit, least, most):
     """128 capsules of one dimension, as in the paper: each has 8/128 of the heads' weights."""
     votes = torch.randn(8, 50, 128, 1)

@@ -45,7 +45,7 @@ def test_balance_is_the_number_of_experts_where_one_gets_all():
 
 
 def test_a_batch_may_balance_what_its_sequences_do_not():
-    """Each sequence has an expert of its own: even over the batch, and as uneven as can be within."""
+    """Each sequence has an expert of its own: even over the batch, most uneven within."""
     logits = 50 * torch.eye(EXPERTS).unsqueeze(1).expand(EXPERTS, TIME, EXPERTS)
     over_batch, _ = losses_of(logits, top_k=1)
     within, _ = losses_of(logits, top_k=1, per_sequence=True)

@@ -68,12 +68,8 @@ def test_a_softmax_starts_at_random_points_of_the_simplex():
 def test_merged_weights_are_one_vector_in_both_places():
     layer, x = build(merged=True), inputs()
     assert "kappa" not in layer.state_dict() and layer.kappa is None
-    torch.testing.assert_close(
-        layer(x).output, as_plain(layer, layer.alpha, layer.alpha)(x).output
-    )
-    count, separate = (
-        sum(p.numel() for p in module.parameters()) for module in (layer, build())
-    )
+    torch.testing.assert_close(layer(x).output, as_plain(layer, layer.alpha, layer.alpha)(x).output)
+    count, separate = (sum(p.numel() for p in module.parameters()) for module in (layer, build()))
     assert count == separate - HEADS
 
 
@@ -180,7 +176,7 @@ def test_every_form_learns_on_the_simplex_and_is_frozen_at_the_end(tmp_path, nam
 
 
 def test_a_gated_branch_may_come_back():
-    """The projection takes from all alike, so that a branch left out may overtake one that shrinks."""
+    """The projection moves all alike: a branch left out may overtake one that shrinks."""
     layer = build(top_k=2, train=True)
     with torch.no_grad():
         layer.alpha.copy_(torch.tensor([0.1, 0.4, 0.24, 0.26]))

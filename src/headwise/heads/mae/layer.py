@@ -45,12 +45,11 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
 
     - `"joint"`: mix all experts; everything learns together (the paper's NOBCD);
     - `"gate"`: mix all experts, for a G step, in which the gates learn;
-    - `"expert"`: an F step. One expert is drawn from the gate for each sequence, the paper's training
-      instance, and used alone; the gate is fixed, its batch norm and dropout too. Where gates are
-      causal, every position draws from its own gate by the noise of the sequence: so the positions
-      of a sequence have the same expert, but for those whose gates differ enough, and none sees
-      later ones;
-    - `"expert by position"`: the same with noise of its own for each causal gate.
+    - `"expert"`: an F step. One expert is drawn from the gate for each training instance, which is
+      a sequence, and used alone; the gate is fixed, its batch norm and dropout too. Where gates are
+      causal, each position draws from its own gate, but by noise that the sequence shares: all have
+      the same expert, as far as their gates allow, and none sees later positions;
+    - `"expert by position"`: the same, with noise of its own for each causal gate.
 
     `BlockCoordinateDescent` is the rule that switches it, see `headwise.training_rules`.
 

@@ -1,8 +1,9 @@
 """The Weighted Transformer evaluated with other κ and α than the learned ones.
 
-Table 3 of the paper replaces the learned weights by uniform and by random ones. Section 4.5 keeps
-the branches of largest α alone, in training too; the layer's option `top_k` does that. Each function returns what takes the place of the learned weights,
-a function from κ and α to κ and α, `(num_branches,)` each.
+Table 3 of the paper replaces the learned weights by uniform and by random ones. Its section 4.5
+keeps the branches of largest α alone in training too, which is the layer's option `top_k`. Each
+function returns what takes the place of the learned weights, a function from κ and α to κ and α,
+`(num_branches,)` each.
 """
 
 from collections.abc import Callable
@@ -43,7 +44,7 @@ def random(
 
 
 def top_k(layer: Any, *, top_k: int) -> Callable[[Tensor, Tensor], Weights]:
-    """The `top_k` branches of largest α alone count, their α scaled to sum 1, in evaluation only."""
+    """The `top_k` branches of largest α alone count, their α scaled to sum 1."""
     if not 1 <= top_k <= layer.num_branches:
         raise ValueError(f"top_k is {top_k}, expected 1 to num_branches = {layer.num_branches}")
 

@@ -34,15 +34,14 @@ class BranchedAttention(Attention):
     to be projected back after each: `headwise.heads.weighted.rule` does so, and headwise's trainer
     with it. The forward pass takes them as they are.
 
-    Where it stands, the paper leaves open. Here it is an encoder layer by itself; in a decoder layer
-    it follows an ordinary masked self-attention, in place of the attention over the encoder's output
-    and of the feed-forward. With 8 branches and 6 + 6 layers that adds the 192 weights that the
-    paper counts. But it counts them in its model of 213M parameters, which has 16 branches: there
-    layers in the encoder alone add 192, and those of both stacks 384. So neither placement agrees
-    with all that it says (also that the mechanism is in encoder and decoder, and masked in the
-    decoder, as the self-attention is, behind which no feed-forward follows). A plan decides:
-    `attention: weighted` puts it into both stacks, `attention: {encoder_self: weighted}` into the
-    encoder alone.
+    Where it stands, the paper leaves open. Here it is an encoder layer by itself; in a decoder
+    layer it follows an ordinary masked self-attention, in place of the attention over the encoder's
+    output and of the feed-forward. The paper says that it adds 192 weights to a model of 213M
+    parameters, which has 16 branches. That is what 6 encoder layers add. But the paper also says
+    that the decoder has it, and masked, as the self-attention is, behind which no feed-forward
+    follows. Both stacks together have 384 such weights, or 192 with 8 branches. So no placement
+    agrees with all of the text, and a plan decides: `attention: weighted` is both stacks,
+    `attention: {encoder_self: weighted}` the encoder alone.
 
     Readings: equation 7 gives all branches the same feed-forward (`ffn="shared"`); it costs no
     more than one, see `headwise.heads.weighted.branches`. `ffn="split"` gives branch i the i-th
