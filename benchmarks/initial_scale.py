@@ -33,7 +33,9 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from headwise.experiment import batches, build_model
-from headwise.heads.system import AttentionOutput, System
+from headwise.heads.attention import Inputs
+from headwise.heads.mae import MixtureOfAttentiveExperts
+from headwise.heads.system import AttentionOutput, Routing, System
 from headwise.heads.weighted import BranchedAttention
 from headwise.models.base import HeadwiseModel
 from headwise.models.transformer import FeedForward
@@ -59,6 +61,15 @@ class UnitWeights(UnitKappa):
     def branch_weights(self) -> tuple[Tensor, Tensor]:
         kappa, alpha = super().branch_weights()
         return kappa, self.num_branches * alpha
+
+
+class UnscaledExperts(MixtureOfAttentiveExperts):
+    """Experts that F steps do not scale by h/(h − t): they leave heads out, as dropout without it."""
+
+    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
+        if self.training and self.step != "joint":
+            heads = heads * (1 - self.dropped_heads / self.num_heads)
+        return super().combine(heads, inputs, choice)
 
 
 RECIPE = "interface-strings"
@@ -94,6 +105,10 @@ VARIANTS: dict[str, list[str]] = {
     "mae, draw per position": ["model.attention=mae", "training.mae.draw=position"],
     "mae, joint": ["model.attention=mae", "training.mae.method=joint"],
     "mae, uniform gate": ["model.attention={system: mae, gate: uniform}"],
+    "mae, uniform gate, unscaled": [
+        "model.attention={system: 'initial_scale:UnscaledExperts', gate: uniform}",
+    ],
+    "mae, warmed up for 200 steps": ["model.attention=mae", "training.warmup_steps=200"],
     "mae, gates' rate 0.1": ["model.attention=mae", "training.mae.learning_rate=0.1"],
 }
 
