@@ -64,7 +64,7 @@ class UnitWeights(UnitKappa):
 
 
 class UnscaledExperts(MixtureOfAttentiveExperts):
-    """Experts that F steps do not scale by h/(h − t): they leave heads out, as dropout without it."""
+    """Experts whose heads F steps leave out without scaling the others by h/(h − t)."""
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
         if self.training and self.step != "joint":

@@ -356,6 +356,13 @@ def test_compiles_with_inductor(method, monkeypatch):
     )
 
 
+def test_algorithms_of_equal_settings_are_compiled_apart():
+    simple, em = routing._Simple(3, True), routing._EM(3, 1.0)
+    assert simple == em  # as tuples
+    assert routing._compiled_methods(simple) is not routing._compiled_methods(em)
+    assert routing._compiled_methods(em) is routing._compiled_methods(routing._EM(3, 1.0))
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("capsules", [12, 4])
 @each_method

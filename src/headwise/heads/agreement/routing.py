@@ -397,7 +397,8 @@ def _chunks(tokens: Tensor, algorithm: Any) -> Iterator[tuple[slice, Any, Any]]:
         yield slice(start, start + size), *(fast if compiles and is_whole else plain)
 
 
-@functools.cache
+# By type too: as tuples, _Simple(3, True) and _EM(3, 1.0) are equal.
+@functools.lru_cache(maxsize=None, typed=True)
 def _compiled_methods(algorithm: Any) -> tuple[Compiled, Compiled]:
     return Compiled(algorithm.route), Compiled(algorithm.gradients)
 
