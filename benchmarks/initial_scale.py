@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
@@ -63,6 +64,17 @@ class UnitWeights(UnitKappa):
         return kappa, self.num_branches * alpha
 
 
+class SummedHeads(BranchedAttention):
+    """All heads are summed before one feed-forward: what is left is that no residual sum and no
+    norm stands between the two.
+    """
+
+    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
+        attended = torch.einsum("bhtd,hde->bte", heads, self.branch_output)
+        hidden = F.dropout(F.relu(self.ffn_up(attended)), self.ffn_dropout, self.training)
+        return self.ffn_down(hidden), Routing(self.branch_weights()[1])
+
+
 class UnscaledExperts(MixtureOfAttentiveExperts):
     """Experts whose heads F steps leave out without scaling the others by h/(h − t)."""
 
@@ -87,6 +99,9 @@ VARIANTS: dict[str, list[str]] = {
     ],
     "weighted, Σκ = 8": ["model.attention={system: 'initial_scale:UnitKappa'}"],
     "weighted, Σκ = Σα = 8": ["model.attention={system: 'initial_scale:UnitWeights'}"],
+    "heads summed before the feed-forward": [
+        "model.attention={system: 'initial_scale:SummedHeads'}",
+    ],
     "weighted, κ and α fixed": ["model.attention=weighted", "training.weighted.freeze_last=600"],
     "weighted, softmax": ["model.attention={system: weighted, weights: softmax}"],
     "weighted, merged": ["model.attention={system: weighted, merged: true}"],
