@@ -8,8 +8,10 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
 from headwise.heads.agreement import compiling, routing
+from headwise.heads.agreement.em import EM
 from headwise.heads.agreement.naive import naive_em_routing, naive_simple_routing
 from headwise.heads.agreement.routing import em_routing, simple_routing
+from headwise.heads.agreement.simple import Simple
 
 # leading shape, heads, embed_dim, capsules, iterations
 SIZES = {
@@ -26,10 +28,10 @@ SIZES = {
     "many iterations": ((5,), 4, 8, None, 7),
 }
 ALGORITHMS = {
-    "em": routing._EM(3, 0.01),
-    "em at 30": routing._EM(3, 30.0),
-    "simple": routing._Simple(3, True),
-    "simple unsquashed": routing._Simple(3, False),
+    "em": EM(3, 0.01),
+    "em at 30": EM(3, 30.0),
+    "simple": Simple(3, True),
+    "simple unsquashed": Simple(3, False),
 }
 METHODS = tuple(ALGORITHMS)
 each_size = pytest.mark.parametrize("size", SIZES)
@@ -127,7 +129,7 @@ def test_only_a_large_inverse_temperature_has_activations_decide(limit, least, m
     """128 capsules of one dimension, as in the paper: each has 8/128 of the heads' weights."""
     votes = torch.randn(8, 50, 128, 1)
     zero = torch.zeros(())
-    last = routing._EM(3, limit).steps(votes, zero, zero)[-1]
+    last = EM(3, limit).steps(votes, zero, zero)[-1]
     away = float((last.logit.sigmoid() - 0.5).abs().max())
     assert least <= away <= most
 
@@ -357,10 +359,10 @@ def test_compiles_with_inductor(method, monkeypatch):
 
 
 def test_algorithms_of_equal_settings_are_compiled_apart():
-    simple, em = routing._Simple(3, True), routing._EM(3, 1.0)
+    simple, em = Simple(3, True), EM(3, 1.0)
     assert simple == em  # as tuples
     assert routing._compiled_methods(simple) is not routing._compiled_methods(em)
-    assert routing._compiled_methods(em) is routing._compiled_methods(routing._EM(3, 1.0))
+    assert routing._compiled_methods(em) is routing._compiled_methods(EM(3, 1.0))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

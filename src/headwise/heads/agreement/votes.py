@@ -1,4 +1,4 @@
-"""What every way of routing needs: votes by capsule, their checks, EM's constants."""
+"""What every way of routing needs: votes by capsule, their checks and sums, EM's constants."""
 
 import math
 from typing import NamedTuple
@@ -40,6 +40,21 @@ def by_capsule(votes: Tensor, num_capsules: int) -> Tensor:
 
 def widened(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
+
+
+def constant(like: Tensor, value: float) -> Tensor:
+    """A tensor that is `value` throughout, in the memory of one number."""
+    return like.new_full((1,) * like.dim(), value).expand(like.shape)
+
+
+def weighted_sum(weights: Tensor, votes: Tensor) -> Tensor:
+    """Returns the sum of the votes over heads, weighted by `weights`."""
+    return (weights.unsqueeze(-1) * votes).sum(0)
+
+
+def over_dims(x: Tensor) -> Tensor:
+    """Sums over the dimensions of a capsule; if there is only one, as usual, it is dropped."""
+    return x.squeeze(-1) if x.size(-1) == 1 else x.sum(-1)
 
 
 def check_votes(votes: Tensor, num_capsules: int | None, iterations: int) -> int:
