@@ -10,7 +10,7 @@ from systems import DIM, HEADS, SYSTEMS
 from headwise.heads.rule import Moment
 from headwise.heads.weighted import BranchedAttention
 from headwise.heads.weighted.naive import naive_keep_largest
-from headwise.heads.weighted.weights import keep_largest
+from headwise.heads.weighted.simplex import keep_largest
 from headwise.models.ablation import ablated
 from headwise.training.rules import TrainingRules
 

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.heads.weighted.simplex import random_simplex
-from headwise.heads.weighted.weights import keep_largest
+from headwise.heads.weighted.simplex import keep_largest, random_simplex
 
 Weights = tuple[Tensor, Tensor]
 

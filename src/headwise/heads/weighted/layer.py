@@ -12,9 +12,10 @@ from headwise.heads.system import Macs, Place, Routing
 from headwise.heads.weighted.ablations import ABLATIONS
 from headwise.heads.weighted.branches import branched_feed_forward, branched_macs
 from headwise.heads.weighted.rule import BranchesOnSimplex
-from headwise.heads.weighted.simplex import random_simplex
-from headwise.heads.weighted.weights import Form, keep_largest, weights_in_use
+from headwise.heads.weighted.simplex import keep_largest, random_simplex
 from headwise.heads.words import Words
+
+Form = Literal["simplex", "softmax", "random"]
 
 
 class BranchedAttention(Attention):
@@ -63,7 +64,7 @@ class BranchedAttention(Attention):
         ffn_dim: width of the feed-forward's hidden layer.
         ffn: `"shared"`, or `"split"` for hidden units of each branch's own.
         weights: κ and α are learned on the `"simplex"`; or they are the `"softmax"` of what is
-            learned, which starts where the simplex does; or they are `"random"`.
+            learned, and start in the same way; or they are `"random"`, and nothing is learned.
         merged: κ and α are one vector, the parameter `alpha`.
         top_k: how many branches are summed, those of largest α, which is scaled to sum 1 over
             them; all of them if not given. The others are computed all the same.
@@ -213,14 +214,20 @@ class BranchedAttention(Attention):
 
     def branch_weights(self) -> tuple[Tensor, Tensor]:
         """The κ and α in use, `(num_branches,)` each."""
-        how: dict[str, Any] = {"like": self.branch_output, "training": self.training}
-        alpha = weights_in_use(self.alpha, self.weights, **how)
-        kappa = alpha if self.merged else weights_in_use(self.kappa, self.weights, **how)
+        alpha = self._in_use(self.alpha)
+        kappa = alpha if self.merged else self._in_use(self.kappa)
         if self.top_k is not None:
             alpha = keep_largest(alpha, self.top_k)
         if not self.training and self.ablation is not None:
             kappa, alpha = self.ablation(kappa, alpha)
         return kappa, alpha
+
+    def _in_use(self, learned: nn.Parameter | None) -> Tensor:
+        if learned is not None:
+            return learned.softmax(0) if self.weights == "softmax" else learned
+        if self.training:
+            return random_simplex(self.num_branches).to(self.branch_output)
+        return self.branch_output.new_full((self.num_branches,), 1 / self.num_branches)
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
         kappa, alpha = self.branch_weights()
