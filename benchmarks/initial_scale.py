@@ -91,12 +91,12 @@ EVERY = ["training.max_steps=600", "training.final_model=last"]
 VARIANTS: dict[str, list[str]] = {
     "standard": [],
     "weighted": ["model.attention=weighted"],
-    "weighted, W drawn 8 times larger": [
-        "model.attention={system: weighted, output_gain: 8.0}",
-    ],
-    "weighted, W drawn 32 times larger": [
-        "model.attention={system: weighted, output_gain: 32.0}",
-    ],
+    **{
+        f"weighted, W drawn {gain} times larger": [
+            f"model.attention={{system: weighted, output_gain: {gain}.0}}",
+        ]
+        for gain in (3, 8, 32)
+    },
     "weighted, Σκ = 8": ["model.attention={system: 'initial_scale:UnitKappa'}"],
     "weighted, Σκ = Σα = 8": ["model.attention={system: 'initial_scale:UnitWeights'}"],
     "heads summed before the feed-forward": [
