@@ -224,7 +224,7 @@ def test_seeds_give_means() -> None:
         "BLEU: mean with its 95% interval over seeds and test sentences together; small marks "
         "are the seeds" in page.texts["figcaption"]
     )
-    runs = [row for row in page.rows if row[0].strip() == "moa" and len(row) == 8]
+    runs = [row for row in page.rows if row[0].strip() == "moa" and len(row) == 9]
     assert [row[1].strip() for row in runs] == ["0", "1", "2"]
 
 
@@ -431,7 +431,7 @@ def test_other_tasks_in_their_own_words(kind: str) -> None:
     assert "Layers: share of each mechanism" in page.texts["figcaption"]
     assert "Encoder" not in text
     assert "Decoder" not in text
-    assert len(page.row("standard", "0", "600")) == 5 + is_text + len(scores)
+    assert len(page.row("standard", "0", "600")) == 6 + is_text + len(scores)
 
 
 def test_sites_of_a_single_stack() -> None:
