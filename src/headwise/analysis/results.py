@@ -178,7 +178,7 @@ class Comparison(BaseModel):
     loss_has_perplexity: bool = Field(
         True, description="Whether the exponential of the loss is a perplexity of tokens."
     )
-    item_name: str = Field(description="What the paired bootstrap draws, such as sentences.")
+    item_name: str = Field(description="What the bootstrap draws, such as sentences.")
     centre: Centre = Field(
         "mean",
         description="How papers on this task average over seeds. Where it is the median, the table "
