@@ -6,6 +6,7 @@ import torch
 from transformers import PreTrainedConfig
 
 from headwise.heads.system import Place
+from headwise.models.arguments import check_arguments, readable_arguments
 from headwise.models.plan import Spec, build_system, layer_specs
 
 
@@ -29,6 +30,7 @@ class TransformerConfig(PreTrainedConfig):
         kwargs: arguments of every configuration of transformers, such as `pad_token_id`.
 
     Raises:
+        TypeError: an argument that neither headwise nor transformers knows.
         ValueError: the sizes and the plan do not fit together.
     """
 
@@ -46,6 +48,7 @@ class TransformerConfig(PreTrainedConfig):
         ffn_dropout: float = 0.0,
         **kwargs: Any,
     ) -> None:
+        check_arguments(type(self), kwargs)
         if num_heads < 1:
             raise ValueError(f"num_heads is {num_heads}, expected a positive number")
         if embed_dim % num_heads:
@@ -64,6 +67,11 @@ class TransformerConfig(PreTrainedConfig):
         self.ffn_dropout = ffn_dropout
         self._check_systems()
         super().__init__(**kwargs)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Returns the configuration of a saved one, as transformers reads config.json."""
+        return super().from_dict(readable_arguments(cls, config_dict), **kwargs)
 
     def depths(self) -> dict[str, int]:
         """Returns the sites of the model with their numbers of layers, in the order of computation:

@@ -121,8 +121,18 @@ class Recipe(BaseModel):
         description="The data sets to compare on: each name has its changes to `data`. Every "
         "system is trained and evaluated on each.",
     )
-    seeds: list[int] = Field(
+    seeds: list[Annotated[int, Field(ge=0)]] = Field(
         default_factory=list,
         description="Seeds of a comparison, which trains every system once with each; by default "
         "`training.seed` alone.",
     )
+
+    @field_validator("seeds")
+    @classmethod
+    def _check_seeds(cls, seeds: list[int]) -> list[int]:
+        if twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
+            raise ValueError(
+                f"{twice[0]} is there more than once, expected different numbers: its runs would "
+                f"count as several; name it once"
+            )
+        return seeds
