@@ -93,6 +93,33 @@ def test_a_run_is_trained_scored_and_kept(runs, files, task, system):
     assert found.samples == outcome.samples
 
 
+LEARNED = {"positions": "learned", "ffn_activation": "gelu"}
+
+
+def with_positions(recipe, positions):
+    model = recipe.model.model_copy(update={**LEARNED, "max_positions": positions})
+    return recipe.model_copy(update={"model": model})
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if task != "speech-enhancement"])
+def test_learned_positions_are_enough_or_missed_before_training(files, task, tmp_path):
+    recipe = files[task].system("standard")
+    given = prepare_task(recipe, tmp_path / "data", QUIET)
+    needed = given.longest_input()
+    result = train(with_positions(recipe, needed), tmp_path / "run")
+    assert result.steps == 4
+    with pytest.raises(ValueError, match=f"model.max_positions is {needed - 1}, expected at least"):
+        train(with_positions(recipe, needed - 1), tmp_path / "short")
+    assert not list((tmp_path / "short").glob("checkpoint-*"))
+
+
+def test_as_many_positions_as_a_language_model_needs_are_there_by_default(files, tmp_path):
+    for task in ("language-modelling", "masked-language-modelling", "images"):
+        recipe = with_positions(files[task].system("standard"), None)
+        given = prepare_task(recipe, tmp_path / task, QUIET)
+        given.check_positions(given.model_config(recipe.model))
+
+
 @pytest.mark.parametrize(("task", "system"), PAIRS)
 def test_a_stopped_run_goes_on_as_if_it_had_not_been(
     runs, files, task, system, tmp_path, monkeypatch

@@ -146,6 +146,7 @@ def train_system(
         task.save(folder)
     for part in (task.validation, task.test):
         batches(task, part, recipe.training)  # too long for batch_tokens: found before training
+    task.check_positions(task.model_config(recipe.model))
     model = build_model(recipe, task)
     with torch.random.fork_rng(), ablated(model, recipe.evaluation.ablation):
         pass  # one that does not fit the model: found before training, whose draws stay the same

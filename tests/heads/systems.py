@@ -76,7 +76,8 @@ class System:
             return output, weights, None
         if self.kind == "branched":
             split = module.ffn == "split"
-            output = reference.branched(p, query, key, value, HEADS, split, **masks)
+            how = (split, module.ffn_activation)
+            output = reference.branched(p, query, key, value, HEADS, *how, **masks)
             return output, p["alpha"], None
         top_k, normalize = module.top_k, module.normalize_weights
         output = reference.moa(p, query, key, value, top_k, normalize, **masks)
@@ -109,6 +110,7 @@ SYSTEMS = {
         {"routing": "simple", "squash": False, "num_capsules": 2, "head_dim": 5, "bias": False},
     ),
     "branched": System("branched"),
+    "branched gelu": System("branched", {"ffn_activation": "gelu"}),
     "branched split": System("branched", {"ffn": "split", "head_dim": 5, "bias": False}),
     "moa of the authors' code": System("moa", {"normalize_weights": False, "bias": True}),
 }

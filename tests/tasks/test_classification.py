@@ -213,6 +213,7 @@ def pretrained(tokenizer, tmp_path_factory):
     tokenizer.save(run / "tokenizer")
     torch.manual_seed(5)
     sizes = {**SIZES, "layers": 2, "attention": {"encoder_self": "mae"}}
+    sizes |= {"ffn_activation": "gelu", "positions": "learned", "max_positions": 60}
     MaskedLM(MaskedLMConfig(vocab_size=tokenizer.vocab_size, **sizes)).save_pretrained(
         run / "model"
     )
@@ -245,6 +246,7 @@ def test_sizes_vocabulary_and_weights_come_from_the_pretrained_model(recipe, pre
     checked = recipe({"pretrained": str(pretrained / "model" if inside else pretrained)})
     assert checked.model.layers == 2
     assert checked.model.attention == {"encoder_self": "mae"}
+    assert (checked.model.ffn_activation, checked.model.max_positions) == ("gelu", 60)
     task = Classification.prepare(checked)
     saved = TextTokenizer.load(pretrained / "tokenizer")
     assert task.tokenizer.encode(["one two"]) == saved.encode(["one two"])
@@ -274,6 +276,7 @@ def test_the_head_is_drawn_by_the_seed(recipe, pretrained):
         ),
         ({"embed_dim": 32}, "embed_dim is 32, expected 16: the model in"),
         ({"norm": "pre"}, "norm is 'pre', expected 'post'"),
+        ({"ffn_activation": "relu"}, "ffn_activation is 'relu', expected 'gelu'"),
         ({"attention": "standard"}, "attention is 'standard', expected .'encoder_self': 'mae'"),
     ],
 )

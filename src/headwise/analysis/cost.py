@@ -27,7 +27,7 @@ from headwise.models.transformer import FeedForward
 class Parameters(NamedTuple):
     """The number of parameters of each part of a model; shared parameters count once."""
 
-    embeddings: int = 0  # source, target and output embeddings
+    embeddings: int = 0  # source, target and output embeddings, and learned positions
     attention: int = 0  # projections of queries, keys and values, and the combination of heads
     routing: int = 0  # decides how heads are combined, such as a router
     feed_forward: int = 0
@@ -106,7 +106,7 @@ def _part(name: str, systems: Mapping[str, System]) -> str:
         return "feed_forward"
     if path is not None:
         return "attention"
-    return "embeddings" if {"embedding", "lm_head"} & set(words) else "rest"
+    return "embeddings" if {"embedding", "positions", "lm_head"} & set(words) else "rest"
 
 
 def forward_macs(model: nn.Module, lengths: Mapping[str, int]) -> Macs:

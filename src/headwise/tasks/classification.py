@@ -21,7 +21,12 @@ from typing_extensions import Self
 from headwise.models.base import HeadwiseModel
 from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
 from headwise.models.plan import layer_specs
-from headwise.recipe.settings import EvaluationSettings, ModelSettings, Recipe
+from headwise.recipe.settings import (
+    EvaluationSettings,
+    ModelSettings,
+    Recipe,
+    TokenModelSettings,
+)
 from headwise.tasks.outcome import Outcome, Picture, Sample, Score, spread
 from headwise.tasks.task import Advance, Items
 from headwise.tasks.text.labelled.corpus import (
@@ -49,7 +54,7 @@ _MOST_CLASSES = 30  # largest number of classes of a confusion matrix
 # --- settings ---------------------------------------------------------------------------------
 
 
-class ClassificationModel(ModelSettings):
+class ClassificationModel(TokenModelSettings):
     """Settings of the encoder and of the perceptron on top of it."""
 
     layers: int = Field(6, ge=1, description="Number of layers of the encoder.")
@@ -83,7 +88,7 @@ class ClassificationModel(ModelSettings):
         config = pretrained_config(Path(given["pretrained"]))
         if config is None:
             return given
-        for key in ("embed_dim", "num_heads", "ffn_dim", "layers", "norm"):
+        for key in _SIZES:
             if key in given and given[key] != getattr(config, key):
                 raise ValueError(_conflict(key, given[key], getattr(config, key), given))
         taken = {key: getattr(config, key) for key in _TAKEN} | dict(given)
@@ -96,7 +101,11 @@ class ClassificationModel(ModelSettings):
         return SequenceClassifierConfig(**self.model_dump(exclude={"pretrained"}), **encoding)
 
 
-_TAKEN = ("embed_dim", "num_heads", "ffn_dim", "layers", "norm", "attention")
+_SIZES = (
+    *("embed_dim", "num_heads", "ffn_dim", "layers", "norm"),
+    *("ffn_activation", "positions", "max_positions"),
+)
+_TAKEN = (*_SIZES, "attention")
 
 
 def _conflict(key: str, given: Any, there: Any, settings: Mapping[str, Any]) -> str:

@@ -198,6 +198,9 @@ class LanguageModelling(RunningTextTask):
     def cost_lengths(cls, recipe: LanguageModellingRecipe) -> dict[str, int]:
         return {"decoder": recipe.block_length}
 
+    def longest_input(self) -> int:
+        return self.block_length + 1  # a block has the token before it in front
+
     def collate(self, items: list[Tensor]) -> dict[str, Tensor]:
         return collate_blocks(items, self.tokenizer.pad_token_id)
 

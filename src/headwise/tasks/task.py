@@ -112,6 +112,25 @@ class Task(ABC):
     def model_config(self, settings: Any) -> TransformerConfig:
         """Returns the configuration of a model for these data."""
 
+    def longest_input(self) -> int:
+        """Returns the number of tokens of the longest sequence that a model reads for an item."""
+        return max(
+            length if isinstance(length, int) else max(length)
+            for part in (self.train, self.validation, self.test)
+            for length in part.lengths
+        )
+
+    def check_positions(self, config: TransformerConfig) -> None:
+        """Raises `ValueError` if an item is longer than the learned positions of a model."""
+        if config.max_positions is not None and (longest := self.longest_input()) > (
+            config.max_positions
+        ):
+            raise ValueError(
+                f"model.max_positions is {config.max_positions}, expected at least {longest}: so "
+                f"many tokens has the longest of the {self.item_name}; raise it, leave out long "
+                f"{self.item_name}, or set model.positions to sinusoidal"
+            )
+
     def build_model(self, settings: ModelSettings) -> HeadwiseModel:
         """Returns a model for these data with random weights."""
         return self.model_class(self.model_config(settings))

@@ -17,7 +17,7 @@ from typing_extensions import Self
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.seq2seq import Seq2SeqLM
-from headwise.recipe.settings import ModelSettings, Recipe
+from headwise.recipe.settings import Recipe, TokenModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items, Task
@@ -31,7 +31,7 @@ from headwise.tasks.text.tokenization import TOKENIZER, TokenizerSettings, Trans
 _SAMPLES = 24  # translations that a report shows
 
 
-class TranslationModel(ModelSettings):
+class TranslationModel(TokenModelSettings):
     """Settings of the encoder-decoder model."""
 
     encoder_layers: int = Field(6, ge=1, description="Number of layers of the encoder.")
