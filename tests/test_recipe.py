@@ -95,6 +95,12 @@ SETTINGS_OF_THE_PAPERS = [
     ("agreement-wmt17-zh-en", "agreement-big", "model.dropout", 0.3),
     ("tim-wmt14-en-de", "tim-comp", "model.attention.num_mechanisms", 2),
     ("tim-wmt14-en-de", "tim-nocomp", "model.attention.competition", False),
+    ("tim-bert", "tim-comp", "model.ffn_activation", "gelu"),
+    ("tim-bert", "standard", "model.positions", "learned"),
+    ("tim-cifar10", "tim-comp", "model.positions", "learned"),
+    ("tim-mnist-cifar10", "standard", "model.ffn_activation", "gelu"),
+    ("tim-dns", "tim-comp-2", "model.ffn_activation", "leaky-relu"),
+    ("moa-wikitext103-mlm", "standard", "model.positions", "learned"),
 ]
 
 
@@ -532,6 +538,8 @@ def test_an_unknown_key_in_a_system_says_which(small):
         ("systems=5", "systems is 5, expected keys with values"),
         ("tokenizer.vocab_size=100", "tokenizer: vocab_size is 100, expected at least 260"),
         ("systems.a/b.model.dropout=0", "systems.a/b is 'a/b': string should match pattern"),
+        ("seeds=[1, 1]", "seeds: 1 is there more than once, expected different numbers"),
+        ("seeds=[-1]", "seeds.0 is -1, expected a number greater than or equal to 0"),
         ("training.max_steps=null", "training: expected exactly one of max_steps and epochs"),
     ],
 )

@@ -183,6 +183,7 @@ class Classification(TextTask):
     item_name = "examples"
     centre: ClassVar[Literal["mean", "median"]] = "median"  # as in Lamb et al. 2021, table 2
     macs_lengths = {"encoder": 128}  # noqa: RUF012
+    macs_lengths_from: ClassVar[str] = "to which BERT cuts the examples of GLUE"
 
     train: Examples
     validation: Examples

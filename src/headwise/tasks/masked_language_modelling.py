@@ -101,8 +101,8 @@ class MaskedLanguageModelling(RunningTextTask):
     recipe_class = MaskedRecipe
     model_class = MaskedLM
     item_name = "sequences"
-    # The length for which Zhang et al. 2022, https://arxiv.org/abs/2210.05144, count them.
     macs_lengths = {"encoder": 128}  # noqa: RUF012
+    macs_lengths_from = "table 2 of Zhang et al. 2022"  # https://arxiv.org/abs/2210.05144
 
     def __init__(
         self,

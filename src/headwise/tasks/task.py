@@ -66,6 +66,7 @@ class Task(ABC):
     saved: ClassVar[tuple[str, ...]] = ("tokenizer",)  # files or folders that `save` writes
     centre: ClassVar[Literal["mean", "median"]] = "mean"  # over seeds, as papers report it
     macs_lengths: ClassVar[dict[str, int]]  # see `cost_lengths`
+    macs_lengths_from: ClassVar[str] = ""  # who counts at these lengths, if the recipe does not
 
     train: Items
     validation: Items
