@@ -112,8 +112,8 @@ def _part(name: str, systems: Mapping[str, System]) -> str:
 def forward_macs(model: nn.Module, lengths: Mapping[str, int]) -> Macs:
     """Returns the multiply-accumulates of one forward pass, from the formulas of the modules.
 
-    Only products of matrices count, not element-wise operations (softmax, norms, activations, biases,
-    the iterations of routing).
+    Only products of matrices count, not element-wise operations (softmax, norms, activations,
+    biases, the iterations of routing).
 
     Args:
         model: a headwise model, or only its stacks of layers.
