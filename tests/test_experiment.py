@@ -440,7 +440,7 @@ def test_step_times_are_of_the_kept_models(compared, file, monkeypatch):
         seen.update(models=models, gates=gates, batches=batches)
         return dict.fromkeys(models, 1.0)
 
-    monkeypatch.setattr(comparison, "relative_step_times", spy)
+    monkeypatch.setattr(comparison.summary, "relative_step_times", spy)
     compare(file, folder, ["standard", "mae"], seeds=[2, 1])
     assert list(seen["models"]) == ["standard", "mae"]
     kept = load_file(folder / "mae-seed2" / "model" / "model.safetensors")

@@ -141,6 +141,7 @@ def train_system(
     """
     claim_folder(folder, recipe)
     if (folder / RESULT).is_file():
+        _score_again_if_old(folder, task, recipe, console, label or name)
         return _read_result(folder / RESULT, task.model_config(recipe.model))
     if is_main_process():
         task.save(folder)
@@ -234,6 +235,23 @@ def as_evaluated(
 def read_outcome(folder: Path) -> Outcome:
     """What the evaluation of a finished run gave."""
     return _read(Outcome, folder / OUTCOME)
+
+
+def _score_again_if_old(
+    folder: Path, task: Task, recipe: Recipe, console: Console, label: str
+) -> None:
+    """Evaluate a finished run of an older headwise again.
+
+    It kept the items of no score but one, or those of none.
+    """
+    try:
+        kept = json.loads((folder / OUTCOME).read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError):
+        return  # whoever reads it says what to do
+    if is_main_process() and not isinstance(kept.get("items", []), dict):
+        _, model = open_run(folder)
+        outcome = evaluate(model, task, task.test, recipe.evaluation, console, label)
+        _write_outcome(outcome, folder)
 
 
 def _write_outcome(outcome: Outcome, folder: Path) -> None:

@@ -1,14 +1,21 @@
 """The table of the same systems on several data sets, with its notes and its verdict."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, Group, RenderResult
 from rich.text import Text
 
-from headwise.analysis.formatting import NONE, heading, in_words, listed
-from headwise.analysis.results import Benchmark, Centre, Comparison, SystemSummary
+from headwise.analysis.chance import (
+    SIGNIFICANT,
+    Difference,
+    Estimate,
+    corrected,
+    mean_difference,
+    mean_estimate,
+)
+from headwise.analysis.formatting import NONE, heading, in_words, listed, p_value, signed
+from headwise.analysis.results import Benchmark, Comparison, SystemSummary
 from headwise.analysis.table_cells import (
     NARROWEST_NAME,
     Cell,
@@ -16,21 +23,18 @@ from headwise.analysis.table_cells import (
     add_column,
     add_row,
     all_scores,
-    bootstrap_notes,
+    chance_notes,
     column_width,
     directions,
+    estimate_cell,
     new_table,
-    over_seeds,
-    score_over_seeds,
+    score_cell,
     seeds_lost,
 )
 from headwise.analysis.verdict import (
-    SIGNIFICANT,
     diverged,
     first_score,
-    middle,
     sound_runs,
-    valid_test,
 )
 from headwise.tasks.outcome import Score
 
@@ -104,18 +108,17 @@ def benchmark_notes(benchmark: Benchmark) -> list[str]:
     """Returns the notes below the table, which explain its figures."""
     columns = benchmark_columns(benchmark)
     comparisons = list(benchmark.comparisons.values())
-    tests = [t for c in comparisons for s in c.systems if (t := valid_test(c, s))]
     notes = [_directions(columns)]
-    if any(len(system.runs) > 1 for c in comparisons for system in c.systems):
-        note = f"Figures with ± are the {comparisons[0].centre} and standard deviation over seeds."
-        note += " Tests are those of the first seed." * bool(tests)
-        if columns[-1].comparison is None:
-            note += " The mean over data sets is taken of each seed."
-        notes.append(note)
-    elif columns[-1].comparison is None:
-        notes.append("Mean: over data sets, each counting alike.")
+    several = any(len(system.runs) > 1 for c in comparisons for system in c.systems)
     items = listed(list(dict.fromkeys(c.item_name for c in comparisons)))
-    notes += bootstrap_notes(len(tests), items)
+    chance = f"over seeds and test {items} together" if several else f"over test {items} alone"
+    notes.append(f"In brackets: the 95% interval of the figure above it, {chance}.")
+    if several:
+        notes.append("Scores are means over seeds; ± is the seeds' standard deviation.")
+    if columns[-1].comparison is None:
+        notes.append("Mean: over data sets, each counting alike.")
+    found = [each for each in benchmark_differences(benchmark).values() if each is not None]
+    notes += chance_notes(found, items)
     if any(diverged(run) for c in comparisons for system in c.systems for run in system.runs):
         notes.append("Runs that diverged are left out of these numbers.")
     return notes
@@ -127,6 +130,27 @@ def benchmark_verdict(benchmark: Benchmark) -> str:
     said = " ".join(filter(None, parts))
     number = len(benchmark.comparisons)
     return said or f"{listed(_system_names(benchmark))} on {_data_sets(number)}."
+
+
+def benchmark_differences(benchmark: Benchmark) -> dict[tuple[str, str], Difference | None]:
+    """Returns the differences to the baseline, with p-values corrected over all of the table.
+
+    Returns:
+        By data set and system, and by `MEAN` and system those of the means over data sets.
+    """
+    found: dict[tuple[str, str], Difference | None] = {
+        (data_set, system.name): system.difference
+        for data_set, comparison in benchmark.comparisons.items()
+        for system in comparison.systems
+        if system.name != comparison.baseline
+    }
+    if shared_score(benchmark) is not None:
+        number = len(benchmark.comparisons)
+        for name in dict.fromkeys(system for _, system in found):
+            parts = [made for (_, system), made in found.items() if system == name and made]
+            whole = mean_difference(parts) if len(parts) == number else None
+            found[MEAN, name] = whole
+    return corrected(found)
 
 
 def benchmark_table(benchmark: Benchmark) -> ConsoleRenderable:
@@ -163,42 +187,49 @@ class _PiecedTable:
     def _caption(self, columns: Sequence[BenchmarkColumn]) -> str:
         comparisons = self.benchmark.comparisons.values()
         parts = [_directions(columns)]
-        if any(valid_test(c, system) for c in comparisons for system in c.systems):
-            parts.append(f"* p < {SIGNIFICANT} against {_baseline(self.benchmark)}.")
+        found = [each for each in benchmark_differences(self.benchmark).values() if each]
+        if any(each.source != "items" for each in found):
+            baseline = _baseline(self.benchmark)
+            parts.append(f"* p < {SIGNIFICANT} against {baseline}, corrected for all comparisons.")
         if any(len(system.runs) > 1 for c in comparisons for system in c.systems):
-            parts.append("± over seeds; test: first seed.")
+            parts.append("± over seeds.")
+        elif found:
+            parts.append("Intervals are over test items alone: one seed tells no more.")
         return " ".join(parts)
 
 
 def _cell(benchmark: Benchmark, column: BenchmarkColumn, name: str) -> Cell:
     if column.comparison is None:
-        return over_seeds(_centre(benchmark), _means(benchmark, name), column.score.digits)
+        estimate = _mean(benchmark, name)
+        cell = Cell(NONE) if estimate is None else estimate_cell(estimate, column.score.digits)
+        return _marked(cell, benchmark_differences(benchmark).get((MEAN, name)))
     system = _system(column.comparison, name)
     if system is None:
         return Cell(NONE)
     if not sound_runs(system):
         return Cell("diverged")
-    cell = score_over_seeds(column.comparison, system, column.score)
-    test = valid_test(column.comparison, system)
-    is_tested = column.score.name == first_score(column.comparison).name
-    if is_tested and test is not None and test.p_value < SIGNIFICANT:
-        return Cell(f"{cell.figure} *", cell.details, significant=True)
-    return cell
+    cell = score_cell(system, column.score)
+    if column.score.name != first_score(column.comparison).name:
+        return cell
+    return _marked(cell, benchmark_differences(benchmark).get((column.header, name)))
 
 
-def _means(benchmark: Benchmark, name: str) -> list[float]:
-    """The mean of the first score over data sets for each seed; NaN if one lacks the seed."""
-    by_data_set = [
-        {run.seed: run.scores[0].value for run in sound_runs(system)}
-        if (system := _system(comparison, name)) is not None
-        else {}
+def _marked(cell: Cell, difference: Difference | None) -> Cell:
+    """A cell with a star if its difference to the baseline is significant."""
+    if difference is None or not difference.significant:
+        return cell
+    return Cell(f"{cell.figure} *", cell.details, significant=True)
+
+
+def _mean(benchmark: Benchmark, name: str) -> Estimate | None:
+    """The mean of the first score over data sets; None if a data set has none."""
+    estimates = [
+        system.estimates.get(first_score(comparison).name)
         for comparison in benchmark.comparisons.values()
+        if (system := _system(comparison, name)) is not None
     ]
-    seeds = sorted(set().union(*by_data_set))
-    return [
-        sum(values.get(seed, math.nan) for values in by_data_set) / len(by_data_set)
-        for seed in seeds
-    ]
+    known = [estimate for estimate in estimates if estimate is not None]
+    return mean_estimate(known) if len(known) == len(benchmark.comparisons) else None
 
 
 def _directions(columns: Sequence[BenchmarkColumn]) -> str:
@@ -211,9 +242,9 @@ def _best_mean(benchmark: Benchmark) -> str:
         return ""
     over = f"mean {in_words(score.name)} over {_data_sets(len(benchmark.comparisons))}"
     means = {
-        name: mean
+        name: mean.value
         for name in _system_names(benchmark)
-        if math.isfinite(mean := middle(_means(benchmark, name), _centre(benchmark))[0])
+        if (mean := _mean(benchmark, name)) is not None
     }
     if not means:
         return ""
@@ -225,30 +256,50 @@ def _best_mean(benchmark: Benchmark) -> str:
     figure = {name: f"{mean:.{score.digits}f}" for name, mean in means.items()}
     if not others:
         return f"{best} has a {over} of {figure[best]}."
-    other = baseline if baseline in others else others[0]
     if best == baseline:
+        closest = others[0]
+        judged = _judged(benchmark, closest, score.digits)
         return (
-            f"No system beats the {over} of the baseline {best}, {figure[best]}: the closest, "
-            f"{other}, has {figure[other]}."
+            f"No system is ahead of the {over} of the baseline {best}, {figure[best]}: the "
+            f"closest, {closest}, has {figure[closest]}{judged}."
         )
-    told = f"the baseline {other}" if other == baseline else f"the next, {other},"
-    return f"{best} has the best {over}, {figure[best]}; {told} has {figure[other]}."
+    if baseline in others:
+        judged = _judged(benchmark, best, score.digits)
+        return (
+            f"{best} is ahead in the {over}, {figure[best]}; the baseline {baseline} has "
+            f"{figure[baseline]}{judged}."
+        )
+    return f"{best} is ahead in the {over}, {figure[best]}; the next, {others[0]}, has " + (
+        f"{figure[others[0]]}."
+    )
+
+
+def _judged(benchmark: Benchmark, name: str, digits: int) -> str:
+    """What the test says of the mean over data sets of a system and of the baseline."""
+    found = benchmark_differences(benchmark).get((MEAN, name))
+    if found is None:
+        return ""
+    interval = f"95% interval of the difference {signed(found.low, digits)} to "
+    interval += signed(found.high, digits)
+    if found.source == "items":
+        return f", which single runs cannot tell from the chance of training ({interval})"
+    sure = "a significant difference" if found.significant else "which may be chance"
+    return f", {sure} ({interval}, {p_value(found.corrected_p_value)})"
 
 
 def _against_baseline(benchmark: Benchmark) -> str:
     """Says on how many data sets the tests find each system better or worse."""
     counted = {name: _Wins() for name in _system_names(benchmark) if name != _baseline(benchmark)}
-    for comparison in benchmark.comparisons.values():
-        sign = 1 if first_score(comparison).higher_is_better else -1
-        for system in comparison.systems:
-            test = valid_test(comparison, system)
-            if system.name not in counted or test is None:
-                continue
-            wins = counted[system.name]
-            wins.tests += 1
-            if test.p_value < SIGNIFICANT:
-                wins.better += sign * test.difference > 0
-                wins.worse += sign * test.difference < 0
+    for (data_set, name), found in benchmark_differences(benchmark).items():
+        if data_set == MEAN or found is None or found.source == "items":
+            continue
+        higher = first_score(benchmark.comparisons[data_set]).higher_is_better
+        wins = counted[name]
+        wins.tests += 1
+        if found.significant:
+            is_better = (found.value > 0) == higher
+            wins.better += is_better
+            wins.worse += not is_better
     parts = [f"{name} {wins}" for name, wins in counted.items() if wins.tests]
     if not parts:
         return ""
@@ -288,7 +339,3 @@ def _system(comparison: Comparison, name: str) -> SystemSummary | None:
 
 def _baseline(benchmark: Benchmark) -> str:
     return next(iter(benchmark.comparisons.values())).baseline
-
-
-def _centre(benchmark: Benchmark) -> Centre:
-    return next(iter(benchmark.comparisons.values())).centre

@@ -25,15 +25,13 @@ from headwise.analysis.svg import (
     MUTED,
     SERIES,
     SURFACE,
-    TEXT,
     drawing,
     panel,
     panels,
     to_svg,
 )
-from headwise.analysis.verdict import diverged, finite_interval, first_score, sound_runs
+from headwise.analysis.verdict import diverged, sound_runs
 from headwise.heads.words import Words
-from headwise.tasks.outcome import Score
 
 SITES = {
     "encoder_self": "Encoder self-attention",
@@ -48,7 +46,6 @@ HEAT_OPACITY = 0.75
 _MARKERS = "osD^vPX*<>"
 _SITE_MARKERS = {"encoder_self": "o", "decoder_self": "s", "decoder_cross": "^"}
 _SITE_DASHES = {"encoder_self": "-", "decoder_self": (0, (5, 2)), "decoder_cross": (0, (1, 1.5))}
-_LETTERS_OF_A_NAME = 22
 _POINTS_OF_A_CURVE = 100
 
 
@@ -81,62 +78,6 @@ def swatch(look: Look, identity: str) -> str:
         line: dict[str, Any] = {"color": look.colour, "linestyle": look.dashes}
         axes.plot([0, 0.5, 1], [0, 0, 0], marker=look.marker, markevery=[1], markersize=7, **line)
         return to_svg(figure, identity, "")
-
-
-# Scores
-
-
-def score_intervals(comparison: Comparison, identity: str) -> str:
-    """The first score: a dot per system and seed, and the 95% interval of the first seed."""
-    score = first_score(comparison)
-    systems = [s for s in comparison.systems if any(map(_has_score, s.runs))]
-    with drawing(identity):
-        figure, axes = panel(46 + 26 * len(systems))
-        for row, system in enumerate(systems):
-            look = looks(comparison)[system.name]
-            first = system.runs[0]
-            ends = finite_interval(first.scores[0]) if _has_score(first) else None
-            if ends is not None:
-                axes.plot(ends, [row, row], color=look.colour, linewidth=2, marker="|")
-            for run in filter(_has_score, system.runs):
-                is_first = run is first
-                axes.plot(
-                    run.scores[0].value,
-                    row,
-                    marker=look.marker,
-                    markersize=8 if is_first else 5,
-                    color=look.colour,
-                    alpha=1.0 if is_first else 0.6,
-                )
-        axes.set_yticks(range(len(systems)), [_shortened(s.name) for s in systems])
-        axes.tick_params(axis="y", length=0, labelcolor=TEXT)
-        axes.set_ylim(len(systems) - 0.5, -0.5)
-        axes.grid(visible=False, axis="y")
-        axes.set_xlabel(heading(score.name))
-        said = "; ".join(
-            _said(s.name, s.runs[0].scores[0]) for s in systems if _has_score(s.runs[0])
-        )
-        label = f"{heading(score.name)} of each system with its 95% interval: {said}."
-        return to_svg(figure, identity, label)
-
-
-def _said(name: str, score: Score) -> str:
-    text = f"{name} {score.value:.{score.digits}f}"
-    if (ends := finite_interval(score)) is None:
-        return text
-    return f"{text}, {ends[0]:.{score.digits}f} to {ends[1]:.{score.digits}f}"
-
-
-def _has_score(run: RunResult) -> bool:
-    return math.isfinite(run.scores[0].value) and not diverged(run)
-
-
-def _shortened(name: str) -> str:
-    """Shortens a long name in its middle, since similar names differ at the end."""
-    if len(name) <= _LETTERS_OF_A_NAME:
-        return name
-    half = (_LETTERS_OF_A_NAME - 1) // 2
-    return f"{name[:half]}…{name[-half:]}"
 
 
 # Learning curves

@@ -1,5 +1,8 @@
 """Formats numbers and names for the tables, the verdict and the report."""
 
+import math
+from collections.abc import Sequence
+
 NONE = "–"  # in place of a figure that does not exist
 
 # Correlations are named after people, and keep their capital letters.
@@ -66,13 +69,14 @@ def count(value: float) -> str:
     return f"{value:.0f}P"
 
 
-def compact(value: float, digits: int) -> str:
-    """Returns a number with `digits` decimals, or as a power of ten if it is long.
+def compact(values: Sequence[float], digits: int) -> list[str]:
+    """Returns numbers with `digits` decimals, or all as powers of ten if one of them is long.
 
-    >>> compact(5563.6, 1), compact(687_345.2, 1)
-    ('5563.6', '6.9e+05')
+    >>> compact([5563.6, 5512.0], 1), compact([98_345.2, 101_234.5], 1)
+    (['5563.6', '5512.0'], ['9.8e+04', '1.0e+05'])
     """
-    return f"{value:.{digits}f}" if abs(value) < 1e5 else f"{value:.1e}"
+    are_long = any(abs(value) >= 1e5 for value in values if math.isfinite(value))
+    return [f"{value:.1e}" if are_long else f"{value:.{digits}f}" for value in values]
 
 
 def p_value(value: float) -> str:

@@ -4,6 +4,7 @@ import base64
 import binascii
 import math
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -11,7 +12,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from headwise.analysis import figures
+from headwise.analysis import figures, score_figures
 from headwise.analysis.benchmark import (
     benchmark_columns,
     benchmark_notes,
@@ -38,7 +39,6 @@ from headwise.analysis.table import (
 from headwise.analysis.table_cells import all_scores
 from headwise.analysis.verdict import (
     diverged,
-    finite_interval,
     first_score,
     sound_runs,
     verdict,
@@ -172,13 +172,9 @@ def render_report(comparison: Comparison) -> str:
                 (_in_legend(system), Markup(figures.swatch(looks[system.name], f"swatch-{number}")))
                 for number, system in enumerate(comparison.systems)
             ],
-            intervals=_intervals(comparison),
+            intervals=_drawn(comparison, score_figures.intervals, "intervals"),
+            differences=_drawn(comparison, score_figures.differences, "differences"),
             first_score=heading(first_score(comparison).name),
-            has_intervals=any(
-                finite_interval(system.runs[0].scores[0])
-                for system in comparison.systems
-                if not diverged(system.runs[0])
-            ),
             learning=[(title, Markup(svg)) for title, svg in learning if svg is not None],
             measured=[(title, Markup(svg)) for title, svg in measured],
             decisions=[
@@ -213,10 +209,11 @@ def _in_legend(system: SystemSummary) -> str:
     return system.name if sound_runs(system) else f"{system.name} (diverged)"
 
 
-def _intervals(comparison: Comparison) -> Markup | None:
-    if sum(bool(sound_runs(system)) for system in comparison.systems) < 2:
-        return None
-    return Markup(figures.score_intervals(comparison, "intervals"))
+def _drawn(
+    comparison: Comparison, draw: Callable[[Comparison, str], str | None], identity: str
+) -> Markup | None:
+    svg = draw(comparison, identity)
+    return None if svg is None else Markup(svg)
 
 
 def _decisions(system: SystemSummary, look: figures.Look, identity: str) -> list[Decisions]:

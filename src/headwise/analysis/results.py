@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, Field, model_validator
 from typing_extensions import Self
 
+from headwise.analysis.chance import Difference, Estimate
 from headwise.heads.words import Words
 from headwise.tasks.outcome import RECORD, Picture, Sample, Score
 
@@ -109,16 +110,6 @@ class RunResult(BaseModel):
     )
 
 
-class PairedTest(BaseModel):
-    """A system against the baseline, on the same test items (paired bootstrap)."""
-
-    model_config = RECORD
-
-    baseline: str
-    difference: float = Field(description="The system's first score minus the baseline's.")
-    p_value: float
-
-
 class SystemSummary(BaseModel):
     """A system over its seeds."""
 
@@ -135,8 +126,14 @@ class SystemSummary(BaseModel):
         description="Median time of a forward and backward pass divided by the baseline's, "
         "measured side by side."
     )
-    paired_test: PairedTest | None = Field(
-        description="The test with the first seed; None for the baseline."
+    estimates: dict[str, Estimate] = Field(
+        default={},
+        description="Name of a score to its mean over the seeds that did not diverge.",
+    )
+    difference: Difference | None = Field(
+        default=None,
+        description="The difference of the first score to the baseline's; None for the baseline "
+        "itself, and if there is nothing to compare.",
     )
 
 
@@ -177,7 +174,11 @@ class Comparison(BaseModel):
         True, description="Whether the exponential of the loss is a perplexity of tokens."
     )
     item_name: str = Field(description="What the paired bootstrap draws, such as sentences.")
-    centre: Centre = Field("mean", description="How figures are averaged over seeds.")
+    centre: Centre = Field(
+        "mean",
+        description="How papers on this task average over seeds. Where it is the median, the table "
+        "has it too; means are what is ranked and tested.",
+    )
     baseline: str = Field(description="The system that the others are compared with.")
     systems: list[SystemSummary] = Field(min_length=1)
     samples: list[ComparedSample] = []

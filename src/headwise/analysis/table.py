@@ -4,11 +4,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
 from rich.text import Text
 
 from headwise.analysis.benchmark import benchmark_table
+from headwise.analysis.chance import SIGNIFICANT
 from headwise.analysis.formatting import (
     NONE,
     count,
@@ -16,7 +18,6 @@ from headwise.analysis.formatting import (
     in_words,
     listed,
     p_value,
-    signed,
 )
 from headwise.analysis.results import Benchmark, Comparison, SystemSummary
 from headwise.analysis.table_cells import (
@@ -26,8 +27,9 @@ from headwise.analysis.table_cells import (
     add_column,
     add_row,
     all_scores,
-    bootstrap_notes,
+    chance_notes,
     column_width,
+    difference_cell,
     directions,
     find_score,
     new_table,
@@ -36,13 +38,12 @@ from headwise.analysis.table_cells import (
     seeds_lost,
 )
 from headwise.analysis.verdict import (
-    SIGNIFICANT,
     diverged,
-    finite_interval,
     first_score,
+    interval_of,
     sound_runs,
-    valid_test,
 )
+from headwise.tasks.outcome import Score
 
 
 @dataclass(frozen=True)
@@ -75,27 +76,43 @@ def table_columns(comparison: Comparison) -> list[Column]:
         Column("Parameters", "Params", 3, lambda s: Cell(count(s.runs[0].parameters))),
         Column("MACs", "MACs", 2, lambda s: Cell(count(s.runs[0].macs))),
         Column("Time per step", "Time", 4, lambda s: Cell(_step_time(s))),
-        Column("Validation loss", "Loss", 5, lambda s: _loss(comparison, s, digits)),
+        Column("Validation loss", "Loss", 5, lambda s: _loss(s, digits)),
     ]
     if comparison.loss_has_perplexity:
         # A score may be a perplexity as well, that of the test part.
         is_score = any(score.is_perplexity for score in (first, *further))
         header = "Validation perplexity" if is_score else "Perplexity"
-        columns.append(Column(header, "", 0, lambda s: _perplexity(comparison, s)))
+        columns.append(Column(header, "", 0, _perplexity))
     columns += [
-        Column(name, name, math.inf, lambda s: score_cell(comparison, s, first)),
+        Column(name, name, math.inf, lambda s: score_cell(s, first)),
         Column(
             f"{name} against baseline",
             "Difference",
             math.inf,
-            lambda s: difference_cell(comparison, s),
+            lambda s: _difference(comparison, s),
         ),
     ]
+    columns += _test_columns(comparison)
+    if comparison.centre == "median" and _several_seeds(comparison):
+        columns.append(Column("Median of seeds", "Median", 1.2, lambda s: _median(s, first)))
     for number, score in enumerate(further):
-        cell = partial(score_cell, comparison, score=score)
+        cell = partial(score_cell, score=score)
         name = heading(score.name)
         columns.append(Column(name, name, 1 - number / len(further), cell))
     return columns
+
+
+def _test_columns(comparison: Comparison) -> list[Column]:
+    """Returns the columns that say more of the tests than the difference itself does."""
+    found = [s.difference for s in comparison.systems if s.difference is not None]
+    if not found:
+        return []
+    if all(difference.source == "items" for difference in found):
+        return [Column(f"p of these runs, over {comparison.item_name} alone", "", 0, _uncorrected)]
+    return [
+        Column("Detectable", "Detectable", 1.5, lambda s: _detectable(comparison, s)),
+        Column("p, not corrected", "", 0, _uncorrected),
+    ]
 
 
 def table_rows(comparison: Comparison) -> list[Row]:
@@ -124,46 +141,51 @@ def table_notes(comparison: Comparison) -> list[str]:
         f"MACs: multiply-accumulates of one forward pass over {_macs_lengths(comparison)}. Time "
         f"per step: forward and backward, baseline = 1.00×. {loss}. {better}"
     ]
-    several = any(len(system.runs) > 1 for system in comparison.systems)
-    intervals = _has_intervals(comparison, [score.name for score in scores])
-    tests = [t for system in comparison.systems if (t := valid_test(comparison, system))]
-    if intervals:
-        notes[0] += " In brackets: the 95% interval."
+    several = _several_seeds(comparison)
+    if _has_intervals(comparison, [score.name for score in scores]):
+        notes[0] += " In brackets: the 95% interval of the figure above it"
+        notes[0] += f", over seeds and test {comparison.item_name} together." if several else "."
     if several:
-        note = f"Figures with ± are the {comparison.centre} and standard deviation over seeds."
-        both = [*["interval"] * intervals, *["test against the baseline"] * bool(tests)]
-        if both:
-            verb = "are those" if len(both) > 1 else "is that"
-            note += f" The {' and the '.join(both)} {verb} of the first seed."
-        notes.append(note)
+        notes.append("Scores and losses are means over seeds; ± is the seeds' standard deviation.")
     if any(system.matched for system in comparison.systems):
         notes.append(
             "The sizes under a system's name were chosen by --match parameters: they give it "
             "about as many parameters as the baseline has."
         )
-    notes += bootstrap_notes(len(tests), comparison.item_name)
-    if not several and (intervals or tests):
-        what = "The interval says" if intervals else "p says"
-        notes.append(
-            f"{what} what another choice of test {comparison.item_name} could change"
-            f"{', and so does p' if intervals and tests else ''}. What another random start of "
-            "training could change, only several seeds tell."
-        )
+    found = [s.difference for s in comparison.systems if s.difference is not None]
+    notes += chance_notes(found, comparison.item_name)
     if any(diverged(run) for system in comparison.systems for run in system.runs):
         notes.append("Runs that diverged are left out of these numbers.")
     return notes
 
 
-def difference_cell(comparison: Comparison, system: SystemSummary) -> Cell:
-    """Returns the difference of the first score to the baseline's, from the paired test."""
+def _several_seeds(comparison: Comparison) -> bool:
+    return any(len(system.runs) > 1 for system in comparison.systems)
+
+
+def _difference(comparison: Comparison, system: SystemSummary) -> Cell:
+    """Returns the difference of the first score to the baseline's."""
     if system.name == comparison.baseline:
         return Cell("baseline")
-    test = valid_test(comparison, system)
-    if test is None:
+    return difference_cell(system.difference, first_score(comparison).digits)
+
+
+def _detectable(comparison: Comparison, system: SystemSummary) -> Cell:
+    found = system.difference
+    if found is None or found.detectable is None:
         return Cell(NONE)
-    significant = test.p_value < SIGNIFICANT
-    text = signed(test.difference, first_score(comparison).digits)
-    return Cell(text + " *" * significant, (p_value(test.p_value),), significant)
+    return Cell(f"{found.detectable:.{first_score(comparison).digits}f}")
+
+
+def _uncorrected(system: SystemSummary) -> Cell:
+    found = system.difference
+    return Cell(NONE) if found is None else Cell(p_value(found.p_value).removeprefix("p "))
+
+
+def _median(system: SystemSummary, score: Score) -> Cell:
+    values = [s.value for run in sound_runs(system) if (s := find_score(run, score.name))]
+    finite = [value for value in values if math.isfinite(value)]
+    return Cell(f"{median(finite):.{score.digits}f}" if finite else NONE)
 
 
 def results_table(results: Comparison | Benchmark) -> ConsoleRenderable:
@@ -204,16 +226,20 @@ class _FittingTable:
     def _caption(self, lost: list[str]) -> str:
         comparison = self.comparison
         first, *further = all_scores(comparison)
-        traits = ["with its 95% interval"] * _has_intervals(comparison, [first.name])
+        several = _several_seeds(comparison)
+        over = f"over seeds and {comparison.item_name}"
+        alone = f"over {comparison.item_name} alone, which says nothing of other seeds"
+        traits = []
+        if _has_intervals(comparison, [first.name]):
+            traits.append(f"with its 95% interval {over if several else alone}")
         traits += ["lower is better"] * (not first.higher_is_better)
         parts = [f"{heading(first.name)} {', '.join(traits)}."] if traits else []
         if lower := [in_words(score.name) for score in further if not score.higher_is_better]:
             parts.append(f"Lower is better: {listed(lower)}.")
-        if any(valid_test(comparison, system) for system in comparison.systems):
-            parts.append(f"* p < {SIGNIFICANT}, paired bootstrap.")
-        if any(len(system.runs) > 1 for system in comparison.systems):
-            centre = "Median ± over seeds" if comparison.centre == "median" else "± over seeds"
-            parts.append(f"{centre}; interval and test: first seed.")
+        if any(s.difference and s.difference.source != "items" for s in comparison.systems):
+            parts.append(f"* p < {SIGNIFICANT}, corrected for all comparisons.")
+        if several:
+            parts.append("± over seeds.")
         if any(system.matched for system in comparison.systems):
             parts.append("Sizes matched in parameters.")
         if lost:
@@ -230,17 +256,13 @@ def _macs_lengths(comparison: Comparison) -> str:
 
 def _has_intervals(comparison: Comparison, names: Sequence[str]) -> bool:
     """Whether any system's cell shows an interval of one of these scores."""
-    first_runs = [s.runs[0] for s in comparison.systems if not diverged(s.runs[0])]
-    found = [score for run in first_runs for name in names if (score := find_score(run, name))]
-    return any(map(finite_interval, found))
+    return any(interval_of(s.estimates.get(name)) for s in comparison.systems for name in names)
 
 
-def _loss(comparison: Comparison, system: SystemSummary, digits: int) -> Cell:
+def _loss(system: SystemSummary, digits: int) -> Cell:
     if not sound_runs(system):
         return Cell("diverged")
-    return over_seeds(
-        comparison.centre, [run.validation_loss for run in sound_runs(system)], digits
-    )
+    return over_seeds([run.validation_loss for run in sound_runs(system)], digits)
 
 
 def _loss_digits(comparison: Comparison) -> int:
@@ -250,9 +272,9 @@ def _loss_digits(comparison: Comparison) -> int:
     return min(8, max(3, 2 - math.floor(math.log10(least))))
 
 
-def _perplexity(comparison: Comparison, system: SystemSummary) -> Cell:
+def _perplexity(system: SystemSummary) -> Cell:
     values = [perplexity(run.validation_loss) for run in sound_runs(system)]
-    return over_seeds(comparison.centre, values, 2)
+    return over_seeds(values, 2)
 
 
 def _step_time(system: SystemSummary) -> str:

@@ -9,9 +9,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from headwise.analysis.formatting import NONE, compact, heading, in_words, listed
-from headwise.analysis.results import Centre, Comparison, RunResult, SystemSummary
-from headwise.analysis.verdict import SIGNIFICANT, diverged, finite_interval, middle, sound_runs
+from headwise.analysis.chance import POWER, SIGNIFICANT, Difference, Estimate
+from headwise.analysis.formatting import NONE, compact, heading, in_words, listed, p_value, signed
+from headwise.analysis.results import Comparison, RunResult, SystemSummary
+from headwise.analysis.verdict import interval_of, mean_and_deviation, sound_runs
 from headwise.tasks.outcome import Score
 
 # Of tables in a terminal, in characters:
@@ -59,28 +60,45 @@ def all_scores(comparison: Comparison) -> list[Score]:
     return list(found.values())
 
 
-def score_cell(comparison: Comparison, system: SystemSummary, score: Score) -> Cell:
-    """Returns a score over the seeds, with the interval of the first seed."""
-    cell = score_over_seeds(comparison, system, score)
-    first = find_score(system.runs[0], score.name)
-    if first is None or diverged(system.runs[0]) or (ends := finite_interval(first)) is None:
-        return cell
-    low, high = (compact(end, score.digits) for end in ends)
-    return Cell(cell.figure, (*cell.details, f"[{low}, {high}]"))
-
-
-def score_over_seeds(comparison: Comparison, system: SystemSummary, score: Score) -> Cell:
-    """Returns the mean or median of a score over the seeds, and the standard deviation."""
+def score_cell(system: SystemSummary, score: Score) -> Cell:
+    """Returns the mean of a score over the seeds, their standard deviation and its interval."""
+    estimate = system.estimates.get(score.name)
+    if estimate is None:
+        return Cell(NONE)
     values = [s.value for run in sound_runs(system) if (s := find_score(run, score.name))]
-    return over_seeds(comparison.centre, values, score.digits)
+    return estimate_cell(estimate, score.digits, mean_and_deviation(values)[1])
 
 
-def over_seeds(centre: Centre, values: list[float], digits: int) -> Cell:
-    """Returns the mean or median of values, and their standard deviation."""
-    value, deviation = middle(values, centre)
+def estimate_cell(estimate: Estimate, digits: int, deviation: float = math.nan) -> Cell:
+    """Returns a mean, the standard deviation over seeds if it is known, and its interval."""
+    ends = interval_of(estimate) or ()
+    figure, spread, *shown = compact([estimate.value, deviation, *ends], digits)
+    details = [f"± {spread}"] * (not math.isnan(deviation))
+    return Cell(figure, (*details, *([f"[{', '.join(shown)}]"] if ends else [])))
+
+
+def difference_cell(difference: Difference | None, digits: int) -> Cell:
+    """Returns a difference to the baseline, its interval and the corrected p-value.
+
+    A star marks a significant difference. That of single runs has neither star nor p-value: p
+    would be about these runs, not about the systems.
+    """
+    if difference is None:
+        return Cell(NONE)
+    low, high = signed(difference.low, digits), signed(difference.high, digits)
+    text = signed(difference.value, digits) + " *" * difference.significant
+    details = [f"[{low}, {high}]"]
+    if difference.source != "items":
+        details.append(p_value(difference.corrected_p_value))
+    return Cell(text, tuple(details), difference.significant)
+
+
+def over_seeds(values: list[float], digits: int) -> Cell:
+    """Returns the mean of values over seeds, and their standard deviation."""
+    value, deviation = mean_and_deviation(values)
     if not math.isfinite(value):
         return Cell(NONE)
-    text = compact(value, digits)
+    text = f"{value:.{digits}f}"
     return Cell(text, () if math.isnan(deviation) else (f"± {deviation:.{digits}f}",))
 
 
@@ -121,22 +139,31 @@ def directions(scores: Iterable[Score], where: str = "") -> str:
     return " ".join(parts)
 
 
-def bootstrap_notes(tests: int, item_name: str) -> list[str]:
-    """Explains the marks of significance.
+def chance_notes(differences: Sequence[Difference], item_name: str) -> list[str]:
+    """Explains intervals, p-values and stars of the differences to the baseline.
 
     Args:
-        tests: how many tests the table shows.
+        differences: all of the table.
         item_name: what the bootstrap draws: sentences.
     """
-    if not tests:
+    if not differences:
         return []
-    notes = [
-        f"* marks a significant difference, p < {SIGNIFICANT} in a paired bootstrap over the "
-        f"test {item_name}. p is the probability of a difference this large if both systems were "
-        "equally good."
-    ]
-    if tests > 1:
-        notes.append(f"The p-values are not corrected for making {tests} comparisons.")
+    notes = []
+    sources = {found.source for found in differences}
+    if "items" in sources:
+        notes.append(
+            f"One run of a system says nothing of what another seed would give. Where there is "
+            f"only one, the interval is over test {item_name} alone, p is not given, and nothing "
+            f"can be significant; three seeds or more tell (--seeds 1,2,3)."
+        )
+    if sources != {"items"}:
+        notes.append(
+            f"* marks a significant difference, p < {SIGNIFICANT}. Intervals and p are over seeds "
+            f"and test {item_name} together; p is the probability of a difference this large if "
+            f"both systems were equally good, corrected by Holm's method for the "
+            f"{len(differences)} comparisons of this table. Without a star the data do not tell: "
+            f"they find a true difference of the detectable size with probability {POWER}."
+        )
     return notes
 
 

@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Iterable
-from statistics import fmean, median, stdev
+from statistics import fmean, stdev
 
+from headwise.analysis.chance import Estimate
 from headwise.analysis.formatting import count, in_words, listed, p_value, signed
-from headwise.analysis.results import Centre, Comparison, PairedTest, RunResult, SystemSummary
+from headwise.analysis.results import Comparison, RunResult, SystemSummary
 from headwise.tasks.outcome import Score
-
-SIGNIFICANT = 0.05  # a smaller p-value marks a significant difference
 
 
 def diverged(run: RunResult) -> bool:
@@ -29,40 +28,24 @@ def first_score(comparison: Comparison) -> Score:
     return comparison.systems[0].runs[0].scores[0]
 
 
-def middle(values: Iterable[float], centre: Centre) -> tuple[float, float]:
-    """Returns the mean or median of the finite values, and their standard deviation.
+def mean_and_deviation(values: Iterable[float]) -> tuple[float, float]:
+    """Returns the mean of the finite values, and their standard deviation.
 
     Either is NaN if there are too few values to compute it.
 
-    >>> middle([1.0, 2.0, 6.0], "median")[0], middle([1.0, 2.0, 6.0, math.nan], "mean")[0]
-    (2.0, 3.0)
+    >>> mean_and_deviation([1.0, 2.0, 3.0, math.nan])
+    (2.0, 1.0)
     """
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return math.nan, math.nan
-    deviation = stdev(finite) if len(finite) > 1 else math.nan
-    return (median(finite) if centre == "median" else fmean(finite)), deviation
+    return fmean(finite), stdev(finite) if len(finite) > 1 else math.nan
 
 
 def standing(comparison: Comparison, system: SystemSummary) -> float:
-    """Returns the mean or median of the first score over the runs that did not diverge.
-
-    It is NaN if no run has a finite score.
-    """
-    return middle((run.scores[0].value for run in sound_runs(system)), comparison.centre)[0]
-
-
-def valid_test(comparison: Comparison, system: SystemSummary) -> PairedTest | None:
-    """Returns a system's paired test, or None if it has no finite result.
-
-    The test compares the first seeds of system and baseline. It says nothing if one has diverged.
-    """
-    baseline, test = find_baseline(comparison), system.paired_test
-    if baseline is None or diverged(baseline.runs[0]) or diverged(system.runs[0]):
-        return None
-    if test is None or not math.isfinite(test.difference + test.p_value):
-        return None
-    return test
+    """Returns the mean of the first score over the seeds that did not diverge, or NaN."""
+    estimate = system.estimates.get(first_score(comparison).name)
+    return math.nan if estimate is None else estimate.value
 
 
 def find_baseline(comparison: Comparison) -> SystemSummary | None:
@@ -115,15 +98,15 @@ def _baseline_wins(comparison: Comparison, best: SystemSummary, second: SystemSu
     if gap >= _visible(score):
         distance = f"{gap:.{score.digits}f} {side}, {_judge(comparison, second)}"
     return (
-        f"No system beats the baseline {best.name}, {_reached(comparison, best)}: the closest, "
-        f"{second.name}, is {distance}{_cost(second, best)}."
+        f"No system is ahead of the baseline {best.name}, {_reached(comparison, best)}: the "
+        f"closest, {second.name}, is {distance}{_cost(second, best)}."
     )
 
 
 def _challenger_wins(
     comparison: Comparison, best: SystemSummary, baseline: SystemSummary | None
 ) -> str:
-    opening = f"{best.name} is best, {_reached(comparison, best)}"
+    opening = f"{best.name} is ahead, {_reached(comparison, best)}"
     if baseline is None:
         return f"{opening}; there is no baseline to compare it with."
     if not sound_runs(baseline):
@@ -149,56 +132,67 @@ def _visible(score: Score) -> float:
 def _others(comparison: Comparison, told: SystemSummary) -> str:
     """Returns a sentence on the tests of the systems that the first sentence does not name."""
     sign = 1 if first_score(comparison).higher_is_better else -1
-    groups: dict[str, list[str]] = {"better": [], "open": [], "worse": [], "lost": []}
+    groups: dict[str, list[SystemSummary]] = {"better": [], "worse": [], "open": [], "lost": []}
     for system in comparison.systems:
         if system is told or system.name == comparison.baseline:
             continue
-        test = valid_test(comparison, system)
+        found = system.difference
         if not sound_runs(system):
-            groups["lost"].append(system.name)
-        elif test is not None and test.p_value >= SIGNIFICANT:
-            groups["open"].append(system.name)
-        elif test is not None:
-            groups["better" if sign * test.difference > 0 else "worse"].append(system.name)
+            groups["lost"].append(system)
+        elif found is not None and found.significant:
+            groups["better" if sign * found.value > 0 else "worse"].append(system)
+        elif found is not None and found.detectable is not None:
+            groups["open"].append(system)
+    named = {group: listed([s.name for s in of]) for group, of in groups.items() if of}
     parts = [
-        f"{listed(names)} {'is' if len(names) == 1 else 'are'} significantly {group} than"
+        f"{named[group]} {_verb(groups[group], 'is', 'are')} significantly {group} than"
         for group in ("better", "worse")
-        if (names := groups[group])
+        if group in named
     ]
-    if names := groups["open"]:
-        shows = "shows" if len(names) == 1 else "show"
-        parts.append(f"{listed(names)} {shows} no significant difference from")
+    if "open" in named:
+        shows = _verb(groups["open"], "shows", "show")
+        parts.append(f"{named['open']} {shows} no significant difference from")
     # The first part names the baseline; the others say "it".
     parts = [f"{part} {'it' if number else 'the baseline'}" for number, part in enumerate(parts)]
-    if parts and any(len(system.runs) > 1 for system in comparison.systems):
-        parts[-1] += " (tests of the first seed)"
-    if names := groups["lost"]:
-        parts.append(f"{listed(names)} diverged")
+    if "open" in named:
+        parts[-1] += f" ({_detectable(comparison, groups['open'])})"
+    if "lost" in named:
+        parts.append(f"{named['lost']} diverged")
     if not parts:
         return ""
     opening = "Of the others, " if sum(map(len, groups.values())) > 1 else ""
     return f" {opening}{'; '.join(parts)}."
 
 
+def _verb(systems: list[SystemSummary], one: str, several: str) -> str:
+    return one if len(systems) == 1 else several
+
+
 def _judge(comparison: Comparison, system: SystemSummary) -> str:
-    """What the paired test says about a system's difference to the baseline."""
-    test = valid_test(comparison, system)
-    if test is None:
+    """What the test says about a system's difference to the baseline."""
+    found = system.difference
+    if found is None:
         return "a difference that no test has judged"
-    sure = test.p_value < SIGNIFICANT
-    if len(system.runs) == 1:
-        quality = "a significant difference" if sure else "a difference that may be chance"
-        return f"{quality} (paired bootstrap, {p_value(test.p_value)})"
-    # The means are over all seeds, but the test uses the first alone. The two may disagree.
-    change = signed(test.difference, first_score(comparison).digits)
-    figures = f"{change} in the first seed, {p_value(test.p_value)}"
-    baseline = find_baseline(comparison)
-    assert baseline is not None
-    lead = standing(comparison, system) - standing(comparison, baseline)
-    if sure and lead * test.difference < 0:
-        return f"though the first seed alone says significantly the opposite ({figures})"
-    quality = "a significant difference" if sure else "a difference that may be chance"
-    return f"{quality} by the paired bootstrap ({figures})"
+    digits = first_score(comparison).digits
+    interval = f"95% interval {signed(found.low, digits)} to {signed(found.high, digits)}"
+    if found.source == "items":
+        return (
+            f"which one run of each cannot tell from the chance of training ({interval} over test "
+            f"{comparison.item_name} alone)"
+        )
+    figures = f"{interval}, {p_value(found.corrected_p_value)}"
+    if found.significant:
+        return f"a significant difference ({figures})"
+    return f"a difference that may be chance ({figures}; {_detectable(comparison, [system])})"
+
+
+def _detectable(comparison: Comparison, systems: list[SystemSummary]) -> str:
+    """Says how large a difference would have been found."""
+    score = first_score(comparison)
+    found = [s.difference.detectable for s in systems if s.difference is not None]
+    sizes = [size for size in found if size is not None]
+    texts = list(dict.fromkeys(f"{size:.{score.digits}f}" for size in (min(sizes), max(sizes))))
+    return f"so much data finds differences of {' to '.join(texts)} or more"
 
 
 def _cost(system: SystemSummary, baseline: SystemSummary) -> str:
@@ -211,21 +205,22 @@ def _cost(system: SystemSummary, baseline: SystemSummary) -> str:
 
 
 def _reached(comparison: Comparison, system: SystemSummary) -> str:
-    sound = sound_runs(system)
     score = first_score(comparison)
-    said = f"{standing(comparison, system):.{score.digits}f} {in_words(score.name)}"
-    if len(system.runs) == 1:
-        ends = finite_interval(sound[0].scores[0])
-        if ends is None:
-            return said
+    estimate = system.estimates[score.name]
+    said = f"{estimate.value:.{score.digits}f} {in_words(score.name)}"
+    lost = len(system.runs) - len(sound_runs(system))
+    seeds = f"mean of {estimate.seeds} seed{'s' if estimate.seeds > 1 else ''}"
+    remarks = [seeds] * (len(system.runs) > 1) + [f"{lost} diverged"] * bool(lost)
+    if ends := interval_of(estimate):
         low, high = (f"{end:.{score.digits}f}" for end in ends)
-        return f"{said} (95% interval {low} to {high})"
-    lost = len(system.runs) - len(sound)
-    seeds = f"{comparison.centre} of {len(sound)} seed{'s' if len(sound) > 1 else ''}"
-    return f"{said} ({seeds}{f'; {lost} diverged' if lost else ''})"
+        alone = " over test items" * (estimate.source == "items")
+        remarks.append(f"95% interval {low} to {high}{alone}")
+    return f"{said} ({', '.join(remarks)})" if remarks else said
 
 
-def finite_interval(score: Score) -> tuple[float, float] | None:
-    """Returns both ends of a score's interval, or None if one is missing or not finite."""
-    ends = score.interval
-    return ends if ends is not None and all(map(math.isfinite, ends)) else None
+def interval_of(estimate: Estimate | None) -> tuple[float, float] | None:
+    """Returns both ends of the interval of a mean, or None if one is missing or not finite."""
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return None
+    ends = (estimate.low, estimate.high)
+    return ends if all(map(math.isfinite, ends)) else None

@@ -9,19 +9,19 @@ from typing import NamedTuple
 
 import torch
 
+from headwise.analysis.chance import compare_outcomes
 from headwise.analysis.results import (
     Comparison,
-    PairedTest,
     SystemSummary,
     compare_pictures,
     compare_samples,
 )
 from headwise.analysis.speed import relative_step_times
+from headwise.analysis.verdict import diverged
 from headwise.comparison.running import Runs
 from headwise.experiment import batches, read_outcome
 from headwise.recipe import RecipeFile, to_yaml
 from headwise.recipe.settings import Recipe
-from headwise.tasks.outcome import Outcome
 from headwise.tasks.task import Task
 from headwise.training.run import MODEL
 
@@ -41,13 +41,21 @@ def summary(
     file: RecipeFile, experiment: Experiment, runs: Runs, dataset: str | None, command: str
 ) -> Comparison:
     task, recipes = experiment.task, experiment.recipes
-    baseline, *others = recipes
-    first = {name: experiment.folder / f"{name}-seed{of[0].seed}" for name, of in runs.items()}
-    outcomes = {name: read_outcome(run) for name, run in first.items()}
-    times = _step_times(recipes, first, task)
-    tests = {
-        name: _paired_test(task, recipes[baseline], baseline, outcomes, name) for name in others
+    baseline = next(iter(recipes))
+    folders = {
+        name: [experiment.folder / f"{name}-seed{run.seed}" for run in of_system]
+        for name, of_system in runs.items()
     }
+    outcomes = {name: [read_outcome(run) for run in of] for name, of in folders.items()}
+    first = {name: of_system[0] for name, of_system in outcomes.items()}
+    times = _step_times(recipes, {name: of[0] for name, of in folders.items()}, task)
+    sound = {
+        name: [o for run, o in zip(runs[name], of, strict=True) if not diverged(run)]
+        for name, of in outcomes.items()
+    }
+    estimates, differences = compare_outcomes(
+        sound, baseline, lambda name: task.statistic(name, recipes[baseline].evaluation)
+    )
     return Comparison(
         title=f"{file.name}{f', {dataset}' if dataset else ''}: {', '.join(recipes)}",
         task=recipes[baseline].task,
@@ -62,26 +70,20 @@ def summary(
                 description=file.recipe.systems[name].description,
                 runs=runs[name],
                 relative_step_time=times[name],
-                paired_test=tests.get(name),
+                estimates=estimates[name],
+                difference=differences.get(name),
                 matched=experiment.matched.get(name, ""),
             )
             for name in recipes
         ],
-        samples=compare_samples({name: of.samples for name, of in outcomes.items()})[:_SAMPLES],
-        pictures=compare_pictures({name: of.pictures for name, of in outcomes.items()}),
+        samples=compare_samples({name: of.samples for name, of in first.items()})[:_SAMPLES],
+        pictures=compare_pictures({name: of.pictures for name, of in first.items()}),
         facts=task.notes,
         recipe=to_yaml(file.recipe),
         command=command,
         versions=_versions(),
         machine=_machine(),
     )
-
-
-def _paired_test(
-    task: Task, recipe: Recipe, baseline: str, outcomes: Mapping[str, Outcome], name: str
-) -> PairedTest:
-    difference, p_value = task.paired_test(outcomes[baseline], outcomes[name], recipe.evaluation)
-    return PairedTest(baseline=baseline, difference=difference, p_value=p_value)
 
 
 def _step_times(

@@ -28,6 +28,7 @@ from headwise.recipe.settings import (
     TokenModelSettings,
 )
 from headwise.tasks.outcome import Outcome, Picture, Sample, Score, spread
+from headwise.tasks.significance import Statistic, of_rows, score_of
 from headwise.tasks.task import Advance, Items
 from headwise.tasks.text.labelled.corpus import (
     Example,
@@ -264,7 +265,7 @@ class Classification(TextTask):
         """Computes the first score on the validation part."""
         items = self._items(self.validation, self._predict(model, self.validation))
         name, statistic = self._statistics()[0]
-        return {f"validation {name}": statistic(np.array(items))}
+        return {f"validation {name}": score_of(items, statistic)}
 
     def evaluate(
         self,
@@ -280,30 +281,30 @@ class Classification(TextTask):
         sets = {"": len(part)}
         if part is self.test:
             sets = {name: len(examples) for name, examples in self.corpus.test.items()}
-        scores, start = [], 0
+        scored, start = [], 0
         for name, size in sets.items():
             of_set = items[start : start + size]
             start += size
             for score, statistic in self._statistics():
                 label = f"{score}, {name}" if name else score
-                scores.append(Score.of(label, of_set, statistic, note=self._note(of_set)))
+                found = Score.of(label, of_set, statistic, note=self._note(of_set))
+                scored.append((found, of_set))
         outputs = [self._in_words(number) for number in predicted]
-        return Outcome(
-            scores=scores,
-            items=items[: next(iter(sets.values()))],
+        return Outcome.of(
+            scored,
             outputs=outputs,
             samples=_samples(part.examples, outputs),
             pictures=self._pictures(items),
         )
 
-    def statistic(self, items: np.ndarray) -> float:
-        return self._statistics()[0][1](items)
+    def statistic(self, name: str, evaluation: ClassificationEvaluation) -> Statistic:
+        return dict(self._statistics())[name.partition(", ")[0]]
 
-    def _statistics(self) -> list[tuple[str, Any]]:
-        """Names of the scores, and the function of rows of label and prediction for each."""
+    def _statistics(self) -> list[tuple[str, Statistic]]:
+        """Names of the scores, and what computes each from rows of label and prediction."""
         if self.classes is None:
-            return [("Pearson", pearson), ("Spearman", spearman)]
-        return [("accuracy", accuracy)]
+            return [("Pearson", of_rows(pearson)), ("Spearman", of_rows(spearman))]
+        return [("accuracy", of_rows(accuracy))]
 
     def _predict(
         self,

@@ -30,6 +30,7 @@ from headwise.tasks.image.metrics import specialisation
 from headwise.tasks.image.palette import FILE_NAME, PaletteSettings, Raster
 from headwise.tasks.image.settings import ImageSettings, PairImages, image_shape
 from headwise.tasks.outcome import Outcome, Picture, Score
+from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items, Task, Wish
 
@@ -187,20 +188,16 @@ class Images(Task):
         self, model: HeadwiseModel, part: Items, evaluation: ImageEvaluation, advance: Advance
     ) -> Outcome:
         nll = self._nll(model, part, advance)  # (images, pixels)
-        items = _rows(nll)
-        return Outcome(
-            scores=self._scores(nll),
-            items=items.tolist(),
+        return Outcome.of(
+            self._scores(nll),
             pictures=[
                 *self._samples(cast(CausalLM, model), part, evaluation),
                 *self._maps(model, part, evaluation.maps),
             ],
         )
 
-    def statistic(self, items: np.ndarray) -> float:
-        """Returns the bits per dimension of all images; a row is an image's nats and dimensions."""
-        nats, dimensions = items.sum(0)
-        return float(nats / dimensions / math.log(2))
+    def statistic(self, name: str, evaluation: ImageEvaluation) -> Statistic:
+        return _BITS_PER_DIMENSION
 
     @classmethod
     def generate(cls, run: Path, recipe: ImageRecipe, model: HeadwiseModel, wish: Wish) -> None:
@@ -238,8 +235,11 @@ class Images(Task):
             advance(len(batch))
         return np.concatenate(rows)
 
-    def _scores(self, nll: np.ndarray) -> list[Score]:
-        """Returns bits per dimension, of all pixels and of each half, and bits per sub-pixel."""
+    def _scores(self, nll: np.ndarray) -> list[tuple[Score, np.ndarray]]:
+        """Returns bits per dimension, of all pixels and of each half, and bits per sub-pixel.
+
+        Each score comes with its items.
+        """
         colours = len(self.raster.colors)
         what = (
             f"a dimension is a pixel, which has one of {colours} colours; if all colours were "
@@ -263,9 +263,12 @@ class Images(Task):
             )
         return scores
 
-    def _score(self, name: str, nll: np.ndarray, note: str, per_pixel: int = 1) -> Score:
+    def _score(
+        self, name: str, nll: np.ndarray, note: str, per_pixel: int = 1
+    ) -> tuple[Score, np.ndarray]:
         rows = _rows(nll, per_pixel)
-        return Score.of(name, rows, self.statistic, higher_is_better=False, digits=3, note=note)
+        how = _BITS_PER_DIMENSION
+        return Score.of(name, rows, how, higher_is_better=False, digits=3, note=note), rows
 
     def _samples(self, model: CausalLM, part: Items, evaluation: ImageEvaluation) -> list[Picture]:
         """Returns images that the model draws, and test images whose lower half it completes."""
@@ -340,6 +343,10 @@ def _rows(nll: np.ndarray, per_pixel: int = 1) -> np.ndarray:
     """Returns nats and dimensions of each image, `(images, 2)`."""
     nats = nll.reshape(len(nll), -1)
     return np.stack([nats.sum(1), np.full(len(nats), per_pixel * nats.shape[1], float)], axis=1)
+
+
+# Of all images together, from the nats and dimensions of each.
+_BITS_PER_DIMENSION = of_totals(lambda totals: totals[0] / totals[1] / math.log(2))
 
 
 def _quantisation_error(images: np.ndarray, encoded: ImageDataset, raster: Raster) -> float:

@@ -24,7 +24,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field, model_validator
@@ -35,6 +34,7 @@ from headwise.models.base import HeadwiseModel
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.recipe.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
+from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items, Wish
 from headwise.tasks.text.running.corpus import TextCorpus, lines_of
@@ -44,6 +44,7 @@ from headwise.tasks.text.running.metrics import perplexity
 from headwise.tasks.text.running.task import RunningTextRecipe, RunningTextTask
 from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer
 
+_WORD_PERPLEXITY = of_totals(lambda totals: perplexity(totals[0], totals[1]))  # nats, words
 _LOGITS = 2**26  # largest number of logits at once in evaluation: 256 MB
 
 
@@ -228,9 +229,10 @@ class LanguageModelling(RunningTextTask):
         items = torch.stack(
             [_per_block(losses, part.lengths), _per_block(part.words(), part.lengths)], dim=1
         ).tolist()
+        scores = self._scores(losses, items, part)
         return Outcome(
-            scores=self._scores(losses, items, part),
-            items=items,
+            scores=scores,
+            items={scores[0].name: items},
             samples=self._samples(model, part, evaluation),
         )
 
@@ -241,7 +243,7 @@ class LanguageModelling(RunningTextTask):
             Score.of(
                 "word perplexity",
                 items,
-                self.statistic,
+                _WORD_PERPLEXITY,
                 higher_is_better=False,
                 note=f"over {words:,} words and line ends",
                 is_perplexity=True,
@@ -285,10 +287,8 @@ class LanguageModelling(RunningTextTask):
             for (prompt, rest), text in zip(halves, texts, strict=True)
         ]
 
-    def statistic(self, items: np.ndarray) -> float:
-        """Returns the word perplexity of blocks; their rows are nats and words."""
-        nats, words = items.sum(axis=0)
-        return perplexity(nats, words)
+    def statistic(self, name: str, evaluation: LanguageEvaluation) -> Statistic:
+        return _WORD_PERPLEXITY
 
     @classmethod
     def generate(

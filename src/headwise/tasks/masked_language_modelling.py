@@ -21,6 +21,7 @@ from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipe.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
+from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.sources import CorpusError
 from headwise.tasks.splits import PARTS, Part
 from headwise.tasks.task import Advance, Items
@@ -167,21 +168,19 @@ class MaskedLanguageModelling(RunningTextTask):
             Score.of(
                 "perplexity",
                 items,
-                self.statistic,
+                _PERPLEXITY,
                 higher_is_better=False,
                 digits=2,
                 note=count,
                 is_perplexity=True,
             ),
-            Score.of("accuracy", items, _accuracy, note=f"percent of {count}"),
+            Score.of("accuracy", items, _ACCURACY, note=f"percent of {count}"),
         ]
         shown_samples = [samples[index] for index in sorted(samples)]
-        return Outcome(scores=scores, items=items.tolist(), samples=shown_samples)
+        return Outcome.of([(score, items) for score in scores], samples=shown_samples)
 
-    def statistic(self, items: np.ndarray) -> float:
-        """Returns the perplexity, exp of the mean negative log-likelihood of a hidden token."""
-        nll, count = items[:, 0].sum(), items[:, 1].sum()
-        return perplexity(nll, count)
+    def statistic(self, name: str, evaluation: MaskedEvaluation) -> Statistic:
+        return _ACCURACY if name == "accuracy" else _PERPLEXITY
 
     def _predict(self, model: MaskedLM, items: list[MaskedItem]) -> list[tuple[float, list[int]]]:
         """Predicts the hidden tokens of sequences.
@@ -231,9 +230,10 @@ class MaskedLanguageModelling(RunningTextTask):
         )
 
 
-def _accuracy(items: np.ndarray) -> float:
-    count = items[:, 1].sum()
-    return float(100 * items[:, 2].sum() / count) if count else math.nan
+# Of all sequences together, from the negative log-likelihood of each, the number of its hidden
+# tokens and the number of right predictions.
+_PERPLEXITY = of_totals(lambda totals: perplexity(totals[0], totals[1]))
+_ACCURACY = of_totals(lambda totals: 100 * totals[2] / totals[1] if totals[1] else math.nan)
 
 
 def show(tokenizer: TextTokenizer, item: MaskedItem, predicted: Sequence[int]) -> Sample | None:

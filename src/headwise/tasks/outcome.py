@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import Self
 
-from headwise.tasks.significance import Rows, Statistic, bootstrap_interval
+from headwise.tasks.significance import Rows, Statistic, bootstrap_interval, score_of
 
 # The numbers of a run that diverged may be NaN. By default pydantic writes NaN as null, which it
 # cannot read back.
@@ -49,13 +49,15 @@ class Score(BaseModel):
         Args:
             name: name of the score, as tables show it.
             items: a row of numbers for each test item.
-            statistic: computes the score from an array of rows, `(items, numbers)`.
+            statistic: computes the score from such rows.
             higher_is_better, digits, note, is_perplexity: see the fields.
 
-        >>> print(Score.of("accuracy", [[1.0]] * 80 + [[0.0]] * 20, lambda rows: 100 * rows.mean()))
+        >>> from headwise.tasks.significance import of_rows
+        >>> right = [[100.0]] * 80 + [[0.0]] * 20
+        >>> print(Score.of("accuracy", right, of_rows(np.mean)))
         accuracy 80.00 [72.97, 87.00]
         """
-        value = statistic(np.asarray(items, dtype=np.float64))
+        value = score_of(items, statistic)
         # If the score of all items is NaN, that of a resample is NaN as well.
         ends = (None, None) if math.isnan(value) else bootstrap_interval(items, statistic)
         return cls(
@@ -117,10 +119,10 @@ class Outcome(BaseModel):
     model_config = RECORD
 
     scores: list[Score] = Field(min_length=1, description="The scores; the first ranks systems.")
-    items: list[list[float]] = Field(
-        default=[],
-        description="A row of numbers for each test item, in order, from which the first score is "
-        "computed and the paired bootstrap draws.",
+    items: dict[str, list[list[float]]] = Field(
+        default={},
+        description="Name of a score to a row of numbers for each test item, in order, from which "
+        "the score is computed. Scores that are not made from items are missing.",
     )
     outputs: list[str] = Field(
         default=[], description="The text that the model wrote for each test item, if it writes."
@@ -128,10 +130,18 @@ class Outcome(BaseModel):
     samples: list[Sample] = []
     pictures: list[Picture] = []
 
+    @classmethod
+    def of(cls, scored: Sequence[tuple[Score, Rows]], **others: Any) -> Self:
+        """Makes an outcome from scores, each with the items from which it was computed."""
+        items = {score.name: np.asarray(rows, dtype=np.float64).tolist() for score, rows in scored}
+        return cls(scores=[score for score, _ in scored], items=items, **others)
+
     def model_post_init(self, context: Any) -> None:
         names = [score.name for score in self.scores]
         if len(set(names)) < len(names):
             raise ValueError(f"the names of scores are {names}, expected different names")
+        if strangers := sorted(set(self.items) - set(names)):
+            raise ValueError(f"items has {strangers}, expected names of scores: {names}")
 
 
 def spread(items: Sequence[Item], number: int) -> Sequence[Item]:

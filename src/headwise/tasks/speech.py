@@ -12,6 +12,7 @@ of any length (`enhancing`), scores (`metrics`) and pictures (`spectrograms`).
 """
 
 import hashlib
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +28,7 @@ from headwise.models.decisions import decisions_by_position
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
 from headwise.recipe.settings import EvaluationSettings, ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome, Picture, Score, spread
+from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.sound.audio import AudioError, Waveform
 from headwise.tasks.sound.corpus import SpeechCorpus, load_speech
 from headwise.tasks.sound.dataset import Frames, Utterances, collate
@@ -169,21 +171,20 @@ class SpeechEnhancement(Task):
         """Returns PESQ and SI-SDR of the noisy and the enhanced speech, and spectrograms."""
         assert isinstance(model, SpeechEnhancer) and isinstance(part, Utterances)
         table, unread = _score_part(model, part, evaluation, advance)
-        scores = _summarise(table, unread, part.spectrum.rate, self.statistic)
+        scored = _summarise(table, unread, part.spectrum.rate)
         if part is self.test:
             for name, utterances in self.corpus.transfer.items():
                 further = _score_part(model, utterances, evaluation, lambda _: None)
-                for score in _summarise(*further, part.spectrum.rate, self.statistic):
-                    scores.append(score.model_copy(update={"name": f"{score.name}, {name}"}))
-        return Outcome(
-            scores=scores,
-            items=[[value] for value in next(iter(table.values()))],
+                for score, rows in _summarise(*further, part.spectrum.rate):
+                    renamed = score.model_copy(update={"name": f"{score.name}, {name}"})
+                    scored.append((renamed, rows))
+        return Outcome.of(
+            scored,
             pictures=_draw(model, part, table, unread, evaluation),
         )
 
-    def statistic(self, items: np.ndarray) -> float:
-        """Returns the mean over utterances, without those that have no score."""
-        return _mean(np.asarray(items)[:, 0])
+    def statistic(self, name: str, evaluation: SpeechEvaluation) -> Statistic:
+        return _MEAN
 
 
 Table = dict[str, list[float]]  # from the name of a score to its value for each utterance
@@ -240,15 +241,18 @@ def _enhance(model: SpeechEnhancer, noisy: Waveform, evaluation: SpeechEvaluatio
     return enhance(model, sound, context=evaluation.context)[0].cpu().numpy()
 
 
-def _summarise(table: Table, unread: Unread, rate: int, statistic: Any) -> list[Score]:
-    """Returns the mean score of the enhanced speech, its gain, and that of the noisy speech."""
+def _summarise(table: Table, unread: Unread, rate: int) -> list[tuple[Score, np.ndarray]]:
+    """Returns the mean score of the enhanced speech, its gain, and that of the noisy speech.
+
+    Each score comes with its items.
+    """
     band = "wide band, P.862.2" if pesq_rate(rate) == 16_000 else "narrow band, P.862.1"
     columns: dict[str, np.ndarray] = {}
     for name in ("PESQ", "SI-SDR"):
         if name in table:
             after, before = np.array(table[name]), np.array(table[f"{name} noisy"])
             columns |= {name: after, f"{name} gain": after - before, f"{name} noisy": before}
-    scores = []
+    scored = []
     for name, values in columns.items():
         silent = int(np.isnan(values).sum()) - len(unread)
         notes = [f"{band}, MOS-LQO" if name.startswith("PESQ") else "dB"]
@@ -258,22 +262,24 @@ def _summarise(table: Table, unread: Unread, rate: int, statistic: Any) -> list[
             first = next(iter(unread.values()))
             more = ", ..." if len(unread) > 1 else ""
             notes.append(f"{len(unread)} of {len(values)} left out: {first}{more}")
-        scores.append(
-            Score.of(
-                name,
-                values[:, None],
-                statistic,
-                digits=2 if name.startswith("PESQ") else 1,
-                note="; ".join(notes),
-            )
+        score = Score.of(
+            name,
+            values[:, None],
+            _MEAN,
+            digits=2 if name.startswith("PESQ") else 1,
+            note="; ".join(notes),
         )
-    return scores
+        scored.append((score, values[:, None]))
+    return scored
 
 
-def _mean(values: np.ndarray) -> float:
-    """Returns the mean of the values that are not NaN."""
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else float("nan")
+def _known(values: np.ndarray) -> np.ndarray:
+    """Returns each value and 1; or 0 and 0 for a value that is NaN."""
+    return np.hstack([np.nan_to_num(values, nan=0.0), ~np.isnan(values)])
+
+
+# Over the utterances that have a score.
+_MEAN = of_totals(lambda totals: totals[0] / totals[1] if totals[1] else math.nan, _known)
 
 
 def _draw(

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 from torch import Tensor
 from typing_extensions import Self
 
@@ -14,7 +13,7 @@ from headwise.models.base import HeadwiseModel
 from headwise.models.config import TransformerConfig
 from headwise.recipe.settings import ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome
-from headwise.tasks.significance import paired_bootstrap
+from headwise.tasks.significance import Statistic
 from headwise.training.batching import Items
 
 Advance = Callable[[int], None]  # called with the number of items that are done
@@ -161,8 +160,13 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def statistic(self, items: np.ndarray) -> float:
-        """Returns the first score of a resample of an `Outcome`'s items, `(items, numbers)`."""
+    def statistic(self, name: str, evaluation: Any) -> Statistic:
+        """Returns what computes a score from the items of an `Outcome`.
+
+        Args:
+            name: name of the score.
+            evaluation: settings of the recipe.
+        """
 
     @classmethod
     def generate(cls, run: Path, recipe: Any, model: HeadwiseModel, wish: Wish) -> None:
@@ -181,9 +185,3 @@ class Task(ABC):
             f"{run} is a run of {cls.name()}, expected a run of language-modelling or images: "
             f"other tasks generate nothing"
         )
-
-    def paired_test(
-        self, baseline: Outcome, other: Outcome, evaluation: Any
-    ) -> tuple[float, float]:
-        """Returns the difference of the first score to the baseline's on the test part, and p."""
-        return paired_bootstrap(baseline.items, other.items, self.statistic)

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from pydantic import Field, model_validator
 from torch import Tensor
 from typing_extensions import Self
@@ -19,11 +18,16 @@ from headwise.models.config import Seq2SeqConfig
 from headwise.models.seq2seq import Seq2SeqLM
 from headwise.recipe.settings import Recipe, TokenModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
+from headwise.tasks.significance import Statistic
 from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items, Task
 from headwise.tasks.text.parallel.corpus import ParallelCorpus, load_parallel_corpus
 from headwise.tasks.text.parallel.dataset import TranslationDataset, TranslationItem, collate_pairs
-from headwise.tasks.text.parallel.metrics import TranslationEvaluation, compare_bleu, score
+from headwise.tasks.text.parallel.metrics import (
+    TranslationEvaluation,
+    corpus_scores,
+    corpus_statistic,
+)
 from headwise.tasks.text.parallel.settings import InterfaceStrings, ParallelSettings
 from headwise.tasks.text.parallel.translating import translate
 from headwise.tasks.text.tokenization import TOKENIZER, TokenizerSettings, TranslationTokenizer
@@ -164,34 +168,19 @@ class Translation(Task):
         references = [pair.target for pair in part.pairs]
         translations = translate(model, self.tokenizer, sources, evaluation, advance=advance)
         language = self.corpus.target_language
-        scored = score(translations, references, evaluation, language=language)
-        scores = [
-            Score(name=name, value=value, low=low, high=high, note=signature)
-            for name, value, (low, high), signature in (
-                ("BLEU", scored.bleu, scored.bleu_interval, scored.bleu_signature),
-                ("chrF", scored.chrf, scored.chrf_interval, scored.chrf_signature),
-            )
-        ]
+        scored = []
+        for found in corpus_scores(translations, references, evaluation, language=language):
+            statistic = self.statistic(found.name, evaluation)
+            score = Score.of(found.name, found.rows, statistic, note=found.signature)
+            scored.append((score, found.rows))
         samples = [
             Sample(given={"Source": sources[i], "Reference": references[i]}, made=translations[i])
             for i in _worth_showing(sources)
         ]
-        return Outcome(scores=scores, outputs=translations, samples=samples)
+        return Outcome.of(scored, outputs=translations, samples=samples)
 
-    def statistic(self, items: np.ndarray) -> float:
-        raise NotImplementedError("BLEU is not a function of numbers per sentence")
-
-    def paired_test(
-        self, baseline: Outcome, other: Outcome, evaluation: TranslationEvaluation
-    ) -> tuple[float, float]:
-        """Tests by sacrebleu's paired bootstrap over the sentences of the test part."""
-        return compare_bleu(
-            baseline.outputs,
-            other.outputs,
-            [pair.target for pair in self.corpus.test],
-            evaluation,
-            language=self.corpus.target_language,
-        )
+    def statistic(self, name: str, evaluation: TranslationEvaluation) -> Statistic:
+        return corpus_statistic(name, evaluation)
 
 
 def _worth_showing(sources: Sequence[str]) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""BLEU and chrF by sacrebleu: scores, their intervals, and the test against a baseline.
+"""BLEU and chrF by sacrebleu, and the counts of matches of each sentence behind them.
 
 There are four ways to count BLEU, because published numbers differ in them:
 
@@ -22,20 +22,16 @@ There are four ways to count BLEU, because published numbers differ in them:
 chrF is always counted on the raw text.
 """
 
-import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
+import numpy as np
 from pydantic import Field
 from sacrebleu.metrics import BLEU, CHRF
-from sacrebleu.metrics.bleu import BLEUScore
-from sacrebleu.metrics.chrf import CHRFScore
-from sacrebleu.significance import PairedTest
 
 from headwise.recipe.settings import EvaluationSettings
+from headwise.tasks.significance import Statistic, of_totals, score_of
 
 # Languages without spaces between words; all others take 13a.
 _TOKENIZERS = {"zh": "zh", "ja": "char"}
@@ -85,31 +81,30 @@ class TranslationEvaluation(EvaluationSettings):
         return int(self.max_length_ratio * source_length) + self.max_length_extra
 
 
-@dataclass(frozen=True)
-class TranslationScore:
-    """Corpus scores in percent, each with the 95% interval of a bootstrap over sentences.
+class CorpusScore(NamedTuple):
+    """A score of translations.
 
-    The signatures say in sacrebleu's notation exactly how a score was counted; publish them with
-    the numbers.
+    Attributes:
+        name: `BLEU` or `chrF`.
+        value: in percent.
+        rows: counts of matches of each sentence, from whose sums the score is computed.
+        signature: says in sacrebleu's notation exactly how the score was counted; publish it with
+            the number.
     """
 
-    bleu: float
-    bleu_interval: tuple[float, float]
-    bleu_signature: str
-    chrf: float
-    chrf_interval: tuple[float, float]
-    chrf_signature: str
+    name: str
+    value: float
+    rows: np.ndarray
+    signature: str
 
 
-def score(
+def corpus_scores(
     hypotheses: Sequence[str],
     references: Sequence[str],
     settings: TranslationEvaluation,
     *,
     language: str | None = None,
-    num_bootstrap: int = 1000,
-    seed: int = 12345,
-) -> TranslationScore:
+) -> list[CorpusScore]:
     """Scores translations against one reference each by BLEU and chrF.
 
     Args:
@@ -118,77 +113,40 @@ def score(
         settings: `bleu` says how BLEU is counted.
         language: code of the target language; Chinese (`"zh"`, `"zh-CN"`) and Japanese (`"ja"`)
             are counted in characters.
-        num_bootstrap: number of resamples of the sentences for the interval; at least 2.
-        seed: seed of the resampling; at least 1. The default is sacrebleu's own, so that its
-            command line gives the same interval.
 
     Raises:
-        ValueError: there are no sentences, the numbers of hypotheses and references differ, or an
-            argument is out of range.
+        ValueError: there are no sentences, or the numbers of hypotheses and references differ.
 
     Example:
-        >>> result = score(["The cat sat on the mat ."], ["The cat sat on the mat."],
-        ...                TranslationEvaluation())
-        >>> round(result.bleu, 1), result.bleu_signature.partition("|version")[0]
-        (100.0, 'nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp')
+        >>> bleu, chrf = corpus_scores(["The cat sat on the mat ."], ["The cat sat on the mat."],
+        ...                            TranslationEvaluation())
+        >>> round(bleu.value, 1), bleu.signature.partition("|version")[0]
+        (100.0, 'nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp')
     """
-    _check(hypotheses, references, num_bootstrap, seed)
-    bleu = _bleu(settings.bleu, language)
-    chrf = _Chrf()
-    with _sacrebleu_seed(seed):
-        bleu_score = bleu.corpus_score(hypotheses, [references], n_bootstrap=num_bootstrap)
-        chrf_score = chrf.corpus_score(hypotheses, [references], n_bootstrap=num_bootstrap)
-        return TranslationScore(
-            bleu=bleu_score.score,
-            bleu_interval=_interval(bleu_score),
-            bleu_signature=str(bleu.get_signature()),
-            chrf=chrf_score.score,
-            chrf_interval=_interval(chrf_score),
-            chrf_signature=str(chrf.get_signature()),
+    if len(hypotheses) != len(references):
+        raise ValueError(
+            f"hypotheses has {len(hypotheses):,} texts, expected {len(references):,}: one for each "
+            f"of the references"
         )
+    if not references:
+        raise ValueError("references is empty, expected at least one sentence")
+    scores = []
+    for name, metric in (("BLEU", _bleu(settings.bleu, language)), ("chrF", CHRF())):
+        rows = np.array(metric._extract_corpus_statistics(hypotheses, [references]), dtype=float)
+        value = score_of(rows, corpus_statistic(name, settings))
+        scores.append(CorpusScore(name, value, rows, str(metric.get_signature())))
+    return scores
 
 
-def compare_bleu(
-    baseline: Sequence[str],
-    other: Sequence[str],
-    references: Sequence[str],
-    settings: TranslationEvaluation,
-    *,
-    language: str | None = None,
-    num_bootstrap: int = 1000,
-    seed: int = 12345,
-) -> tuple[float, float]:
-    """Tests by sacrebleu's paired bootstrap whether the BLEU of a system differs from a baseline.
+def corpus_statistic(name: str, settings: TranslationEvaluation) -> Statistic:
+    """Returns what computes a score from counts of matches.
 
     Args:
-        baseline: translations of the baseline.
-        other: translations of the system.
-        references: reference translations, in the same order as both.
-        settings, language, num_bootstrap, seed: as in `score`.
-
-    Returns:
-        The difference, system minus baseline, and its p-value: the probability of a difference at
-        least this large, in either direction, if both were equally good. If the scores are equal,
-        p is 1 (there is nothing to resample, and sacrebleu's formula would return its smallest
-        value).
-
-    Raises:
-        ValueError: as `score`.
+        name: `BLEU` or `chrF`.
+        settings: `bleu` says how BLEU is counted.
     """
-    for hypotheses in (baseline, other):
-        _check(hypotheses, references, num_bootstrap, seed)
-    with _sacrebleu_seed(seed):
-        test = PairedTest(
-            [("baseline", baseline), ("other", other)],
-            {"BLEU": _bleu(settings.bleu, language)},
-            [references],
-            test_type="bs",
-            n_samples=num_bootstrap,
-        )
-        _, results = test()
-    there, here = results["BLEU"]
-    difference = float(here.score - there.score)
-    return difference, here.p_value if difference else 1.0
+    metric = _bleu(settings.bleu, None) if name == "BLEU" else CHRF()
+    return of_totals(lambda totals: metric._compute_score_from_stats(totals.astype(int)).score)
 
 
 def split_compounds(text: str) -> str:
@@ -216,49 +174,3 @@ def _bleu(kind: BleuKind, language: str | None) -> BLEU:
         metric.tokenizer = lambda line: split_compounds(tokenize(line))
         metric.tokenizer_signature += "+compound-split"
     return metric
-
-
-class _Chrf(CHRF):
-    """sacrebleu's chrF, whose score is a float with and without matches.
-
-    sacrebleu's own is of another type without a match, and sacrebleu cannot take the mean of
-    resamples of which some have a match and others have none.
-    """
-
-    def _compute_f_score(self, statistics: list[int]) -> float:
-        return float(super()._compute_f_score(statistics))
-
-
-def _interval(score: BLEUScore | CHRFScore) -> tuple[float, float]:
-    """Returns the 95% interval, which sacrebleu keeps as mean and half width."""
-    return float(score._mean - score._ci), float(score._mean + score._ci)
-
-
-def _check(
-    hypotheses: Sequence[str], references: Sequence[str], num_bootstrap: int, seed: int
-) -> None:
-    if len(hypotheses) != len(references):
-        raise ValueError(
-            f"hypotheses has {len(hypotheses):,} texts, expected {len(references):,}: one for each "
-            f"of the references"
-        )
-    if not references:
-        raise ValueError("references is empty, expected at least one sentence")
-    if num_bootstrap < 2:
-        raise ValueError(f"num_bootstrap is {num_bootstrap}, expected at least 2")
-    if seed < 1:  # sacrebleu would take 0 for "no seed" in one place and for a seed in another
-        raise ValueError(f"seed is {seed}, expected at least 1")
-
-
-@contextmanager
-def _sacrebleu_seed(seed: int) -> Iterator[None]:
-    """Sets the seed of sacrebleu, which reads it from the environment and nowhere else."""
-    before = os.environ.get("SACREBLEU_SEED")
-    os.environ["SACREBLEU_SEED"] = str(seed)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["SACREBLEU_SEED"]
-        else:
-            os.environ["SACREBLEU_SEED"] = before
