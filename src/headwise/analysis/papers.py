@@ -469,6 +469,7 @@ def image_model(plan: Any, **sizes: int) -> CausalLM:
         share_embeddings=False,
         positions="learned",
         max_positions=1024,
+        adaptive_cutoffs=None,
         **sizes,
     )
     with torch.device("meta"):

@@ -76,8 +76,8 @@ def own_arguments(config: type[PreTrainedConfig]) -> set[str]:
         name
         for base in config.__mro__
         if base is not PreTrainedConfig and issubclass(base, PreTrainedConfig)
-        for name, parameter in inspect.signature(base.__init__).parameters.items()
-        if name != "self" and parameter.kind is not parameter.VAR_KEYWORD
+        for name, parameter in inspect.signature(base).parameters.items()
+        if parameter.kind is not parameter.VAR_KEYWORD
     }
 
 

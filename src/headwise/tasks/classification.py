@@ -8,7 +8,7 @@ Its parts are in the package `text.labelled`: settings and readers of the data, 
 (`dataset`), scores (`metrics`), pretrained encoders (`pretrained`) and plots (`predictions`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -46,7 +46,8 @@ from headwise.tasks.text.labelled.pretrained import (
 )
 from headwise.tasks.text.labelled.settings import Docstrings, LabelledSettings
 from headwise.tasks.text.text_task import TextTask
-from headwise.tasks.text.tokenization import TextTokenizer, TextTokenizerSettings
+from headwise.tasks.text.tokenization import TextTokenizer
+from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings
 
 _SAMPLES = 12  # examples that a report shows
 _MOST_CLASSES = 30  # largest number of classes of a confusion matrix
@@ -220,8 +221,7 @@ class Classification(TextTask):
             tokenizer = pretrained_tokenizer(recipe.model.pretrained)
         if tokenizer is None:
             texts = [text for example in corpus.train for text in example[:2] if text]
-            settings = recipe.tokenizer or TextTokenizerSettings()
-            tokenizer = TextTokenizer.train(texts, settings)
+            tokenizer = cls.new_tokenizer(recipe.tokenizer or TextTokenizerSettings(), texts)
         return cls(corpus, tokenizer, recipe.data.max_length)
 
     def digest(self) -> str:
@@ -236,9 +236,12 @@ class Classification(TextTask):
         """
         problem, classes = known_classes(recipe.data)
         pretrained = recipe.model.pretrained and pretrained_config(recipe.model.pretrained)
-        tokenizer = recipe.tokenizer or TextTokenizerSettings()
+        if pretrained:
+            vocab_size = pretrained.vocab_size
+        else:
+            vocab_size = cls.nominal_vocab_size(recipe.tokenizer or TextTokenizerSettings())
         return recipe.model.config(
-            vocab_size=pretrained.vocab_size if pretrained else tokenizer.vocab_size,
+            vocab_size=vocab_size,
             problem=problem,
             classes=classes,
         )
@@ -293,7 +296,7 @@ class Classification(TextTask):
         return Outcome.of(
             scored,
             outputs=outputs,
-            samples=_samples(part.examples, outputs),
+            samples=_samples(part.examples, outputs, self.tokenizer.join),
             pictures=self._pictures(items),
         )
 
@@ -354,13 +357,15 @@ class Classification(TextTask):
 # --- samples ----------------------------------------------------------------------------------
 
 
-def _samples(examples: Sequence[Example], outputs: Sequence[str]) -> list[Sample]:
-    """Returns a dozen examples that are spread over the part."""
+def _samples(
+    examples: Sequence[Example], outputs: Sequence[str], join: Callable[[str], str]
+) -> list[Sample]:
+    """Returns a dozen examples that are spread over the part; `join` makes words of pieces."""
     samples = []
     for index in spread(range(len(examples)), _SAMPLES):
         example = examples[index]
-        given = {"Text": example.text}
+        given = {"Text": join(example.text)}
         if example.pair is not None:
-            given["Second text"] = example.pair
+            given["Second text"] = join(example.pair)
         samples.append(Sample(given={**given, "Label": str(example.label)}, made=outputs[index]))
     return samples

@@ -249,24 +249,27 @@ class LanguageModelling(RunningTextTask):
                 is_perplexity=True,
             )
         ]
-        # With a vocabulary of words, both are the same, and the bytes of <unk> are not known.
-        if not self.tokenizer.has_words:
-            scores += [
+        if not self.tokenizer.has_words:  # of words, both perplexities are the same
+            scores.append(
                 Score(
                     name="token perplexity",
                     value=perplexity(nats, len(losses)),
                     higher_is_better=False,
                     note=f"over {len(losses):,} subwords and line ends",
                     is_perplexity=True,
-                ),
+                )
+            )
+        # The bytes of <unk> are not known, which some word of any part may be.
+        if not self.tokenizer.has_words and not self.tokenizer.is_unknown(part.stream).any():
+            scores.append(
                 Score(
                     name="bits per byte",
                     value=nats / math.log(2) / part.num_bytes(),
                     higher_is_better=False,
                     digits=3,
                     note=f"over {part.num_bytes():,} bytes of UTF-8",
-                ),
-            ]
+                )
+            )
         return scores
 
     def _samples(
@@ -282,8 +285,9 @@ class LanguageModelling(RunningTextTask):
         prompts = [prompt for prompt, _ in halves]
         settings = evaluation.generation.model_copy(update={"lines": 1})
         texts = generate_text(model, self.tokenizer, prompts, settings)
+        join = self.tokenizer.join
         return [
-            Sample(given={"Prompt": prompt, "Text": rest}, made=text.strip())
+            Sample(given={"Prompt": join(prompt), "Text": join(rest)}, made=text.strip())
             for (prompt, rest), text in zip(halves, texts, strict=True)
         ]
 

@@ -102,6 +102,7 @@ class MaskedLanguageModelling(RunningTextTask):
     recipe_class = MaskedRecipe
     model_class = MaskedLM
     item_name = "sequences"
+    needs_mask = True
     macs_lengths = {"encoder": 128}  # noqa: RUF012
     macs_lengths_from = "table 2 of Zhang et al. 2022"  # https://arxiv.org/abs/2210.05144
 
@@ -113,6 +114,9 @@ class MaskedLanguageModelling(RunningTextTask):
         masking: MaskingSettings,
     ) -> None:
         super().__init__(corpus, tokenizer, block_length)
+        if tokenizer.mask_token_id is None:
+            raise ValueError("tokenizer has no mask, expected one with a token that hides others")
+        self.mask_token_id: int = tokenizer.mask_token_id
         self.masking = masking
         self.train = self._blocks("train", DynamicallyMaskedBlocks, 0)
         self.validation = self._blocks("validation", MaskedBlocks, 1)
@@ -128,7 +132,7 @@ class MaskedLanguageModelling(RunningTextTask):
         return cls(corpus, tokenizer, recipe.block_length, recipe.masking)
 
     def token_ids(self) -> dict[str, int]:
-        return super().token_ids() | {"mask_token_id": self.tokenizer.mask_token_id}
+        return super().token_ids() | {"mask_token_id": self.mask_token_id}
 
     def collate(self, items: list[MaskedItem]) -> dict[str, Tensor]:
         return collate_masked(items, self.tokenizer.pad_token_id)
@@ -223,7 +227,7 @@ class MaskedLanguageModelling(RunningTextTask):
             blocks,
             self.masking,
             bos_id=tokenizer.bos_token_id,
-            mask_id=tokenizer.mask_token_id,
+            mask_id=self.mask_token_id,
             special_ids=tokenizer.tokenizer.all_special_ids,
             vocab_size=tokenizer.vocab_size,
             stream=stream,

@@ -30,7 +30,8 @@ from headwise.tasks.text.parallel.metrics import (
 )
 from headwise.tasks.text.parallel.settings import InterfaceStrings, ParallelSettings
 from headwise.tasks.text.parallel.translating import translate
-from headwise.tasks.text.tokenization import TOKENIZER, TokenizerSettings, TranslationTokenizer
+from headwise.tasks.text.tokenization import TOKENIZER, TranslationTokenizer
+from headwise.tasks.text.tokenizer_settings import TokenizerSettings
 
 _SAMPLES = 24  # translations that a report shows
 
@@ -123,6 +124,8 @@ class Translation(Task):
         corpus = load_parallel_corpus(recipe.data)
         if folder is not None and (folder / TOKENIZER).is_dir():
             return cls(corpus, TranslationTokenizer.load(folder / TOKENIZER))
+        if recipe.tokenizer.pretrained is not None:
+            return cls(corpus, TranslationTokenizer.ready_made(recipe.tokenizer))
         return cls(corpus, TranslationTokenizer.train(corpus.train, recipe.tokenizer))
 
     def save(self, folder: Path) -> None:
@@ -135,6 +138,9 @@ class Translation(Task):
     def nominal_config(cls, recipe: TranslationRecipe) -> Seq2SeqConfig:
         """Takes vocabularies of their largest size; a small corpus gives fewer subwords."""
         tokenizer = recipe.tokenizer
+        if tokenizer.pretrained is not None:
+            size = TranslationTokenizer.ready_made(tokenizer).source_vocab_size
+            return recipe.model.config(vocab_size=size)
         return recipe.model.config(
             vocab_size=tokenizer.source_vocab_size or tokenizer.vocab_size,
             target_vocab_size=tokenizer.target_vocab_size or tokenizer.vocab_size,
@@ -165,7 +171,7 @@ class Translation(Task):
         """Translates a part, and scores the translations by BLEU and chrF."""
         assert isinstance(model, Seq2SeqLM) and isinstance(part, TranslationDataset)
         sources = [pair.source for pair in part.pairs]
-        references = [pair.target for pair in part.pairs]
+        references = [self.tokenizer.join_target(pair.target) for pair in part.pairs]
         translations = translate(model, self.tokenizer, sources, evaluation, advance=advance)
         language = self.corpus.target_language
         scored = []
@@ -173,6 +179,7 @@ class Translation(Task):
             statistic = self.statistic(found.name, evaluation)
             score = Score.of(found.name, found.rows, statistic, note=found.signature)
             scored.append((score, found.rows))
+        sources = [self.tokenizer.join_source(source) for source in sources]
         samples = [
             Sample(given={"Source": sources[i], "Reference": references[i]}, made=translations[i])
             for i in _worth_showing(sources)

@@ -40,6 +40,7 @@ class TextBlocks(Dataset[Tensor]):
         self, documents: Sequence[Document], tokenizer: TextTokenizer, block_length: int
     ) -> None:
         self.documents = documents
+        self._join = tokenizer.join
         self.block_length = block_length
         lines = Ragged(tokenizer.encode, list(chain.from_iterable(documents)))
         self._tokens_of_lines = lines.lengths
@@ -64,13 +65,15 @@ class TextBlocks(Dataset[Tensor]):
 
         Line ends count as words. The words of a line are shared equally among its tokens.
         """
-        counts = [len(line.split()) + 1 for line in chain.from_iterable(self.documents)]
+        lines = map(self._join, chain.from_iterable(self.documents))
+        counts = [len(line.split()) + 1 for line in lines]
         tokens = torch.tensor(self._tokens_of_lines)
         return (torch.tensor(counts, dtype=torch.float64) / tokens).repeat_interleave(tokens)
 
     def num_bytes(self) -> int:
         """Returns the number of bytes of the text in UTF-8, with one for each line end."""
-        return sum(len(line.encode()) + 1 for line in chain.from_iterable(self.documents))
+        lines = map(self._join, chain.from_iterable(self.documents))
+        return sum(len(line.encode()) + 1 for line in lines)
 
 
 def collate_blocks(items: Sequence[Tensor], pad_token_id: int) -> dict[str, Tensor]:
