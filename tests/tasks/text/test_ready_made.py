@@ -2,6 +2,7 @@
 
 import copy
 import shutil
+from pathlib import Path
 
 import pytest
 import tiny_tasks
@@ -215,7 +216,7 @@ def test_a_run_with_a_ready_made_tokenizer_stands_alone(task, folders, tmp_path)
     opened, model = open_run(run)
     assert model.config.vocab_size == size
     assert prepare_task(opened, run, QUIET).notes["vocabulary"].startswith(f"{size} subwords")
-    with pytest.raises(ValueError, match="tokenizer.pretrained is .*gone"):
+    with pytest.raises(ValueError, match=r"tokenizer.pretrained is .*gone"):
         prepare_task(recipe, tmp_path / "another", QUIET)
 
 
@@ -238,10 +239,10 @@ def test_word_perplexity_counts_words_and_not_pieces(tmp_path):
         folder = tmp_path / str(pieces)
         folder.mkdir()
         raw = copy.deepcopy(raw_recipe("language-modelling", folder))
-        path = raw["data"]["train"]
+        path = Path(raw["data"]["train"])
         if pieces:
-            lines = open(path).read().splitlines()
-            open(path, "w").write("\n".join(map(in_pieces, lines)) + "\n")
+            lines = path.read_text().splitlines()
+            path.write_text("\n".join(map(in_pieces, lines)) + "\n")
             raw["tokenizer"] = {"type": "presegmented", "vocab_size": 400, "min_frequency": 1}
         (folder / "recipe.yaml").write_text(yaml.safe_dump(raw))
         task = prepare_task(load_recipe(str(folder / "recipe.yaml")).recipe, folder / "run", QUIET)

@@ -27,9 +27,10 @@ class VocabularySettings(BaseModel):
     )
     pretrained: str | None = Field(
         None,
-        description="A ready-made tokenizer, of both languages where there are two, in the place of one that is learned: a folder with "
-        "tokenizer.json, or the name of a fast tokenizer on the Hugging Face hub. It is saved "
-        "with each run. Of the other keys only `special_tokens` goes with it.",
+        description="A ready-made tokenizer instead of one that is learned, for both languages "
+        "where there are two: a folder with tokenizer.json, or the name of a fast tokenizer on the "
+        "Hugging Face hub. It is saved with each run. Of the other keys only `special_tokens` goes "
+        "with it.",
     )
     special_tokens: dict[Role, str] = Field(
         default_factory=dict,
