@@ -77,6 +77,10 @@ SETTINGS_OF_THE_PAPERS = [
     ("moa-wmt14-en-de", "moa-base", "model.attention_dropout", 0.2),
     ("moa-wmt14-en-de", "moa-f", "model.attention.size", "4K32E256D"),
     ("moa-wmt14-en-de", "moa-big", "training.gradient_accumulation", 64),
+    ("moa-losses-wmt14-en-de", "16e-z-large", "model.attention.size", "8K16E128D"),
+    ("moa-losses-wmt14-en-de", "16e-z-large", "model.attention.balance_coef", 0),
+    ("moa-losses-wmt14-en-de", "32e-both", "model.attention.z_coef", 0.001),
+    ("moa-losses-wmt14-en-de", "8e-z", "model.attention_dropout", 0.2),
     ("moa-wmt14-en-fr", "moa-base", "training.epochs", 50),
     ("moa-wmt14-en-fr", "moa-big", "training.epochs", 100),
     ("moa-wmt14-en-fr", "moa-base", "model.attention_dropout", 0),
@@ -117,6 +121,7 @@ def test_the_papers_settings_are_there(name, system, key, value):
     [
         ("mae-wmt14-en-de", 8 * 4096),
         ("moa-wmt14-en-de", 32 * 8092),
+        ("moa-losses-wmt14-en-de", 32 * 8092),
         ("moa-wmt14-en-fr", 32 * 8092),
         ("weighted-wmt14-en-de", 25_000),
         ("weighted-wmt14-en-fr", 25_000),
