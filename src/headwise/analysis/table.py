@@ -238,6 +238,7 @@ class _FittingTable:
             parts.append(f"Lower is better: {listed(lower)}.")
         if any(s.difference and s.difference.source != "items" for s in comparison.systems):
             parts.append(f"* p < {SIGNIFICANT}, corrected for all comparisons.")
+            parts.append("Detectable: the smallest difference that so much data finds.")
         if several:
             parts.append("± over seeds.")
         if any(system.matched for system in comparison.systems):
