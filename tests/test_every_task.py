@@ -1,5 +1,6 @@
 """Every task with every system: it trains, stops, goes on, is kept, opened and evaluated."""
 
+import io
 import math
 
 import pytest
@@ -24,6 +25,8 @@ from headwise.experiment import (
 )
 from headwise.recipe import load_recipe
 from headwise.recipe.catalogue import TASKS
+from headwise.tasks.task import Task
+from headwise.training.batching import BatchLoader, TokenBudgetSampler
 from headwise.training.run import Interrupted
 from headwise.training.trainer import Trainer
 
@@ -91,6 +94,33 @@ def test_a_run_is_trained_scored_and_kept(runs, files, task, system):
         assert score.value == pytest.approx(expected.value, rel=1e-4, nan_ok=True)
     assert found.outputs == outcome.outputs
     assert found.samples == outcome.samples
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_workers_prepare_the_same_batches_in_every_epoch(files, task, tmp_path):
+    recipe = files[task].system("standard")
+    found = []
+    for workers in (0, 2):
+        given = prepare_task(recipe, tmp_path / str(workers), QUIET)
+        sampler = TokenBudgetSampler(given.train.lengths, recipe.training.batch_tokens, seed=1)
+        loader = BatchLoader(given.train, sampler, given.collate, workers)
+        made = []
+        for epoch in (0, 1):
+            loader.set_epoch(epoch)
+            made += [tensor for batch in loader for _, tensor in sorted(batch.items())]
+        found.append(made)
+    assert len(found[0]) == len(found[1]) > 0
+    assert all(map(torch.equal, *found))
+
+
+def test_what_makes_a_comparison_unfair_is_said_and_reported(files, tmp_path, monkeypatch):
+    notes = classmethod(lambda cls, recipes: {"warning": f"unfair {[*recipes]}"})
+    monkeypatch.setattr(Task, "compare_notes", notes)
+    file = io.StringIO()
+    console = Console(file=file, width=200)
+    found = compare_systems(files["images"], ["standard"], [1], tmp_path / "c", "", console)
+    assert "warning: unfair ['standard']" in file.getvalue()
+    assert "unfair [&#39;standard&#39;]" in render_report(found)
 
 
 LEARNED = {"positions": "learned", "ffn_activation": "gelu"}

@@ -303,6 +303,14 @@ def test_systems_that_are_compared_share_a_vocabulary(recipe, pretrained):
         task.build_model(recipe({"pretrained": str(pretrained)}).model)
 
 
+def test_pretrained_beside_untrained_encoders_are_warned_about(recipe, pretrained):
+    scratch, tuned = recipe({**SIZES}), recipe({"pretrained": str(pretrained)})
+    mixed = Classification.compare_notes({"a": scratch, "b": tuned, "c": scratch})
+    assert "b start from a pretrained encoder and a, c from random weights" in mixed["warning"]
+    for same in (scratch, tuned):
+        assert Classification.compare_notes({"a": same, "b": same}) == {}
+
+
 def test_a_model_made_wider_cannot_take_the_weights(recipe, pretrained):
     checked = recipe({"pretrained": str(pretrained)})
     task = Classification.prepare(checked)

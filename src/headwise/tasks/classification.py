@@ -246,6 +246,20 @@ class Classification(TextTask):
             classes=classes,
         )
 
+    @classmethod
+    def compare_notes(cls, recipes: Mapping[str, Any]) -> dict[str, str]:
+        """Warns if some encoders are pretrained and others are not."""
+        trained = [name for name, recipe in recipes.items() if recipe.model.pretrained is not None]
+        untrained = [name for name in recipes if name not in trained]
+        if not trained or not untrained:
+            return {}
+        text = (
+            f"{', '.join(trained)} start from a pretrained encoder and {', '.join(untrained)} from "
+            f"random weights, so that differences say little of the systems; set model.pretrained "
+            f"for all of them or for none"
+        )
+        return {"warning": text}
+
     def model_config(self, settings: ClassificationModel) -> SequenceClassifierConfig:
         return settings.config(
             classes=self.classes,

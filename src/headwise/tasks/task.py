@@ -1,7 +1,7 @@
 """The interface of a task, through which training, comparisons and reports use it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -107,6 +107,15 @@ class Task(ABC):
     def cost_lengths(cls, recipe: Any) -> dict[str, int]:
         """Returns the length in each stack for which multiply-accumulates are counted."""
         return cls.macs_lengths
+
+    @classmethod
+    def compare_notes(cls, recipes: Mapping[str, Any]) -> dict[str, str]:
+        """Returns what makes a comparison of these systems unfair: label to text.
+
+        Args:
+            recipes: the recipe of each system; the first is the baseline.
+        """
+        return {}
 
     @abstractmethod
     def model_config(self, settings: Any) -> TransformerConfig:
