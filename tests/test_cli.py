@@ -296,7 +296,7 @@ def test_compare_takes_all_systems_and_the_recipes_seed(world, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     seen = {}
 
-    def spy(file, systems, seeds, folder, command, console, *, datasets, match):
+    def spy(file, systems, seeds, folder, command, console, **options):
         seen.update(systems=systems, seeds=seeds, folder=str(folder))
 
     monkeypatch.setattr("headwise.comparison.compare_systems", spy)
@@ -370,6 +370,24 @@ def test_the_errors_of_recipes_reach_the_user(world):
 def test_wrong_seeds(world, seeds):
     said = refused("compare", world / "numerals.yaml", f"--seeds={seeds}")
     assert f"--seeds is {seeds!r}, expected" in said
+
+
+@pytest.mark.parametrize("jobs", ["0", "-2"])
+def test_wrong_jobs(world, jobs):
+    said = refused("compare", world / "numerals.yaml", f"--jobs={jobs}")
+    assert f"--jobs is {jobs}, expected a whole number from 1" in said
+
+
+def test_a_failed_run_is_named_at_the_end(world, tmp_path, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("no batch")
+
+    monkeypatch.setattr(experiment, "run_training", broken)
+    done = headwise("compare", world / "numerals.yaml", "--output", tmp_path / "failed")
+    assert done.exit_code == 1
+    assert "error: 3 of 3 runs failed:\n  standard: RuntimeError: no batch\n" in done.stderr
+    assert done.stderr.endswith("The same command tries again.\n")
+    assert "report" not in done.stdout  # there is nothing to report
 
 
 def test_a_system_named_twice(world):

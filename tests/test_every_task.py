@@ -25,6 +25,7 @@ from headwise.experiment import (
 )
 from headwise.recipe import load_recipe
 from headwise.recipe.catalogue import TASKS
+from headwise.tasks.significance import LEAST_ITEMS
 from headwise.tasks.task import Task
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
 from headwise.training.run import Interrupted
@@ -190,11 +191,20 @@ def _losses(result):
 def test_a_comparison_shows_them_side_by_side(files, task, tmp_path, monkeypatch):
     found = compare_systems(files[task], ["standard", "moa"], [1], tmp_path / "c", "", QUIET)
     assert found.task == task
-    test = found.systems[1].paired_test
-    assert test.baseline == "standard"
-    assert math.isnan(test.p_value) or 0 < test.p_value <= 1  # few items judge nothing
     first = [system.runs[0].scores[0] for system in found.systems]
-    assert test.difference == pytest.approx(first[1].value - first[0].value, abs=1e-6)
+    for system in found.systems:
+        (run,) = system.runs
+        outcome = read_outcome(tmp_path / "c" / f"{system.name}-seed1")
+        assert list(outcome.items) == [score.name for score in run.scores]
+        values = {score.name: score.value for score in run.scores if math.isfinite(score.value)}
+        assert {name: mean.value for name, mean in system.estimates.items()} == values
+    difference = found.systems[1].difference
+    few = len(outcome.items[first[0].name]) < LEAST_ITEMS
+    assert (difference is None) == few or not math.isfinite(first[0].value)
+    if difference is not None:
+        assert difference.value == pytest.approx(first[1].value - first[0].value, abs=1e-6)
+        assert difference.source == "items" and not difference.significant
+        assert 0 < difference.p_value <= 1
     page = render_report(found)
     assert first[0].name in page
     monkeypatch.setattr(experiment, "run_training", None)  # finished systems are not trained again

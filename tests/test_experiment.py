@@ -11,6 +11,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from headwise import comparison, experiment
+from headwise.analysis.chance import holm
 from headwise.analysis.former_results import without_former_keys
 from headwise.analysis.results import Benchmark, Comparison, RunResult
 from headwise.comparison import compare_systems
@@ -85,6 +86,7 @@ def test_a_run_leaves_all_that_it_says_and_nothing_half_written(run, file):
         ("decoder_cross", 0, "mae"),
     }
     assert result.seconds > 0
+    assert result.threads == [torch.get_num_threads()]
 
 
 def test_a_result_of_an_older_headwise_is_read(run, file, tmp_path):
@@ -345,10 +347,43 @@ def test_the_task_says_whether_its_loss_has_a_perplexity(compared, file, monkeyp
 
 def test_the_baseline_is_tested_against_none(compared):
     found, _ = compared
-    assert found.systems[0].paired_test is None
+    assert found.systems[0].difference is None
+    baseline = found.systems[0].estimates["BLEU"].value
+    for system in found.systems:
+        means = {
+            name: sum(s.value for run in system.runs for s in run.scores if s.name == name) / 2
+            for name in ("BLEU", "chrF")
+        }
+        assert {n: mean.value for n, mean in system.estimates.items()} == pytest.approx(means)
+        assert {mean.source for mean in system.estimates.values()} == {"seeds and items"}
+    p_values = [system.difference.p_value for system in found.systems[1:]]
     for system in found.systems[1:]:
-        assert system.paired_test.baseline == "standard"
-        assert 0 < system.paired_test.p_value <= 1
+        difference = system.difference
+        assert difference.value == pytest.approx(system.estimates["BLEU"].value - baseline)
+        assert difference.source == "seeds and items"
+        assert (difference.detectable is None) == (difference.error == 0)
+        assert 0 < difference.p_value <= difference.corrected_p_value <= 1
+        assert difference.corrected_p_value == pytest.approx(
+            holm(p_values)[p_values.index(difference.p_value)]
+        )
+
+
+@pytest.mark.parametrize("older", ["without items", "items of one score"])
+def test_finished_runs_of_an_older_headwise_are_scored_again(
+    compared, file, tmp_path, monkeypatch, older
+):
+    found, folder = compared
+    shutil.copytree(folder, tmp_path / "old")
+    path = tmp_path / "old" / "moa-seed2" / "outcome.json"
+    kept = json.loads(path.read_text())
+    whole = kept["items"]
+    assert list(whole) == ["BLEU", "chrF"]
+    kept["items"] = [] if older == "without items" else whole["BLEU"]
+    path.write_text(json.dumps(kept))
+    monkeypatch.setattr(experiment, "run_training", None)  # it is not trained again
+    again = compare(file, tmp_path / "old")
+    assert json.loads(path.read_text())["items"] == whole
+    assert [s.difference for s in again.systems] == [s.difference for s in found.systems]
 
 
 def test_samples_and_facts_are_of_the_test_part(compared):
@@ -428,7 +463,7 @@ def test_a_comparison_in_a_folder_of_other_things_is_refused(tmp_path, file):
 def test_a_single_system_can_be_compared_with_nothing(compared, file):
     _, folder = compared
     found = compare(file, folder, ["moa"], seeds=[1, 2])
-    assert found.systems[0].paired_test is None
+    assert found.systems[0].difference is None
     assert found.systems[0].relative_step_time == 1.0
 
 

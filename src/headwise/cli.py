@@ -123,6 +123,14 @@ def compare(
         Path | None,
         typer.Option(help="Folder for the runs and the report.", show_default="runs/RECIPE"),
     ] = None,
+    jobs: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Train N runs at a time, each in a process of its own with its share of the CPU "
+            "threads and, of several GPUs, one.",
+        ),
+    ] = 1,
     match: Annotated[
         str | None,
         typer.Option(
@@ -134,15 +142,19 @@ def compare(
 ) -> None:
     """Train several systems under one budget and report which is better, and at what cost.
 
-    You can stop it with Ctrl-C and start it again: finished systems are not trained again.
+    You can stop it with Ctrl-C and start it again: finished systems are not trained again. The
+    report is written after every run, so it can be read while others are still being trained. A run
+    that fails leaves the others alone; the same command tries it again.
     """
     with _clear_errors("The same command goes on from here."):
         from headwise.analysis.report import write_report
+        from headwise.analysis.results import Benchmark, Comparison
         from headwise.analysis.table import results_table
-        from headwise.comparison import compare_systems
+        from headwise.comparison import RunsFailed, compare_systems
         from headwise.experiment import is_main_process
         from headwise.files import write_text
         from headwise.recipe import RecipeError, load_recipe
+        from headwise.training.run import Interrupted
 
         _quiet()
         file = load_recipe(recipe, changes or [])
@@ -157,24 +169,36 @@ def compare(
             raise ValueError(f"--match is {match!r}, expected 'parameters'")
         numbers = _seeds(seeds) if seeds else file.recipe.seeds or [file.recipe.training.seed]
         folder = output or Path("runs") / Path(recipe).stem
-        console = Console(quiet=not is_main_process())
-        found = compare_systems(
-            file,
-            names,
-            numbers,
-            folder,
-            _command_line(),
-            console,
-            datasets=_names("--datasets", datasets) or file.dataset_names,
-            match=match is not None,
-        )
-        if found is None:
-            return
-        write_text(folder / "comparison.json", found.model_dump_json(indent=1))
         report = folder / "report.html"
-        write_report(found, report)
-        console.print(results_table(found))
-        console.print(f"report: {report}", soft_wrap=True, highlight=False, markup=False)
+        console = Console(quiet=not is_main_process())
+
+        def write(found: Comparison | Benchmark) -> None:
+            write_text(folder / "comparison.json", found.model_dump_json(indent=1))
+            write_report(found, report)
+
+        try:
+            found = compare_systems(
+                file,
+                names,
+                numbers,
+                folder,
+                _command_line(),
+                console,
+                datasets=_names("--datasets", datasets) or file.dataset_names,
+                match=match is not None,
+                jobs=jobs,
+                write=write,
+            )
+        except (Interrupted, RunsFailed) as error:
+            if report.is_file():
+                _print_path(console, "report as far as it goes", report)
+            if isinstance(error, Interrupted):
+                raise
+            _print_error(f"{error}\nThe same command tries again.")
+            raise typer.Exit(1) from None
+        if found is not None:
+            console.print(results_table(found))
+            _print_path(console, "report", report)
 
 
 @app.command()
@@ -423,10 +447,18 @@ def _clear_errors(when_stopped: str = "") -> Iterator[None]:
     except BrokenPipeError:  # the reader of our output has closed it
         raise typer.Exit(0) from None
     except (ValueError, OSError) as error:
-        Console(stderr=True).print(
-            f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True
-        )
+        _print_error(str(error))
         raise typer.Exit(2) from None
+
+
+def _print_path(console: Console, what: str, path: Path) -> None:
+    console.print(f"{what}: {path}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _print_error(text: str) -> None:
+    Console(stderr=True).print(
+        f"error: {text}", style="red", highlight=False, markup=False, soft_wrap=True
+    )
 
 
 def _print_notes(file: "RecipeFile") -> None:
@@ -441,12 +473,9 @@ def _print_note(note: str) -> None:
 
 def _quiet() -> None:
     """Silences the progress bars and the advice of other libraries."""
-    import transformers
-    from datasets import disable_progress_bars
+    from headwise.training.progress import silence_libraries
 
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
-    disable_progress_bars()
+    silence_libraries()
 
 
 def _open(

@@ -24,7 +24,6 @@ from typing import Any, TypeVar
 import torch
 from pydantic import BaseModel, ValidationError
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from safetensors import SafetensorError
 from transformers import set_seed
 
@@ -44,6 +43,7 @@ from headwise.recipe.settings import EvaluationSettings, Recipe
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.task import Items, Task
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
+from headwise.training.progress import RunBars
 from headwise.training.run import MODEL, run_training
 from headwise.training.settings import TrainingSettings
 from headwise.training.validation import validation_loss
@@ -140,9 +140,9 @@ def train_system(
         Interrupted: Ctrl-C came; the next call goes on.
     """
     claim_folder(folder, recipe)
-    if (folder / RESULT).is_file():
-        _score_again_if_old(folder, task, recipe, console, label or name)
-        return _read_result(folder / RESULT, task.model_config(recipe.model))
+    finished = finished_result(recipe, folder, task, console, label or name)
+    if finished is not None:
+        return finished
     if is_main_process():
         task.save(folder)
     for part in (task.validation, task.test):
@@ -173,6 +173,7 @@ def train_system(
         macs_lengths=task.cost_lengths(recipe),
         steps=run.steps,
         seconds=run.history[-1]["seconds"],
+        threads=list(dict.fromkeys(r["threads"] for r in run.history if "threads" in r)),
         validation_loss=validation_loss(model, batches(task, task.validation, recipe.training)),
         history=_curves(run.history),
         scores=outcome.scores,
@@ -188,6 +189,19 @@ def train_system(
     return result
 
 
+def finished_result(
+    recipe: Recipe, folder: Path, task: Task, console: Console, label: str
+) -> RunResult | None:
+    """Returns the result of a run, or None while it is not finished.
+
+    The arguments are those of `train_system`.
+    """
+    if not (folder / RESULT).is_file():
+        return None
+    _score_again_if_old(folder, task, recipe, console, label)
+    return _read_result(folder / RESULT, task.model_config(recipe.model))
+
+
 def evaluate(
     model: HeadwiseModel,
     task: Task,
@@ -201,18 +215,11 @@ def evaluate(
         as_evaluated(model, settings, console, label),
         torch.no_grad(),
         torch.random.fork_rng(),
-        Progress(
-            TextColumn("[bold]{task.description:<12}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn(f"{task.item_name} evaluated"),
-            console=console,
-            transient=True,
-        ) as progress,
+        RunBars(console, transient=True) as bars,
     ):
-        bar = progress.add_task(label, total=len(part))
+        bar = bars.begin(label, len(part), figures=f"{task.item_name} evaluated")
         model.eval()
-        return task.evaluate(model, part, settings, lambda count: progress.advance(bar, count))
+        return task.evaluate(model, part, settings, lambda n: bars.update(bar, advance=n))
 
 
 @contextmanager

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from synthetic import ALL, benchmark, comparison, of_task
+from synthetic import ALL, benchmark, comparison, judge, of_task
 
 from headwise.analysis.benchmark import (
+    MEAN,
     benchmark_columns,
+    benchmark_differences,
     benchmark_notes,
     benchmark_rows,
     benchmark_verdict,
@@ -36,27 +38,67 @@ def _cells(made: Benchmark, system: str) -> dict[str, Cell]:
 def test_figures_of_data_sets_and_their_mean() -> None:
     made = benchmark()
     assert _cells(made, "standard") == {
-        "SeLen": Cell("76.3", ("± 0.3",)),
-        "WC": Cell("77.3", ("± 0.3",)),
-        "BShift": Cell("78.3", ("± 0.3",)),
-        "Mean": Cell("77.3", ("± 0.3",)),
+        "SeLen": Cell("76.0", ("± 0.1", "[74.1, 77.9]")),
+        "WC": Cell("77.0", ("± 0.1", "[75.1, 78.9]")),
+        "BShift": Cell("78.0", ("± 0.1", "[76.1, 79.9]")),
+        "Mean": Cell("77.0", ("[75.9, 78.1]",)),
     }
-    assert _cells(made, "mae-7")["SeLen"] == Cell("77.2 *", ("± 0.3",), significant=True)
-    assert "Tests are those of the first seed." in " ".join(benchmark_notes(made))
-    assert "over the test examples" in " ".join(benchmark_notes(made))
+    better = Cell("76.9 *", ("± 0.1", "[75.0, 78.8]"), significant=True)
+    assert _cells(made, "mae-7")["SeLen"] == better
+    notes = " ".join(benchmark_notes(made))
+    assert (
+        "the 95% interval of the figure above it, over seeds and test examples together." in notes
+    )
+    # Two systems on three data sets and on average.
+    assert "corrected by Holm's method for the 8 comparisons of this table" in notes
+    assert "* p < 0.05 against standard, corrected" in " ".join(_printed(made).split())
 
 
-def test_the_mean_is_over_seeds_that_have_all_data_sets() -> None:
+def test_all_comparisons_of_the_table_are_corrected_together() -> None:
+    made = benchmark()
+    found = benchmark_differences(made)
+    assert list(found) == [
+        *((data_set, name) for data_set in made.comparisons for name in ("mae-7", "moa")),
+        *((MEAN, name) for name in ("mae-7", "moa")),
+    ]
+    p_values = [each.p_value for each in found.values() if each is not None]
+    assert len(p_values) == 8
+    least = min((each for each in found.values() if each is not None), key=lambda d: d.p_value)
+    assert least.corrected_p_value == pytest.approx(8 * least.p_value)
+    whole, parts = found[MEAN, "mae-7"], [found[name, "mae-7"] for name in made.comparisons]
+    assert whole is not None
+    assert whole.value == pytest.approx(sum(part.value for part in parts if part) / 3)
+
+
+def test_one_seed_has_no_star_and_says_why() -> None:
+    made = benchmark(seeds=1)
+    assert "*" not in _printed(made)
+    assert not any(cell.significant for row in benchmark_rows(made) for cell in row.cells)
+    text = " ".join(_printed(made).split())
+    assert "95% intervals over test examples alone. One seed says nothing" in text
+    notes = " ".join(benchmark_notes(made))
+    assert "one seed says nothing of training's own chance" in notes
+    assert "significant" not in notes + benchmark_verdict(made)
+    assert benchmark_verdict(made) == (
+        "mae-7 is ahead in the mean accuracy over 3 data sets, 77.1; the baseline standard has "
+        "77.0, a difference that single runs cannot tell from the chance of training (95% interval "
+        "of the difference −0.1 to +0.3)."
+    )
+
+
+def test_runs_that_diverged_are_left_out_of_the_mean() -> None:
     made = benchmark()
     broken = made.comparisons["WC"].systems[1]
     broken.runs[2].validation_loss = math.nan
-    # 77.9 and 78.2: the third seed has no second data set.
-    assert _cells(made, "mae-7")["Mean"] == Cell("78.1", ("± 0.2",))
+    judge(made.comparisons["WC"])
+    assert _cells(made, "mae-7")["WC"].lines[:2] == ("77.1", "± 0.1")  # of 77.0 and 77.1
     row = next(row for row in benchmark_rows(made) if row.name == "mae-7")
     assert row.note == "WC: 1 of 3 seeds diverged"
     assert "Runs that diverged are left out of these numbers." in benchmark_notes(made)
     for run in broken.runs:
         run.validation_loss = math.nan
+    judge(made.comparisons["WC"])
+    assert benchmark_differences(made)[MEAN, "mae-7"] is None
     assert _cells(made, "mae-7")["WC"] == Cell("diverged")
     assert _cells(made, "mae-7")["Mean"] == Cell("–")
 
@@ -97,31 +139,36 @@ def test_a_narrow_terminal_gets_the_table_in_pieces(width: int) -> None:
 
 def test_the_verdict_counts_what_the_tests_say() -> None:
     assert benchmark_verdict(benchmark()) == (
-        "mae-7 has the best mean accuracy over 3 data sets, 78.2; the baseline standard has 77.3. "
-        "Against the baseline standard, mae-7 is significantly better on 2 and significantly "
-        "worse on 1 of 3 data sets; moa shows no significant difference on any of 3 data sets."
+        "mae-7 is ahead in the mean accuracy over 3 data sets, 77.1; the baseline standard has "
+        "77.0, a difference that may be chance (95% interval of the difference −0.1 to +0.3, "
+        "p = 1.000). Against the baseline standard, mae-7 is significantly better on 1 and "
+        "significantly worse on 1 of 3 data sets; moa shows no significant difference on any of "
+        "3 data sets."
     )
 
 
 def test_the_baseline_wins_ties_and_a_single_system_is_told() -> None:
     made = benchmark(("standard", "other"))
     for each in made.comparisons.values():
-        each.systems[1].paired_test = None
+        each.systems[1].estimates = each.systems[0].estimates
+        each.systems[1].difference = None
     assert benchmark_verdict(made) == (
-        "No system beats the mean accuracy over 3 data sets of the baseline standard, 77.3: the "
-        "closest, other, has 77.3."
+        "No system is ahead of the mean accuracy over 3 data sets of the baseline standard, 77.0: "
+        "the closest, other, has 77.0."
     )
     alone = benchmark(("standard",))
-    assert benchmark_verdict(alone) == "standard has a mean accuracy over 3 data sets of 77.3."
+    assert benchmark_verdict(alone) == "standard has a mean accuracy over 3 data sets of 77.0."
+    assert "p" not in " ".join(benchmark_notes(alone)).split()
 
 
 def test_lower_is_better_on_average_too() -> None:
     names = ("standard", "mae-7", "weighted")
-    sets = {name: of_task("language-modelling", names) for name in ("a", "b")}
+    sets = {name: of_task("language-modelling", names, seeds=3) for name in ("a", "b")}
     made = Benchmark(title="texts", comparisons=sets)
     assert benchmark_verdict(made) == (
-        "mae-7 has the best mean word perplexity over 2 data sets, 86.2; the baseline standard "
-        "has 88.0. Against the baseline standard, mae-7 is significantly better on 2 of 2 data "
+        "mae-7 is ahead in the mean word perplexity over 2 data sets, 86.2; the baseline standard "
+        "has 88.0, a significant difference (95% interval of the difference −2.4 to −1.2, "
+        "p < 0.001). Against the baseline standard, mae-7 is significantly better on 2 of 2 data "
         "sets; weighted is significantly worse on 2 of 2 data sets."
     )
     assert "Mean: over data sets, each counting alike." in benchmark_notes(made)

@@ -6,9 +6,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from synthetic import ALL, HOSTILE, KINDS, LONG, comparison, of_task, picture, png
+from synthetic import ALL, HOSTILE, KINDS, LONG, comparison, judge, of_task, picture, png
 
-from headwise.analysis import report
+from headwise.analysis import report, score_figures
 from headwise.analysis.figures import course_scale
 from headwise.analysis.formatting import heading
 from headwise.analysis.report import render_report, write_report
@@ -88,21 +88,70 @@ def _diverge(made: Comparison, system: int, run: int, step: int) -> None:
     for attention in broken.attention:
         attention.entropy = math.nan
         attention.load = [math.nan] * attention.experts
+    judge(made)
 
 
 def test_main_table_holds_the_numbers(three: Page) -> None:
     assert three.row("mae-7 experts of 7 of 8 heads, a gate per sentence")[1:] == [
-        "1.55M", "41.6M", "1.06×", "2.050", "7.77", "27.3 [25.4, 29.4]", "+0.9 * p = 0.012", "49.3",
+        "1.55M", "41.6M", "1.06×", "2.050", "7.77", "27.3 [25.6, 29.1]", "+0.9 [+0.5, +1.3]",
+        "< 0.001", "49.3 [47.6, 51.1]",
     ]  # fmt: skip
-    assert three.row("standard")[-2:] == ["baseline", "48.4"]
-    assert three.row("moa")[-2] == "+0.5 p = 0.210"
+    assert three.row("standard")[-3:] == ["baseline", "–", "48.4 [46.6, 50.3]"]
+    assert three.row("moa")[-3] == "+0.5 [−0.8, +1.9]"
+
+
+def test_one_seed_has_no_star_and_several_have_the_test() -> None:
+    page = Page(render_report(comparison()))
+    assert not any("*" in cell for row in page.rows for cell in row)
+    assert any("one seed says nothing of training's own chance" in t for t in page.texts["li"])
+    assert "BLEU with its 95% interval over test sentences alone" in page.texts["figcaption"]
+    assert (
+        "Difference to the baseline with its 95% interval over test sentences alone"
+        in (page.texts["figcaption"])
+    )
+    made = comparison(seeds=3)
+    page = Page(render_report(made))
+    found = made.systems[1].difference
+    assert found is not None
+    assert page.row("mae-7 experts of 7 of 8 heads, a gate per sentence")[7:10] == [
+        "+0.9 * [+0.5, +1.3] p < 0.001",
+        f"{found.detectable:.1f}",
+        "< 0.001",
+    ]
+    assert "p, not corrected" in [text.strip() for text in page.texts["th"]]
+
+
+def test_differences_are_drawn_with_zero() -> None:
+    made = comparison(seeds=3)
+    svg = score_figures.differences(made, "d")
+    assert svg is not None
+    assert (
+        "Differences to the baseline with their 95% intervals: mae-7 +0.9, +0.5 to +1.3; moa +0.5,"
+    ) in svg
+    # Zero is among the numbers of the axis, and within what is drawn, even if no interval holds it.
+    for system in made.systems[1:]:
+        assert system.difference is not None
+        system.difference.low, system.difference.value, system.difference.high = 4.0, 5.0, 6.0
+    svg = score_figures.differences(made, "d") or ""
+    assert "0" in Page(svg).texts["text"]
+    assert score_figures.differences(comparison(("standard",)), "d") is None
+
+
+def test_the_figure_of_scores_has_a_mark_for_each_seed_beside_the_mean() -> None:
+    def marks(seeds: int) -> int:
+        svg = score_figures.intervals(comparison(seeds=seeds), "i")
+        assert svg is not None
+        return len(Page(svg).all("use"))
+
+    # A mark for each seed of three systems, besides the means, the ends and the ticks.
+    assert marks(5) - marks(3) == 3 * 2
 
 
 def test_figures_are_named_and_tables_have_scopes(three: Page) -> None:
     labels = [svg["aria-label"] for svg in three.all("svg") if "aria-hidden" not in svg]
-    # Intervals, two of learning, and entropy with three sites for each of two systems.
-    assert len(labels) == 3 + 2 * 4
-    assert "mae-7 27.3, 25.4 to 29.4" in labels[0]
+    # Intervals, differences, two of learning, and entropy with three sites for each of two systems.
+    assert len(labels) == 4 + 2 * 4
+    assert "mae-7 27.3, 25.6 to 29.1" in labels[0]
     assert all(th["scope"] in ("col", "row") for th in three.all("th"))
     assert len(three.all("h1")) == 1
 
@@ -165,12 +214,16 @@ def test_colours_of_figures_follow_the_page(three: Page) -> None:
     assert [style for style in fixed if "url(#" not in style] == []
 
 
-def test_seeds_give_means_and_say_what_is_of_the_first() -> None:
+def test_seeds_give_means() -> None:
     made = comparison(seeds=3)
     page = Page(render_report(made))
     row = page.row("mae-7 experts of 7 of 8 heads, a gate per sentence")
-    assert row[4:7] == ["2.070 ± 0.020", "7.93 ± 0.16", "27.6 ± 0.3 [25.4, 29.4]"]
-    assert any("are those of the first seed" in text for text in page.texts["li"])
+    assert row[4:7] == ["2.070 ± 0.020", "7.93 ± 0.16", "27.3 ± 0.1 [25.4, 29.2]"]
+    assert any("Scores and losses are means over seeds" in text for text in page.texts["li"])
+    assert (
+        "BLEU: mean with its 95% interval over seeds and test sentences together; small marks "
+        "are the seeds" in page.texts["figcaption"]
+    )
     runs = [row for row in page.rows if row[0].strip() == "moa" and len(row) == 8]
     assert [row[1].strip() for row in runs] == ["0", "1", "2"]
 
@@ -178,7 +231,7 @@ def test_seeds_give_means_and_say_what_is_of_the_first() -> None:
 def test_a_single_system_has_no_comparison() -> None:
     page = Page(render_report(comparison(("standard",))))
     text = "".join(page.texts["body"])
-    assert "bootstrap" not in text
+    assert "ifference to the baseline" not in text and "significant" not in text
     assert "What the heads do" not in text
     assert len([svg for svg in page.all("svg") if "aria-label" in svg]) == 2
 
@@ -212,15 +265,16 @@ def test_a_diverged_seed_is_left_out_of_the_means() -> None:
     page = Page(render_report(made))
     row = page.row("mae-7 experts of 7 of 8 heads, a gate per sentence 1 of 3 seeds diverged")
     assert row[4] == "2.060 ± 0.014"
-    assert "mean of 2 seeds; 1 diverged" in verdict(made)
+    assert "mean of 2 seeds, 1 diverged" in verdict(made)
 
 
-def test_a_diverged_first_seed_ends_its_test_interval_and_experts() -> None:
+def test_a_diverged_first_seed_leaves_the_others_score_and_no_experts() -> None:
     made = comparison(seeds=2)
     _diverge(made, system=1, run=0, step=10)
     page = Page(render_report(made))
     row = page.row("mae-7 experts of 7 of 8 heads, a gate per sentence 1 of 2 seeds diverged")
-    assert row[6:8] == ["27.6", "–"]
+    # One run is left: its difference is one of runs, and has no p-value.
+    assert row[6:8] == ["27.4 [25.6, 29.2]", "+1.0 [+0.6, +1.4]"]
     assert any("Not shown, because the run diverged: mae-7" in text for text in page.texts["p"])
     assert "moa" in page.texts["h3"]
     assert "mae-7" not in page.texts["h3"]
@@ -231,7 +285,7 @@ def test_a_comparison_where_all_diverged_still_reports() -> None:
     for system in range(3):
         _diverge(made, system, run=0, step=10)
     page = Page(render_report(made))
-    assert page.row("moa")[4:] == ["diverged", "–", "–", "–", "–"]
+    assert page.row("moa")[4:] == ["diverged", "–", "–", "–", "–"]  # no difference has a p-value
     assert "moa (diverged)" in [text.strip() for text in page.texts["li"]]
     assert "nan" not in "".join(page.texts["section"]).lower()
 
@@ -367,7 +421,8 @@ def test_other_tasks_in_their_own_words(kind: str) -> None:
     page = Page(render_report(made))
     text = "".join(page.texts["body"])
     scores = made.systems[0].runs[0].scores
-    assert f"{heading(scores[0].name)} with its 95% interval" in page.texts["figcaption"]
+    said = f"{heading(scores[0].name)} with its 95% interval over test {made.item_name} alone"
+    assert said in page.texts["figcaption"]
     assert f"Loss, {made.loss_name}" in page.texts["text"]
     is_text = kind == "language-modelling"
     assert ("erplexity" in text) == is_text
@@ -484,8 +539,8 @@ def test_names_of_scores_are_text() -> None:
 
 def test_scores_without_intervals_or_notes() -> None:
     made = comparison(("standard", "moa"))
+    judge(made, has_items=False)
     for system in made.systems:
-        system.paired_test = None
         for score in system.runs[0].scores:
             score.low, score.high, score.note = None, None, ""
     page = Page(render_report(made))

@@ -11,6 +11,7 @@ from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
 from headwise.recipe import RecipeError, load_recipe
 from headwise.tasks.classification import Classification, ClassificationEvaluation
 from headwise.tasks.outcome import Outcome
+from headwise.tasks.significance import score_of
 from headwise.tasks.text.labelled.corpus import Example, LabelledCorpus
 from headwise.tasks.text.tokenization import TextTokenizer
 from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings
@@ -127,7 +128,10 @@ def test_evaluation(classes, pair, tokenizer):
     score = outcome.scores[0]
     assert score.value == pytest.approx(expected, abs=1e-3)
     assert score.low <= score.value <= score.high
-    assert task.statistic(np.array(outcome.items)) == score.value
+    assert list(outcome.items) == [score.name for score in outcome.scores]
+    for each in outcome.scores:
+        statistic = task.statistic(each.name, ClassificationEvaluation())
+        assert score_of(outcome.items[each.name], statistic) == each.value
     assert len(outcome.samples) == 12
     assert set(outcome.samples[0].given) == {"Text", "Label"} | ({"Second text"} if pair else set())
     assert outcome.samples[3].made == outcome.outputs[3]
@@ -140,7 +144,11 @@ def test_test_sets_are_scored_one_by_one_and_ranked_by_the_first(tokenizer):
     model = build(task)
     outcome = task.evaluate(model, task.test, ClassificationEvaluation(), no_bar)
     assert [s.name for s in outcome.scores] == ["accuracy, matched", "accuracy, mismatched"]
-    assert (len(task.test), len(outcome.items), len(outcome.outputs)) == (25, 12, 25)
+    assert (len(task.test), len(outcome.outputs)) == (25, 25)
+    assert [len(rows) for rows in outcome.items.values()] == [12, 13]
+    for score in outcome.scores:
+        statistic = task.statistic(score.name, ClassificationEvaluation())
+        assert score_of(outcome.items[score.name], statistic) == score.value
     second = [e.label for e in task.corpus.test["mismatched"]]
     right = np.mean([a == b for a, b in zip(outcome.outputs[12:], second, strict=True)])
     assert outcome.scores[1].value == pytest.approx(100 * right)

@@ -17,6 +17,7 @@ from headwise.tasks.image.corpus import ImageCorpus
 from headwise.tasks.image.drawing import draw_samples
 from headwise.tasks.image.palette import Raster
 from headwise.tasks.images import ImageEvaluation, ImageModel, ImageRecipe, Images
+from headwise.tasks.significance import score_of
 from headwise.tasks.sources import CorpusError
 from headwise.tasks.task import Wish
 
@@ -144,14 +145,19 @@ def test_halves_are_scored_by_where_pixels_are():
     assert right.value == pytest.approx(by_place[:, :, 3:].mean().item(), rel=1e-5)
 
 
-def test_items_give_the_first_score():
+def test_items_give_the_scores():
     task = make_task()
     outcome = evaluate(task, make_model(task), **NOTHING)
-    assert len(outcome.items) == 9
-    assert all(dimensions == 24 for _, dimensions in outcome.items)
-    assert task.statistic(np.array(outcome.items)) == pytest.approx(outcome.scores[0].value)
-    one = task.statistic(np.array(outcome.items[:1]))
-    assert one == pytest.approx(outcome.items[0][0] / 24 / math.log(2))
+    assert list(outcome.items) == [score.name for score in outcome.scores]
+    dimensions = {name: {row[1] for row in rows} for name, rows in outcome.items.items()}
+    assert list(dimensions.values()) == [{24}, {12}, {12}, {72}]  # all, the halves, sub-pixels
+    for score in outcome.scores:
+        rows = outcome.items[score.name]
+        assert len(rows) == 9
+        statistic = task.statistic(score.name, ImageEvaluation())
+        assert score_of(rows, statistic) == pytest.approx(score.value)
+        expected = rows[0][0] / rows[0][1] / math.log(2)
+        assert score_of(rows[:1], statistic) == pytest.approx(expected)
 
 
 def test_a_model_that_knows_nothing_has_the_bits_of_its_vocabulary():
@@ -172,7 +178,8 @@ def test_the_bar_goes_on_by_images(monkeypatch):
     outcome = task.evaluate(model, task.test, ImageEvaluation(**NOTHING), steps.append)
     assert steps == [2, 2, 2, 2, 1]
     monkeypatch.undo()
-    assert np.allclose(outcome.items, evaluate(task, model, **NOTHING).items)
+    for name, rows in evaluate(task, model, **NOTHING).items.items():
+        assert np.allclose(outcome.items[name], rows)
 
 
 # --- pictures ---------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ import io
 import math
 import shutil
 
-import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
@@ -20,6 +19,7 @@ from headwise.tasks.language_modelling import (
     LanguageModellingRecipe,
     token_losses,
 )
+from headwise.tasks.significance import score_of
 from headwise.tasks.task import Wish
 from headwise.tasks.text.running.corpus import TextCorpus
 from headwise.tasks.text.running.dataset import TextBlocks, collate_blocks
@@ -142,22 +142,26 @@ def test_without_context_perplexity_is_that_of_the_validation_loss(tokenizer):
     assert word.low < word.value < word.high
     if tokenizer is BPE:
         assert scores["token perplexity"].value == pytest.approx(math.exp(loss), rel=1e-5)
-        bits = loss * tokens / math.log(2) / data.test.num_bytes()
+        bits = loss * tokens / math.log(2) / data.test.utf8_bytes().sum().item()
         assert scores["bits per byte"].value == pytest.approx(bits, rel=1e-5)
     else:
         assert list(scores) == ["word perplexity"] and words == tokens
 
 
-def test_items_are_blocks_and_give_the_first_score():
+def test_items_are_blocks_and_give_the_scores():
     data = task(BPE)
     advanced = []
     settings = LanguageEvaluation(context=6, samples=2)
     outcome = data.evaluate(build(BPE), data.test, settings, advanced.append)
-    assert len(outcome.items) == len(data.test) == sum(advanced)
-    assert data.statistic(np.asarray(outcome.items)) == outcome.scores[0].value
-    assert data.statistic(np.array([[math.log(8.0), 1.0], [math.log(2.0), 1.0]])) == (
-        pytest.approx(4.0)
-    )
+    assert list(outcome.items) == [score.name for score in outcome.scores]
+    for score in outcome.scores:
+        rows = outcome.items[score.name]
+        assert len(rows) == len(data.test) == sum(advanced)
+        statistic = data.statistic(score.name, settings)
+        assert score_of(rows, statistic) == pytest.approx(score.value)
+        assert score.low < score.value < score.high
+    one, two = [math.log(8.0), 1.0], [math.log(2.0), 1.0]
+    assert score_of([one, two], data.statistic("word perplexity", settings)) == pytest.approx(4.0)
 
 
 @pytest.mark.parametrize("tokenizer", [WORDS, BPE])
@@ -219,7 +223,8 @@ def test_a_model_that_diverged_has_a_perplexity_all_the_same():
     torch.nn.init.constant_(model.decoder.embedding.weight, float("nan"))
     outcome = data.evaluate(model, data.test, LanguageEvaluation(samples=0), lambda count: None)
     assert math.isnan(outcome.scores[0].value)
-    assert data.statistic(np.array([[1e6, 1.0]])) == math.exp(700)
+    statistic = data.statistic("word perplexity", LanguageEvaluation())
+    assert score_of([[1e6, 1.0]], statistic) == math.exp(700)
 
 
 # --- the recipe -------------------------------------------------------------------------------

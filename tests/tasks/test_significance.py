@@ -1,82 +1,94 @@
-"""Bootstrap intervals and the paired test, against closed forms and their meaning."""
+"""Scores of resamples, against plain loops over repeated items and closed forms."""
 
 import math
 
 import numpy as np
 import pytest
 
-from headwise.tasks.significance import bootstrap_interval, paired_bootstrap
+from headwise.tasks import significance
+from headwise.tasks.significance import (
+    bootstrap_interval,
+    of_rows,
+    of_totals,
+    resampled_scores,
+    score_of,
+)
+
+MEAN = of_rows(np.mean)
+RATIO = of_totals(lambda totals: totals[0] / totals[1])
 
 
-def mean(rows):
-    return float(rows[:, 0].mean())
+def correlation(rows):
+    return float(np.corrcoef(rows.T)[0, 1])
 
 
-def ratio(rows):
-    return float(rows[:, 0].sum() / rows[:, 1].sum())
+def loop(runs, score, resamples):
+    """Each resample drawn, and each run scored on it, one after the other."""
+    generator = np.random.default_rng(significance._SEED)
+    items = len(runs[0])
+    scores = np.empty((len(runs), resamples))
+    for number in range(resamples):
+        drawn = generator.integers(items, size=items)
+        for run, rows in enumerate(runs):
+            scores[run, number] = score(np.array([rows[item] for item in drawn]))
+    return scores
+
+
+def squares(rows):
+    return rows**2
+
+
+@pytest.mark.parametrize(
+    ("statistic", "score"),
+    [
+        (RATIO, lambda rows: rows[:, 0].sum() / rows[:, 1].sum()),
+        (of_totals(lambda totals: totals[1], squares), lambda rows: (rows[:, 1] ** 2).sum()),
+        (of_rows(correlation), correlation),
+    ],
+    ids=["totals", "totals of other numbers", "rows"],
+)
+def test_all_runs_have_the_scores_of_the_same_repeated_items(statistic, score):
+    runs = np.random.default_rng(0).uniform(1, 2, size=(3, 12, 2))
+    found = resampled_scores(list(runs), statistic, resamples=40)
+    assert found.shape == (3, 40)
+    np.testing.assert_allclose(found, loop(runs, score, 40), rtol=1e-9)
+    assert score_of(runs[0], statistic) == pytest.approx(score(runs[0]))
+    # The resamples of a run do not depend on the runs beside it.
+    np.testing.assert_array_equal(found[1:2], resampled_scores([runs[1]], statistic, resamples=40))
+
+
+@pytest.mark.parametrize("at_once", [1, 30, 100])
+def test_the_draws_do_not_depend_on_the_memory(monkeypatch, at_once):
+    runs = list(np.random.default_rng(1).random((2, 10, 1)))
+    expected = resampled_scores(runs, MEAN, resamples=25)
+    monkeypatch.setattr(significance, "_DRAWN_AT_ONCE", at_once)  # 1, 3 and 10 resamples
+    np.testing.assert_array_equal(resampled_scores(runs, MEAN, resamples=25), expected)
 
 
 def test_the_interval_of_a_mean_is_the_normal_one():
     values = np.random.default_rng(0).normal(5.0, 2.0, size=(2000, 1))
-    low, high = bootstrap_interval(values.tolist(), mean, num_bootstrap=2000)
+    low, high = bootstrap_interval(values.tolist(), MEAN)
     half = 1.96 * values.std() / math.sqrt(len(values))
     assert low == pytest.approx(values.mean() - half, abs=0.02)
     assert high == pytest.approx(values.mean() + half, abs=0.02)
+    assert bootstrap_interval(values, MEAN) == (low, high)
 
 
 def test_it_draws_whole_rows():
     rows = [[2.0 * n, float(n)] for n in range(1, 50)]  # any draw has the ratio 2
-    assert bootstrap_interval(rows, ratio) == (2.0, 2.0)
-
-
-def test_the_same_seed_gives_the_same_interval():
-    rows = np.random.default_rng(1).random((50, 1)).tolist()
-    assert bootstrap_interval(rows, mean) == bootstrap_interval(rows, mean)
-    assert bootstrap_interval(rows, mean) != bootstrap_interval(rows, mean, seed=1)
-
-
-def test_a_shift_of_every_item_is_as_sure_as_it_gets():
-    rows = np.random.default_rng(2).normal(size=(100, 1))
-    difference, p = paired_bootstrap(rows, rows + 0.5, mean, num_bootstrap=999)
-    assert difference == pytest.approx(0.5)
-    assert p == pytest.approx(1 / 1000)
-
-
-def test_it_is_paired():
-    generator = np.random.default_rng(3)
-    rows = generator.normal(0, 10, size=(200, 1))
-    other = rows + generator.normal(0.5, 1, size=(200, 1))
-    assert paired_bootstrap(rows, other, mean)[1] < 0.01
-    shuffled = generator.permutation(other)
-    assert paired_bootstrap(rows, shuffled, mean)[1] > 0.1
-
-
-def test_p_is_uniform_where_there_is_no_difference():
-    generator = np.random.default_rng(4)
-    below = 0
-    for trial in range(200):
-        one, two = generator.normal(size=(2, 60, 1))
-        below += paired_bootstrap(one, two, mean, num_bootstrap=200, seed=trial)[1] < 0.1
-    assert 8 <= below <= 34  # 20 expected
-
-
-def test_no_difference_is_no_difference():
-    assert paired_bootstrap([[1.0], [2.0]], [[2.0], [1.0]], mean) == (0.0, 1.0)
+    assert bootstrap_interval(rows, RATIO) == (2.0, 2.0)
 
 
 @pytest.mark.parametrize("items", [[], [1.0, 2.0]])
 def test_what_is_no_list_of_rows_is_refused(items):
     with pytest.raises(ValueError, match="items has the shape"):
-        bootstrap_interval(items, mean)
+        bootstrap_interval(items, MEAN)
+    with pytest.raises(ValueError, match="items has the shape"):
+        score_of(items, MEAN)
 
 
 def test_different_numbers_of_items_are_refused():
-    with pytest.raises(ValueError, match="other has 1 items, expected 2"):
-        paired_bootstrap([[1.0], [2.0]], [[1.0]], mean)
-
-
-@pytest.mark.parametrize("count", [1, 2, 9])
-def test_few_items_judge_nothing(count):
-    difference, p = paired_bootstrap([[1.0]] * count, [[2.0]] * count, mean)
-    assert difference == 1.0
-    assert math.isnan(p)
+    with pytest.raises(ValueError, match="runs have 1 and 2 items, expected equal numbers"):
+        resampled_scores([[[1.0], [2.0]], [[1.0]]], MEAN)
+    with pytest.raises(ValueError, match="runs have no items"):
+        resampled_scores([], MEAN)

@@ -16,6 +16,7 @@ from transformers import set_seed
 
 from headwise.models.speech import SpeechEnhancer
 from headwise.tasks import speech
+from headwise.tasks.significance import score_of
 from headwise.tasks.sound import metrics
 from headwise.tasks.sound.audio import AudioError
 from headwise.tasks.speech import SpeechEnhancement, SpeechRecipe
@@ -101,7 +102,8 @@ def test_the_training_part_is_scored_without_repeats(tmp_path, network):
     done = []
     settings = recipe(evaluation={"pictures": 0}).evaluation
     outcome = made.evaluate(network, made.train, settings, done.append)
-    assert len(outcome.items) == len(names) and sum(done) == len(made.train)
+    assert {len(rows) for rows in outcome.items.values()} == {len(names)}
+    assert sum(done) == len(made.train)
 
 
 @needs_pesq
@@ -109,13 +111,18 @@ def test_evaluation_gives_scores_and_pictures(generated, network):
     done = []
     settings = recipe(evaluation={"pictures": 1}).evaluation
     outcome = generated.evaluate(network, generated.test, settings, done.append)
-    assert sum(done) == len(generated.test) == len(outcome.items)
+    assert sum(done) == len(generated.test)
     names = [score.name for score in outcome.scores]
     assert names == [
         *("PESQ", "PESQ gain", "PESQ noisy", "SI-SDR", "SI-SDR gain", "SI-SDR noisy"),
     ]
     by_name = {score.name: score for score in outcome.scores}
-    assert by_name["PESQ"].value == pytest.approx(generated.statistic(np.array(outcome.items)))
+    assert list(outcome.items) == names
+    for name, score in by_name.items():
+        rows = outcome.items[name]
+        assert len(rows) == len(generated.test)
+        assert score_of(rows, generated.statistic(name, settings)) == score.value
+        assert score.value == pytest.approx(np.nanmean(rows))
     assert by_name["PESQ"].low <= by_name["PESQ"].value <= by_name["PESQ"].high
     gain = by_name["SI-SDR"].value - by_name["SI-SDR noisy"].value
     assert by_name["SI-SDR gain"].value == pytest.approx(gain)
@@ -146,7 +153,7 @@ def test_without_pesq_the_other_score_is_first(generated, network, monkeypatch):
     settings = recipe(evaluation={"pictures": 1}).evaluation
     outcome = generated.evaluate(network, generated.test, settings, lambda _: None)
     assert [score.name for score in outcome.scores] == ["SI-SDR", "SI-SDR gain", "SI-SDR noisy"]
-    assert len(outcome.items) == len(generated.test)
+    assert {len(rows) for rows in outcome.items.values()} == {len(generated.test)}
     assert "needs a C compiler" in SpeechEnhancement(generated.corpus).notes["PESQ"]
 
 
@@ -161,7 +168,12 @@ def test_utterances_without_speech_are_left_out(generated, network, monkeypatch)
     assert table["PESQ noisy"][0] == 2.0 and table["PESQ"][0] == 1.0
     assert table["PESQ noisy"][1] == 2.5 and table["PESQ"][1] == 1.0
     assert math.isnan(table["PESQ noisy"][2]) and math.isnan(table["PESQ"][2])
-    score = speech._summarise(table, unread, 8_000, generated.statistic)[0]
+    score, rows = speech._summarise(table, unread, 8_000)[0]
+    assert np.isnan(rows[2]) and len(rows) == 3
+    # Of a resample without any speech there is no score.
+    statistic = generated.statistic(score.name, settings)
+    scores = statistic(rows, np.array([[2.0, 0.0, 1.0], [0.0, 0.0, 3.0]]))
+    assert scores[0] == 1.0 and math.isnan(scores[1])
     assert score.value == 1.0 and score.note.endswith("1 of 3 utterances left out: no speech found")
 
 
@@ -173,8 +185,10 @@ def test_utterances_that_break_in_the_middle_of_a_run_are_left_out_of_scores(tmp
     done = []
     outcome = made.evaluate(network, made.test, settings, done.append)
     number = len(made.test)
-    assert sum(done) == number == len(outcome.items) and len(outcome.pictures) == number - 1
-    assert math.isnan(outcome.items[1][0]) and outcome.items[0] == before.items[0]
+    assert sum(done) == number and len(outcome.pictures) == number - 1
+    for name, rows in outcome.items.items():
+        assert len(rows) == number
+        assert math.isnan(rows[1][0]) and rows[0] == before.items[name][0]
     for score in outcome.scores:
         assert math.isfinite(score.value) and "no speech" not in score.note
         assert score.note.endswith(

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from headwise.tasks.image.corpus import load_images
 from headwise.tasks.image.settings import FolderImages
 from headwise.tasks.outcome import Score
+from headwise.tasks.significance import bootstrap_interval, of_rows
 from headwise.tasks.sound.corpus import load_speech
 from headwise.tasks.sound.settings import FolderSpeech, PairedSpeech
 from headwise.tasks.splits import PARTS, DividedSettings, HubSettings, divide, given_parts
@@ -102,14 +103,13 @@ def test_equal_numbers_of_images_of_sounds_and_of_keys_are_divided_alike(tmp_pat
 
 def test_a_score_has_the_interval_of_its_statistic():
     rows = np.arange(100.0)[:, None]
-    score = Score.of("mean", rows, lambda items: items.mean(), digits=3, note="of numbers")
+    score = Score.of("mean", rows, of_rows(np.mean), digits=3, note="of numbers")
     assert score.value == 49.5 and score.low < 45 < 54 < score.high
     assert (score.digits, score.note, score.higher_is_better) == (3, "of numbers", True)
-    assert score == Score.of(
-        "mean", rows.tolist(), lambda items: items.mean(), digits=3, note="of numbers"
-    )
+    assert score.interval == bootstrap_interval(rows, of_rows(np.mean))
+    assert score == Score.of("mean", rows.tolist(), of_rows(np.mean), digits=3, note="of numbers")
 
 
 def test_what_is_no_number_has_no_interval():
-    score = Score.of("mean", [[1.0], [math.nan]], lambda items: items.mean())
+    score = Score.of("mean", [[1.0], [math.nan]], of_rows(np.mean))
     assert math.isnan(score.value) and score.interval is None

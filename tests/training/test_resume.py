@@ -200,6 +200,19 @@ def test_seconds_count_on(tmp_path):
     assert seconds[len(state["log_history"])] > state["log_history"][-1]["seconds"] > 0
 
 
+def test_threads_are_recorded_also_of_a_run_that_goes_on_with_others(tmp_path):
+    threads = torch.get_num_threads()
+    with pytest.raises(Interrupted):
+        toy.train(tmp_path, model("standard"), settings(), Stops(3))
+    try:
+        torch.set_num_threads(threads + 1)
+        run = toy.train(tmp_path, model("standard"), settings())
+    finally:
+        torch.set_num_threads(threads)
+    recorded = {record["step"]: record["threads"] for record in run.history}
+    assert (recorded[3], recorded[4], recorded[STEPS]) == (threads, threads + 1, threads + 1)
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path

@@ -10,6 +10,7 @@ from headwise.analysis.chance import (
     SIGNIFICANT,
     Difference,
     Estimate,
+    Source,
     corrected,
     mean_difference,
     mean_estimate,
@@ -24,9 +25,11 @@ from headwise.analysis.table_cells import (
     add_row,
     all_scores,
     chance_notes,
+    chance_over,
     column_width,
     directions,
     estimate_cell,
+    interval_sources,
     new_table,
     score_cell,
     seeds_lost,
@@ -39,6 +42,7 @@ from headwise.analysis.verdict import (
 from headwise.tasks.outcome import Score
 
 MEAN = "Mean"
+Differences = dict[tuple[str, str], Difference | None]  # by data set, or MEAN, and system
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ def shared_score(benchmark: Benchmark) -> Score | None:
 
 def benchmark_rows(benchmark: Benchmark) -> list[Row]:
     """Returns the row of every system, with cells in the order of `benchmark_columns`."""
-    columns = benchmark_columns(benchmark)
+    columns, differences = benchmark_columns(benchmark), benchmark_differences(benchmark)
     rows = []
     for name in _system_names(benchmark):
         found = [s for c in benchmark.comparisons.values() if (s := _system(c, name)) is not None]
@@ -98,7 +102,7 @@ def benchmark_rows(benchmark: Benchmark) -> list[Row]:
                 description=found[0].description,
                 matched=found[0].matched,
                 note="; ".join(notes),
-                cells=tuple(_cell(benchmark, column, name) for column in columns),
+                cells=tuple(_cell(benchmark, column, name, differences) for column in columns),
             )
         )
     return rows
@@ -109,11 +113,11 @@ def benchmark_notes(benchmark: Benchmark) -> list[str]:
     columns = benchmark_columns(benchmark)
     comparisons = list(benchmark.comparisons.values())
     notes = [_directions(columns)]
-    several = any(len(system.runs) > 1 for c in comparisons for system in c.systems)
-    items = listed(list(dict.fromkeys(c.item_name for c in comparisons)))
-    chance = f"over seeds and test {items} together" if several else f"over test {items} alone"
-    notes.append(f"In brackets: the 95% interval of the figure above it, {chance}.")
-    if several:
+    items = _items(benchmark)
+    if sources := _sources(benchmark):
+        over = chance_over(sources, items)
+        notes.append(f"In brackets: the 95% interval of the figure above it, {over}.")
+    if any(len(system.runs) > 1 for c in comparisons for system in c.systems):
         notes.append("Scores are means over seeds; ± is the seeds' standard deviation.")
     if columns[-1].comparison is None:
         notes.append("Mean: over data sets, each counting alike.")
@@ -132,13 +136,13 @@ def benchmark_verdict(benchmark: Benchmark) -> str:
     return said or f"{listed(_system_names(benchmark))} on {_data_sets(number)}."
 
 
-def benchmark_differences(benchmark: Benchmark) -> dict[tuple[str, str], Difference | None]:
+def benchmark_differences(benchmark: Benchmark) -> Differences:
     """Returns the differences to the baseline, with p-values corrected over all of the table.
 
     Returns:
         By data set and system, and by `MEAN` and system those of the means over data sets.
     """
-    found: dict[tuple[str, str], Difference | None] = {
+    found: Differences = {
         (data_set, system.name): system.difference
         for data_set, comparison in benchmark.comparisons.items()
         for system in comparison.systems
@@ -148,8 +152,7 @@ def benchmark_differences(benchmark: Benchmark) -> dict[tuple[str, str], Differe
         number = len(benchmark.comparisons)
         for name in dict.fromkeys(system for _, system in found):
             parts = [made for (_, system), made in found.items() if system == name and made]
-            whole = mean_difference(parts) if len(parts) == number else None
-            found[MEAN, name] = whole
+            found[MEAN, name] = mean_difference(parts) if len(parts) == number else None
     return corrected(found)
 
 
@@ -187,22 +190,26 @@ class _PiecedTable:
     def _caption(self, columns: Sequence[BenchmarkColumn]) -> str:
         comparisons = self.benchmark.comparisons.values()
         parts = [_directions(columns)]
+        if sources := _sources(self.benchmark):
+            parts.append(f"95% intervals {chance_over(sources, _items(self.benchmark))}.")
         found = [each for each in benchmark_differences(self.benchmark).values() if each]
+        if any(each.source == "items" for each in found):
+            parts.append("One seed says nothing of training's own chance.")
         if any(each.source != "items" for each in found):
             baseline = _baseline(self.benchmark)
             parts.append(f"* p < {SIGNIFICANT} against {baseline}, corrected for all comparisons.")
         if any(len(system.runs) > 1 for c in comparisons for system in c.systems):
             parts.append("± over seeds.")
-        elif found:
-            parts.append("Intervals are over test items alone: one seed tells no more.")
         return " ".join(parts)
 
 
-def _cell(benchmark: Benchmark, column: BenchmarkColumn, name: str) -> Cell:
+def _cell(
+    benchmark: Benchmark, column: BenchmarkColumn, name: str, differences: Differences
+) -> Cell:
     if column.comparison is None:
         estimate = _mean(benchmark, name)
         cell = Cell(NONE) if estimate is None else estimate_cell(estimate, column.score.digits)
-        return _marked(cell, benchmark_differences(benchmark).get((MEAN, name)))
+        return _marked(cell, differences.get((MEAN, name)))
     system = _system(column.comparison, name)
     if system is None:
         return Cell(NONE)
@@ -211,7 +218,7 @@ def _cell(benchmark: Benchmark, column: BenchmarkColumn, name: str) -> Cell:
     cell = score_cell(system, column.score)
     if column.score.name != first_score(column.comparison).name:
         return cell
-    return _marked(cell, benchmark_differences(benchmark).get((column.header, name)))
+    return _marked(cell, differences.get((column.header, name)))
 
 
 def _marked(cell: Cell, difference: Difference | None) -> Cell:
@@ -282,9 +289,10 @@ def _judged(benchmark: Benchmark, name: str, digits: int) -> str:
     interval = f"95% interval of the difference {signed(found.low, digits)} to "
     interval += signed(found.high, digits)
     if found.source == "items":
-        return f", which single runs cannot tell from the chance of training ({interval})"
-    sure = "a significant difference" if found.significant else "which may be chance"
-    return f", {sure} ({interval}, {p_value(found.corrected_p_value)})"
+        judged = "a difference that single runs cannot tell from the chance of training"
+        return f", {judged} ({interval})"
+    judged = "a significant difference" if found.significant else "a difference that may be chance"
+    return f", {judged} ({interval}, {p_value(found.corrected_p_value)})"
 
 
 def _against_baseline(benchmark: Benchmark) -> str:
@@ -323,6 +331,16 @@ class _Wins:
         if not parts:
             return f"shows no significant difference on any of {_data_sets(self.tests)}"
         return f"is {' and '.join(parts)} of {_data_sets(self.tests)}"
+
+
+def _items(benchmark: Benchmark) -> str:
+    """What the bootstrap draws, of all data sets."""
+    return listed(list(dict.fromkeys(c.item_name for c in benchmark.comparisons.values())))
+
+
+def _sources(benchmark: Benchmark) -> set[Source]:
+    """Whose chance the intervals of all data sets hold."""
+    return set[Source]().union(*map(interval_sources, benchmark.comparisons.values()))
 
 
 def _data_sets(number: int) -> str:

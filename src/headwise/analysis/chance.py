@@ -72,7 +72,7 @@ class Difference(BaseModel):
     )
     detectable: float | None = Field(
         description="The smallest true difference that so many seeds and items find with "
-        "probability 0.8; None with one seed, which finds none."
+        "probability 0.8; None with one seed, which finds none, and where no score varies."
     )
 
     @property
@@ -116,9 +116,10 @@ class Spread(NamedTuple):
         """Its degrees of freedom: those of a χ² distribution with this mean and variance.
 
         Satterthwaite 1946, *An Approximate Distribution of Estimates of Variance Components*,
-        https://doi.org/10.2307/3002019.
+        https://doi.org/10.2307/3002019. A variance that is known has infinitely many, and any other
+        at least one: a part that was taken off may leave less variance than doubt.
         """
-        return self.variance**2 / self.doubt if self.doubt else math.inf
+        return max(1.0, self.variance**2 / self.doubt) if self.doubt else math.inf
 
 
 def compare_outcomes(
@@ -180,10 +181,10 @@ def estimate(system: Resampled) -> Estimate | None:
         return None
     value = float(system.scores.mean())
     spreads = [_of_seeds(system)] if system.seeds > 1 else []
-    if system.resamples is not None and np.isfinite(system.resamples).all():
+    if system.items > 1 and system.resamples is not None and np.isfinite(system.resamples).all():
         spreads.append(_of_items(system.resamples.mean(0), system.items))
     elif system.resamples is not None:
-        spreads = []  # of resamples without any figure, such as of speech in which none is heard
+        spreads = []  # resamples of a single item, or some without a score: speech in none of it
     source: Source = "seeds and items"
     if system.resamples is None or system.seeds == 1:
         source = "seeds" if system.resamples is None else "items"
@@ -303,7 +304,7 @@ def judged(value: float, spread: Spread, source: Source, comparisons: int = 1) -
     p_value = float(2 * t.sf(abs(value) / error, spread.freedom)) if error else 1.0
     low, high = _student(value, spread)
     detectable = None
-    if source != "items":
+    if source != "items" and error:
         detectable = error * _detectable(spread.freedom, SIGNIFICANT / max(1, comparisons))
     return Difference(
         value=value,

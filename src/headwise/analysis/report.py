@@ -29,6 +29,7 @@ from headwise.analysis.results import (
     Course,
     RunResult,
     SystemSummary,
+    incomplete,
 )
 from headwise.analysis.table import (
     perplexity,
@@ -36,7 +37,12 @@ from headwise.analysis.table import (
     table_notes,
     table_rows,
 )
-from headwise.analysis.table_cells import all_scores
+from headwise.analysis.table_cells import (
+    all_scores,
+    chance_over,
+    difference_sources,
+    interval_sources,
+)
 from headwise.analysis.verdict import (
     diverged,
     first_score,
@@ -120,6 +126,7 @@ def render_benchmark(benchmark: Benchmark) -> str:
         .get_template(BENCHMARK_TEMPLATE)
         .render(
             title=benchmark.title,
+            incomplete=incomplete(benchmark),
             verdict=benchmark_verdict(benchmark),
             columns=benchmark_columns(benchmark),
             rows=benchmark_rows(benchmark),
@@ -163,6 +170,7 @@ def render_report(comparison: Comparison) -> str:
         .render(
             title=comparison.title,
             comparison=comparison,
+            incomplete=incomplete(comparison),
             verdict=verdict(comparison),
             columns=table_columns(comparison),
             rows=table_rows(comparison),
@@ -174,6 +182,8 @@ def render_report(comparison: Comparison) -> str:
             ],
             intervals=_drawn(comparison, score_figures.intervals, "intervals"),
             differences=_drawn(comparison, score_figures.differences, "differences"),
+            intervals_over=chance_over(interval_sources(comparison), comparison.item_name),
+            differences_over=chance_over(difference_sources(comparison), comparison.item_name),
             first_score=heading(first_score(comparison).name),
             learning=[(title, Markup(svg)) for title, svg in learning if svg is not None],
             measured=[(title, Markup(svg)) for title, svg in measured],

@@ -87,6 +87,11 @@ class RunResult(BaseModel):
     seconds: float = Field(
         description="Wall-clock time of training in seconds, without interruptions."
     )
+    threads: list[int] = Field(
+        default=[],
+        description="Numbers of CPU threads that it was trained with, which change the rounding: "
+        "several if it was resumed with another number; empty if they were not recorded.",
+    )
     validation_loss: float = Field(
         description="Validation loss of the final model, in the task's unit."
     )
@@ -173,7 +178,7 @@ class Comparison(BaseModel):
     loss_has_perplexity: bool = Field(
         True, description="Whether the exponential of the loss is a perplexity of tokens."
     )
-    item_name: str = Field(description="What the paired bootstrap draws, such as sentences.")
+    item_name: str = Field(description="What the bootstrap draws, such as sentences.")
     centre: Centre = Field(
         "mean",
         description="How papers on this task average over seeds. Where it is the median, the table "
@@ -181,6 +186,9 @@ class Comparison(BaseModel):
     )
     baseline: str = Field(description="The system that the others are compared with.")
     systems: list[SystemSummary] = Field(min_length=1)
+    missing: list[str] = Field(
+        default=[], description="The runs that are not finished, as progress bars call them."
+    )
     samples: list[ComparedSample] = []
     pictures: list[ComparedPicture] = []
     facts: dict[str, str] = Field(default={}, description="Facts about the data: label to value.")
@@ -198,6 +206,21 @@ class Benchmark(BaseModel):
     title: str
     comparisons: dict[str, Comparison] = Field(
         min_length=1, description="Name of a data set to the comparison on it."
+    )
+    missing: list[str] = Field(
+        default=[], description="The runs on all data sets that are not finished."
+    )
+
+
+def incomplete(results: Comparison | Benchmark) -> str:
+    """Says which runs a comparison lacks, for the top of the report; empty if it has all."""
+    if not results.missing:
+        return ""
+    comparisons = [results] if isinstance(results, Comparison) else results.comparisons.values()
+    finished = sum(len(system.runs) for found in comparisons for system in found.systems)
+    return (
+        f"{finished} of {finished + len(results.missing)} runs are finished; these are missing: "
+        f"{', '.join(results.missing)}."
     )
 
 

@@ -59,7 +59,7 @@ def differences(comparison: Comparison, identity: str) -> str | None:
                 row,
                 marker=look.marker,
                 markersize=8,
-                markeredgecolor=look.colour,
+                color=look.colour,
                 markerfacecolor=filled,
             )
             value, *interval = (signed(x, score.digits) for x in (found.value, *ends))

@@ -1,7 +1,7 @@
 """The table of a comparison on one data set, for the report and for the terminal."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResul
 from rich.text import Text
 
 from headwise.analysis.benchmark import benchmark_table
-from headwise.analysis.chance import SIGNIFICANT
+from headwise.analysis.chance import POWER, SIGNIFICANT
 from headwise.analysis.formatting import (
     NONE,
     count,
@@ -28,10 +28,13 @@ from headwise.analysis.table_cells import (
     add_row,
     all_scores,
     chance_notes,
+    chance_over,
     column_width,
     difference_cell,
+    difference_sources,
     directions,
     find_score,
+    interval_sources,
     new_table,
     over_seeds,
     score_cell,
@@ -40,7 +43,6 @@ from headwise.analysis.table_cells import (
 from headwise.analysis.verdict import (
     diverged,
     first_score,
-    interval_of,
     sound_runs,
 )
 from headwise.tasks.outcome import Score
@@ -104,15 +106,17 @@ def table_columns(comparison: Comparison) -> list[Column]:
 
 def _test_columns(comparison: Comparison) -> list[Column]:
     """Returns the columns that say more of the tests than the difference itself does."""
-    found = [s.difference for s in comparison.systems if s.difference is not None]
-    if not found:
-        return []
-    if all(difference.source == "items" for difference in found):
-        return [Column(f"p of these runs, over {comparison.item_name} alone", "", 0, _uncorrected)]
-    return [
-        Column("Detectable", "Detectable", 1.5, lambda s: _detectable(comparison, s)),
-        Column("p, not corrected", "", 0, _uncorrected),
-    ]
+    sources = difference_sources(comparison)
+    columns = []
+    if sources - {"items"}:
+        columns = [
+            Column("Detectable", "Detectable", 1.5, lambda s: _detectable(comparison, s)),
+            Column("p, not corrected", "", 0, partial(_uncorrected, of_runs=False)),
+        ]
+    if "items" in sources:
+        header = f"p of these runs, over test {comparison.item_name} alone"
+        columns.append(Column(header, "", 0, partial(_uncorrected, of_runs=True)))
+    return columns
 
 
 def table_rows(comparison: Comparison) -> list[Row]:
@@ -141,11 +145,10 @@ def table_notes(comparison: Comparison) -> list[str]:
         f"MACs: multiply-accumulates of one forward pass over {_macs_lengths(comparison)}. Time "
         f"per step: forward and backward, baseline = 1.00×. {loss}. {better}"
     ]
-    several = _several_seeds(comparison)
-    if _has_intervals(comparison, [score.name for score in scores]):
-        notes[0] += " In brackets: the 95% interval of the figure above it"
-        notes[0] += f", over seeds and test {comparison.item_name} together." if several else "."
-    if several:
+    if sources := interval_sources(comparison):
+        over = chance_over(sources, comparison.item_name)
+        notes[0] += f" In brackets: the 95% interval of the figure above it, {over}."
+    if _several_seeds(comparison):
         notes.append("Scores and losses are means over seeds; ± is the seeds' standard deviation.")
     if any(system.matched for system in comparison.systems):
         notes.append(
@@ -154,6 +157,12 @@ def table_notes(comparison: Comparison) -> list[str]:
         )
     found = [s.difference for s in comparison.systems if s.difference is not None]
     notes += chance_notes(found, comparison.item_name)
+    if any(difference.detectable is not None for difference in found):
+        notes.append(
+            f"Detectable: the true difference that so many seeds and {comparison.item_name} show "
+            f"to be significant with probability {POWER}. Where it is large, the lack of a star "
+            f"does not mean that systems are alike."
+        )
     if any(diverged(run) for system in comparison.systems for run in system.runs):
         notes.append("Runs that diverged are left out of these numbers.")
     return notes
@@ -177,9 +186,12 @@ def _detectable(comparison: Comparison, system: SystemSummary) -> Cell:
     return Cell(f"{found.detectable:.{first_score(comparison).digits}f}")
 
 
-def _uncorrected(system: SystemSummary) -> Cell:
+def _uncorrected(system: SystemSummary, of_runs: bool) -> Cell:
+    """The p-value of a difference between systems, or of one between single runs."""
     found = system.difference
-    return Cell(NONE) if found is None else Cell(p_value(found.p_value).removeprefix("p "))
+    if found is None or (found.source == "items") != of_runs:
+        return Cell(NONE)
+    return Cell(p_value(found.p_value).removeprefix("p ").removeprefix("= "))
 
 
 def _median(system: SystemSummary, score: Score) -> Cell:
@@ -226,20 +238,18 @@ class _FittingTable:
     def _caption(self, lost: list[str]) -> str:
         comparison = self.comparison
         first, *further = all_scores(comparison)
-        several = _several_seeds(comparison)
-        over = f"over seeds and {comparison.item_name}"
-        alone = f"over {comparison.item_name} alone, which says nothing of other seeds"
-        traits = []
-        if _has_intervals(comparison, [first.name]):
-            traits.append(f"with its 95% interval {over if several else alone}")
-        traits += ["lower is better"] * (not first.higher_is_better)
-        parts = [f"{heading(first.name)} {', '.join(traits)}."] if traits else []
-        if lower := [in_words(score.name) for score in further if not score.higher_is_better]:
-            parts.append(f"Lower is better: {listed(lower)}.")
-        if any(s.difference and s.difference.source != "items" for s in comparison.systems):
+        parts = []
+        if sources := interval_sources(comparison):
+            parts.append(f"95% intervals {chance_over(sources, comparison.item_name)}.")
+        if "items" in sources:
+            parts.append("One seed says nothing of training's own chance.")
+        if lower := [score.name for score in (first, *further) if not score.higher_is_better]:
+            names = [heading(lower[0]), *map(in_words, lower[1:])]
+            parts.append(f"{listed(names)}: lower is better.")
+        if difference_sources(comparison) - {"items"}:
             parts.append(f"* p < {SIGNIFICANT}, corrected for all comparisons.")
-            parts.append("Detectable: the smallest difference that so much data finds.")
-        if several:
+            parts.append(f"Detectable: the true difference found with probability {POWER}.")
+        if _several_seeds(comparison):
             parts.append("± over seeds.")
         if any(system.matched for system in comparison.systems):
             parts.append("Sizes matched in parameters.")
@@ -253,11 +263,6 @@ def _macs_lengths(comparison: Comparison) -> str:
     if len(lengths) == 1:
         return f"a sequence of {next(iter(lengths.values())):,}"
     return " and ".join(f"{length:,} positions in the {s}" for s, length in lengths.items())
-
-
-def _has_intervals(comparison: Comparison, names: Sequence[str]) -> bool:
-    """Whether any system's cell shows an interval of one of these scores."""
-    return any(interval_of(s.estimates.get(name)) for s in comparison.systems for name in names)
 
 
 def _loss(system: SystemSummary, digits: int) -> Cell:

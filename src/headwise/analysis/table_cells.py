@@ -2,14 +2,14 @@
 
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from headwise.analysis.chance import POWER, SIGNIFICANT, Difference, Estimate
+from headwise.analysis.chance import SIGNIFICANT, Difference, Estimate, Source
 from headwise.analysis.formatting import NONE, compact, heading, in_words, listed, p_value, signed
 from headwise.analysis.results import Comparison, RunResult, SystemSummary
 from headwise.analysis.verdict import interval_of, mean_and_deviation, sound_runs
@@ -98,8 +98,8 @@ def over_seeds(values: list[float], digits: int) -> Cell:
     value, deviation = mean_and_deviation(values)
     if not math.isfinite(value):
         return Cell(NONE)
-    text = f"{value:.{digits}f}"
-    return Cell(text, () if math.isnan(deviation) else (f"± {deviation:.{digits}f}",))
+    text, spread = compact([value, deviation], digits)
+    return Cell(text, () if math.isnan(deviation) else (f"± {spread}",))
 
 
 def seeds_lost(system: SystemSummary) -> str:
@@ -139,30 +139,62 @@ def directions(scores: Iterable[Score], where: str = "") -> str:
     return " ".join(parts)
 
 
+def interval_sources(comparison: Comparison) -> set[Source]:
+    """Returns whose chance the intervals of all scores hold; empty if there are none."""
+    found = (estimate for system in comparison.systems for estimate in system.estimates.values())
+    return {estimate.source for estimate in found if interval_of(estimate)}
+
+
+def difference_sources(comparison: Comparison) -> set[Source]:
+    """Returns whose chance the differences to the baseline hold; empty if there are none."""
+    return {s.difference.source for s in comparison.systems if s.difference is not None}
+
+
+def chance_over(sources: Collection[Source], item_name: str) -> str:
+    """Says whose chance intervals and p-values hold.
+
+    Args:
+        sources: those of all that are spoken of, at least one.
+        item_name: what the bootstrap draws.
+
+    >>> chance_over(["seeds and items"], "sentences")
+    'over seeds and test sentences together'
+    >>> chance_over(["items", "seeds"], "sentences")
+    'over seeds alone or over test sentences alone'
+    """
+    said: dict[Source, str] = {
+        "seeds and items": f"over seeds and test {item_name} together",
+        "seeds": "over seeds alone",
+        "items": f"over test {item_name} alone",
+    }
+    return " or ".join(text for source, text in said.items() if source in sources)
+
+
 def chance_notes(differences: Sequence[Difference], item_name: str) -> list[str]:
-    """Explains intervals, p-values and stars of the differences to the baseline.
+    """Explains p-values and stars of the differences to the baseline, and where there are none.
 
     Args:
         differences: all of the table.
         item_name: what the bootstrap draws: sentences.
     """
-    if not differences:
-        return []
     notes = []
-    sources = {found.source for found in differences}
-    if "items" in sources:
+    tested = {found.source for found in differences} - {"items"}
+    if len(tested) < len({found.source for found in differences}):
         notes.append(
-            f"One run of a system says nothing of what another seed would give. Where there is "
-            f"only one, the interval is over test {item_name} alone, p is not given, and nothing "
-            f"can be significant; three seeds or more tell (--seeds 1,2,3)."
+            f"Where a system has a single run, its difference has an interval over test "
+            f"{item_name} alone and no star: one seed says nothing of training's own chance, and "
+            f"another may reverse the difference. Three seeds or more can tell (--seeds 1,2,3)."
         )
-    if sources != {"items"}:
+    if tested:
+        several = len(differences) > 1
+        holm = (
+            f", corrected by Holm's method for the {len(differences)} comparisons of this table "
+            f"(intervals are not)"
+        )
         notes.append(
-            f"* marks a significant difference, p < {SIGNIFICANT}. Intervals and p are over seeds "
-            f"and test {item_name} together; p is the probability of a difference this large if "
-            f"both systems were equally good, corrected by Holm's method for the "
-            f"{len(differences)} comparisons of this table. Without a star the data do not tell: "
-            f"they find a true difference of the detectable size with probability {POWER}."
+            f"p is the probability of so large a difference between equally good systems, "
+            f"{chance_over(tested, item_name)}{holm if several else ''}; * marks p < "
+            f"{SIGNIFICANT}, a significant difference."
         )
     return notes
 

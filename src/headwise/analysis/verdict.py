@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from statistics import fmean, stdev
 
-from headwise.analysis.chance import Estimate
+from headwise.analysis.chance import POWER, Estimate
 from headwise.analysis.formatting import count, in_words, listed, p_value, signed
 from headwise.analysis.results import Comparison, RunResult, SystemSummary
 from headwise.tasks.outcome import Score
@@ -177,8 +177,8 @@ def _judge(comparison: Comparison, system: SystemSummary) -> str:
     interval = f"95% interval {signed(found.low, digits)} to {signed(found.high, digits)}"
     if found.source == "items":
         return (
-            f"which one run of each cannot tell from the chance of training ({interval} over test "
-            f"{comparison.item_name} alone)"
+            f"a difference that single runs cannot tell from the chance of training ({interval} "
+            f"over test {comparison.item_name} alone)"
         )
     figures = f"{interval}, {p_value(found.corrected_p_value)}"
     if found.significant:
@@ -187,12 +187,15 @@ def _judge(comparison: Comparison, system: SystemSummary) -> str:
 
 
 def _detectable(comparison: Comparison, systems: list[SystemSummary]) -> str:
-    """Says how large a difference would have been found."""
+    """Says how large a difference is mostly found."""
     score = first_score(comparison)
     found = [s.difference.detectable for s in systems if s.difference is not None]
     sizes = [size for size in found if size is not None]
     texts = list(dict.fromkeys(f"{size:.{score.digits}f}" for size in (min(sizes), max(sizes))))
-    return f"so much data finds differences of {' to '.join(texts)} or more"
+    sizes_said = f"a true difference of {texts[0]}"
+    if len(texts) > 1:
+        sizes_said = f"true differences of {texts[0]} to {texts[1]}, by system,"
+    return f"{sizes_said} would be found in {POWER:.0%} of such comparisons"
 
 
 def _cost(system: SystemSummary, baseline: SystemSummary) -> str:
@@ -213,7 +216,7 @@ def _reached(comparison: Comparison, system: SystemSummary) -> str:
     remarks = [seeds] * (len(system.runs) > 1) + [f"{lost} diverged"] * bool(lost)
     if ends := interval_of(estimate):
         low, high = (f"{end:.{score.digits}f}" for end in ends)
-        alone = " over test items" * (estimate.source == "items")
+        alone = f" over test {comparison.item_name} alone" * (estimate.source == "items")
         remarks.append(f"95% interval {low} to {high}{alone}")
     return f"{said} ({', '.join(remarks)})" if remarks else said
 

@@ -1,5 +1,6 @@
 """`headwise compare`: plan the runs, train them, put their figures side by side."""
 
 from headwise.comparison.comparing import compare_systems
+from headwise.comparison.planned import RunsFailed
 
-__all__ = ["compare_systems"]
+__all__ = ["RunsFailed", "compare_systems"]

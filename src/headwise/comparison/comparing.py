@@ -1,6 +1,6 @@
 """Several systems of a recipe under one budget, side by side; on one data set or on several."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -8,8 +8,9 @@ import torch.distributed as dist
 from rich.console import Console
 
 from headwise.analysis.cost import count_parameters
-from headwise.analysis.results import Benchmark, Comparison
-from headwise.comparison.running import PlannedRun, Runs, train_runs
+from headwise.analysis.results import Benchmark, Comparison, RunResult
+from headwise.comparison.planned import PlannedRun, Runs
+from headwise.comparison.running import check_jobs, train_runs
 from headwise.comparison.summary import Experiment, summary
 from headwise.experiment import is_main_process, prepare_task, with_seed
 from headwise.matching import match_parameters
@@ -28,6 +29,8 @@ def compare_systems(
     *,
     datasets: Sequence[str] = (),
     match: bool = False,
+    jobs: int = 1,
+    write: Callable[[Comparison | Benchmark], None] = lambda found: None,
 ) -> Comparison | Benchmark | None:
     """Train every system with every seed under one budget and put the figures side by side.
 
@@ -43,7 +46,15 @@ def compare_systems(
         console: for bars and notes.
         datasets: names of the recipe's data sets; without any, its `data` as they stand.
         match: give all systems as many parameters as the first has.
+        jobs: how many runs to train at a time, see `train_runs`.
+        write: is given the comparison as far as it goes whenever a run has ended, and at the end.
+
+    Raises:
+        FolderError: a folder holds something else.
+        Interrupted: Ctrl-C came; the next call goes on.
+        RunsFailed: some runs failed; all others are finished.
     """
+    check_jobs(jobs)
     file.check_comparable()
     places = {name: folder / name for name in datasets} if datasets else {None: folder}
     # All data are read before anything is trained, so that an error in the last data set shows at
@@ -52,24 +63,44 @@ def compare_systems(
         dataset: _prepare(file, systems, place, console, dataset, match)
         for dataset, place in places.items()
     }
-    runs: dict[str | None, Runs] = {}
-    for dataset, experiment in experiments.items():
-        planned = _plan(experiment, seeds, dataset)
-        runs[dataset] = {name: [] for name in systems}
-        for run, result in zip(planned, train_runs(planned, console), strict=True):
-            runs[dataset][run.system].append(result)
+    plans = {dataset: _plan(found, seeds, dataset) for dataset, found in experiments.items()}
+
+    def compared(results: Sequence[RunResult | None]) -> Comparison | Benchmark | None:
+        """What there is to compare; None without any result."""
+        left, comparisons, missing = iter(results), {}, []
+        for dataset, experiment in experiments.items():
+            runs: Runs = {}
+            unfinished = []
+            for run, result in zip(plans[dataset], left, strict=False):
+                if result is None:
+                    unfinished.append(run.label)
+                else:
+                    runs.setdefault(run.system, []).append(result)
+            missing += unfinished
+            if runs:
+                found = summary(file, experiment, runs, dataset, command, unfinished)
+                comparisons[dataset] = found
+        if not datasets or not comparisons:
+            return comparisons.get(None)
+        title = f"{file.name}: {', '.join(systems)}"
+        named = {str(name): comparison for name, comparison in comparisons.items()}
+        return Benchmark(title=title, comparisons=named, missing=missing)
+
+    def write_what_there_is(results: Sequence[RunResult | None]) -> None:
+        # With all runs there it is the end, where the time of a step is measured too.
+        if is_main_process() and None in results and (found := compared(results)) is not None:
+            write(found)
+
+    planned = [run for plan in plans.values() for run in plan]
+    results = train_runs(planned, console, jobs=jobs, after_each=write_what_there_is)
     if dist.is_initialized():
         dist.destroy_process_group()  # from here on the main process works alone
     if not is_main_process():
         return None
-    comparisons = {
-        dataset: summary(file, experiment, runs[dataset], dataset, command)
-        for dataset, experiment in experiments.items()
-    }
-    if not datasets:
-        return comparisons[None]
-    title = f"{file.name}: {', '.join(systems)}"
-    return Benchmark(title=title, comparisons={str(name): c for name, c in comparisons.items()})
+    found = compared(results)
+    assert found is not None
+    write(found)
+    return found
 
 
 def _prepare(
@@ -104,13 +135,16 @@ def _prepare(
 
 def _plan(experiment: Experiment, seeds: Sequence[int], dataset: str | None) -> list[PlannedRun]:
     """The runs of one data set: of each seed all systems, so that early results compare."""
+    several = len(seeds) > 1
     return [
         PlannedRun(
             recipe=with_seed(recipe, seed),
             system=name,
             folder=experiment.folder / f"{name}-seed{seed}",
             task=experiment.task,
-            label=f"{dataset} {name}" if dataset else name,
+            label=" ".join(
+                [*([dataset] if dataset else []), name, *([f"seed {seed}"] if several else [])]
+            ),
         )
         for seed in seeds
         for name, recipe in experiment.recipes.items()

@@ -1,48 +1,96 @@
-"""Trains the runs of a comparison."""
+"""Trains the runs of a comparison, one after the other or side by side."""
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import NamedTuple
+import os
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
 from headwise.analysis.results import RunResult
-from headwise.experiment import train_system
-from headwise.recipe.settings import Recipe
-from headwise.tasks.task import Task
-
-Runs = dict[str, list[RunResult]]  # by system, a run for each seed
-
-
-class PlannedRun(NamedTuple):
-    """A run of a comparison, before it is trained.
-
-    Attributes:
-        recipe: of the run, with its seed.
-        system: name of the system.
-        folder: of the run.
-        task: the data.
-        label: what progress bars call the run.
-    """
-
-    recipe: Recipe
-    system: str
-    folder: Path
-    task: Task
-    label: str
+from headwise.comparison.planned import Ended, Failure, PlannedRun, RunsFailed
+from headwise.comparison.side_by_side import train_side_by_side
+from headwise.experiment import check_folder, train_system
+from headwise.training.run import Interrupted
 
 
-def train_runs(planned: Sequence[PlannedRun], console: Console) -> list[RunResult]:
+def train_runs(
+    planned: Sequence[PlannedRun],
+    console: Console,
+    *,
+    jobs: int = 1,
+    after_each: Callable[[list[RunResult | None]], None] = lambda results: None,
+) -> list[RunResult]:
     """Trains and evaluates runs; what their folders already hold is not trained again.
+
+    A run that fails leaves the others alone, and so does one whose process is killed.
+
+    Args:
+        planned: the runs.
+        console: for bars and notes.
+        jobs: how many runs to train at a time. More than one are trained in processes of their
+            own, each with its share of the CPU threads and, of several GPUs, with one of them.
+        after_each: called whenever a run has ended, with the results so far in the order of
+            `planned`: None for a run that is not finished.
 
     Returns:
         The results, in the order of `planned`.
 
     Raises:
-        FolderError: a folder is that of another run.
-        Interrupted: Ctrl-C came; the next call goes on.
+        FolderError: a folder is that of another run; nothing has been trained.
+        Interrupted: Ctrl-C came; the next call goes on with all runs that were at work.
+        RunsFailed: some runs failed; the next call tries them again.
     """
-    return [
-        train_system(run.recipe, run.system, run.folder, run.task, console, run.label)
-        for run in planned
-    ]
+    check_jobs(jobs)
+    for run in planned:
+        check_folder(run.folder, run.recipe)
+    results = [run.result(console) for run in planned]
+    folders = [run.folder for run in planned]
+    failures: dict[str, Failure] = {}
+
+    def ended(run: PlannedRun, result: RunResult | Failure) -> None:
+        if isinstance(result, Failure):
+            failures[run.label] = result
+            said = f"{run.label} failed: {result.reason}\n{result.traceback}".rstrip()
+            console.print(said, style="red", highlight=False, markup=False, soft_wrap=True)
+        else:
+            results[folders.index(run.folder)] = result
+        after_each(results)
+
+    waiting = [run for run, result in zip(planned, results, strict=True) if result is None]
+    if jobs == 1:
+        _train_one_by_one(waiting, console, ended)
+    elif waiting:
+        train_side_by_side(waiting, min(jobs, len(planned)), console, ended)
+    if failures:
+        raise RunsFailed(failures, len(planned))
+    return [result for result in results if result is not None]
+
+
+def check_jobs(jobs: int) -> None:
+    """Raises `ValueError` if so many runs cannot be trained at a time."""
+    if jobs < 1:
+        raise ValueError(f"--jobs is {jobs}, expected a whole number from 1")
+    if jobs > 1 and _launched_processes() > 1:
+        raise ValueError(
+            f"--jobs is {jobs} within {_launched_processes()} processes that share every run, "
+            f"expected one of the two: leave --jobs out, or start headwise without torchrun"
+        )
+
+
+def _train_one_by_one(planned: Sequence[PlannedRun], console: Console, ended: Ended) -> None:
+    for run in planned:
+        try:
+            result: RunResult | Failure = train_system(
+                run.recipe, run.system, run.folder, run.task, console, run.label
+            )
+        except Interrupted:
+            raise
+        except Exception as error:
+            if _launched_processes() > 1:
+                raise  # the others wait for this process, and would wait for ever
+            result = Failure.of(error)
+        ended(run, result)
+
+
+def _launched_processes() -> int:
+    """The number of processes that `torchrun` has started for this command."""
+    return int(os.environ.get("WORLD_SIZE", "1"))

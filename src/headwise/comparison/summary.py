@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from headwise.analysis.results import (
 )
 from headwise.analysis.speed import relative_step_times
 from headwise.analysis.verdict import diverged
-from headwise.comparison.running import Runs
+from headwise.comparison.planned import Runs
 from headwise.experiment import batches, read_outcome
 from headwise.recipe import RecipeFile, to_yaml
 from headwise.recipe.settings import Recipe
@@ -38,27 +38,38 @@ class Experiment(NamedTuple):
 
 
 def summary(
-    file: RecipeFile, experiment: Experiment, runs: Runs, dataset: str | None, command: str
+    file: RecipeFile,
+    experiment: Experiment,
+    runs: Runs,
+    dataset: str | None,
+    command: str,
+    missing: Sequence[str] = (),
 ) -> Comparison:
-    task, recipes = experiment.task, experiment.recipes
-    baseline = next(iter(recipes))
+    """Puts the runs that there are side by side.
+
+    The time of a step is measured when none is missing: others at work would disturb it.
+    """
+    task, baseline = experiment.task, next(iter(experiment.recipes))
+    recipes = {name: recipe for name, recipe in experiment.recipes.items() if name in runs}
     folders = {
         name: [experiment.folder / f"{name}-seed{run.seed}" for run in of_system]
         for name, of_system in runs.items()
     }
     outcomes = {name: [read_outcome(run) for run in of] for name, of in folders.items()}
     first = {name: of_system[0] for name, of_system in outcomes.items()}
-    times = _step_times(recipes, {name: of[0] for name, of in folders.items()}, task)
+    times = {}
+    if not missing:
+        times = _step_times(recipes, {name: of[0] for name, of in folders.items()}, task)
     sound = {
         name: [o for run, o in zip(runs[name], of, strict=True) if not diverged(run)]
         for name, of in outcomes.items()
     }
     estimates, differences = compare_outcomes(
-        sound, baseline, lambda name: task.statistic(name, recipes[baseline].evaluation)
+        sound, baseline, lambda name: task.statistic(name, experiment.recipes[baseline].evaluation)
     )
     return Comparison(
-        title=f"{file.name}{f', {dataset}' if dataset else ''}: {', '.join(recipes)}",
-        task=recipes[baseline].task,
+        title=f"{file.name}{f', {dataset}' if dataset else ''}: {', '.join(experiment.recipes)}",
+        task=file.recipe.task,
         loss_name=task.loss_name,
         loss_has_perplexity=task.loss_has_perplexity,
         item_name=task.item_name,
@@ -69,13 +80,14 @@ def summary(
                 name=name,
                 description=file.recipe.systems[name].description,
                 runs=runs[name],
-                relative_step_time=times[name],
+                relative_step_time=times.get(name),
                 estimates=estimates[name],
                 difference=differences.get(name),
                 matched=experiment.matched.get(name, ""),
             )
             for name in recipes
         ],
+        missing=list(missing),
         samples=compare_samples({name: of.samples for name, of in first.items()})[:_SAMPLES],
         pictures=compare_pictures({name: of.pictures for name, of in first.items()}),
         facts=task.notes,

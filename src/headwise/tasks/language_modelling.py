@@ -24,6 +24,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field, model_validator
@@ -44,7 +45,12 @@ from headwise.tasks.text.running.metrics import perplexity
 from headwise.tasks.text.running.task import RunningTextRecipe, RunningTextTask
 from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer
 
-_WORD_PERPLEXITY = of_totals(lambda totals: perplexity(totals[0], totals[1]))  # nats, words
+_PERPLEXITY = of_totals(lambda totals: perplexity(totals[0], totals[1]))
+_STATISTICS = {  # of the nats of each block and the number of its words, tokens or bytes
+    "word perplexity": _PERPLEXITY,
+    "token perplexity": _PERPLEXITY,
+    "bits per byte": of_totals(lambda totals: totals[0] / totals[1] / math.log(2)),
+}
 _LOGITS = 2**26  # largest number of logits at once in evaluation: 256 MB
 
 
@@ -226,51 +232,33 @@ class LanguageModelling(RunningTextTask):
             advance(whole - blocks)
             blocks = whole
         losses = torch.cat(pieces)
-        items = torch.stack(
-            [_per_block(losses, part.lengths), _per_block(part.words(), part.lengths)], dim=1
-        ).tolist()
-        scores = self._scores(losses, items, part)
-        return Outcome(
-            scores=scores,
-            items={scores[0].name: items},
-            samples=self._samples(model, part, evaluation),
+        return Outcome.of(
+            self._scores(losses, part), samples=self._samples(model, part, evaluation)
         )
 
-    def _scores(self, losses: Tensor, items: list[list[float]], part: TextBlocks) -> list[Score]:
-        words = round(sum(count for _, count in items))
-        nats = losses.sum().item()
-        scores = [
-            Score.of(
-                "word perplexity",
-                items,
-                _WORD_PERPLEXITY,
-                higher_is_better=False,
-                note=f"over {words:,} words and line ends",
-                is_perplexity=True,
-            )
-        ]
+    def _scores(self, losses: Tensor, part: TextBlocks) -> list[tuple[Score, np.ndarray]]:
+        """Returns the scores, each with its items: nats of each block, and what they are over."""
+        counts = {"word perplexity": (part.words(), "words and line ends")}
         if not self.tokenizer.has_words:  # of words, both perplexities are the same
-            scores.append(
-                Score(
-                    name="token perplexity",
-                    value=perplexity(nats, len(losses)),
-                    higher_is_better=False,
-                    note=f"over {len(losses):,} subwords and line ends",
-                    is_perplexity=True,
-                )
+            counts["token perplexity"] = (torch.ones_like(losses), "subwords and line ends")
+            # The bytes of <unk> are not known, which a piece of a word may be.
+            if not self.tokenizer.is_unknown(part.stream).any():
+                counts["bits per byte"] = (part.utf8_bytes(), "bytes of UTF-8")
+        scored = []
+        for name, (per_token, unit) in counts.items():
+            columns = [_per_block(figures, part.lengths) for figures in (losses, per_token)]
+            rows = torch.stack(columns, dim=1).numpy()
+            score = Score.of(
+                name,
+                rows,
+                _STATISTICS[name],
+                higher_is_better=False,
+                digits=3 if name == "bits per byte" else 1,
+                note=f"over {round(rows[:, 1].sum()):,} {unit}",
+                is_perplexity=name != "bits per byte",
             )
-        # The bytes of <unk> are not known, which some word of any part may be.
-        if not self.tokenizer.has_words and not self.tokenizer.is_unknown(part.stream).any():
-            scores.append(
-                Score(
-                    name="bits per byte",
-                    value=nats / math.log(2) / part.num_bytes(),
-                    higher_is_better=False,
-                    digits=3,
-                    note=f"over {part.num_bytes():,} bytes of UTF-8",
-                )
-            )
-        return scores
+            scored.append((score, rows))
+        return scored
 
     def _samples(
         self, model: CausalLM, part: TextBlocks, evaluation: LanguageEvaluation
@@ -292,7 +280,7 @@ class LanguageModelling(RunningTextTask):
         ]
 
     def statistic(self, name: str, evaluation: LanguageEvaluation) -> Statistic:
-        return _WORD_PERPLEXITY
+        return _STATISTICS[name]
 
     @classmethod
     def generate(

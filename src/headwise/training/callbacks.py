@@ -8,16 +8,10 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from headwise.ops.replicas import sum_over_replicas
+from headwise.training.progress import RunBars
 from headwise.training.schedule import Plateau
 
 
@@ -34,7 +28,7 @@ class ProgressBar(TrainerCallback):
     def __init__(self, label: str, console: Console) -> None:
         self.label = label
         self.console = console
-        self.progress: Progress | None = None
+        self.progress: RunBars | None = None
         self.loss: float | None = None  # until one has been logged
         self.validation: float | None = None
         self.tokens = 0
@@ -55,20 +49,9 @@ class ProgressBar(TrainerCallback):
         self.tokens = 0
         if not state.is_world_process_zero or not self.console.is_terminal:
             return
-        self.progress = Progress(
-            # All of it within the 80 columns of a terminal.
-            TextColumn("[bold]{task.description:<9}"),
-            BarColumn(bar_width=8),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"),
-            TimeRemainingColumn(),
-            TextColumn("left"),
-            console=self.console,
-        )
+        self.progress = RunBars(self.console)
         self.progress.start()
-        self.task = self.progress.add_task(
-            self.label, total=state.max_steps, completed=state.global_step, figures=""
-        )
+        self.task = self.progress.begin(self.label, state.max_steps, state.global_step)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any

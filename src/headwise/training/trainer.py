@@ -254,9 +254,9 @@ class Trainer(RulesMixin, transformers.Trainer):
     # Running
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
-        """Every record also says how long the run has taken, interruptions apart."""
+        """Every record also has the seconds so far, interruptions apart, and the CPU threads."""
         seconds = self._seconds_before + self.progress.seconds()
-        super().log({**logs, "seconds": seconds}, start_time)
+        super().log({**logs, "seconds": seconds, "threads": torch.get_num_threads()}, start_time)
 
     def _init_training_state(self, *args: Any) -> tuple[int, int]:
         trained = super()._init_training_state(*args)

@@ -1,18 +1,20 @@
-"""Scores: the numbers sacrebleu gives, by each of its roads, and the test against a baseline."""
+"""Scores: the numbers that sacrebleu gives, of all sentences and of resamples of them."""
 
-import math
 import os
 import random
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
+from sacrebleu.metrics import BLEU, CHRF
 
+from headwise.tasks.significance import resampled_scores, score_of
 from headwise.tasks.text.parallel.metrics import (
     TranslationEvaluation,
-    compare_bleu,
-    score,
+    corpus_scores,
+    corpus_statistic,
     split_compounds,
 )
 
@@ -32,6 +34,20 @@ def damaged(share, seed=0):
 
 def settings(bleu="sacrebleu"):
     return TranslationEvaluation(bleu=bleu)
+
+
+def bleu(hypotheses, references, kind="sacrebleu", language=None):
+    return corpus_scores(hypotheses, references, settings(kind), language=language)[0]
+
+
+def metrics(kind="sacrebleu", language=None):
+    """What sacrebleu has for this kind of BLEU, and for chrF."""
+    tokenizer = {"zh": "zh", "ja": "char"}.get(language, "13a")
+    if kind == "sacrebleu":
+        return BLEU(tokenize=tokenizer), CHRF()
+    if kind == "pretokenized":
+        tokenizer = "none"
+    return BLEU(tokenize=tokenizer, smooth_method="none", force=True), CHRF()
 
 
 # --- settings ---------------------------------------------------------------------------------
@@ -64,50 +80,84 @@ def test_the_numbers_are_those_of_the_sacrebleu_command(tmp_path):
         encoding="utf-8",
         env={**os.environ, "PYTHONUTF8": "1"},
     ).stdout
-    ours = score(hypotheses, REFERENCES, settings())
-    bleu, chrf = map(float, output.strip("[]\n ").replace(",", " ").split())
-    assert (bleu, chrf) == (pytest.approx(ours.bleu, abs=1e-4), pytest.approx(ours.chrf, abs=1e-4))
+    expected = [float(figure) for figure in output.strip("[]\n ").replace(",", " ").split()]
+    scores = corpus_scores(hypotheses, REFERENCES, settings())
+    assert [score.name for score in scores] == ["BLEU", "chrF"]
+    assert [score.value for score in scores] == pytest.approx(expected, abs=1e-4)
+    assert all(type(score.value) is float for score in scores)  # JSON takes these
+
+
+MADE = {
+    "damaged": damaged(0.2),
+    "perfect": REFERENCES,
+    "some empty": [text if n % 3 else "" for n, text in enumerate(damaged(0.3, seed=1))],
+    "all empty": [""] * len(REFERENCES),
+    "without a match": ["zzzz qqq"] * len(REFERENCES),
+    "one match": ["zzzz"] * (len(REFERENCES) - 1) + ["zzz Garten, den alle"],
+    "too long": [f"{text} {text}" for text in damaged(0.1, seed=2)],
+}
+
+
+@pytest.mark.parametrize("kind", ["sacrebleu", "tokenized", "pretokenized"])
+@pytest.mark.parametrize("made", list(MADE))
+def test_scores_and_signatures_are_exactly_those_of_sacrebleu(kind, made):
+    scores = corpus_scores(MADE[made], REFERENCES, settings(kind))
+    for score, metric in zip(scores, metrics(kind), strict=True):
+        assert score.value == metric.corpus_score(MADE[made], [REFERENCES]).score
+        assert score.signature == str(metric.get_signature())
+        assert len(score.rows) == len(REFERENCES)
+        assert score_of(score.rows, corpus_statistic(score.name, settings(kind))) == score.value
+
+
+def test_compounds_are_split_in_what_sacrebleu_scores():
+    tokenize = metrics("tokenized")[0].tokenizer
+    texts, references = (
+        [split_compounds(tokenize(text)) for text in of] for of in (MADE["damaged"], REFERENCES)
+    )
+    expected = metrics("pretokenized")[0].corpus_score(texts, [references]).score
+    assert bleu(MADE["damaged"], REFERENCES, "compound-split").value == expected
+
+
+@pytest.mark.parametrize("language", ["zh", "ja"])
+@pytest.mark.parametrize("kind", ["sacrebleu", "tokenized"])
+def test_texts_without_spaces_are_scored_exactly_as_sacrebleu_does(language, kind):
+    references = ["打开这个新的文件。", "保存所有标签页", "关闭窗口"]
+    texts = ["打开那个新的文件。", "", "关闭窗口吗"]
+    metric = metrics(kind, language)[0]
+    found = bleu(texts, references, kind, language)
+    assert found.value == metric.corpus_score(texts, [references]).score
+    assert found.signature == str(metric.get_signature())
+
+
+@pytest.mark.parametrize("kind", ["sacrebleu", "tokenized", "pretokenized"])
+@pytest.mark.parametrize("made", ["damaged", "some empty", "all empty", "one match"])
+def test_the_score_of_a_resample_is_that_of_the_repeated_sentences(kind, made):
+    counts = np.random.default_rng(0).multinomial(60, [1 / 60] * 60, size=5).astype(float)
+    scores = corpus_scores(MADE[made], REFERENCES, settings(kind))
+    for score, metric in zip(scores, metrics(kind), strict=True):
+        found = corpus_statistic(score.name, settings(kind))(score.rows, counts)
+        for value, times in zip(found, counts.astype(int), strict=True):
+            texts, references = (np.repeat(of, times).tolist() for of in (MADE[made], REFERENCES))
+            assert value == metric.corpus_score(texts, [references]).score
+
+
+def test_resamples_of_any_translation_are_finite():
+    """Some resamples hold the one sentence with a match, others none."""
+    for score in corpus_scores(MADE["one match"], REFERENCES, settings()):
+        found = resampled_scores([score.rows], corpus_statistic(score.name, settings()))
+        assert np.isfinite(found).all()
+        assert 0 <= found.min() < score.value < found.max()
 
 
 def test_a_perfect_translation():
-    result = score(REFERENCES, REFERENCES, settings())
-    assert result.bleu == pytest.approx(100) and result.chrf == pytest.approx(100)
-    assert result.bleu_interval == (pytest.approx(100), pytest.approx(100))
+    scores = corpus_scores(REFERENCES, REFERENCES, settings())
+    assert [score.value for score in scores] == pytest.approx([100, 100])
 
 
 def test_nothing_right_scores_zero_and_not_an_error():
-    for bleu in ("sacrebleu", "tokenized"):
-        result = score([""] * 60, REFERENCES, settings(bleu), num_bootstrap=10)
-        assert (result.bleu, result.chrf) == (0, 0)
-
-
-def test_the_interval_encloses_the_score_and_narrows_with_more_sentences():
-    result = score(damaged(0.2), REFERENCES, settings())
-    fewer = score(damaged(0.2)[::6], REFERENCES[::6], settings())
-    for metric in ("bleu", "chrf"):
-        low, high = getattr(result, f"{metric}_interval")
-        wide_low, wide_high = getattr(fewer, f"{metric}_interval")
-        assert low < getattr(result, metric) < high
-        assert high - low < wide_high - wide_low
-        assert type(low) is type(high) is type(getattr(result, metric)) is float  # JSON takes these
-
-
-def test_the_seed_decides_the_interval_and_nothing_else(monkeypatch):
-    monkeypatch.setenv("SACREBLEU_SEED", "7")
-    one, again, two = (
-        score(damaged(0.2), REFERENCES, settings(), num_bootstrap=50, seed=seed)
-        for seed in (1, 1, 2)
-    )
-    assert one == again
-    assert one.bleu_interval != two.bleu_interval and one.bleu == two.bleu
-    assert "seed:1|" in one.bleu_signature and "bs:50|" in one.chrf_signature
-    assert os.environ["SACREBLEU_SEED"] == "7"
-
-
-def test_no_trace_is_left_in_the_environment(monkeypatch):
-    monkeypatch.delenv("SACREBLEU_SEED", raising=False)
-    score(REFERENCES[:2], REFERENCES[:2], settings(), num_bootstrap=2)
-    assert "SACREBLEU_SEED" not in os.environ
+    for kind in ("sacrebleu", "tokenized"):
+        scores = corpus_scores([""] * 60, REFERENCES, settings(kind))
+        assert [score.value for score in scores] == [0, 0]
 
 
 # --- kinds of BLEU ----------------------------------------------------------------------------
@@ -115,8 +165,8 @@ def test_no_trace_is_left_in_the_environment(monkeypatch):
 
 def test_tokenized_bleu_is_not_smoothed():
     hypothesis, reference = ["the cat is here"], ["the cat sat there today"]  # no 3 in a row
-    assert score(hypothesis, reference, settings()).bleu > 0
-    assert score(hypothesis, reference, settings("tokenized")).bleu == 0
+    assert bleu(hypothesis, reference).value > 0
+    assert bleu(hypothesis, reference, "tokenized").value == 0
 
 
 def test_tokenized_bleu_by_hand():
@@ -125,24 +175,24 @@ def test_tokenized_bleu_by_hand():
     hypothesis = ["a b c d e f g h i x"]
     expected = 100 * (9 / 10 * 8 / 9 * 7 / 8 * 6 / 7) ** (1 / 4)
     for kind in ("tokenized", "pretokenized", "compound-split"):
-        assert score(hypothesis, reference, settings(kind)).bleu == pytest.approx(expected)
+        assert bleu(hypothesis, reference, kind).value == pytest.approx(expected)
 
 
 def test_tokenized_bleu_splits_punctuation_and_pretokenized_does_not():
     hypothesis, reference = ["so we go home , now"], ["so we go home, now"]
-    assert score(hypothesis, reference, settings("tokenized")).bleu == pytest.approx(100)
-    assert score(hypothesis, reference, settings("pretokenized")).bleu < 60
-    assert "tok:none" in score(hypothesis, reference, settings("pretokenized")).bleu_signature
+    assert bleu(hypothesis, reference, "tokenized").value == pytest.approx(100)
+    assert bleu(hypothesis, reference, "pretokenized").value < 60
+    assert "tok:none" in bleu(hypothesis, reference, "pretokenized").signature
 
 
 def test_compounds_are_split_on_both_sides_after_tokenising():
     """Half a compound right counts: 4 + 3 of its 5 pieces instead of 4 of 5 words."""
     reference, hypothesis = ["a b c d Hund-Katze."], ["a b c d Hund-Maus."]
-    result = score(hypothesis, reference, settings("compound-split"))
+    result = bleu(hypothesis, reference, "compound-split")
     # a b c d Hund ##AT##-##AT## Maus . : 7/8 words, 5/7 pairs, 4/6 triples, 3/5 fours
-    assert result.bleu == pytest.approx(100 * (7 / 8 * 5 / 7 * 4 / 6 * 3 / 5) ** (1 / 4))
-    assert result.bleu > score(hypothesis, reference, settings("tokenized")).bleu
-    assert "tok:13a+compound-split|smooth:none" in result.bleu_signature
+    assert result.value == pytest.approx(100 * (7 / 8 * 5 / 7 * 4 / 6 * 3 / 5) ** (1 / 4))
+    assert result.value > bleu(hypothesis, reference, "tokenized").value
+    assert "tok:13a+compound-split|smooth:none" in result.signature
 
 
 @pytest.mark.parametrize(
@@ -162,84 +212,25 @@ def test_compound_splitting_follows_the_published_script(text, split):
 @pytest.mark.parametrize("language", ["zh", "zh-CN"])
 def test_chinese_is_counted_in_characters(language):
     hypothesis, reference = ["打开这个新的文件"], ["打开那个新的文件"]
-    assert score(hypothesis, reference, settings("tokenized")).bleu == 0
+    assert bleu(hypothesis, reference, "tokenized").value == 0
     for kind in ("sacrebleu", "tokenized", "compound-split"):
-        result = score(hypothesis, reference, settings(kind), language=language)
-        assert result.bleu > 30
-        assert "tok:zh" in result.bleu_signature
-    assert "tok:char" in score(hypothesis, reference, settings(), language="ja").bleu_signature
-    assert "tok:13a" in score(hypothesis, reference, settings(), language="fr").bleu_signature
-
-
-# --- comparison -------------------------------------------------------------------------------
-
-
-def test_a_clearly_worse_and_an_equally_good_system():
-    systems = {"worse": damaged(0.4, seed=1), "like": damaged(0.2, seed=2)}
-    baseline = damaged(0.2)
-    found = {
-        name: compare_bleu(baseline, hypotheses, REFERENCES, settings())
-        for name, hypotheses in systems.items()
-    }
-    assert found["worse"][1] < 0.01 and found["like"][1] > 0.05
-    for name, hypotheses in systems.items():
-        here, there = (score(h, REFERENCES, settings()) for h in (hypotheses, baseline))
-        assert found[name][0] == pytest.approx(here.bleu - there.bleu)
-    assert found["worse"][0] < -10
-
-
-def test_the_baseline_does_not_differ_from_itself():
-    baseline = damaged(0.2)
-    assert compare_bleu(baseline, baseline, REFERENCES, settings()) == (0.0, 1.0)
-
-
-def test_a_comparison_is_repeatable_and_takes_the_chosen_bleu():
-    arguments = damaged(0.2), damaged(0.25, seed=3), REFERENCES
-    one, again, other_seed, split = (
-        compare_bleu(*arguments, settings(kind), num_bootstrap=200, seed=seed)
-        for kind, seed in (
-            ("sacrebleu", 1),
-            ("sacrebleu", 1),
-            ("sacrebleu", 2),
-            ("compound-split", 1),
-        )
-    )
-    assert one == again
-    assert one[0] == other_seed[0] != split[0]
-    assert one[1] != other_seed[1]
+        result = bleu(hypothesis, reference, kind, language)
+        assert result.value > 30
+        assert "tok:zh" in result.signature
+    assert "tok:char" in bleu(hypothesis, reference, language="ja").signature
+    assert "tok:13a" in bleu(hypothesis, reference, language="fr").signature
 
 
 # --- errors -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("hypotheses", "references", "options", "message"),
+    ("hypotheses", "references", "message"),
     [
-        (["a"], ["a", "b"], {}, "hypotheses has 1 texts, expected 2"),
-        ([], [], {}, "references is empty"),
-        (["a"], ["a"], {"num_bootstrap": 1}, "num_bootstrap is 1, expected at least 2"),
-        (["a"], ["a"], {"seed": 0}, "seed is 0, expected at least 1"),
+        (["a"], ["a", "b"], "hypotheses has 1 texts, expected 2"),
+        ([], [], "references is empty"),
     ],
 )
-def test_wrong_arguments(hypotheses, references, options, message):
+def test_wrong_arguments(hypotheses, references, message):
     with pytest.raises(ValueError, match=message):
-        score(hypotheses, references, settings(), **options)
-    with pytest.raises(ValueError, match=message):
-        compare_bleu(hypotheses, hypotheses, references, settings(), **options)
-
-
-def test_a_system_with_too_few_translations_is_an_error():
-    with pytest.raises(ValueError, match="hypotheses has 1 texts, expected 60"):
-        compare_bleu(REFERENCES, ["a"], REFERENCES, settings())
-
-
-def test_scores_are_finite_for_a_single_sentence():
-    result = score(["one"], ["one two"], settings(), num_bootstrap=2)
-    assert all(map(math.isfinite, (*result.bleu_interval, *result.chrf_interval)))
-
-
-def test_chrf_of_a_system_that_matches_next_to_nothing():
-    # Some resamples hold the one sentence with a match, others none.
-    hypotheses = ["zzzz"] * 19 + ["a cat"]
-    scored = score(hypotheses, ["the dog runs"] * 19 + ["a cat"], TranslationEvaluation())
-    assert 0 < scored.chrf < 5
+        corpus_scores(hypotheses, references, settings())

@@ -40,8 +40,8 @@ def test_words_and_bytes_are_those_of_the_text(tokenizer):
     blocks = TextBlocks(DOCUMENTS, tokenizer, 8)
     file = "".join(f"{line}\n" for document in DOCUMENTS for line in document)
     assert blocks.words().sum().item() == pytest.approx(len(file.split()) + file.count("\n"))
-    assert len(blocks.words()) == sum(blocks.lengths)
-    assert blocks.num_bytes() == len(file.encode())
+    assert len(blocks.words()) == len(blocks.utf8_bytes()) == sum(blocks.lengths)
+    assert blocks.utf8_bytes().sum().item() == pytest.approx(len(file.encode()))
     if tokenizer is WORDS:
         assert blocks.words().tolist() == [1.0] * len(blocks.words())
 

@@ -1,6 +1,6 @@
 """Data sets of running text, cut or packed into blocks, and the batches that are made of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TypedDict
 
@@ -65,15 +65,21 @@ class TextBlocks(Dataset[Tensor]):
 
         Line ends count as words. The words of a line are shared equally among its tokens.
         """
+        return self._per_token(lambda line: len(line.split()) + 1)
+
+    def utf8_bytes(self) -> Tensor:
+        """Returns bytes of UTF-8 per token, of shape `(tokens,)`.
+
+        A line end is one byte. The bytes of a line are shared equally among its tokens.
+        """
+        return self._per_token(lambda line: len(line.encode()) + 1)
+
+    def _per_token(self, count: Callable[[str], int]) -> Tensor:
+        """A number for each line, of whole words, shared equally among its tokens."""
         lines = map(self._join, chain.from_iterable(self.documents))
-        counts = [len(line.split()) + 1 for line in lines]
+        counts = [count(line) for line in lines]
         tokens = torch.tensor(self._tokens_of_lines)
         return (torch.tensor(counts, dtype=torch.float64) / tokens).repeat_interleave(tokens)
-
-    def num_bytes(self) -> int:
-        """Returns the number of bytes of the text in UTF-8, with one for each line end."""
-        lines = map(self._join, chain.from_iterable(self.documents))
-        return sum(len(line.encode()) + 1 for line in lines)
 
 
 def collate_blocks(items: Sequence[Tensor], pad_token_id: int) -> dict[str, Tensor]:

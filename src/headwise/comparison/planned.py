@@ -1,0 +1,74 @@
+"""The runs of a comparison: what is planned, and why one may fail."""
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+
+from headwise.analysis.results import RunResult
+from headwise.experiment import finished_result
+from headwise.recipe.settings import Recipe
+from headwise.tasks.task import Task
+
+Runs = dict[str, list[RunResult]]  # by system, a run for each seed
+
+
+class PlannedRun(NamedTuple):
+    """A run of a comparison, before it is trained.
+
+    Attributes:
+        recipe: of the run, with its seed.
+        system: name of the system.
+        folder: of the run.
+        task: the data.
+        label: what bars and messages call the run.
+    """
+
+    recipe: Recipe
+    system: str
+    folder: Path
+    task: Task
+    label: str
+
+    def result(self, console: Console) -> RunResult | None:
+        """Returns the result of the run, or None while it is not finished."""
+        return finished_result(self.recipe, self.folder, self.task, console, self.label)
+
+
+class Failure(NamedTuple):
+    """Why a run failed.
+
+    Attributes:
+        reason: in a line or a few.
+        traceback: empty if the reason says all, as of bad input and of a killed process.
+    """
+
+    reason: str
+    traceback: str = ""
+
+    @classmethod
+    def of(cls, error: Exception) -> "Failure":
+        """Why a run failed that an exception has ended."""
+        if isinstance(error, (ValueError, OSError)):  # says how to mend it
+            return cls(str(error))
+        reason = "".join(traceback.format_exception_only(error)).strip()
+        return cls(reason, "".join(traceback.format_exception(error)))
+
+
+class RunsFailed(Exception):
+    """Some runs of a comparison failed; those that could be finished are.
+
+    Attributes:
+        failures: label of a run to why it failed.
+    """
+
+    def __init__(self, failures: dict[str, Failure], planned: int) -> None:
+        self.failures = failures
+        reasons = "".join(f"\n  {label}: {f.reason}" for label, f in failures.items())
+        others = "; the others are finished" if len(failures) < planned else ""
+        super().__init__(f"{len(failures)} of {planned} runs failed{others}:{reasons}")
+
+
+Ended = Callable[[PlannedRun, RunResult | Failure], None]  # called when a run has ended

@@ -1,0 +1,284 @@
+"""Runs one after the other and side by side, those that fail and those that are stopped."""
+
+import copy
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numerals
+import pytest
+from rich.console import Console
+
+from headwise import experiment
+from headwise.analysis.report import write_report
+from headwise.analysis.results import Benchmark, Comparison
+from headwise.comparison import RunsFailed, compare_systems
+from headwise.comparison.side_by_side import _for_process
+from headwise.recipe import load_recipe
+
+QUIET = Console(quiet=True)
+
+# Systems that do what they should once the file `trouble` is gone.
+TROUBLE = """
+import os, signal, time
+from pathlib import Path
+
+import headwise as hw
+
+TROUBLE = Path(__file__).with_name("trouble")
+calls = 0
+
+
+class Raises(hw.MultiHeadAttention):
+    def combine(self, heads, inputs, choice):
+        if TROUBLE.exists():
+            raise RuntimeError("no heads")
+        return super().combine(heads, inputs, choice)
+
+
+class Killed(hw.MultiHeadAttention):
+    def combine(self, heads, inputs, choice):
+        global calls
+        calls += 1
+        # In each step there are three; validation after the third step leaves a checkpoint.
+        if TROUBLE.exists() and calls > 15:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().combine(heads, inputs, choice)
+
+
+class Slow(hw.MultiHeadAttention):
+    def combine(self, heads, inputs, choice):
+        if TROUBLE.exists():
+            Path(__file__).with_name(f"at-work-{os.getpid()}").touch()
+            time.sleep(1)
+        return super().combine(heads, inputs, choice)
+"""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A folder with a corpus, its recipe and a module with systems that make trouble."""
+    folder = tmp_path_factory.mktemp("world")
+    recipe = numerals.write_recipe(folder)
+    (folder / "trouble_makers.py").write_text(TROUBLE, encoding="utf-8")
+    with recipe.open("a", encoding="utf-8") as systems:
+        for name in ("raises", "killed", "slow"):
+            plan = f"trouble_makers:{name.capitalize()}"
+            systems.write(f"  {name}: {{model: {{attention: {plan}}}}}\n")
+        systems.write("  slower: {model: {attention: trouble_makers:Slow}}\n")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(str(folder))
+        yield folder
+
+
+@pytest.fixture
+def trouble(world):
+    file = world / "trouble"
+    file.touch()
+    yield file
+    file.unlink(missing_ok=True)
+
+
+def compare(world, folder, systems, seeds=(1,), **options):
+    file = load_recipe(str(world / "numerals.yaml"))
+    return compare_systems(file, systems, seeds, folder, "headwise compare", QUIET, **options)
+
+
+def figures(found):
+    """All of a comparison's runs but what the clock measured."""
+    runs = [copy.deepcopy(run.model_dump()) for system in found.systems for run in system.runs]
+    for run in runs:
+        del run["seconds"]
+        for record in run["history"]:
+            del record["seconds"]
+    return runs
+
+
+def half_written(folder):
+    return [path for path in folder.rglob("*") if path.name.startswith(".partial")]
+
+
+@pytest.fixture(scope="module")
+def one_by_one(world):
+    """The baseline and another system, trained in this process with one thread."""
+    return compare(world, world / "one", ["standard", "mae"])
+
+
+@pytest.mark.slow
+def test_runs_side_by_side_are_those_one_after_the_other(world, one_by_one):
+    found = compare(world, world / "two", ["standard", "mae"], jobs=2)
+    assert figures(found) == figures(one_by_one)
+    assert [run.threads for system in found.systems for run in system.runs] == [[1], [1]]
+    assert all(system.relative_step_time > 0 for system in found.systems)
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_leaves_the_others_alone(world, tmp_path, trouble, one_by_one):
+    written = []
+    systems = ["raises", "killed", "standard"]
+    with pytest.raises(RunsFailed, match=r"2 of 3 runs failed; the others are finished:") as caught:
+        compare(world, tmp_path / "runs", systems, jobs=2, write=written.append)
+    failures = caught.value.failures
+    assert failures["raises"].reason == "RuntimeError: no heads"
+    assert "in combine" in failures["raises"].traceback
+    assert "SIGKILL, as when memory runs out" in failures["killed"].reason
+    assert [system.name for system in written[-1].systems] == ["standard"]
+    assert written[-1].missing == ["raises", "killed"]
+    assert figures(written[-1])[0] == figures(one_by_one)[0]
+    assert not half_written(tmp_path)
+    assert (tmp_path / "runs" / "killed-seed1" / "checkpoint-3").is_dir()
+
+    trouble.unlink()
+    found = compare(world, tmp_path / "runs", systems)
+    assert [system.name for system in found.systems] == systems
+    assert found.missing == []
+    losses = {system.runs[0].validation_loss for system in found.systems}
+    assert len(losses) == 1  # all three are the standard system
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_all_runs_and_the_next_start_goes_on(world, tmp_path, trouble, one_by_one):
+    folder = tmp_path / "runs"
+    systems = ["standard", "slow", "slower"]
+    names = ("--systems", ",".join(systems))
+    command = ["compare", "numerals.yaml", *names, "--jobs", "2", "--output", str(folder)]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "2"}
+    running = subprocess.Popen(
+        [sys.executable, "-m", "headwise", *command],
+        cwd=world,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    until = time.monotonic() + 240
+    while len(list(world.glob("at-work-*"))) < 2 or not (folder / "report.html").is_file():
+        assert running.poll() is None, running.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    os.killpg(running.pid, signal.SIGINT)
+    output, errors = running.communicate(timeout=120)
+    assert running.returncode == 130, errors
+    assert "Traceback" not in errors
+    errors = " ".join(errors.split())
+    assert "The same command goes on from here." in errors
+    assert errors.count("stopped at step") == 2
+    assert f"report as far as it goes: {folder / 'report.html'}" in output
+    for name in ("slow", "slower"):
+        assert list((folder / f"{name}-seed1").glob("checkpoint-*"))
+        assert not (folder / f"{name}-seed1" / "result.json").exists()
+    report = (folder / "report.html").read_text(encoding="utf-8")
+    assert "1 of 3 runs are finished; these are missing: slow, slower." in report
+    assert not half_written(tmp_path)
+
+    trouble.unlink()
+    found = compare(world, folder, systems)
+    expected = figures(one_by_one)[0]
+    for run in figures(found):
+        assert run["history"] == expected["history"]
+        assert run["scores"] == expected["scores"]
+
+
+def break_runs(monkeypatch, labels):
+    """Has the training of some runs fail in this process."""
+    run_training = experiment.run_training
+
+    def breaks(*args, label, **options):
+        if label in labels:
+            raise RuntimeError("no batch")
+        return run_training(*args, label=label, **options)
+
+    monkeypatch.setattr(experiment, "run_training", breaks)
+
+
+def test_in_one_process_too_the_others_are_trained(world, tmp_path, monkeypatch):
+    written = []
+    with monkeypatch.context() as patched:
+        break_runs(patched, {"standard seed 1", "standard seed 2", "mae seed 2"})
+        with pytest.raises(RunsFailed, match=r"3 of 4 runs failed") as caught:
+            compare(world, tmp_path, ["standard", "mae"], [1, 2], write=written.append)
+    assert "mae seed 2: RuntimeError: no batch" in str(caught.value)
+    found = written[-1]
+    assert found.baseline == "standard"
+    assert [(system.name, len(system.runs)) for system in found.systems] == [("mae", 1)]
+    write_report(found, tmp_path / "report.html")  # without a baseline
+    report = (tmp_path / "report.html").read_text(encoding="utf-8")
+    missing = "standard seed 1, standard seed 2, mae seed 2"
+    assert f"1 of 4 runs are finished; these are missing: {missing}." in report
+
+
+def test_the_comparison_is_written_as_it_goes(world, tmp_path):
+    written = []
+    found = compare(world, tmp_path, ["standard", "mae"], [1, 2], write=written.append)
+    assert [each.missing for each in written] == [
+        ["mae seed 1", "standard seed 2", "mae seed 2"],
+        ["standard seed 2", "mae seed 2"],
+        ["mae seed 2"],
+        [],
+    ]
+    assert written[-1] is found
+    # To measure the time of a step takes long, and runs at work would disturb it.
+    times = [[system.relative_step_time is None for system in each.systems] for each in written]
+    assert times == [[True], [True, True], [True, True], [False, False]]
+    assert Comparison.model_validate_json(written[0].model_dump_json()) == written[0]
+
+
+def test_of_several_data_sets_those_with_a_run_are_written(world, tmp_path, monkeypatch):
+    changes = ["datasets.some={validation_fraction: 0.3}", "datasets.others={test_fraction: 0.3}"]
+    file = load_recipe(str(world / "numerals.yaml"), changes)
+    written = []
+    break_runs(monkeypatch, {"some standard", "some mae", "others standard"})
+    with pytest.raises(RunsFailed, match="3 of 4 runs failed"):
+        compare_systems(
+            *(file, ["standard", "mae"], [1], tmp_path, "", QUIET),
+            datasets=["some", "others"],
+            write=written.append,
+        )
+    found = written[-1]
+    assert isinstance(found, Benchmark)
+    assert list(found.comparisons) == ["others"]
+    write_report(found, tmp_path / "report.html")
+    report = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "1 of 4 runs are finished; these are missing: some standard, some mae" in report
+    of_data_set = (tmp_path / "others" / "report.html").read_text(encoding="utf-8")
+    assert "1 of 2 runs are finished; these are missing: others standard." in of_data_set
+
+
+def test_a_folder_of_another_run_is_found_before_any_is_trained(world, tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        break_runs(patched, {"mae"})
+        with pytest.raises(RunsFailed):
+            compare(world, tmp_path, ["mae"])
+    file = load_recipe(str(world / "numerals.yaml"), ["systems.mae.training.learning_rate=0.5"])
+    monkeypatch.setattr(experiment, "run_training", None)
+    with pytest.raises(ValueError, match=r"learning_rate: 0\.003 before, 0\.5 now"):
+        compare_systems(file, ["standard", "mae"], [1], tmp_path, "", QUIET)
+    assert not (tmp_path / "standard-seed1").exists()
+
+
+def test_processes_take_turns_with_the_gpus(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    gpus = [_for_process(slot, 1)["CUDA_VISIBLE_DEVICES"] for slot in range(3)]
+    assert gpus == ["0", "1", "0"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, 7")
+    assert _for_process(1, 1)["CUDA_VISIBLE_DEVICES"] == "7"
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    assert "CUDA_VISIBLE_DEVICES" not in _for_process(1, 1)
+    assert _for_process(1, 3)["OMP_NUM_THREADS"] == "3"
+
+
+@pytest.mark.parametrize("jobs", [0, -1])
+def test_wrong_numbers_of_jobs(world, tmp_path, jobs):
+    with pytest.raises(ValueError, match=f"--jobs is {jobs}, expected a whole number from 1"):
+        compare(world, tmp_path / "runs", ["standard"], jobs=jobs)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_torchrun_and_jobs_exclude_each_other(world, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="--jobs is 3 within 2 processes that share every run"):
+        compare(world, tmp_path / "runs", ["standard"], jobs=3)
