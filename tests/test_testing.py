@@ -17,6 +17,11 @@ FORMS = [(name, {}) for name in SYSTEMS] + [
     ("moa", {"size": "3K3E4D"}),
     ("tim", {"competition": False}),
     ("moa", {"normalize_weights": False, "bias": True}),
+    ("moa", {"balance": "sequence"}),
+    ("weighted", {"weights": "softmax", "top_k": 2}),
+    ("weighted", {"merged": True}),
+    ("weighted", {"weights": "random"}),
+    ("agreement", {"inverse_temperature": 100.0}),
 ]
 
 

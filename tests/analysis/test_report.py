@@ -93,8 +93,8 @@ def _diverge(made: Comparison, system: int, run: int, step: int) -> None:
 
 def test_main_table_holds_the_numbers(three: Page) -> None:
     assert three.row("mae-7 experts of 7 of 8 heads, a gate per sentence")[1:] == [
-        "1.55M", "41.6M", "1.06×", "2.050", "7.77", "27.3 [25.6, 29.1]", "+0.9 [+0.5, +1.3]",
-        "< 0.001", "49.3 [47.6, 51.1]",
+        "1.55M", "41.6M", "1.06× 1.02–1.12", "2.050", "7.77", "27.3 [25.6, 29.1]",
+        "+0.9 [+0.5, +1.3]", "< 0.001", "49.3 [47.6, 51.1]",
     ]  # fmt: skip
     assert three.row("standard")[-3:] == ["baseline", "–", "48.4 [46.6, 50.3]"]
     assert three.row("moa")[-3] == "+0.5 [−0.8, +1.9]"
@@ -224,7 +224,7 @@ def test_seeds_give_means() -> None:
         "BLEU: mean with its 95% interval over seeds and test sentences together; small marks "
         "are the seeds" in page.texts["figcaption"]
     )
-    runs = [row for row in page.rows if row[0].strip() == "moa" and len(row) == 8]
+    runs = [row for row in page.rows if row[0].strip() == "moa" and len(row) == 9]
     assert [row[1].strip() for row in runs] == ["0", "1", "2"]
 
 
@@ -431,7 +431,7 @@ def test_other_tasks_in_their_own_words(kind: str) -> None:
     assert "Layers: share of each mechanism" in page.texts["figcaption"]
     assert "Encoder" not in text
     assert "Decoder" not in text
-    assert len(page.row("standard", "0", "600")) == 5 + is_text + len(scores)
+    assert len(page.row("standard", "0", "600")) == 6 + is_text + len(scores)
 
 
 def test_sites_of_a_single_stack() -> None:
@@ -546,7 +546,8 @@ def test_scores_without_intervals_or_notes() -> None:
     page = Page(render_report(made))
     assert "BLEU" in page.texts["figcaption"]
     assert "Scores" not in page.texts["h3"]
-    assert "interval" not in "".join(page.texts["main"])
+    assert "In brackets" not in "".join(page.texts["main"])
+    assert "interval" not in "".join(page.texts["figcaption"])
 
 
 def test_samples_and_pictures_are_put_side_by_side() -> None:

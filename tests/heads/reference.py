@@ -180,13 +180,13 @@ def simple_routing(votes, capsules: int, iterations: int, squash: bool) -> tuple
     return torch.cat(output), weights
 
 
-def em_routing(votes, capsules: int, iterations: int, beta_a, beta_u) -> tuple[Tensor, Tensor]:
+def em_routing(votes, capsules, iterations, limit, beta_a, beta_u) -> tuple[Tensor, Tensor]:
     """Algorithm 2 for one token; also each head's mean share of the capsules."""
     heads = range(len(votes))
     v = [slices(vote, capsules) for vote in votes]
     c = [[torch.tensor(1 / capsules, dtype=torch.float64)] * capsules for _ in heads]
     for i in range(iterations):
-        rate = 0.01 * (1 - 0.95 ** (i + 1))
+        rate = limit * (1 - 0.95 ** (i + 1))
         shares = shares_of(c)
         output, logits = [], []
         for n in range(capsules):
@@ -215,7 +215,8 @@ def agreement(p, query, key, value, heads, module, **masks) -> tuple[Tensor, Ten
         votes = agreement_votes(p, query, key, value, heads, b, t, **masks)
         sizes = module.num_capsules, module.iterations
         if "beta_a" in p:
-            y, weights[b, t] = em_routing(votes, *sizes, p["beta_a"], p["beta_u"])
+            betas = p["beta_a"], p["beta_u"]
+            y, weights[b, t] = em_routing(votes, *sizes, module.inverse_temperature, *betas)
         else:
             y, weights[b, t] = simple_routing(votes, *sizes, module.squash)
         return y
@@ -231,8 +232,28 @@ def activation(name: str, x: Tensor) -> Tensor:
     return torch.where(x > 0, x, {"relu": 0.0, "leaky-relu": 0.01}[name] * x)
 
 
-def branched(p, query, key, value, heads, split, ffn_activation="relu", **masks) -> Tensor:
+def branch_weights(p, branches, weights, merged, top_k) -> tuple[list[Tensor], list[Tensor]]:
+    """κ and α outside training, entry by entry."""
+
+    def of(name):
+        if weights == "random":
+            return [torch.tensor(1 / branches, dtype=torch.float64)] * branches
+        if weights == "simplex":
+            return list(p[name])
+        exponentials = [torch.exp(x) for x in p[name]]
+        return [x / sum(exponentials) for x in exponentials]
+
+    kappa, alpha = of("alpha" if merged else "kappa"), of("alpha")
+    if top_k is not None:
+        kept = sorted(range(branches), key=lambda i: float(alpha[i].detach()))[-top_k:]
+        total = sum(alpha[i] for i in kept)
+        alpha = [alpha[i] / total if i in kept else 0 * alpha[i] for i in range(branches)]
+    return kappa, alpha
+
+
+def branched(p, query, key, value, heads, split, weights, ffn_activation="relu", **masks) -> Tensor:
     """Σᵢ αᵢ FFN(κᵢ oᵢWᵢ), branch by branch: equations 5 to 7 of the Weighted Transformer."""
+    kappa, alpha = weights
     units = p["ffn_up.weight"].size(0)
 
     def compute(b, t):
@@ -243,13 +264,13 @@ def branched(p, query, key, value, heads, split, ffn_activation="relu", **masks)
         for i in range(heads):
             biases = [attention_bias(b, i, t, s, heads, **masks) for s in range(key.size(1))]
             o = read(q[i], torch.stack([k[i] for k in ks]), torch.stack([v[i] for v in vs]), biases)
-            z = p["kappa"][i] * (o @ p["branch_output"][i])
+            z = kappa[i] * (o @ p["branch_output"][i])
             hidden = linear(p, "ffn_up", z)
             if split:  # all other hidden units are those of other branches
                 mine = torch.arange(units) // (units // heads) == i
                 hidden = hidden * mine
             hidden = activation(ffn_activation, hidden)
-            y = y + p["alpha"][i] * linear(p, "ffn_down", hidden)
+            y = y + alpha[i] * linear(p, "ffn_down", hidden)
         return y
 
     return _over_queries(query, compute)
@@ -282,8 +303,16 @@ def moa(p, query, key, value, top_k, normalize=True, **masks) -> Tensor:
     return _over_queries(query, compute)
 
 
-def moa_losses(p, query, top_k, padding=None) -> tuple[Tensor, Tensor]:
-    """Equations 13 to 16 over the real tokens of all rows."""
+def moa_losses(p, query, top_k, padding=None, per_sequence=False) -> tuple[Tensor, Tensor]:
+    """Equations 13 to 16 over the real tokens of all rows, or the first of them row by row."""
+    if per_sequence:
+        rows = range(query.size(0))
+        pads = [None if padding is None else padding[b : b + 1] for b in rows]
+        real = [b for b in rows if padding is None or not padding[b].all()]
+        balances = [moa_losses(p, query[b : b + 1], top_k, pads[b])[0] for b in real]
+        zero = torch.zeros((), dtype=torch.float64)
+        balance = sum(balances, zero) / max(1, len(real))
+        return balance, moa_losses(p, query, top_k, padding)[1]
     experts = p["router.weight"].size(0)
     f = [0.0] * experts
     big_p = [torch.zeros((), dtype=torch.float64)] * experts

@@ -75,10 +75,11 @@ class System:
             output, weights = reference.agreement(p, query, key, value, HEADS, module, **masks)
             return output, weights, None
         if self.kind == "branched":
-            split = module.ffn == "split"
-            how = (split, module.ffn_activation)
+            how = (module.weights, module.merged, module.top_k)
+            weights = reference.branch_weights(p, HEADS, *how)
+            how = (module.ffn == "split", weights, module.ffn_activation)
             output = reference.branched(p, query, key, value, HEADS, *how, **masks)
-            return output, p["alpha"], None
+            return output, torch.stack(weights[1]), None
         top_k, normalize = module.top_k, module.normalize_weights
         output = reference.moa(p, query, key, value, top_k, normalize, **masks)
         weights = torch.zeros(*query.shape[:2], module.num_experts, dtype=query.dtype)
@@ -88,7 +89,8 @@ class System:
                 total = sum(probability[i] for i in chosen) if normalize else 1.0
                 for i in chosen:
                     weights[b, t, i] = probability[i] / total
-        balance, z = reference.moa_losses(p, query, top_k, padding)
+        per_sequence = module.balance == "sequence"
+        balance, z = reference.moa_losses(p, query, top_k, padding, per_sequence)
         return output, weights, module.balance_coef * balance + module.z_coef * z
 
 
@@ -103,7 +105,9 @@ SYSTEMS = {
     "moa": System("moa"),
     "moa dense": System("moa", {"num_experts": 3, "top_k": 3}),
     "agreement-em": System("agreement"),
-    "agreement-em wide capsules": System("agreement", {"num_capsules": 4, "iterations": 2}),
+    "agreement-em wide capsules": System(
+        "agreement", {"num_capsules": 4, "iterations": 2, "inverse_temperature": 20.0}
+    ),
     "agreement-simple": System("agreement", {"routing": "simple"}),
     "agreement-simple unsquashed": System(
         "agreement",
@@ -112,7 +116,10 @@ SYSTEMS = {
     "branched": System("branched"),
     "branched gelu": System("branched", {"ffn_activation": "gelu"}),
     "branched split": System("branched", {"ffn": "split", "head_dim": 5, "bias": False}),
+    "branched softmax top-2": System("branched", {"weights": "softmax", "top_k": 2}),
+    "branched merged": System("branched", {"merged": True}),
     "moa of the authors' code": System("moa", {"normalize_weights": False, "bias": True}),
+    "moa balanced by sequence": System("moa", {"balance": "sequence"}),
 }
 MAIN = {name: SYSTEMS[name] for name in ("standard", "mae-7", "moa", "moa dense")}
 GATED = {name: system for name, system in SYSTEMS.items() if name.startswith("mae")}

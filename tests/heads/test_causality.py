@@ -17,7 +17,7 @@ CAUSAL_MASKS = {
     "4-D": {"attn_mask": CAUSAL.expand(BATCH, 1, TIME, TIME)},
     "narrower": {"attn_mask": CAUSAL | ~causal_mask(TIME, TIME, offset=-3)},
 }
-STEPS = ("joint", "gate", "expert")
+STEPS = ("joint", "gate", "expert", "expert by position")
 MODES = [(name, None) for name in SYSTEMS] + [
     (name, step) for name in SYSTEMS for step in (STEPS if "mae" in name else STEPS[:1])
 ]

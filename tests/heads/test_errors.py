@@ -43,6 +43,12 @@ def message(kind, *args, **kwargs):
         (hw.MixtureOfAttentiveExperts, (8, 2), {"gate_dropout": 1.0}, ["gate_dropout is 1.0"]),
         (hw.MixtureOfAttentionHeads, (8, 0, 1, 4), {}, ["num_experts is 0", "positive"]),
         (hw.MixtureOfAttentionHeads, (8, 4, 5, 4), {}, ["top_k is 5", "num_experts = 4"]),
+        (
+            hw.MixtureOfAttentionHeads,
+            (8, 4, 2, 4),
+            {"balance": "token"},
+            ["balance is 'token'", "'batch'", "'sequence'"],
+        ),
         (hw.MixtureOfAttentionHeads, (8, 4, 0, 4), {}, ["top_k is 0", "1 to"]),
         (hw.MixtureOfAttentionHeads, (8, 4, 2, 0), {}, ["head_dim is 0"]),
         (hw.MixtureOfAttentionHeads, (8, 4, 2, 4), {"dropout": 2}, ["dropout is 2"]),

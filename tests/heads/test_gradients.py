@@ -95,6 +95,9 @@ def test_the_heads_left_out_of_an_f_step_get_no_gradient(name):
     """One sequence draws one expert: the slices of its heads, and no others, are exactly zero."""
     module = SYSTEMS[name].build(train=True)
     module.step = "expert"
+    with torch.no_grad():
+        module.gate.output.weight.zero_()  # so that each expert is drawn now and then
+        module.gate.output.bias.zero_()
     seen = set()
     for seed in range(30):
         torch.manual_seed(seed)
@@ -122,9 +125,10 @@ def test_the_heads_left_out_of_an_f_step_get_no_gradient(name):
     assert len(seen) > 2
 
 
-def test_causal_f_steps_draw_for_each_position():
+@pytest.mark.parametrize("step", ["expert", "expert by position"])
+def test_causal_f_steps_draw_for_each_instance_or_position(step):
     module = SYSTEMS["uni-mae"].build(train=True)
-    module.step = "expert"
+    module.step = step
     x = torch.randn(1, 40, DIM, dtype=torch.float64)
     with torch.no_grad():
         sequence, positions = module(x).output[0], module(x, is_causal=True).output[0]
@@ -140,7 +144,8 @@ def test_causal_f_steps_draw_for_each_position():
     with torch.no_grad():
         some = range(0, 40, 5)
         assert len({drawn(sequence, t) for t in some}) == 1
-        assert len({drawn(positions, t, is_causal=True) for t in some}) > 1
+        experts = {drawn(positions, t, is_causal=True) for t in some}
+        assert len(experts) == 1 if step == "expert" else len(experts) > 1
 
 
 @pytest.mark.parametrize("causal", [False, True])

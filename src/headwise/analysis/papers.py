@@ -53,11 +53,18 @@ def _weighted() -> Paper:
             exact=True,
         ),
         Figure(
-            "κ and α of the model of 213M",
+            "κ and α of 213M, both stacks",
             "params",
             "+192",
             encoder_decoder("weighted", **big).routing,
             remark="which the paper gives 16 branches in its table 2, and here the number of 8",
+            exact=True,
+        ),
+        Figure(
+            "κ and α of 213M, the encoder alone",
+            "params",
+            "+192",
+            encoder_decoder({"encoder_self": "weighted"}, **big).routing,
             exact=True,
         ),
     ]

@@ -7,7 +7,6 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -20,6 +19,7 @@ from headwise.analysis.benchmark import (
     benchmark_verdict,
 )
 from headwise.analysis.formatting import NONE, count, heading
+from headwise.analysis.how_soon_table import how_soon_section
 from headwise.analysis.results import (
     AttentionRecord,
     Benchmark,
@@ -53,8 +53,8 @@ from headwise.files import write_text
 from headwise.heads.words import Words
 
 TEMPLATE = "report.html.jinja"
+BODY_TEMPLATE = "comparison.html.jinja"  # of a report of one data set, or of several
 BENCHMARK_TEMPLATE = "benchmark.html.jinja"
-REPORT = "report.html"  # of each data set, in a folder of its name
 # Number of pictures that are shown at once; further ones are folded.
 SHOWN_PICTURES = 6
 # A picture less wide is drawn by the pixel; enlarged, its pixels stay sharp.
@@ -106,21 +106,15 @@ class Views:
 
 
 def write_report(results: Comparison | Benchmark, path: Path) -> None:
-    """Write the report to `path`; the file is there whole or, on an error, as it was before.
-
-    Of several data sets each has a report of its own, `DATASET/report.html` beside `path`, where a
-    page with the table of all leads to them.
-    """
-    if isinstance(results, Comparison):
+    """Write the report to `path`; the file is there whole or, on an error, as it was before."""
+    if isinstance(results, Benchmark):
+        write_text(path, render_benchmark(results))
+    else:
         write_text(path, render_report(results))
-        return
-    for name, comparison in results.comparisons.items():
-        write_report(comparison, path.parent / name / REPORT)
-    write_text(path, render_benchmark(results))
 
 
 def render_benchmark(benchmark: Benchmark) -> str:
-    """The page as HTML. Everything that comes from the data is escaped."""
+    """The page as HTML, with the report of each data set. All that is data is escaped."""
     return (
         _environment()
         .get_template(BENCHMARK_TEMPLATE)
@@ -132,10 +126,28 @@ def render_benchmark(benchmark: Benchmark) -> str:
             rows=benchmark_rows(benchmark),
             notes=benchmark_notes(benchmark),
             reports=[
-                (name, f"{quote(name, safe='')}/{REPORT}", verdict(comparison))
-                for name, comparison in benchmark.comparisons.items()
+                {
+                    "name": name,
+                    "at": (at := f"data-set-{number}-"),
+                    "verdict": verdict(comparison),
+                    "body": _body(comparison, at),
+                }
+                for number, (name, comparison) in enumerate(benchmark.comparisons.items(), 1)
             ],
-            commands=list(dict.fromkeys(c.command for c in benchmark.comparisons.values())),
+        )
+    )
+
+
+def render_report(comparison: Comparison) -> str:
+    """The report as HTML. Everything that comes from the data is escaped."""
+    return (
+        _environment()
+        .get_template(TEMPLATE)
+        .render(
+            title=comparison.title,
+            incomplete=incomplete(comparison),
+            verdict=verdict(comparison),
+            body=_body(comparison),
         )
     )
 
@@ -152,46 +164,53 @@ def _environment() -> Environment:
     return environment
 
 
-def render_report(comparison: Comparison) -> str:
-    """The report as HTML. Everything that comes from the data is escaped."""
+def _body(comparison: Comparison, at: str = "") -> Markup:
+    """What a comparison has found, as HTML.
+
+    Args:
+        comparison: on one data set.
+        at: a prefix of all ids, which makes them unique in a page of several comparisons.
+    """
     looks = figures.looks(comparison)
     learning = [
-        ("From the first step", figures.learning_curves(comparison, "curves")),
-        ("Validation loss, second half", figures.close_up(comparison, "close-up")),
+        ("From the first step", figures.learning_curves(comparison, f"{at}curves")),
+        ("Validation loss, second half", figures.close_up(comparison, f"{at}close-up")),
     ]
     measured = [
-        (heading(name), figures.measured_curves(comparison, name, f"measured-{n}"))
+        (heading(name), figures.measured_curves(comparison, name, f"{at}measured-{n}"))
         for n, name in enumerate(figures.measures(comparison))
     ]
     runs = [run for system in comparison.systems for run in system.runs]
-    return (
+    return Markup(
         _environment()
-        .get_template(TEMPLATE)
+        .get_template(BODY_TEMPLATE)
         .render(
-            title=comparison.title,
+            at=at,
             comparison=comparison,
-            incomplete=incomplete(comparison),
-            verdict=verdict(comparison),
             columns=table_columns(comparison),
             rows=table_rows(comparison),
             notes=table_notes(comparison),
             several_seeds=any(len(system.runs) > 1 for system in comparison.systems),
             legend=[
-                (_in_legend(system), Markup(figures.swatch(looks[system.name], f"swatch-{number}")))
+                (
+                    _in_legend(system),
+                    Markup(figures.swatch(looks[system.name], f"{at}swatch-{number}")),
+                )
                 for number, system in enumerate(comparison.systems)
             ],
-            intervals=_drawn(comparison, score_figures.intervals, "intervals"),
-            differences=_drawn(comparison, score_figures.differences, "differences"),
+            intervals=_drawn(comparison, score_figures.intervals, f"{at}intervals"),
+            differences=_drawn(comparison, score_figures.differences, f"{at}differences"),
             intervals_over=chance_over(interval_sources(comparison), comparison.item_name),
             differences_over=chance_over(difference_sources(comparison), comparison.item_name),
             first_score=heading(first_score(comparison).name),
             learning=[(title, Markup(svg)) for title, svg in learning if svg is not None],
+            soon=how_soon_section(comparison, f"{at}how-soon-losses"),
             measured=[(title, Markup(svg)) for title, svg in measured],
             decisions=[
                 decision
                 for number, system in enumerate(comparison.systems)
                 if not diverged(system.runs[0])
-                for decision in _decisions(system, looks[system.name], f"heads-{number}")
+                for decision in _decisions(system, looks[system.name], f"{at}heads-{number}")
             ],
             decisions_lost=[
                 s.name

@@ -29,11 +29,12 @@ from headwise.tasks.text.parallel.metrics import (
     corpus_statistic,
 )
 from headwise.tasks.text.parallel.settings import InterfaceStrings, ParallelSettings
-from headwise.tasks.text.parallel.translating import translate
+from headwise.tasks.text.parallel.translating import translate, write_tokens
 from headwise.tasks.text.tokenization import TOKENIZER, TranslationTokenizer
 from headwise.tasks.text.tokenizer_settings import TokenizerSettings
 
 _SAMPLES = 24  # translations that a report shows
+_DECODED, _DECODED_TOKENS = 16, 24  # sentences and tokens of each that measure the speed
 
 
 class TranslationModel(TokenModelSettings):
@@ -160,6 +161,16 @@ class Translation(Task):
 
     def collate(self, items: list[TranslationItem]) -> dict[str, Tensor]:
         return collate_pairs(items, self.tokenizer.pad_token_id)
+
+    def decode(self, model: HeadwiseModel, evaluation: TranslationEvaluation) -> int:
+        """Translates some sentences of the test part by the recipe's search.
+
+        Each translation gets the same number of tokens, whatever the model would say.
+        """
+        assert isinstance(model, Seq2SeqLM)
+        texts = [pair.source for pair in spread(self.corpus.test, _DECODED)]
+        length = min(_DECODED_TOKENS, model.config.max_positions or _DECODED_TOKENS)
+        return write_tokens(model, self.tokenizer, texts, evaluation, length)
 
     def evaluate(
         self,

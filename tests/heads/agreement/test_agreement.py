@@ -194,6 +194,7 @@ def test_compiles_to_one_graph(name, causal):
         ({"routing": "magic"}, "routing is 'magic', expected 'em' or 'simple'"),
         ({"num_capsules": 5}, "num_capsules is 5, expected a divisor of embed_dim = 12"),
         ({"iterations": 0}, "iterations is 0, expected at least 1"),
+        ({"inverse_temperature": -1.0}, "inverse_temperature is -1.0, expected a positive number"),
     ],
 )
 def test_errors(options, message):

@@ -8,8 +8,10 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
 from headwise.heads.agreement import compiling, routing
+from headwise.heads.agreement.em import EM
 from headwise.heads.agreement.naive import naive_em_routing, naive_simple_routing
 from headwise.heads.agreement.routing import em_routing, simple_routing
+from headwise.heads.agreement.simple import Simple
 
 # leading shape, heads, embed_dim, capsules, iterations
 SIZES = {
@@ -26,9 +28,10 @@ SIZES = {
     "many iterations": ((5,), 4, 8, None, 7),
 }
 ALGORITHMS = {
-    "em": routing._EM(3),
-    "simple": routing._Simple(3, True),
-    "simple unsquashed": routing._Simple(3, False),
+    "em": EM(3, 0.01),
+    "em at 30": EM(3, 30.0),
+    "simple": Simple(3, True),
+    "simple unsquashed": Simple(3, False),
 }
 METHODS = tuple(ALGORITHMS)
 each_size = pytest.mark.parametrize("size", SIZES)
@@ -41,13 +44,14 @@ def leaf(*shape: int, dtype: torch.dtype = torch.float64, scale: float = 1.0) ->
 
 def betas(method: str, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
     """Far from 0, for their gradients to matter."""
-    values = (20.0, -30.0) if method == "em" else ()
+    values = {"em": (20.0, -30.0), "em at 30": (0.3, -0.2)}.get(method, ())
     return tuple(torch.tensor(x, dtype=dtype, requires_grad=True) for x in values)
 
 
 def route(method: str, votes: Tensor, *scalars: Tensor, naive: bool = False, **sizes):
-    if method == "em":
-        return (naive_em_routing if naive else em_routing)(votes, *scalars, **sizes)
+    if method in ("em", "em at 30"):
+        how = {**sizes, "inverse_temperature": 30.0 if method == "em at 30" else 0.01}
+        return (naive_em_routing if naive else em_routing)(votes, *scalars, **how)
     function = naive_simple_routing if naive else simple_routing
     return function(votes, squash=method == "simple", **sizes)
 
@@ -99,22 +103,35 @@ def test_weights_are_mean_shares(method, capsules):
     assert not routed.weights.requires_grad
 
 
-def test_naive_em_is_the_equation():
+@pytest.mark.parametrize("limit", [0.01, 4.0])
+def test_naive_em_is_the_equation(limit):
     """One token, two heads, two capsules, two iterations, with a calculator's steps."""
     votes = torch.tensor([[1.0, 2.0], [3.0, 2.5]], dtype=torch.float64)
-    beta_a, beta_u = betas("em")
+    beta_a, beta_u = betas("em at 30")
     entropy = (1 + torch.tensor(2 * torch.pi, dtype=torch.float64).log()) / 2
     mu, sigma = votes.mean(0), (votes[0] - votes[1]).abs() / 2
-    activation = torch.sigmoid(0.01 * 0.05 * (beta_a - beta_u - (sigma.log() + entropy)))
+    activation = torch.sigmoid(limit * 0.05 * (beta_a - beta_u - (sigma.log() + entropy)))
     density = torch.exp(-((votes - mu) ** 2) / (2 * sigma**2)) / (sigma * (2 * torch.pi) ** 0.5)
     c = activation * density / (activation * density).sum(1, keepdim=True)
     mass = c.sum(0)
     mu = (c * votes).sum(0) / mass
     variance = (c * (votes - mu) ** 2).sum(0) / mass
     logit = beta_a - beta_u * mass - (variance.sqrt().log() + entropy) * mass
-    expected = torch.sigmoid(0.01 * (1 - 0.95**2) * logit) * mu
-    got = naive_em_routing(votes, beta_a, beta_u, iterations=2).output
+    expected = torch.sigmoid(limit * (1 - 0.95**2) * logit) * mu
+    got = naive_em_routing(votes, beta_a, beta_u, iterations=2, inverse_temperature=limit).output
     torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize(
+    ("limit", "least", "most"), [(0.01, 0, 1e-4), (10, 1e-3, 0.1), (100, 0.1, 1)]
+)
+def test_only_a_large_inverse_temperature_has_activations_decide(limit, least, most):
+    """128 capsules of one dimension, as in the paper: each has 8/128 of the heads' weights."""
+    votes = torch.randn(8, 50, 128, 1)
+    zero = torch.zeros(())
+    last = EM(3, limit).steps(votes, zero, zero)[-1]
+    away = float((last.logit.sigmoid() - 0.5).abs().max())
+    assert least <= away <= most
 
 
 def test_naive_simple_is_the_equation():
@@ -341,6 +358,13 @@ def test_compiles_with_inductor(method, monkeypatch):
     )
 
 
+def test_algorithms_of_equal_settings_are_compiled_apart():
+    simple, em = Simple(3, True), EM(3, 1.0)
+    assert simple == em  # as tuples
+    assert routing._compiled_methods(simple) is not routing._compiled_methods(em)
+    assert routing._compiled_methods(em) is routing._compiled_methods(EM(3, 1.0))
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("capsules", [12, 4])
 @each_method
@@ -367,6 +391,10 @@ def test_cuda(method, capsules):
         (
             lambda: em_routing(torch.randn(2, 4), *betas("em"), num_capsules=5),
             "num_capsules is 5, expected a divisor",
+        ),
+        (
+            lambda: em_routing(torch.randn(2, 4), *betas("em"), inverse_temperature=0.0),
+            "inverse_temperature is 0.0, expected a positive number",
         ),
     ],
 )

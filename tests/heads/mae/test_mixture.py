@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from headwise.heads.mae.mixture import (
-    draw_expert,
     head_scales,
     left_out_heads,
     running_mean,
@@ -87,20 +86,3 @@ def test_running_mean_of_a_long_sequence_in_float32():
     for window in (None, 100):
         exact = running_mean(x.double(), None, window)
         torch.testing.assert_close(running_mean(x, None, window).double(), exact, rtol=0, atol=1e-3)
-
-
-def test_experts_are_drawn_in_proportion_to_their_gates():
-    gates = torch.tensor([0.1, 0.0, 0.6, 0.3])
-    drawn = draw_expert(gates.expand(20_000, 4), torch.rand(20_000))
-    assert (drawn.sum(-1) == 1).all()
-    frequency = drawn.mean(0)
-    assert frequency[1] == 0
-    torch.testing.assert_close(frequency, gates, rtol=0, atol=0.015)
-
-
-@pytest.mark.parametrize("noise, expected", [(0.0, 0), (0.2499, 0), (0.25, 2), (0.9999999, 2)])
-def test_draws_at_the_edges(noise, expected):
-    """An expert of gate 0 is never drawn, and rounding never draws none."""
-    gates = torch.tensor([[0.25, 0.0, 0.7499]])
-    drawn = draw_expert(gates, torch.tensor([noise]))
-    assert drawn[0].tolist() == [float(i == expected) for i in range(3)]

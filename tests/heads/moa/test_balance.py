@@ -7,18 +7,21 @@ from headwise.heads.moa.naive import naive_router_losses
 BATCH, TIME, EXPERTS = 3, 4, 5
 
 
-def losses_of(logits, padding=None, top_k=2):
-    return router_losses(logits, logits.topk(top_k).indices, padding)
+def losses_of(logits, padding=None, top_k=2, **how):
+    return router_losses(logits, logits.topk(top_k).indices, padding, **how)
 
 
+@pytest.mark.parametrize("per_sequence", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("top_k", [1, 2, EXPERTS])
-def test_equals_equations_13_to_16_forward_and_backward(top_k, padded):
+def test_equals_equations_13_to_16_forward_and_backward(top_k, padded, per_sequence):
     logits = torch.randn(BATCH, TIME, EXPERTS, dtype=torch.float64, requires_grad=True)
     padding = torch.rand(BATCH, TIME) < 0.4 if padded else None
+    if padding is not None:
+        padding[1] = True  # a sequence of padding alone counts in no mean
     indices = logits.topk(top_k).indices
-    fast = router_losses(logits, indices, padding)
-    naive = naive_router_losses(logits, indices, padding)
+    fast = router_losses(logits, indices, padding, per_sequence=per_sequence)
+    naive = naive_router_losses(logits, indices, padding, per_sequence=per_sequence)
     torch.testing.assert_close(fast, naive)
     for i in range(2):
         got, expected = (
@@ -41,20 +44,41 @@ def test_balance_is_the_number_of_experts_where_one_gets_all():
     torch.testing.assert_close(z, torch.tensor(2500.0))
 
 
-def test_padding_counts_in_neither_loss():
+def test_a_batch_may_balance_what_its_sequences_do_not():
+    """Each sequence has an expert of its own: even over the batch, most uneven within."""
+    logits = 50 * torch.eye(EXPERTS).unsqueeze(1).expand(EXPERTS, TIME, EXPERTS)
+    over_batch, _ = losses_of(logits, top_k=1)
+    within, _ = losses_of(logits, top_k=1, per_sequence=True)
+    torch.testing.assert_close(over_batch, torch.tensor(1.0))
+    torch.testing.assert_close(within, torch.tensor(float(EXPERTS)))
+
+
+def test_of_one_sequence_both_are_the_same():
+    logits, padding = torch.randn(1, TIME, EXPERTS), torch.tensor([[False, True, False, False]])
+    torch.testing.assert_close(
+        losses_of(logits, padding, per_sequence=True), losses_of(logits, padding)
+    )
+
+
+@pytest.mark.parametrize("per_sequence", [False, True])
+def test_padding_counts_in_neither_loss(per_sequence):
     logits = torch.randn(BATCH, TIME, EXPERTS)
     padding = torch.tensor([[0, 0, 1, 1], [1, 0, 0, 0], [1, 1, 1, 1]]).bool()
-    before = losses_of(logits, padding)
+    before = losses_of(logits, padding, per_sequence=per_sequence)
     logits[padding] = 30 * torch.randn(int(padding.sum()), EXPERTS)
-    torch.testing.assert_close(losses_of(logits, padding), before)
+    after = losses_of(logits, padding, per_sequence=per_sequence)
+    torch.testing.assert_close(after, before)
+    if per_sequence:
+        return
     tokens = logits[~padding].unsqueeze(0)
     torch.testing.assert_close(losses_of(tokens), before)
 
 
-def test_without_real_tokens_both_are_zero():
+@pytest.mark.parametrize("per_sequence", [False, True])
+def test_without_real_tokens_both_are_zero(per_sequence):
     logits = torch.randn(BATCH, TIME, EXPERTS, requires_grad=True)
     padding = torch.ones(BATCH, TIME, dtype=torch.bool)
-    losses = losses_of(logits, padding)
+    losses = losses_of(logits, padding, per_sequence=per_sequence)
     assert losses[0] == losses[1] == 0
     assert naive_router_losses(logits, logits.topk(2).indices, padding) == losses
     sum(losses).backward()

@@ -96,6 +96,28 @@ def test_the_papers_base_model_takes_192_weights_more(ffn):
     assert 12 * 2 * 8 == 192
 
 
+@pytest.mark.parametrize(
+    ("plan", "branches", "count"),
+    [("weighted", 8, 192), ({"encoder_self": "weighted"}, 16, 192), ("weighted", 16, 384)],
+    ids=str,
+)
+def test_192_weights_by_either_placement(plan, branches, count):
+    """The paper's count fits branches in both stacks if there are 8, in the encoder if 16."""
+    config = hw.Seq2SeqConfig(
+        vocab_size=9,
+        embed_dim=16,
+        num_heads=branches,
+        ffn_dim=4,
+        encoder_layers=6,
+        decoder_layers=6,
+        attention=plan,
+    )
+    with torch.device("meta"):
+        model = hw.Seq2SeqLM(config)
+    found = [p.numel() for n, p in model.named_parameters() if n.endswith(("kappa", "alpha"))]
+    assert sum(found) == count
+
+
 def test_checkpoints_hold_the_promised_names():
     linear = ("q_proj", "k_proj", "v_proj", "ffn_up", "ffn_down")
     names = {f"{layer}.{kind}" for layer in linear for kind in ("weight", "bias")}

@@ -1,8 +1,9 @@
 """Routing by agreement: heads vote for the parts of the output, and agreement decides.
 
 Li et al. 2019, *Information Aggregation for Multi-Head Attention with Routing-by-Agreement*,
-https://arxiv.org/abs/1904.03100. Read `layer` first; `routing`, `votes` and `compiling` are its
-numerics, `naive` is the plain form of the equations, and `ablations` change it in evaluation.
+https://arxiv.org/abs/1904.03100. Read `layer` first; `routing`, `simple`, `em`, `votes` and
+`compiling` are its numerics, `naive` is the plain form of the equations, and `ablations` change it
+in evaluation.
 """
 
 from headwise.heads.agreement.layer import AgreementAttention

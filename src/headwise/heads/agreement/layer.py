@@ -7,7 +7,11 @@ from torch import Tensor, nn
 
 from headwise.heads.agreement.ablations import ABLATIONS
 from headwise.heads.agreement.routing import em_routing, simple_routing
-from headwise.heads.agreement.votes import check_routing
+from headwise.heads.agreement.votes import (
+    INVERSE_TEMPERATURE,
+    check_inverse_temperature,
+    check_routing,
+)
 from headwise.heads.attention import Attention, Inputs, NoPackedWeights
 from headwise.heads.system import Macs, Routing
 from headwise.heads.words import Words
@@ -43,6 +47,9 @@ class AgreementAttention(Attention):
             below 1; EM routing never does.
         num_capsules: N, which divides `embed_dim`; `embed_dim` if not given, the paper's choice.
         iterations: of the routing.
+        inverse_temperature: of EM routing, the limit of λ over the iterations. With the default,
+            which is that of the schedule's own paper, all activations are 0.500 and decide nothing;
+            at 100 they vary by tenths. See `em_routing`.
         head_dim, kdim, vdim, dropout: as in `MultiHeadAttention`.
         bias: whether the projections and the input capsules have one; votes have none.
 
@@ -52,7 +59,8 @@ class AgreementAttention(Attention):
 
     Raises:
         ValueError: a `routing` there is not; `num_capsules` that does not divide `embed_dim`;
-            `iterations` below 1; sizes that do not fit together.
+            `iterations` below 1; an `inverse_temperature` that is not positive; sizes that do not
+            fit together.
 
     Example:
         >>> attention = AgreementAttention(embed_dim=32, num_heads=4)
@@ -85,6 +93,7 @@ class AgreementAttention(Attention):
         squash: bool = True,
         num_capsules: int | None = None,
         iterations: int = 3,
+        inverse_temperature: float = INVERSE_TEMPERATURE,
         head_dim: int | None = None,
         kdim: int | None = None,
         vdim: int | None = None,
@@ -95,10 +104,12 @@ class AgreementAttention(Attention):
             raise ValueError(f"routing is {routing!r}, expected 'em' or 'simple'")
         super().__init__(embed_dim, num_heads, head_dim, kdim, vdim, dropout)
         check_routing(embed_dim, num_capsules, iterations)
+        check_inverse_temperature(inverse_temperature)
         self.method = routing
         self.squash = squash
         self.num_capsules = embed_dim if num_capsules is None else num_capsules
         self.iterations = iterations
+        self.inverse_temperature = inverse_temperature
         self.dense_projections(bias)
         self.capsule_weight = nn.Parameter(torch.empty(num_heads, self.head_dim, embed_dim))
         self.capsule_bias = nn.Parameter(torch.empty(num_heads, embed_dim)) if bias else None
@@ -140,10 +151,11 @@ class AgreementAttention(Attention):
         iterations = self.iterations
         if self.ablation is not None and not self.training:
             iterations = self.ablation
-        sizes = {"num_capsules": self.num_capsules, "iterations": iterations}
+        how: dict[str, Any] = {"num_capsules": self.num_capsules, "iterations": iterations}
         if self.beta_a is None or self.beta_u is None:
-            return simple_routing(votes, squash=self.squash, **sizes)
-        return em_routing(votes, self.beta_a, self.beta_u, **sizes)
+            return simple_routing(votes, squash=self.squash, **how)
+        how["inverse_temperature"] = self.inverse_temperature
+        return em_routing(votes, self.beta_a, self.beta_u, **how)
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         combining = queries * (self.capsule_weight.numel() + self.vote_weight.numel())

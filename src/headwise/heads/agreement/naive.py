@@ -12,11 +12,12 @@ from torch import Tensor
 
 from headwise.heads.agreement.votes import (
     ENTROPY,
+    INVERSE_TEMPERATURE,
     VARIANCE_FLOOR,
     Routed,
     by_capsule,
     check_votes,
-    inverse_temperature,
+    scheduled,
 )
 
 
@@ -47,6 +48,7 @@ def naive_em_routing(
     *,
     num_capsules: int | None = None,
     iterations: int = 3,
+    inverse_temperature: float = INVERSE_TEMPERATURE,
 ) -> Routed:
     """`em_routing`, equation by equation; torch.compile makes the most of it."""
     v = by_capsule(votes, check_votes(votes, num_capsules, iterations))
@@ -60,7 +62,7 @@ def naive_em_routing(
         variance = (share.unsqueeze(-1) * square).sum(-3).clamp(min=VARIANCE_FLOOR)
         log_sigma = variance.log() / 2
         chi = (log_sigma + ENTROPY).sum(-1) * mass
-        logit = inverse_temperature(i) * (beta_a - beta_u * mass - chi)
+        logit = scheduled(inverse_temperature, i) * (beta_a - beta_u * mass - chi)
         if i < iterations - 1:
             # Without the terms that are equal for all capsules: they cancel.
             log_density = -square / (2 * variance).unsqueeze(-3) - log_sigma.unsqueeze(-3)

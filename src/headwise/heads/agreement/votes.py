@@ -1,4 +1,4 @@
-"""What every way of routing needs: votes by capsule, their checks, EM's constants."""
+"""What every way of routing needs: votes by capsule, their checks and sums, EM's constants."""
 
 import math
 from typing import NamedTuple
@@ -8,6 +8,8 @@ from torch import Tensor
 
 # The least variance of a capsule. With one head, or heads that agree exactly, it would be 0.
 VARIANCE_FLOOR = 1e-6
+# Of Hinton et al. 2018, the limit of λ over the iterations.
+INVERSE_TEMPERATURE = 0.01
 # log σ + this is the entropy of a normal distribution.
 ENTROPY = (1 + math.log(2 * math.pi)) / 2
 
@@ -26,9 +28,9 @@ class Routed(NamedTuple):
     weights: Tensor
 
 
-def inverse_temperature(iteration: int) -> float:
-    """Returns λ, the inverse temperature of an iteration."""
-    return 0.01 * (1 - 0.95 ** (iteration + 1))
+def scheduled(inverse_temperature: float, iteration: int) -> float:
+    """Returns λ of an iteration, counted from 0, which rises towards `inverse_temperature`."""
+    return inverse_temperature * (1 - 0.95 ** (iteration + 1))
 
 
 def by_capsule(votes: Tensor, num_capsules: int) -> Tensor:
@@ -40,6 +42,21 @@ def widened(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
+def constant(like: Tensor, value: float) -> Tensor:
+    """A tensor that is `value` throughout, in the memory of one number."""
+    return like.new_full((1,) * like.dim(), value).expand(like.shape)
+
+
+def weighted_sum(weights: Tensor, votes: Tensor) -> Tensor:
+    """Returns the sum of the votes over heads, weighted by `weights`."""
+    return (weights.unsqueeze(-1) * votes).sum(0)
+
+
+def over_dims(x: Tensor) -> Tensor:
+    """Sums over the dimensions of a capsule; if there is only one, as usual, it is dropped."""
+    return x.squeeze(-1) if x.size(-1) == 1 else x.sum(-1)
+
+
 def check_votes(votes: Tensor, num_capsules: int | None, iterations: int) -> int:
     """Checks the votes and returns the number of capsules."""
     if votes.dim() < 2 or not votes.is_floating_point():
@@ -49,6 +66,12 @@ def check_votes(votes: Tensor, num_capsules: int | None, iterations: int) -> int
         )
     check_routing(votes.size(-1), num_capsules, iterations)
     return votes.size(-1) if num_capsules is None else num_capsules
+
+
+def check_inverse_temperature(value: float) -> None:
+    """Raise `ValueError` unless the inverse temperature is positive."""
+    if not value > 0:
+        raise ValueError(f"inverse_temperature is {value}, expected a positive number")
 
 
 def check_routing(embed_dim: int, num_capsules: int | None, iterations: int) -> None:

@@ -45,8 +45,11 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
 
     - `"joint"`: mix all experts; everything learns together (the paper's NOBCD);
     - `"gate"`: mix all experts, for a G step, in which the gates learn;
-    - `"expert"`: an F step. One expert is drawn from the gate for each sequence (for each position
-      where gates are causal) and used alone; the gate is fixed, its batch norm and dropout too.
+    - `"expert"`: an F step. One expert is drawn from the gate for each training instance, which is
+      a sequence, and used alone; the gate is fixed, its batch norm and dropout too. Where gates are
+      causal, each position draws from its own gate, but by noise that the sequence shares: all have
+      the same expert, as far as their gates allow, and none sees later positions;
+    - `"expert by position"`: the same, with noise of its own for each causal gate.
 
     `BlockCoordinateDescent` is the rule that switches it, see `headwise.training_rules`.
 
@@ -158,13 +161,12 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
                 self.gate.reset_parameters()
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
-        sampling = self.training and self.step == "expert"
+        sampling = self.training and self.step in ("expert", "expert by position")
         causal = self._is_causal(inputs)
         gates = self._gates(inputs, causal, sampling)  # (batch, 1 or queries, experts)
         mixture = gates
         if sampling:
-            noise = uniform_noise(gates.size(0), gates.size(1), gates.device)
-            mixture = draw_expert(gates, noise)
+            mixture = draw_expert(gates, self._noise(gates))
         ablation: Mixture | None = None if self.training else self.ablation
         if ablation is not None:
             gates = mixture = ablation.gates(gates)
@@ -177,6 +179,14 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             joined = joined * scales.to(heads.dtype).unsqueeze(-1)
         output = self.out_proj(joined.flatten(2))
         return output, Routing(gates if causal else gates.squeeze(1))
+
+    def _noise(self, gates: Tensor) -> Tensor:
+        """For each sequence, or each of its gates, `(batch, 1 or queries, experts)`."""
+        batch, draws, experts = gates.shape
+        if self.step == "expert":
+            draws = 1
+        noise = uniform_noise(batch, draws * experts, gates.device)
+        return noise.unflatten(1, (draws, experts))
 
     def _is_causal(self, inputs: Inputs) -> bool:
         """Whether no gate may see positions after its own."""

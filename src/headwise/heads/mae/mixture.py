@@ -98,19 +98,25 @@ def running_mean(
 
 
 def draw_expert(gates: Tensor, noise: Tensor) -> Tensor:
-    """One expert per distribution, one-hot: the first whose cumulated gate exceeds the noise.
+    """One expert per distribution, one-hot, each as often as its gate says.
+
+        argmax_S g_S / e_S,  e_S = −log(1 − u_S) exponentially distributed
+
+    Distributions that share their noise draw the same expert unless their gates differ enough to
+    decide otherwise, and equal ones always do.
 
     Args:
         gates: `(..., experts)`, sums to 1.
-        noise: `(...)`, uniform in [0, 1).
+        noise: u, `(..., experts)`, uniform in [0, 1); what it has size 1 in is shared.
 
     Returns:
         `(..., experts)`, a single 1 in each row.
 
-    >>> draw_expert(torch.tensor([[0.2, 0.8]]), torch.tensor([0.5]))
-    tensor([[0., 1.]])
+    >>> draw_expert(torch.tensor([[0.2, 0.8], [0.7, 0.3]]), torch.tensor([0.5, 0.4]))
+    tensor([[0., 1.],
+            [1., 0.]])
     """
-    cumulated = gates.cumsum(-1)
-    # Rounding may leave the last sum below 1: the clamp keeps the draw an expert.
-    drawn = (cumulated <= noise.unsqueeze(-1)).sum(-1).clamp(max=gates.size(-1) - 1)
-    return torch.zeros_like(gates).scatter_(-1, drawn.unsqueeze(-1), 1.0)
+    # A least e keeps an expert of gate 0 from 0/0.
+    e = -torch.log1p(-noise.to(gates.dtype)).clamp(max=-torch.finfo(gates.dtype).tiny)
+    drawn = (gates / e).argmax(-1, keepdim=True)
+    return torch.zeros_like(gates).scatter_(-1, drawn, 1.0)

@@ -4,8 +4,8 @@ Peng et al. 2020, *A Mixture of h − 1 Heads is Better than h Heads*,
 https://arxiv.org/abs/2005.06537, section 3, algorithms 1 to 3.
 
 A G step mixes all experts and updates the gates alone; an F step draws one expert for each
-sequence (position) and updates everything but the gates. Every batch gets an F step; in every
-fifth epoch, counted from the first, a G step goes before it.
+training instance, which is a sequence, and updates everything but the gates. Every batch gets an F
+step; in every fifth epoch, counted from the first, a G step goes before it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +19,8 @@ from torch import nn
 from headwise.heads.rule import Losses, Moment, Rule, RuleSettings
 from headwise.ops.replicas import replicas, sum_over_replicas
 
-Step = Literal["joint", "gate", "expert"]
+# How a layer computes in training; an F step draws experts in one of two ways.
+Step = Literal["joint", "gate", "expert", "expert by position"]
 
 
 class GateSettings(RuleSettings):
@@ -44,6 +45,11 @@ class GateSettings(RuleSettings):
     )
     learning_rate: float = Field(
         1.0, gt=0, description="Learning rate of the gates' SGD, which has no momentum."
+    )
+    draw: Literal["instance", "position"] = Field(
+        "instance",
+        description="What an F step draws an expert for: each training instance (algorithm 2), or "
+        "each position that has a gate of its own, which causal attentions have.",
     )
 
 
@@ -87,7 +93,7 @@ class BlockCoordinateDescent(Rule):
             update_gates(learning, self.settings.learning_rate / replicas())
 
     def around_step(self) -> AbstractContextManager[Any]:
-        return expert_step(self.layers) if self._takes_turns else nullcontext()
+        return expert_step(self.layers, self.settings.draw) if self._takes_turns else nullcontext()
 
     def before_update(self, moment: Moment) -> None:
         if not self._takes_turns:
@@ -113,9 +119,11 @@ def gate_step_is_due(settings: GateSettings, moment: Moment) -> bool:
 
 
 @contextmanager
-def expert_step(layers: Iterable[Any]) -> Iterator[None]:
-    """While this context is open, training passes draw one expert and leave the gates fixed."""
-    with _computing(layers, "expert"):
+def expert_step(
+    layers: Iterable[Any], draw: Literal["instance", "position"] = "instance"
+) -> Iterator[None]:
+    """While this context is open, training passes draw experts and leave the gates fixed."""
+    with _computing(layers, "expert" if draw == "instance" else "expert by position"):
         yield
 
 

@@ -12,33 +12,55 @@ from headwise.ops.replicas import sum_over_replicas
 
 
 def router_losses(
-    logits: Tensor, indices: Tensor, padding: Tensor | None = None
+    logits: Tensor,
+    indices: Tensor,
+    padding: Tensor | None = None,
+    *,
+    per_sequence: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Balance loss and z-loss of a router, without padding.
 
         L_a = N Σᵢ fᵢ Pᵢ        f, P: tokens and probability given to expert i, each summing to 1
         L_z = mean over tokens of (log Σᵢ exp xᵢ)²
 
-    Both are statistics of the batch, so in a data-parallel run they are taken over all processes.
+    The paper writes f and P as sums over a sequence of T queries, and does not say what becomes of
+    that in a batch of sequences. Its authors' code sums over all tokens of a batch, as Fedus et al.
+    2021 do, whom they follow; so does this function by default. An expert may then serve some
+    sequences and not others, as long as the batch uses all experts alike. `per_sequence` takes L_a
+    of each sequence by itself, and the mean of these.
+
+    Means are over all processes of a data-parallel run.
 
     Args:
         logits: `(batch, time, experts)`, the router's logits x.
         indices: `(batch, time, top_k)`, the experts chosen.
         padding: boolean `(batch, time)`, `True` at padding.
+        per_sequence: balance the experts within each sequence. Sequences of padding alone do not
+            count.
 
     Returns:
         `(balance, z)`, two scalars; zeros where there is no real token.
     """
-    experts = logits.size(-1)
+    experts, top_k = logits.size(-1), indices.size(-1)
     logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
     real = real_positions(logits, padding)
-    probability = (logits.softmax(-1) * real.unsqueeze(-1)).sum((0, 1))  # (experts,)
     squares = (logits.logsumexp(-1).square() * real).sum()
-    chosen = real.unsqueeze(-1).expand(indices.shape)
-    load = torch.zeros_like(probability).index_add_(0, indices.flatten(), chosen.flatten())
-    sums = torch.cat([probability, load, squares.reshape(1), real.sum().reshape(1)])
-    probability, load, squares, tokens = sum_over_replicas(sums).split([experts, experts, 1, 1])
+    probability = (logits.softmax(-1) * real.unsqueeze(-1)).sum(1)  # (batch, experts)
+    load = torch.zeros_like(probability)
+    load.scatter_add_(1, indices.flatten(1), real.repeat_interleave(top_k, dim=1))
+    tokens = real.sum(1, keepdim=True)  # (batch, 1)
+    if per_sequence:
+        balance = experts * _balance(load / top_k, probability, tokens)  # (batch,)
+        sums = torch.stack([balance.sum(), (tokens > 0).sum().to(balance), squares, tokens.sum()])
+        balance, sequences, squares, count = sum_over_replicas(sums)
+        return balance / sequences.clamp(min=1), squares / count.clamp(min=1)
+    sums = torch.cat([probability.sum(0), load.sum(0), squares.reshape(1), tokens.sum().reshape(1)])
+    probability, load, squares, count = sum_over_replicas(sums).split([experts, experts, 1, 1])
+    balance = experts * _balance(load / top_k, probability, count)
+    return balance, (squares / count.clamp(min=1)).squeeze()
+
+
+def _balance(load: Tensor, probability: Tensor, tokens: Tensor) -> Tensor:
+    """Σᵢ fᵢ Pᵢ over the experts, the last dimension, of sums over so many tokens."""
     tokens = tokens.clamp(min=1)
-    top_k = indices.size(-1)
-    balance = experts * (load / (top_k * tokens) * (probability / tokens)).sum()
-    return balance, (squares / tokens).squeeze()
+    return (load / tokens * (probability / tokens)).sum(-1)

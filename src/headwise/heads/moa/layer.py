@@ -1,7 +1,7 @@
 """Mixture of attention heads: each token selects its own k of E heads."""
 
 import re
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -43,7 +43,8 @@ class MixtureOfAttentionHeads(Attention):
 
     All experts share one key and one value head, so a decoding cache is one head wide. f and P
     are the tokens and the probability that each expert gets, each normalised to sum 1; padding
-    counts in neither loss.
+    counts in neither loss. They are sums over the batch unless `balance="sequence"` has them of
+    each sequence by itself, see `headwise.heads.moa.balance`.
 
     Where every expert is chosen (k = E) the experts are one dense projection; otherwise tokens
     are grouped by expert.
@@ -55,6 +56,8 @@ class MixtureOfAttentionHeads(Attention):
         head_dim: D, width of an expert's head.
         normalize_weights: divide by the sum of the selected probabilities, as in the paper's
             equation 9; False is what the authors' code does.
+        balance: what the balance loss balances the experts over: the `"batch"`, or each
+            `"sequence"`, whose mean it is then.
         balance_coef: α, weight of the balance loss.
         z_coef: β, weight of the router's z-loss.
         noisy: add noise of a learned size to the router's logits in training (equation 3).
@@ -67,7 +70,7 @@ class MixtureOfAttentionHeads(Attention):
         `(batch, top_k, queries, keys)` in the order of `routing.indices`.
 
     Raises:
-        ValueError: `top_k` above `num_experts`; sizes below 1.
+        ValueError: `top_k` above `num_experts`; sizes below 1; a `balance` there is not.
 
     Example:
         >>> attention = MixtureOfAttentionHeads(32, num_experts=6, top_k=2, head_dim=8)
@@ -98,6 +101,7 @@ class MixtureOfAttentionHeads(Attention):
         head_dim: int,
         *,
         normalize_weights: bool = True,
+        balance: Literal["batch", "sequence"] = "batch",
         balance_coef: float = 0.01,
         z_coef: float = 0.001,
         noisy: bool = False,
@@ -113,10 +117,13 @@ class MixtureOfAttentionHeads(Attention):
                 f"top_k is {top_k}, expected 1 to num_experts = {num_experts}: a token cannot "
                 f"select more experts than there are"
             )
+        if balance not in ("batch", "sequence"):
+            raise ValueError(f"balance is {balance!r}, expected 'batch' or 'sequence'")
         super().__init__(embed_dim, top_k, head_dim, kdim, vdim, dropout)
         self.num_experts = num_experts
         self.top_k = top_k
         self.normalize_weights = normalize_weights
+        self.balance = balance
         self.balance_coef = balance_coef
         self.z_coef = z_coef
         self.router = nn.Linear(embed_dim, num_experts, bias=False)
@@ -223,7 +230,10 @@ class MixtureOfAttentionHeads(Attention):
         scales = choice.scales
         weights = torch.zeros_like(choice.logits, dtype=scales.dtype)
         weights = weights.scatter(-1, choice.indices, scales)
-        balance, z = router_losses(choice.logits, choice.indices, inputs.query_padding)
+        per_sequence = self.balance == "sequence"
+        balance, z = router_losses(
+            choice.logits, choice.indices, inputs.query_padding, per_sequence=per_sequence
+        )
         loss = self.balance_coef * balance + self.z_coef * z
         return Routing(weights, choice.indices, loss)
 

@@ -23,17 +23,25 @@ def naive_expert_combine(heads: Tensor, weight: Tensor, indices: Tensor, scale: 
 
 
 def naive_router_losses(
-    logits: Tensor, indices: Tensor, padding: Tensor | None = None
+    logits: Tensor,
+    indices: Tensor,
+    padding: Tensor | None = None,
+    *,
+    per_sequence: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Equations 13 to 16 as plain loops."""
     batch, time, experts = logits.shape
-    tokens = [
-        (b, t) for b in range(batch) for t in range(time) if padding is None or not padding[b, t]
+    sequences = [
+        [(b, t) for t in range(time) if padding is None or not padding[b, t]] for b in range(batch)
     ]
+    tokens = [token for sequence in sequences for token in sequence]
     if not tokens:
         return logits.new_zeros(()), logits.new_zeros(())
-    f = [sum(float(i in indices[b, t].tolist()) for b, t in tokens) for i in range(experts)]
-    p = [sum(logits[b, t].softmax(-1)[i] for b, t in tokens) for i in range(experts)]
-    balance = experts * sum(f[i] / sum(f) * p[i] / sum(p) for i in range(experts))
+    balances = []
+    for group in sequences if per_sequence else [tokens]:
+        if group:
+            f = [sum(float(i in indices[b, t].tolist()) for b, t in group) for i in range(experts)]
+            p = [sum(logits[b, t].softmax(-1)[i] for b, t in group) for i in range(experts)]
+            balances.append(experts * sum(f[i] / sum(f) * p[i] / sum(p) for i in range(experts)))
     z = sum(torch.log(torch.exp(logits[b, t]).sum()) ** 2 for b, t in tokens) / len(tokens)
-    return torch.as_tensor(balance), torch.as_tensor(z)
+    return torch.as_tensor(sum(balances) / len(balances)), torch.as_tensor(z)

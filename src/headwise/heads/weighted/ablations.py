@@ -1,8 +1,9 @@
 """The Weighted Transformer evaluated with other κ and α than the learned ones.
 
-Table 3 of the paper replaces the learned weights by uniform and by random ones; section 4.5 keeps
-the branches of largest α alone. Each function returns what takes the place of the learned weights,
-a function from κ and α to κ and α, `(num_branches,)` each.
+Table 3 of the paper replaces the learned weights by uniform and by random ones. Its section 4.5
+keeps the branches of largest α alone in training too, which is the layer's option `top_k`. Each
+function returns what takes the place of the learned weights, a function from κ and α to κ and α,
+`(num_branches,)` each.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.heads.weighted.simplex import random_simplex
+from headwise.heads.weighted.simplex import keep_largest, random_simplex
 
 Weights = tuple[Tensor, Tensor]
 
@@ -42,14 +43,12 @@ def random(
 
 
 def top_k(layer: Any, *, top_k: int) -> Callable[[Tensor, Tensor], Weights]:
-    """The `top_k` branches of largest α alone count, their α scaled to sum 1 (section 4.5)."""
+    """The `top_k` branches of largest α alone count, their α scaled to sum 1."""
     if not 1 <= top_k <= layer.num_branches:
         raise ValueError(f"top_k is {top_k}, expected 1 to num_branches = {layer.num_branches}")
 
     def weights(kappa: Tensor, alpha: Tensor) -> Weights:
-        kept = alpha.topk(top_k)
-        renormalized = kept.values / kept.values.sum()
-        return kappa, torch.zeros_like(alpha).scatter(0, kept.indices, renormalized)
+        return kappa, keep_largest(alpha, top_k)
 
     return weights
 

@@ -1,7 +1,7 @@
 """The Weighted Transformer: branches of attention, each with the feed-forward behind it."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +12,11 @@ from headwise.heads.system import Macs, Place, Routing
 from headwise.heads.weighted.ablations import ABLATIONS
 from headwise.heads.weighted.branches import branched_feed_forward, branched_macs
 from headwise.heads.weighted.rule import BranchesOnSimplex
-from headwise.heads.weighted.simplex import random_simplex
+from headwise.heads.weighted.simplex import keep_largest, random_simplex
 from headwise.heads.words import Words
 from headwise.ops.activations import Activation, check_activation
+
+Form = Literal["simplex", "softmax", "random"]
 
 
 class BranchedAttention(Attention):
@@ -34,23 +36,40 @@ class BranchedAttention(Attention):
     to be projected back after each: `headwise.heads.weighted.rule` does so, and headwise's trainer
     with it. The forward pass takes them as they are.
 
-    Where it stands, we read so: it is an encoder layer by itself; in a decoder layer it follows an
-    ordinary masked self-attention, in place of the attention over the encoder's output and of the
-    feed-forward. The paper says that it adds 192 weights to a model, which are those of 12 such
-    layers with 8 branches. (It says so of its model with 16 branches, and also that the mechanism
-    is masked in the decoder, as the self-attention is; but no feed-forward follows that.)
+    Where it stands, the paper leaves open. Here it is an encoder layer by itself; in a decoder
+    layer it follows an ordinary masked self-attention, in place of the attention over the encoder's
+    output and of the feed-forward. The paper says that it adds 192 weights to a model of 213M
+    parameters, which has 16 branches. That is what 6 encoder layers add. But the paper also says
+    that the decoder has it, and masked, as the self-attention is, behind which no feed-forward
+    follows. Both stacks together have 384 such weights, or 192 with 8 branches. So no placement
+    agrees with all of the text, and a plan decides: `attention: weighted` is both stacks,
+    `attention: {encoder_self: weighted}` the encoder alone.
 
     Readings: equation 7 gives all branches the same feed-forward (`ffn="shared"`); it costs no
     more than one, see `headwise.heads.weighted.branches`. `ffn="split"` gives branch i the i-th
     part of the hidden units for itself, with as many parameters. Wᵢ has no bias, since b₁ could
     hold all that one would add. The factors κᵢ, near 1/M, make a branch's share of the residual
-    sum small at the start; the paper does not rescale it, and neither do we.
+    sum small at the start; the paper says of the initial weights only that they are random.
+    `output_gain` makes Wᵢ larger at the start.
+
+    Variants that the paper tried beside its own, and found worse: a softmax in place of the
+    simplex; κ and α drawn anew at each pass in training and 1/M in evaluation, as in Shake-Shake
+    (Gastaldi 2017; the backward pass uses the weights of the forward pass here); one vector for κ
+    and α; a gate that sums up the branches of largest α alone, which `top_k` asks for in training
+    and evaluation. The weights of all of them are the same for all inputs, though the mixtures of
+    experts that the paper compares with decide by the input.
 
     Args:
         embed_dim: width of queries and of the output.
         num_branches: M.
         ffn_dim: width of the feed-forward's hidden layer.
         ffn: `"shared"`, or `"split"` for hidden units of each branch's own.
+        weights: κ and α are learned on the `"simplex"`; or they are the `"softmax"` of what is
+            learned, and start in the same way; or they are `"random"`, and nothing is learned.
+        merged: κ and α are one vector, the parameter `alpha`.
+        top_k: how many branches are summed, those of largest α, which is scaled to sum 1 over
+            them; all of them if not given. The others are computed all the same.
+        output_gain: the factor by which W is drawn larger than Glorot's bound for one branch.
         head_dim: width of a branch's head; `embed_dim // num_branches` if not given.
         kdim, vdim, dropout: as in `MultiHeadAttention`.
         ffn_dropout: probability with which a unit of the hidden layer, summed over the branches,
@@ -96,6 +115,10 @@ class BranchedAttention(Attention):
         ffn_dim: int,
         *,
         ffn: Literal["shared", "split"] = "shared",
+        weights: Form = "simplex",
+        merged: bool = False,
+        top_k: int | None = None,
+        output_gain: float = 1.0,
         head_dim: int | None = None,
         kdim: int | None = None,
         vdim: int | None = None,
@@ -119,6 +142,17 @@ class BranchedAttention(Attention):
                 f"ffn_dim is {ffn_dim}, which num_branches = {num_branches} does not divide; "
                 f"choose sizes that divide, or ffn='shared'"
             )
+        if weights not in get_args(Form):
+            raise ValueError(f"weights is {weights!r}, expected one of {', '.join(get_args(Form))}")
+        if top_k is not None and not 1 <= top_k <= num_branches:
+            raise ValueError(f"top_k is {top_k}, expected 1 to num_branches = {num_branches}")
+        if top_k is not None and weights == "random":
+            raise ValueError(
+                f"top_k is {top_k}, but weights='random' learns no α by which to choose: leave "
+                f"top_k out, or choose other weights"
+            )
+        if output_gain <= 0.0:
+            raise ValueError(f"output_gain is {output_gain}, expected a positive number")
         if not 0.0 <= ffn_dropout < 1.0:
             raise ValueError(f"ffn_dropout is {ffn_dropout}, expected a probability in [0, 1)")
         check_activation(ffn_activation)
@@ -126,12 +160,17 @@ class BranchedAttention(Attention):
         self.num_branches = num_branches
         self.ffn_dim = ffn_dim
         self.ffn = ffn
+        self.weights: Form = weights
+        self.merged = merged
+        self.top_k = top_k
+        self.output_gain = output_gain
         self.ffn_dropout = ffn_dropout
         self.ffn_activation = ffn_activation
         self.dense_projections(bias)
         self.branch_output = nn.Parameter(torch.empty(num_branches, self.head_dim, embed_dim))
-        self.kappa = nn.Parameter(torch.empty(num_branches))
-        self.alpha = nn.Parameter(torch.empty(num_branches))
+        learned = weights != "random"
+        self.kappa = nn.Parameter(torch.empty(num_branches)) if learned and not merged else None
+        self.alpha = nn.Parameter(torch.empty(num_branches)) if learned else None
         self.ffn_up = nn.Linear(embed_dim, ffn_dim)
         self.ffn_down = nn.Linear(ffn_dim, embed_dim)
         self.reset_parameters()
@@ -160,25 +199,41 @@ class BranchedAttention(Attention):
         """Draw all parameters afresh: maps by Glorot, κ and α anywhere on the simplex."""
         self.reset_projections()
         # Each branch is a map of its own, so Glorot's bound is that of one branch.
-        bound = (6 / (self.embed_dim + self.head_dim)) ** 0.5
+        bound = self.output_gain * (6 / (self.embed_dim + self.head_dim)) ** 0.5
         nn.init.uniform_(self.branch_output, -bound, bound)
         for linear in (self.ffn_up, self.ffn_down):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
-        for weights in (self.kappa, self.alpha):
-            # from_pretrained has nn.init spare what is loaded, and a point of the simplex is
-            # never zero: only what could be set to zero is drawn.
+        for weights in self.learned_weights():
+            # from_pretrained has nn.init spare what is loaded, and neither a point of the simplex
+            # nor its logarithm is zero throughout: only what could be set to zero is drawn.
             nn.init.zeros_(weights)
             with torch.no_grad():
                 drawn = random_simplex(self.num_branches).to(weights)
+                if self.weights == "softmax":
+                    drawn = drawn.log()
                 weights.copy_(torch.where(weights.any(), weights, drawn))
+
+    def learned_weights(self) -> list[nn.Parameter]:
+        """The parameters of which κ and α are made: two, one if they are merged, or none."""
+        return [weights for weights in (self.kappa, self.alpha) if weights is not None]
 
     def branch_weights(self) -> tuple[Tensor, Tensor]:
         """The κ and α in use, `(num_branches,)` each."""
-        if self.training or self.ablation is None:
-            return self.kappa, self.alpha
-        kappa, alpha = self.ablation(self.kappa, self.alpha)
+        alpha = self._in_use(self.alpha)
+        kappa = alpha if self.merged else self._in_use(self.kappa)
+        if self.top_k is not None:
+            alpha = keep_largest(alpha, self.top_k)
+        if not self.training and self.ablation is not None:
+            kappa, alpha = self.ablation(kappa, alpha)
         return kappa, alpha
+
+    def _in_use(self, learned: nn.Parameter | None) -> Tensor:
+        if learned is not None:
+            return learned.softmax(0) if self.weights == "softmax" else learned
+        if self.training:
+            return random_simplex(self.num_branches).to(self.branch_output)
+        return self.branch_output.new_full((self.num_branches,), 1 / self.num_branches)
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
         kappa, alpha = self.branch_weights()
@@ -205,5 +260,6 @@ class BranchedAttention(Attention):
     def extra_repr(self) -> str:
         return (
             f"embed_dim={self.embed_dim}, num_branches={self.num_branches}, "
-            f"head_dim={self.head_dim}, ffn_dim={self.ffn_dim}, ffn={self.ffn}"
+            f"head_dim={self.head_dim}, ffn_dim={self.ffn_dim}, ffn={self.ffn}, "
+            f"weights={self.weights}, merged={self.merged}, top_k={self.top_k}"
         )

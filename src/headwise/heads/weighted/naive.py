@@ -56,3 +56,11 @@ def naive_project_to_simplex(x: Tensor) -> Tensor:
     for i in kept:
         projected[i] = x[i] - theta
     return projected
+
+
+def naive_keep_largest(alpha: Tensor, top_k: int) -> Tensor:
+    """The largest entries of one `(branches,)` over their sum, zeros in place of the others."""
+    kept = sorted(range(len(alpha)), key=lambda i: float(alpha[i].detach()), reverse=True)[:top_k]
+    total = sum((alpha[i] for i in kept), torch.zeros(()))
+    zero = torch.zeros_like(alpha[0])
+    return torch.stack([alpha[i] / total if i in kept else zero for i in range(len(alpha))])

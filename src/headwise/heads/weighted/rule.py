@@ -5,7 +5,8 @@ They stay on the simplex, learn at their own rate, and are frozen before the end
 Ahmed et al. 2017, *Weighted Transformer Network for Machine Translation*,
 https://arxiv.org/abs/1711.02132, sections 3 and 4.1.
 
-After each optimizer step κ and α are projected back onto the simplex. They have a learning rate of
+After each optimizer step κ and α are projected back onto the simplex, unless a layer has them as a
+softmax, which cannot leave it; then what follows holds for its logits. They have a learning rate of
 their own, (d/N)^-0.5 · min(s^-0.5, s · 400^-1.5) at step s in a model of N layers, and do not
 change in the last steps, while the rest goes on learning.
 """
@@ -62,7 +63,7 @@ class BranchesOnSimplex(Rule):
 
     @property
     def weights(self) -> list[nn.Parameter]:
-        return [weights for layer in self.layers for weights in (layer.kappa, layer.alpha)]
+        return [weights for layer in self.layers for weights in layer.learned_weights()]
 
     def own_group(self) -> list[nn.Parameter]:
         return [weights for weights in self.weights if weights.requires_grad]
@@ -83,14 +84,21 @@ class BranchesOnSimplex(Rule):
     @torch.no_grad()
     def after_update(self, moment: Moment) -> None:
         if not self._is_frozen(moment):
-            for weights in self.own_group():
-                weights.copy_(project_to_simplex(weights))
+            on_simplex = [layer for layer in self.layers if layer.weights == "simplex"]
+            for weights in (w for layer in on_simplex for w in layer.learned_weights()):
+                if weights.requires_grad:
+                    weights.copy_(project_to_simplex(weights))
+
+    def last_phase(self, total_steps: int) -> int:
+        return frozen_steps(self.settings, total_steps)
 
     def record(self) -> dict[str, dict[str, list[float]]]:
-        return {
-            path: {"kappa": layer.kappa.tolist(), "alpha": layer.alpha.tolist()}
-            for path, layer in self.systems.items()
-        }
+        found = {}
+        for path, layer in self.systems.items():
+            if layer.learned_weights():
+                kappa, alpha = layer.branch_weights()
+                found[path] = {"kappa": kappa.tolist(), "alpha": alpha.tolist()}
+        return found
 
     def _is_frozen(self, moment: Moment) -> bool:
         frozen = frozen_steps(self.settings, moment.total_steps)

@@ -49,3 +49,14 @@ def random_simplex(entries: int, *, generator: torch.Generator | None = None) ->
     # Exponential draws divided by their sum. 1 − u is never 0, whose logarithm is infinite.
     draws = -torch.log1p(-torch.rand(entries, generator=generator, dtype=torch.float64))
     return (draws / draws.sum()).float()
+
+
+def keep_largest(x: Tensor, count: int) -> Tensor:
+    """A point of the simplex, `(entries,)`, with all but its largest entries set to zero, and these
+    scaled to sum 1.
+
+    >>> keep_largest(torch.tensor([0.5, 0.125, 0.25, 0.125]), 2)
+    tensor([0.6667, 0.0000, 0.3333, 0.0000])
+    """
+    kept = x.topk(count)
+    return torch.zeros_like(x).scatter(0, kept.indices, kept.values / kept.values.sum())

@@ -1,0 +1,147 @@
+"""EM routing of a chunk of votes: a vote agrees as far as its capsule's Gaussian expects it.
+
+Votes are `(heads, tokens, capsules, dims)`; the weights C appear as
+
+    share = C_{h→n} / Σ_h C_{h→n}   of a head in a capsule        (heads, tokens, capsules)
+    mass  = Σ_h C_{h→n}             what a capsule got in all     (tokens, capsules)
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headwise.heads.agreement.votes import (
+    ENTROPY,
+    VARIANCE_FLOOR,
+    constant,
+    over_dims,
+    scheduled,
+    weighted_sum,
+)
+
+
+class EMStep(NamedTuple):
+    """An M step, for its backward pass."""
+
+    share: Tensor  # (heads, tokens, capsules)
+    mass: Tensor  # (tokens, capsules)
+    mean: Tensor  # (tokens, capsules, dims)
+    offset: Tensor  # votes − mean
+    variance: Tensor  # (tokens, capsules, dims), not yet floored
+    floored: Tensor
+    log_sigma: Tensor  # (tokens, capsules), summed over dims
+    logit: Tensor  # (tokens, capsules), of the activation
+    temperature: float  # λ
+
+
+class EM(NamedTuple):
+    """Algorithm 2 on a chunk of votes, `(heads, tokens, capsules, dims)`."""
+
+    iterations: int
+    inverse_temperature: float
+
+    def steps(self, votes: Tensor, beta_a: Tensor, beta_u: Tensor) -> list[EMStep]:
+        """The M steps, with an E step between each and the next."""
+        heads, tokens, capsules, dims = votes.shape
+        share = constant(votes[..., 0], 1 / heads)
+        mass = votes.new_full((tokens, capsules), heads / capsules)
+        steps: list[EMStep] = []
+        for i in range(self.iterations):
+            mean = weighted_sum(share, votes)
+            offset = votes - mean
+            square = offset * offset
+            variance = weighted_sum(share, square)
+            floored = variance.clamp(min=VARIANCE_FLOOR)
+            log_sigma = over_dims(floored.log()).mul_(0.5)
+            chi = (log_sigma + dims * ENTROPY) * mass
+            temperature = scheduled(self.inverse_temperature, i)
+            logit = (beta_a - beta_u * mass - chi).mul_(temperature)
+            steps.append(
+                EMStep(
+                    share=share,
+                    mass=mass,
+                    mean=mean,
+                    offset=offset,
+                    variance=variance,
+                    floored=floored,
+                    log_sigma=log_sigma,
+                    logit=logit,
+                    temperature=temperature,
+                )
+            )
+            if i < self.iterations - 1:
+                share, mass = _e_step(square, floored, F.logsigmoid(logit) - log_sigma)
+        return steps
+
+    def route(self, votes: Tensor, beta_a: Tensor, beta_u: Tensor) -> tuple[Tensor, Tensor]:
+        """The capsules, and how much each head counts, `(heads, tokens)`."""
+        last = self.steps(votes, beta_a, beta_u)[-1]
+        return last.logit.sigmoid().unsqueeze(-1) * last.mean, last.share.mean(-1)
+
+    def gradients(
+        self, votes: Tensor, grad: Tensor, beta_a: Tensor, beta_u: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Gradients of the votes and of the betas.
+
+        With l̄ the gradient of the logits of an E step, log A − Σ_i log σ − Σ_i (V − μ)²/2σ², and
+        z̄ that of the activation's logit, the M step before it has (v = σ², δ = V − μ):
+
+            z̄ = (1 − A) Σ_h l̄            mass¯ = −λ z̄ (β_u + Σ_i (log σ + (1 + log 2π)/2))
+            μ̄ = Σ_h l̄ δ / v              v̄ = Σ_h l̄ δ²/2v² − (Σ_h l̄ + λ z̄ mass)/2v
+            V̄ += share (μ̄ + 2 δ v̄) − l̄ δ/v
+
+        (a change of μ does not change v, for Σ_h share · δ = 0) and the E step before that
+
+            w = Σ_i δ (δ v̄ + μ̄) − Σ_i v v̄ + mass · mass¯
+            l̄ = share · (w − mass · Σ_n share · w)
+        """
+        grad_votes, grad_logits = torch.zeros_like(votes), None
+        grad_a, grad_u = torch.zeros_like(beta_a), torch.zeros_like(beta_u)
+        dims = votes.size(-1)
+        for i, step in reversed(list(enumerate(self.steps(votes, beta_a, beta_u)))):
+            mass, offset = step.mass, step.offset
+            precision = step.floored.reciprocal()
+            if grad_logits is None:
+                activation = step.logit.sigmoid()
+                grad_mean = grad * activation.unsqueeze(-1)
+                grad_logit = over_dims(grad_mean * step.mean).mul_(1 - activation)
+                grad_log_sigma = torch.zeros_like(mass)
+                grad_variance = torch.zeros_like(step.variance)
+            else:
+                total = grad_logits.sum(0)
+                pull = grad_logits.unsqueeze(-1) * offset
+                grad_mean = pull.sum(0).mul_(precision)
+                grad_variance = (pull * offset).sum(0).mul_(precision).mul_(precision).mul_(0.5)
+                grad_votes.addcmul_(pull, precision, value=-1)
+                grad_logit = (-step.logit).sigmoid_().mul_(total)
+                grad_log_sigma = -total
+            grad_logit *= step.temperature
+            grad_a += grad_logit.sum()
+            grad_u -= (grad_logit * mass).sum()
+            grad_mass = -grad_logit * (beta_u + step.log_sigma + dims * ENTROPY)
+            grad_log_sigma -= grad_logit * mass
+            grad_variance += grad_log_sigma.unsqueeze(-1) * precision.mul_(0.5)
+            grad_variance.masked_fill_(step.variance < VARIANCE_FLOOR, 0.0)
+            pull = torch.addcmul(grad_mean, offset, grad_variance)
+            if i > 0:
+                constant = mass * grad_mass - over_dims(step.variance * grad_variance)
+                grad_share = over_dims(pull * offset).add_(constant)
+                spent = (step.share * grad_share).sum(-1, keepdim=True)
+                grad_logits = grad_share.addcmul_(mass, spent, value=-1).mul_(step.share)
+            pull.addcmul_(offset, grad_variance)
+            grad_votes.addcmul_(step.share.unsqueeze(-1), pull)
+        return grad_votes, (grad_a, grad_u)
+
+
+def _e_step(square: Tensor, variance: Tensor, log_prior: Tensor) -> tuple[Tensor, Tensor]:
+    """Shares and mass, from squared offsets and log A − Σ_i log σ."""
+    logits = over_dims(square * variance.reciprocal().mul_(-0.5)).add_(log_prior)
+    if square.size(-1) > 1:
+        # Densities of many dimensions differ so much that all C of a capsule may vanish.
+        log_weight = logits.log_softmax(-1)
+        return log_weight.softmax(0), log_weight.exp_().sum(0)
+    weight = logits.softmax(-1)
+    mass = weight.sum(0)
+    return weight.div_(mass.clamp(min=torch.finfo(mass.dtype).tiny)), mass

@@ -1,0 +1,91 @@
+"""Simple routing of a chunk of votes: a vote and its capsule agree by their scalar product.
+
+Votes are `(heads, tokens, capsules, dims)`; the weights C appear as
+
+    share = C_{h→n} / Σ_h C_{h→n}   of a head in a capsule        (heads, tokens, capsules)
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from headwise.heads.agreement.votes import constant, over_dims, weighted_sum
+
+
+class SimpleStep(NamedTuple):
+    """An iteration of simple routing, for its backward pass."""
+
+    share: Tensor  # (heads, tokens, capsules)
+    weight: Tensor  # C, (heads, tokens, capsules)
+    mean: Tensor  # (tokens, capsules, dims)
+    output: Tensor  # the mean, squashed or not
+
+
+class Simple(NamedTuple):
+    """Algorithm 1 on a chunk of votes, `(heads, tokens, capsules, dims)`."""
+
+    iterations: int
+    squash: bool
+
+    def steps(self, votes: Tensor) -> list[SimpleStep]:
+        """The iterations."""
+        share = constant(votes[..., 0], 1 / votes.size(0))
+        weight = constant(share, 1 / votes.size(2))
+        logits: Tensor | None = None
+        steps: list[SimpleStep] = []
+        for _ in range(self.iterations):
+            if steps:
+                agreement = over_dims(steps[-1].output * votes)
+                logits = agreement if logits is None else agreement.add_(logits)
+                log_weight = logits.log_softmax(-1)
+                share, weight = log_weight.softmax(0), log_weight.exp()
+            mean = weighted_sum(share, votes)
+            output = mean * _squash_factor(mean)[0] if self.squash else mean
+            steps.append(SimpleStep(share, weight, mean, output))
+        return steps
+
+    def route(self, votes: Tensor) -> tuple[Tensor, Tensor]:
+        """The capsules, and how much each head counts, `(heads, tokens)`."""
+        last = self.steps(votes)[-1]
+        return last.output, last.share.mean(-1)
+
+    def gradients(self, votes: Tensor, grad: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Gradients of the votes, and of no betas.
+
+        With b̄ the gradient of the logits after an iteration, Ω̄ that of its output and m̄ that of
+        its mean:
+
+            Ω̄ = that of the result, or Σ_h b̄ V;   V̄ += b̄ Ω + share · m̄
+            b̄ += l̄ − C Σ_n l̄,  where l̄ = share · ((V − mean) · m̄) is the gradient of log C
+        """
+        grad_votes, grad_logits = torch.zeros_like(votes), None
+        for i, (share, weight, mean, output) in reversed(list(enumerate(self.steps(votes)))):
+            if grad_logits is not None:
+                grad = weighted_sum(grad_logits, votes)
+                grad_votes.addcmul_(grad_logits.unsqueeze(-1), output)
+            grad_mean = _squash_backward(mean, grad) if self.squash else grad
+            grad_votes.addcmul_(share.unsqueeze(-1), grad_mean)
+            if i > 0:
+                grad_log = over_dims(votes * grad_mean).sub_(over_dims(mean * grad_mean))
+                grad_log.mul_(share)
+                total = grad_log.sum(-1, keepdim=True)
+                if grad_logits is not None:
+                    grad_log.add_(grad_logits)
+                grad_logits = grad_log.addcmul_(weight, total, value=-1)
+        return grad_votes, ()
+
+
+def _squash_factor(mean: Tensor) -> tuple[Tensor, Tensor]:
+    """n / (1 + n²), and n, the length of a capsule's mean."""
+    length = mean.abs() if mean.size(-1) == 1 else mean.norm(dim=-1, keepdim=True)
+    return length / (1 + length.square()), length
+
+
+def _squash_backward(mean: Tensor, grad: Tensor) -> Tensor:
+    """The gradient of a mean m that was multiplied by f(n) = n / (1 + n²): f·ḡ + f′ (m·ḡ) m/n."""
+    factor, length = _squash_factor(mean)
+    slope = (1 - length.square()) / (1 + length.square()).square()
+    direction = mean / length.clamp(min=torch.finfo(mean.dtype).tiny)  # 0 where there is none
+    along = over_dims(mean * grad).unsqueeze(-1)
+    return torch.addcmul(factor * grad, slope * along, direction)

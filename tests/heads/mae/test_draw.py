@@ -1,0 +1,129 @@
+"""The draw of experts in F steps: one for each training instance, or one for each position."""
+
+import pytest
+import torch
+import toy
+from mae_steps import layers
+from systems import DIM, SYSTEMS, padding
+
+from headwise.heads.mae import MixtureOfAttentiveExperts
+from headwise.heads.mae.mixture import draw_expert
+from headwise.training.rules import TrainingRules
+
+INSTANCE, POSITION = "expert", "expert by position"
+
+
+def test_experts_are_drawn_in_proportion_to_their_gates():
+    gates = torch.tensor([0.1, 0.0, 0.6, 0.3])
+    drawn = draw_expert(gates.expand(20_000, 4), torch.rand(20_000, 4))
+    assert (drawn.sum(-1) == 1).all()
+    frequency = drawn.mean(0)
+    assert frequency[1] == 0
+    torch.testing.assert_close(frequency, gates, rtol=0, atol=0.015)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_draws_at_the_edges(dtype):
+    """An expert of gate 0 is never drawn, and noise of exactly 0 draws one."""
+    gates = torch.tensor([0.25, 0.0, 0.75], dtype=dtype)
+    for noise, expected in (
+        ([0.0, 0.0, 0.5], 0),
+        ([0.5, 0.0, 0.5], 2),
+        ([0.0, 0.0, 0.0], 2),
+        ([0.9999999, 0.0, 0.9999999], 2),
+    ):
+        drawn = draw_expert(gates, torch.tensor(noise))
+        assert drawn.tolist() == [float(i == expected) for i in range(3)]
+
+
+def test_by_shared_noise_every_position_still_follows_its_own_gate():
+    gates = torch.randn(5, 4).softmax(-1)
+    drawn = draw_expert(gates.expand(20_000, 5, 4), torch.rand(20_000, 1, 4))
+    torch.testing.assert_close(drawn.mean(0), gates, rtol=0, atol=0.015)
+
+
+def test_by_shared_noise_positions_differ_no_more_than_their_gates_do():
+    """Two draws differ with probability 2d/(1 + d) at most, d the distance in total variation."""
+    gates = torch.tensor([[0.4, 0.3, 0.2, 0.1], [0.3, 0.3, 0.2, 0.2]])
+    first, second = draw_expert(gates.expand(20_000, 2, 4), torch.rand(20_000, 1, 4)).unbind(1)
+    differ = float((first != second).any(-1).float().mean())
+    distance = float((gates[0] - gates[1]).abs().sum() / 2)
+    assert 0 < differ <= 2 * distance / (1 + distance) + 0.01
+
+
+def drawn_by(monkeypatch, layer, *args, **masks):
+    """The experts that a pass of a layer draws, `(batch, 1 or queries, experts)`."""
+    seen = []
+
+    def spy(gates, noise):
+        seen.append(draw_expert(gates, noise))
+        return seen[-1]
+
+    with monkeypatch.context() as patched:
+        patched.setitem(MixtureOfAttentiveExperts.combine.__globals__, "draw_expert", spy)
+        layer(*args, **masks)
+    (drawn,) = seen
+    return drawn
+
+
+@pytest.mark.parametrize("cross", [False, True])
+@pytest.mark.parametrize("step", [INSTANCE, POSITION])
+def test_gates_that_are_equal_everywhere_draw_an_expert_per_instance(monkeypatch, step, cross):
+    layer = SYSTEMS["mae causal queries"].build(train=True, gate="uniform")
+    layer.step = step
+    x = torch.randn(40, 12, DIM, dtype=torch.float64)
+    args = (x, x[:, :5]) if cross else (x,)
+    drawn = drawn_by(monkeypatch, layer, *args)
+    assert drawn.shape == (40, 12, 4)
+    same = (drawn == drawn[:, :1]).all(-1).all(-1)
+    assert same.all() if step == INSTANCE else not same.any()
+    assert (drawn[:, 0].sum(0) > 0).all()  # instances differ
+
+
+@pytest.mark.parametrize("step", [INSTANCE, POSITION])
+def test_without_causality_there_is_one_gate_and_one_draw(monkeypatch, step):
+    layer = SYSTEMS["mae-7"].build(train=True)
+    layer.step = step
+    drawn = drawn_by(monkeypatch, layer, torch.randn(3, 5, DIM, dtype=torch.float64))
+    assert drawn.shape == (3, 1, 4)
+
+
+@pytest.mark.parametrize("step", [INSTANCE, POSITION])
+def test_the_expert_of_a_position_depends_on_nothing_later(monkeypatch, step):
+    layer = SYSTEMS["mae-7"].build(train=True)
+    layer.step = step
+    with torch.no_grad():
+        layer.gate.output.weight.mul_(10)  # so that gates differ much
+    x = torch.randn(40, 10, DIM, dtype=torch.float64)
+    changed = x.clone()
+    changed[:, 6:] += 10 * torch.randn_like(changed[:, 6:])
+    drawn = []
+    for inputs in (x, changed):
+        torch.manual_seed(3)
+        drawn.append(drawn_by(monkeypatch, layer, inputs, is_causal=True))
+    assert torch.equal(drawn[0][:, :6], drawn[1][:, :6])
+    assert not torch.equal(drawn[0][:, 6:], drawn[1][:, 6:])
+
+
+def test_padding_at_the_end_changes_no_draw(monkeypatch):
+    layer = SYSTEMS["mae-7"].build(train=True)
+    layer.step = INSTANCE
+    x = torch.randn(3, 6, DIM, dtype=torch.float64)
+    drawn = []
+    for time in (4, 6):
+        torch.manual_seed(3)
+        mask = padding(4, 3, 2, time=time)
+        masks = {"key_padding_mask": mask, "is_causal": True}
+        drawn.append(drawn_by(monkeypatch, layer, x[:, :time], **masks))
+    assert torch.equal(drawn[0], drawn[1][:, :4])
+
+
+@pytest.mark.parametrize(
+    ("settings", "step"),
+    [({}, INSTANCE), ({"draw": "instance"}, INSTANCE), ({"draw": "position"}, POSITION)],
+)
+def test_the_rule_decides_what_an_expert_is_drawn_for(settings, step):
+    model = toy.model("mae")
+    with TrainingRules(model, {"mae": settings}).around():
+        assert {layer.step for layer in layers(model)} == {step}
+    assert {layer.step for layer in layers(model)} == {"joint"}
