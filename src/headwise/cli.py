@@ -157,9 +157,9 @@ def compare(
 ) -> None:
     """Train several systems under one budget and report which is better, and at what cost.
 
-    You can stop it with Ctrl-C and start it again: finished systems are not trained again. The
-    report is written after every run, so it can be read while others are still being trained. A run
-    that fails leaves the others alone; the same command tries it again.
+    You can stop it with Ctrl-C and start it again: finished systems are not trained again.
+
+    The report is written whenever a run has ended. A run that fails leaves the others alone.
     """
     with _clear_errors("The same command goes on from here."):
         from headwise.analysis.report import write_report

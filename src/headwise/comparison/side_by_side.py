@@ -106,20 +106,24 @@ class _Processes:
         waiting, free = list(planned), list(range(self.jobs))
         with self._stop_on_interrupt():
             try:
-                while self.workers or (waiting and not self.stopping):
-                    while waiting and free and not self.stopping:
-                        self._start(waiting.pop(0), free.pop(0))
+                self._start_as_many_as_fit(waiting, free)
+                while self.workers:
                     gone = self._read_messages()
+                    results = [(worker.run, self._result(worker)) for worker in gone]
                     free += [worker.slot for worker in gone]
-                    for worker in gone:
-                        result = self._result(worker)
+                    self._start_as_many_as_fit(waiting, free)
+                    for run, result in results:
                         if result is not None:
-                            ended(worker.run, result)
+                            ended(run, result)
             except BaseException as error:
                 self._give_up(at_once=isinstance(error, KeyboardInterrupt))
                 raise
         if self.stopping:
             raise Interrupted(", ".join(self.stops) or "stopped")
+
+    def _start_as_many_as_fit(self, waiting: list[PlannedRun[Any]], free: list[int]) -> None:
+        while waiting and free and not self.stopping:
+            self._start(waiting.pop(0), free.pop(0))
 
     def _start(self, run: PlannedRun[Any], slot: int) -> None:
         threads = max(1, torch.get_num_threads() // self.jobs)
@@ -153,7 +157,7 @@ class _Processes:
         for worker in [worker for worker in self.workers if worker.messages in ready]:
             try:
                 self._show(worker, worker.messages.recv())
-            except EOFError:
+            except (EOFError, OSError):  # also in the middle of a message
                 self.bars.remove_task(worker.bar)
                 self.workers.remove(worker)
                 gone.append(worker)
