@@ -77,6 +77,10 @@ SETTINGS_OF_THE_PAPERS = [
     ("moa-wmt14-en-de", "moa-base", "model.attention_dropout", 0.2),
     ("moa-wmt14-en-de", "moa-f", "model.attention.size", "4K32E256D"),
     ("moa-wmt14-en-de", "moa-big", "training.gradient_accumulation", 64),
+    ("moa-losses-wmt14-en-de", "16e-z-large", "model.attention.size", "8K16E128D"),
+    ("moa-losses-wmt14-en-de", "16e-z-large", "model.attention.balance_coef", 0),
+    ("moa-losses-wmt14-en-de", "32e-both", "model.attention.z_coef", 0.001),
+    ("moa-losses-wmt14-en-de", "8e-z", "model.attention_dropout", 0.2),
     ("moa-wmt14-en-fr", "moa-base", "training.epochs", 50),
     ("moa-wmt14-en-fr", "moa-big", "training.epochs", 100),
     ("moa-wmt14-en-fr", "moa-base", "model.attention_dropout", 0),
@@ -95,6 +99,12 @@ SETTINGS_OF_THE_PAPERS = [
     ("agreement-wmt17-zh-en", "agreement-big", "model.dropout", 0.3),
     ("tim-wmt14-en-de", "tim-comp", "model.attention.num_mechanisms", 2),
     ("tim-wmt14-en-de", "tim-nocomp", "model.attention.competition", False),
+    ("tim-bert", "tim-comp", "model.ffn_activation", "gelu"),
+    ("tim-bert", "standard", "model.positions", "learned"),
+    ("tim-cifar10", "tim-comp", "model.positions", "learned"),
+    ("tim-mnist-cifar10", "standard", "model.ffn_activation", "gelu"),
+    ("tim-dns", "tim-comp-2", "model.ffn_activation", "leaky-relu"),
+    ("moa-wikitext103-mlm", "standard", "model.positions", "learned"),
 ]
 
 
@@ -111,6 +121,7 @@ def test_the_papers_settings_are_there(name, system, key, value):
     [
         ("mae-wmt14-en-de", 8 * 4096),
         ("moa-wmt14-en-de", 32 * 8092),
+        ("moa-losses-wmt14-en-de", 32 * 8092),
         ("moa-wmt14-en-fr", 32 * 8092),
         ("weighted-wmt14-en-de", 25_000),
         ("weighted-wmt14-en-fr", 25_000),
@@ -577,6 +588,8 @@ def test_an_unknown_key_in_a_system_says_which(small):
         ("systems=5", "systems is 5, expected keys with values"),
         ("tokenizer.vocab_size=100", "tokenizer: vocab_size is 100, expected at least 260"),
         ("systems.a/b.model.dropout=0", "systems.a/b is 'a/b': string should match pattern"),
+        ("seeds=[1, 1]", "seeds: 1 is there more than once, expected different numbers"),
+        ("seeds=[-1]", "seeds.0 is -1, expected a number greater than or equal to 0"),
         ("training.max_steps=null", "training: expected exactly one of max_steps and epochs"),
     ],
 )

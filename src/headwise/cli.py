@@ -272,7 +272,8 @@ def cost(
             configs = {name: task.nominal_config(file.system(name, dataset)) for name in names}
             configs = configs or {"model": task.nominal_config(file.recipe)}
             counted = _lengths(lengths, task.cost_lengths(file.recipe))
-            console.print(cost_table(Path(recipe).stem, configs, counted))
+            source = "" if lengths else task.macs_lengths_from
+            console.print(cost_table(Path(recipe).stem, configs, counted, source))
 
 
 @app.command()

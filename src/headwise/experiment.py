@@ -210,12 +210,13 @@ def train_model(recipe: Recipe, folder: Path, task: Task, console: Console, labe
     """Trains the model of a recipe in `folder`; nothing is evaluated but the validation loss.
 
     Raises:
-        ValueError: a sequence is too long for `batch_tokens`, or an ablation of the recipe does
-            not fit the model.
+        ValueError: a sequence is too long for `batch_tokens` or for the model's positions, or an
+            ablation of the recipe does not fit the model.
         Interrupted: Ctrl-C came; the next call goes on.
     """
     for part in (task.validation, task.test):
         batches(task, part, recipe.training)  # too long for batch_tokens: found before training
+    task.check_positions(task.model_config(recipe.model))
     model = build_model(recipe, task)
     with torch.random.fork_rng(), ablated(model, recipe.evaluation.ablation):
         pass  # one that does not fit the model: found before training, whose draws stay the same

@@ -105,8 +105,9 @@ class MaskedLanguageModelling(RunningTextTask):
     item_name = "sequences"
     evaluation_keys = ("data", "evaluation", "block_length", "masking")
     item_keys = ("tokenizer", "block_length", "masking")
-    # The length for which Zhang et al. 2022, https://arxiv.org/abs/2210.05144, count them.
+    needs_mask = True
     macs_lengths = {"encoder": 128}  # noqa: RUF012
+    macs_lengths_from = "table 2 of Zhang et al. 2022"  # https://arxiv.org/abs/2210.05144
 
     def __init__(
         self,
@@ -116,6 +117,9 @@ class MaskedLanguageModelling(RunningTextTask):
         masking: MaskingSettings,
     ) -> None:
         super().__init__(corpus, tokenizer, block_length)
+        if tokenizer.mask_token_id is None:
+            raise ValueError("tokenizer has no mask, expected one with a token that hides others")
+        self.mask_token_id: int = tokenizer.mask_token_id
         self.masking = masking
         self.train = self._blocks("train", corpus.train, DynamicallyMaskedBlocks, 0)
         self.validation = self._blocks("validation", corpus.validation, MaskedBlocks, 1)
@@ -140,7 +144,7 @@ class MaskedLanguageModelling(RunningTextTask):
         return hashlib.sha256("\0".join(items).encode()).hexdigest()
 
     def token_ids(self) -> dict[str, int]:
-        return super().token_ids() | {"mask_token_id": self.tokenizer.mask_token_id}
+        return super().token_ids() | {"mask_token_id": self.mask_token_id}
 
     def collate(self, items: list[MaskedItem]) -> dict[str, Tensor]:
         return collate_masked(items, self.tokenizer.pad_token_id)
@@ -237,7 +241,7 @@ class MaskedLanguageModelling(RunningTextTask):
             blocks,
             self.masking,
             bos_id=tokenizer.bos_token_id,
-            mask_id=tokenizer.mask_token_id,
+            mask_id=self.mask_token_id,
             special_ids=tokenizer.tokenizer.all_special_ids,
             vocab_size=tokenizer.vocab_size,
             stream=stream,

@@ -1,7 +1,7 @@
 """The interface of a task, through which training, comparisons and reports use it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -71,6 +71,7 @@ class Task(ABC):
     evaluation_keys: ClassVar[tuple[str, ...]] = ("data", "evaluation")
     # Keys, besides those of the data, on which the items of the scores depend; see `digest_of`.
     item_keys: ClassVar[tuple[str, ...]] = ()
+    macs_lengths_from: ClassVar[str] = ""  # who counts at these lengths, if the recipe does not
 
     train: Items
     validation: Items
@@ -132,9 +133,37 @@ class Task(ABC):
         """Returns the length in each stack for which multiply-accumulates are counted."""
         return cls.macs_lengths
 
+    @classmethod
+    def compare_notes(cls, recipes: Mapping[str, Any]) -> dict[str, str]:
+        """Returns what makes a comparison of these systems unfair: label to text.
+
+        Args:
+            recipes: the recipe of each system; the first is the baseline.
+        """
+        return {}
+
     @abstractmethod
     def model_config(self, settings: Any) -> TransformerConfig:
         """Returns the configuration of a model for these data."""
+
+    def longest_input(self) -> int:
+        """Returns the number of tokens of the longest sequence that a model reads for an item."""
+        return max(
+            length if isinstance(length, int) else max(length)
+            for part in (self.train, self.validation, self.test)
+            for length in part.lengths
+        )
+
+    def check_positions(self, config: TransformerConfig) -> None:
+        """Raises `ValueError` if an item is longer than the learned positions of a model."""
+        if config.max_positions is not None and (longest := self.longest_input()) > (
+            config.max_positions
+        ):
+            raise ValueError(
+                f"model.max_positions is {config.max_positions}, expected at least {longest}: so "
+                f"many tokens has the longest of the {self.item_name}; raise it, leave out long "
+                f"{self.item_name}, or set model.positions to sinusoidal"
+            )
 
     def build_model(self, settings: ModelSettings) -> HeadwiseModel:
         """Returns a model for these data with random weights."""

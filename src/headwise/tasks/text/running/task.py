@@ -19,7 +19,8 @@ from headwise.tasks.text.running.corpus import (
 )
 from headwise.tasks.text.running.settings import PydocTopics, TextSettings
 from headwise.tasks.text.text_task import TextTask
-from headwise.tasks.text.tokenization import TextTokenizer, TextTokenizerSettings
+from headwise.tasks.text.tokenization import TextTokenizer
+from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings
 
 
 class RunningTextRecipe(Recipe):
@@ -59,7 +60,7 @@ class RunningTextTask(TextTask):
         corpus = load_text_corpus(recipe.data)
         tokenizer = cls.saved_tokenizer(folder)
         if tokenizer is None:
-            tokenizer = TextTokenizer.train(lines_of(corpus.train), recipe.tokenizer)
+            tokenizer = cls.new_tokenizer(recipe.tokenizer, lines_of(corpus.train))
         return cls.from_corpus(corpus, tokenizer, recipe)
 
     @classmethod
@@ -68,14 +69,15 @@ class RunningTextTask(TextTask):
         return cls(corpus, tokenizer, recipe.block_length)
 
     def note_unknown(self, ids: Tensor) -> None:
-        """Notes which share of the test part a vocabulary of words lacks.
+        """Notes which share of the test part a vocabulary lacks, if it is not of bytes.
 
         Args:
             ids: all tokens of the test part.
         """
-        if self.tokenizer.has_words:
-            words = ids[ids != self.tokenizer.eos_token_id]
-            share = (words == self.tokenizer.unk_token_id).float().mean().item()
+        words = ids[ids != self.tokenizer.eos_token_id]
+        unknown = self.tokenizer.is_unknown(words)
+        if self.tokenizer.has_words or unknown.any():
+            share = unknown.float().mean().item()
             self.notes["vocabulary"] += f"; {share:.1%} of the test part's are <unk>"
 
     def digest(self) -> str:
@@ -95,9 +97,8 @@ class RunningTextTask(TextTask):
     @classmethod
     def nominal_config(cls, recipe: Any) -> LanguageModelConfig:
         """Takes a vocabulary of its largest size; little text gives fewer words or subwords."""
-        return recipe.model.config(
-            vocab_size=recipe.tokenizer.vocab_size, max_length=recipe.block_length
-        )
+        size = cls.nominal_vocab_size(recipe.tokenizer)
+        return recipe.model.config(vocab_size=size, max_length=recipe.block_length)
 
     def model_config(self, settings: LanguageModelSettings) -> Any:
         return settings.config(max_length=self.block_length, **self.token_ids())
