@@ -1,3 +1,5 @@
+import gc
+
 import pytest
 import torch
 
@@ -6,6 +8,22 @@ torch.set_num_threads(1)  # the tests are small, and pytest-xdist runs several o
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: takes more than ten seconds")
+
+
+def pytest_collection_finish(session):
+    # Every training ends with a garbage collection, which would go through all that the libraries
+    # hold: half a second, more than the training of a tiny model.
+    gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def few_rounds():
+    """Comparisons measure times as briefly as they can."""
+    from headwise.analysis.speed import Rounds  # here, since not every session needs it
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("headwise.comparison.summary.ROUNDS", Rounds(1, 1))
+        yield
 
 
 @pytest.fixture(autouse=True)

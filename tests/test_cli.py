@@ -20,6 +20,8 @@ from headwise.recipe import load_recipe, shipped_recipes
 from headwise.tasks import translation
 from headwise.tasks.text.parallel.corpus import load_parallel_corpus
 
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 COMMANDS = (
     *("recipes", "keys", "compare", "cost", "train", "evaluate"),
     *("translate", "generate", "enhance"),
@@ -288,7 +290,7 @@ def test_compare_leaves_figures_and_a_report(world, monkeypatch):
     assert headwise(*arguments).exit_code == 0
     again = json.loads((folder / "comparison.json").read_text())
     for system in (*found["systems"], *again["systems"]):
-        del system["relative_step_time"]
+        del system["relative_step_time"], system["how_soon"]
     assert again == found
 
 
@@ -560,6 +562,7 @@ def test_compare_with_two_processes_gives_the_losses_of_one(world):
     ]
     attention = "{encoder_self: {system: mae, gate_dropout: 0}, decoder_self: moa}"
     changes += ["--set", f"systems.mae.model.attention={attention}"]
+    changes += ["--tune", "training.learning_rate=3e-3,1e-3"]
     compare = ["compare", str(world / "numerals.yaml"), *changes, "--output"]
     launched = subprocess.run(
         [
@@ -580,6 +583,7 @@ def test_compare_with_two_processes_gives_the_losses_of_one(world):
     )
     for of_two, of_one in zip(two, one, strict=True):
         assert of_two["name"] == of_one["name"]
+        assert of_two["tuning"]["chosen"] == of_one["tuning"]["chosen"]
         curves = [
             [r.get("loss", r.get("eval_loss")) for r in system["runs"][0]["history"]]
             for system in (of_two, of_one)

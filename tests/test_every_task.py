@@ -28,6 +28,8 @@ from headwise.tasks.significance import LEAST_ITEMS
 from headwise.training.run import Interrupted
 from headwise.training.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 QUIET = Console(quiet=True)
 PAIRS = [(task, system) for task in TASKS for system in tiny_tasks.SYSTEMS]
 

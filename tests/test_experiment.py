@@ -14,6 +14,7 @@ from headwise import comparison, experiment
 from headwise.analysis.chance import holm
 from headwise.analysis.former_results import without_former_keys
 from headwise.analysis.results import Benchmark, Comparison, RunResult
+from headwise.analysis.speed import OverRounds
 from headwise.comparison import compare_systems
 from headwise.experiment import (
     FolderError,
@@ -27,6 +28,8 @@ from headwise.experiment import (
 from headwise.recipe import load_recipe
 from headwise.tasks.text.tokenization import TranslationTokenizer
 from headwise.training.run import Interrupted
+
+pytestmark = pytest.mark.usefixtures("few_rounds")
 
 QUIET = Console(quiet=True)
 SYSTEMS = ["standard", "mae", "moa"]
@@ -138,6 +141,17 @@ def test_translations_are_one_a_line(run, file):
     lines = (run / "outputs.txt").read_text(encoding="utf-8").split("\n")
     assert len(lines) == len(corpus.test) + 1
     assert lines[-1] == ""
+
+
+def test_a_run_that_was_stopped_early_says_so(world, run, tmp_path):
+    assert RunResult.model_validate_json((run / "result.json").read_text()).early_stop is None
+    changes = ["training.patience=1", "training.learning_rate=1.0", "training.evaluate_every=1"]
+    changes += ["training.max_steps=30", "training.warmup_steps=0"]
+    recipe = load_recipe(str(world / "numerals.yaml"), changes).system("mae")
+    folder = train(recipe, tmp_path / "run")
+    found = RunResult.model_validate_json((folder / "result.json").read_text())
+    assert found.early_stop.planned_steps == 30
+    assert found.steps == found.early_stop.best_step + 1 < 30
 
 
 def test_a_finished_run_is_not_trained_again(run, file, monkeypatch):
@@ -322,8 +336,13 @@ def test_a_comparison_holds_every_system_and_seed(compared, file):
     for system in found.systems:
         assert [run.seed for run in system.runs] == [1, 2]
         assert {run.system for run in system.runs} == {system.name}
-        assert system.relative_step_time > 0
-    assert found.systems[0].relative_step_time == 1.0
+        times = system.relative_step_time
+        assert 0 < times.low <= times.value <= times.high
+    assert found.systems[0].relative_step_time.value == 1.0
+    soon = [system.how_soon for system in found.systems]
+    assert [each.pairs for each in soon] == [0, 4, 4]
+    assert all(each.decoding.tokens_per_second.value > 0 for each in soon)
+    assert soon[0].decoding.relative_time.value == 1.0
     assert found.systems[0].description == "plain"
     losses = [run.validation_loss for system in found.systems for run in system.runs]
     assert len(set(losses)) == 6  # no run is another one's copy
@@ -464,16 +483,16 @@ def test_a_single_system_can_be_compared_with_nothing(compared, file):
     _, folder = compared
     found = compare(file, folder, ["moa"], seeds=[1, 2])
     assert found.systems[0].difference is None
-    assert found.systems[0].relative_step_time == 1.0
+    assert found.systems[0].relative_step_time.value == 1.0
 
 
 def test_step_times_are_of_the_kept_models(compared, file, monkeypatch):
     _, folder = compared
     seen = {}
 
-    def spy(models, gates, batches):
+    def spy(models, gates, batches, rounds):
         seen.update(models=models, gates=gates, batches=batches)
-        return dict.fromkeys(models, 1.0)
+        return dict.fromkeys(models, OverRounds(value=1.0, low=1.0, high=1.0, rounds=7))
 
     monkeypatch.setattr(comparison.summary, "relative_step_times", spy)
     compare(file, folder, ["standard", "mae"], seeds=[2, 1])

@@ -138,19 +138,35 @@ def compare(
             help="Give every system as many parameters as the first has by changing its width.",
         ),
     ] = None,
+    tune: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE,VALUE",
+            help="Try these values of a key of `model` or `training` with every system, and train "
+            "the seeds with the value of the lowest validation loss. Given several times, all "
+            "combinations are tried.",
+        ),
+    ] = None,
+    tune_steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="How many steps each try of --tune takes.", show_default="as many as a run"
+        ),
+    ] = None,
     changes: Changes = None,
 ) -> None:
     """Train several systems under one budget and report which is better, and at what cost.
 
-    You can stop it with Ctrl-C and start it again: finished systems are not trained again. The
-    report is written after every run, so it can be read while others are still being trained. A run
-    that fails leaves the others alone; the same command tries it again.
+    You can stop it with Ctrl-C and start it again: finished systems are not trained again.
+
+    The report is written whenever a run has ended. A run that fails leaves the others alone.
     """
     with _clear_errors("The same command goes on from here."):
         from headwise.analysis.report import write_report
         from headwise.analysis.results import Benchmark, Comparison
         from headwise.analysis.table import results_table
         from headwise.comparison import RunsFailed, compare_systems
+        from headwise.comparison.grid import parse_grid
         from headwise.experiment import is_main_process
         from headwise.files import write_text
         from headwise.recipe import RecipeError, load_recipe
@@ -167,6 +183,7 @@ def compare(
             )
         if match not in (None, "parameters"):
             raise ValueError(f"--match is {match!r}, expected 'parameters'")
+        grid = parse_grid(tune or [], tune_steps)
         numbers = _seeds(seeds) if seeds else file.recipe.seeds or [file.recipe.training.seed]
         folder = output or Path("runs") / Path(recipe).stem
         report = folder / "report.html"
@@ -186,6 +203,7 @@ def compare(
                 console,
                 datasets=_names("--datasets", datasets) or file.dataset_names,
                 match=match is not None,
+                grid=grid,
                 jobs=jobs,
                 write=write,
             )
@@ -456,7 +474,7 @@ def _print_path(console: Console, what: str, path: Path) -> None:
 
 def _print_error(text: str) -> None:
     Console(stderr=True).print(
-        f"error: {text}", style="red", highlight=False, markup=False, soft_wrap=True
+        f"error: {text}", style="red", highlight=False, markup=False, emoji=False, soft_wrap=True
     )
 
 

@@ -30,7 +30,7 @@ from transformers import set_seed
 from headwise.analysis.cost import count_macs, count_parameters
 from headwise.analysis.former_results import without_former_keys
 from headwise.analysis.recording import record_attention
-from headwise.analysis.results import Course, RunResult
+from headwise.analysis.results import Course, EarlyStop, RunResult
 from headwise.files import write_bytes, write_text
 from headwise.models.ablation import LEARNED, ablated, held_systems
 from headwise.models.base import HeadwiseModel
@@ -39,12 +39,12 @@ from headwise.models.plan import rules_by_name, system_name
 from headwise.models.sites import attention_sites
 from headwise.recipe import differences, load_recipe, to_yaml, with_defaults
 from headwise.recipe.catalogue import task_class
-from headwise.recipe.settings import EvaluationSettings, Recipe
+from headwise.recipe.settings import EvaluationSettings, ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.task import Items, Task
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
 from headwise.training.progress import RunBars
-from headwise.training.run import MODEL, run_training
+from headwise.training.run import MODEL, Run, run_training
 from headwise.training.settings import TrainingSettings
 from headwise.training.validation import validation_loss
 
@@ -122,6 +122,12 @@ def build_model(recipe: Recipe, task: Task) -> HeadwiseModel:
     return task.build_model(recipe.model)
 
 
+def empty_model(settings: ModelSettings, task: Task) -> HeadwiseModel:
+    """Returns a model that has no memory for its weights: to count them, or to see its systems."""
+    with torch.device("meta"):
+        return task.model_class(task.model_config(settings))
+
+
 def train_system(
     recipe: Recipe, name: str, folder: Path, task: Task, console: Console, label: str = ""
 ) -> RunResult:
@@ -145,22 +151,7 @@ def train_system(
         return finished
     if is_main_process():
         task.save(folder)
-    for part in (task.validation, task.test):
-        batches(task, part, recipe.training)  # too long for batch_tokens: found before training
-    model = build_model(recipe, task)
-    with torch.random.fork_rng(), ablated(model, recipe.evaluation.ablation):
-        pass  # one that does not fit the model: found before training, whose draws stay the same
-    run = run_training(
-        model,
-        task.train,
-        task.validation,
-        task.collate,
-        recipe.training,
-        folder,
-        measure=task.measure,
-        label=label or name,
-        console=console,
-    )
+    run = train_model(recipe, folder, task, console, label or name)
     assert isinstance(run.model, HeadwiseModel)
     model = run.model
     outcome = evaluate(model, task, task.test, recipe.evaluation, console, label or name)
@@ -171,10 +162,13 @@ def train_system(
         macs=count_macs(model, task.cost_lengths(recipe)),
         macs_lengths=task.cost_lengths(recipe),
         steps=run.steps,
+        early_stop=EarlyStop(planned_steps=run.planned_steps, best_step=run.best_step)
+        if run.stopped_early
+        else None,
         seconds=run.history[-1]["seconds"],
         threads=list(dict.fromkeys(r["threads"] for r in run.history if "threads" in r)),
         validation_loss=validation_loss(model, batches(task, task.validation, recipe.training)),
-        history=_curves(run.history),
+        history=curves(run.history),
         scores=outcome.scores,
         attention=record_attention(model, batches(task, task.test, recipe.training)),
         courses=_courses(model, run.history),
@@ -186,6 +180,32 @@ def train_system(
         _write_outcome(outcome, folder)
         write_text(folder / RESULT, result.model_dump_json(indent=1))
     return result
+
+
+def train_model(recipe: Recipe, folder: Path, task: Task, console: Console, label: str) -> Run:
+    """Trains the model of a recipe in `folder`; nothing is evaluated but the validation loss.
+
+    Raises:
+        ValueError: a sequence is too long for `batch_tokens`, or an ablation of the recipe does
+            not fit the model.
+        Interrupted: Ctrl-C came; the next call goes on.
+    """
+    for part in (task.validation, task.test):
+        batches(task, part, recipe.training)  # too long for batch_tokens: found before training
+    model = build_model(recipe, task)
+    with torch.random.fork_rng(), ablated(model, recipe.evaluation.ablation):
+        pass  # one that does not fit the model: found before training, whose draws stay the same
+    return run_training(
+        model,
+        task.train,
+        task.validation,
+        task.collate,
+        recipe.training,
+        folder,
+        measure=task.measure,
+        label=label,
+        console=console,
+    )
 
 
 def finished_result(
@@ -240,7 +260,7 @@ def as_evaluated(
 
 def read_outcome(folder: Path) -> Outcome:
     """What the evaluation of a finished run gave."""
-    return _read(Outcome, folder / OUTCOME)
+    return read_record(Outcome, folder / OUTCOME, _evaluate_again(folder))
 
 
 def _score_again_if_old(
@@ -269,8 +289,8 @@ def _write_outcome(outcome: Outcome, folder: Path) -> None:
     write_text(folder / OUTCOME, outcome.model_dump_json(indent=1))
 
 
-def _curves(history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """Losses and what was measured, by step."""
+def curves(history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """Returns the losses and what was measured, by step."""
     kept = ("step", "loss", "eval_loss", "seconds")
     return [
         {key: record[key] for key in kept if key in record} | record.get("measured", {})
@@ -310,26 +330,39 @@ def _recorded(record: Mapping[str, Any]) -> dict[str, dict[str, list[float]]]:
 
 def _read_result(path: Path, config: TransformerConfig) -> RunResult:
     """The result of a finished run, also of one that was written by an older headwise."""
-    return _read(RunResult, path, lambda raw: without_former_keys(raw, config))
+    return read_record(
+        RunResult, path, _evaluate_again(path.parent), lambda raw: without_former_keys(raw, config)
+    )
 
 
-def _read(
-    kind: type[_Record], path: Path, change: Callable[[Any], Any] = lambda raw: raw
+def read_record(
+    kind: type[_Record], path: Path, remedy: str, change: Callable[[Any], Any] = lambda raw: raw
 ) -> _Record:
+    """Returns what a JSON file of a run holds.
+
+    Args:
+        kind: of the record.
+        path: of the file.
+        remedy: what the user can do if the file is damaged.
+        change: makes what an older headwise has written into what is read today.
+
+    Raises:
+        FolderError: the file cannot be read.
+    """
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         return kind.model_validate_json(json.dumps(change(raw)))
     except json.JSONDecodeError as error:
-        raise FolderError(_damaged(path, error)) from error
+        raise FolderError(f"{path} cannot be read ({error}): {remedy}") from error
     except (ValidationError, OSError) as error:
         problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
-        raise FolderError(_damaged(path, problem)) from error
+        raise FolderError(f"{path} cannot be read ({problem}): {remedy}") from error
 
 
-def _damaged(path: Path, problem: object) -> str:
+def _evaluate_again(folder: Path) -> str:
     return (
-        f"{path} cannot be read ({problem}): delete {RESULT} in {path.parent}, and the same "
-        f"command evaluates the run again from its checkpoints"
+        f"delete {RESULT} in {folder}, and the same command evaluates the run again from its "
+        f"checkpoints"
     )
 
 
@@ -405,13 +438,10 @@ def check_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None
     Raises:
         FolderError: it holds the run of another recipe (says how they differ), or other things.
     """
-    stamp = folder / stamp_name
     if not is_main_process():
         return
-    if stamp.is_file():
-        changed = differences(with_defaults(stamp.read_text(encoding="utf-8")), to_yaml(recipe))
-        changed = [line for line in changed if not line.startswith("description:")]
-        if changed:
+    if (folder / stamp_name).is_file():
+        if changed := changed_keys(folder, recipe, stamp_name):
             raise FolderError(
                 f"{folder} holds a run of another recipe:\n  "
                 + "\n  ".join(changed)
@@ -426,6 +456,18 @@ def check_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None
         raise FolderError(
             f"{folder} holds other things ({shown}) and no {stamp_name}: use another output folder"
         )
+
+
+def changed_keys(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> list[str]:
+    """Returns a line for each key that a recipe has otherwise than the one that claimed a folder.
+
+    Without such a claim there is none.
+    """
+    stamp = folder / stamp_name
+    if not stamp.is_file():
+        return []
+    changed = differences(with_defaults(stamp.read_text(encoding="utf-8")), to_yaml(recipe))
+    return [line for line in changed if not line.startswith("description:")]
 
 
 def is_main_process() -> bool:

@@ -20,6 +20,7 @@ from headwise.analysis.results import (
     RunResult,
     SystemSummary,
 )
+from headwise.analysis.speed import OverRounds
 from headwise.analysis.verdict import sound_runs
 from headwise.models.plan import SYSTEMS
 from headwise.tasks.outcome import Outcome, Score
@@ -137,7 +138,12 @@ def _system(name: str, number: int, seeds: int, layers: int) -> SystemSummary:
             _run(name, number, seed, 0.1 * (seed - (seeds - 1) / 2), layers)
             for seed in range(seeds)
         ],
-        relative_step_time=made.step_time,
+        relative_step_time=OverRounds(
+            value=made.step_time,
+            low=made.step_time - 0.04 * (number > 0),
+            high=made.step_time + 0.06 * (number > 0),
+            rounds=7,
+        ),
     )
 
 

@@ -1,10 +1,18 @@
 """Relative times of steps: what is measured, with a clock of our own."""
 
+import math
+import random
+
 import pytest
 import torch
 
 from headwise.analysis import speed
-from headwise.analysis.speed import relative_step_times
+from headwise.analysis.speed import (
+    OverRounds,
+    Rounds,
+    decoding_speeds,
+    relative_step_times,
+)
 from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.mae.rule import GateSettings
 from headwise.models.config import Seq2SeqConfig
@@ -35,6 +43,10 @@ def step_of(network):
     """How MAE computes at the moment: joint, gate or expert; joint too where there is none."""
     layers = [m for m in network.modules() if isinstance(m, MixtureOfAttentiveExperts)]
     return layers[0].step if layers else "joint"
+
+
+def medians(times):
+    return {name: time.value for name, time in times.items()}
 
 
 @pytest.fixture
@@ -72,7 +84,9 @@ def test_a_model_against_itself_and_against_a_slower_one(clock):
         (models["slow"], "joint"): lambda _: 3.0,
     }
     gates = {name: {} for name in models}
-    assert relative_step_times(models, gates, BATCHES) == {"standard": 1.0, "slow": 1.5}
+    times = relative_step_times(models, gates, BATCHES, Rounds(7, 7))
+    assert times["standard"] == OverRounds(value=1.0, low=1.0, high=1.0, rounds=7)
+    assert times["slow"] == OverRounds(value=1.5, low=1.5, high=1.5, rounds=7)
 
 
 def test_rounds_take_models_in_turn_and_the_first_is_not_counted(clock):
@@ -83,7 +97,7 @@ def test_rounds_take_models_in_turn_and_the_first_is_not_counted(clock):
         (models["b"], "joint"): lambda count: 10.0 if count <= 4 else 2.0,
     }
     gates = {name: {} for name in models}
-    assert relative_step_times(models, gates, BATCHES, repetitions=1)["b"] == 2.0
+    assert relative_step_times(models, gates, BATCHES, Rounds(1, 1))["b"].value == 2.0
     assert [network for network, _ in clock.ran] == [
         *([models["a"]] * 2 + [models["b"]] * 2),
         *([models["a"]] * 2 + [models["b"]] * 2),
@@ -99,7 +113,76 @@ def test_a_machine_that_slows_down_does_not_matter(clock):
         (models["b"], "joint"): lambda n: 3 * drift(n) * (50 if 8 < n <= 12 else 1),
     }
     gates = {name: {} for name in models}
-    assert relative_step_times(models, gates, BATCHES, repetitions=3) == {"a": 1.0, "b": 3.0}
+    times = relative_step_times(models, gates, BATCHES, Rounds(3, 3))
+    assert medians(times) == {"a": 1.0, "b": 3.0}
+    # What is disturbed is in the spread.
+    assert (times["b"].low, times["b"].high) == (3.0, 150.0)
+
+
+def test_rounds_go_on_while_there_is_time(clock):
+    models = {"a": model(), "b": model()}
+    clock.seconds = dict.fromkeys(((each, "joint") for each in models.values()), lambda _: 1.0)
+    gates = {name: {} for name in models}
+    # A round of 4 passes takes 4 s.
+    for seconds, rounds in ((0, 2), (9, 3), (10, 3), (13, 4), (1000, 6)):
+        times = relative_step_times(models, gates, BATCHES, Rounds(2, 6, seconds))
+        assert times["b"].rounds == rounds
+
+
+@pytest.mark.parametrize("count", [7, 15, 25])
+def test_the_interval_of_a_median_holds_the_true_one_19_times_in_20(count):
+    draw = random.Random(count)
+    intervals = [
+        # Of a skewed distribution, as times are; its median is 1.
+        OverRounds.of([math.exp(draw.gauss(0, 0.5)) for _ in range(count)])
+        for _ in range(400)
+    ]
+    held = sum(made.low <= 1 <= made.high for made in intervals) / len(intervals)
+    assert held > 0.93
+    assert min(made.high - made.low for made in intervals) > 0
+
+
+def test_few_rounds_give_their_range():
+    assert OverRounds.of([3.0, 1.0, 2.0]) == OverRounds(value=2.0, low=1.0, high=3.0, rounds=3)
+
+
+# Decoding
+
+
+def test_decoding_is_counted_in_tokens(clock):
+    models = {"a": model(), "b": model()}
+    said = []
+
+    def decode(network):
+        assert not network.training
+        said.append(network)
+        clock.now += 2.0 if network is models["a"] else 3.0
+        return 100 if network is models["a"] else 75
+
+    speeds = decoding_speeds(models, decode, Rounds(2, 2))
+    assert said == [models["a"], models["b"]] * 3  # the first round is not counted
+    assert speeds["a"].tokens_per_second.value == pytest.approx(50)
+    assert speeds["b"].tokens_per_second.value == pytest.approx(25)
+    assert speeds["a"].relative_time.value == 1.0
+    assert speeds["b"].relative_time.value == pytest.approx(2.0)
+
+
+def test_a_machine_that_slows_down_changes_tokens_per_second_and_no_ratio(clock):
+    models = {"a": model(), "b": model()}
+    calls = []
+
+    def decode(network):
+        calls.append(network)
+        clock.now += 2.0 ** ((len(calls) - 1) // 2) * (1 if network is models["a"] else 1.5)
+        return 8
+
+    speeds = decoding_speeds(models, decode, Rounds(3, 3))
+    assert speeds["b"].relative_time == OverRounds(value=1.5, low=1.5, high=1.5, rounds=3)
+    rates = speeds["a"].tokens_per_second
+    assert (rates.low, rates.value, rates.high) == (1.0, 2.0, 4.0)
+
+
+# What is measured of a step
 
 
 @pytest.mark.parametrize(
@@ -120,17 +203,18 @@ def test_mae_takes_an_f_step_and_its_share_of_a_g_step(clock, plan, gates, ratio
         (models["mae"], "gate"): lambda _: 5.0,
         (models["mae"], "joint"): lambda _: 4.0,
     }
-    times = relative_step_times(models, {name: {"mae": gates} for name in models}, BATCHES)
-    assert times == {"standard": 1.0, "mae": pytest.approx(ratio)}
+    settings = {name: {"mae": gates} for name in models}
+    times = relative_step_times(models, settings, BATCHES, Rounds(2, 2))
+    assert medians(times) == {"standard": 1.0, "mae": pytest.approx(ratio)}
 
 
 def test_real_times_are_positive():
     models = {"standard": model(), "mae": model("mae"), "again": model()}
     gates = {name: {} for name in models}
-    times = relative_step_times(models, gates, BATCHES, repetitions=2)
+    times = relative_step_times(models, gates, BATCHES, Rounds(2, 2))
     assert list(times) == list(models)
-    assert times["standard"] == 1.0
-    assert all(ratio > 0 for ratio in times.values())
+    assert times["standard"].value == 1.0
+    assert all(0 < time.low <= time.value <= time.high for time in times.values())
 
 
 def test_models_of_other_tasks():
@@ -153,7 +237,7 @@ def test_models_of_other_tasks():
     }
     models = {"standard": enhancer("standard"), "mae": enhancer("mae")}
     gates = {name: {} for name in models}
-    times = relative_step_times(models, gates, [batch], repetitions=1)
+    times = medians(relative_step_times(models, gates, [batch], Rounds(1, 1)))
     assert times["standard"] == 1.0
     assert times["mae"] > 0
 
@@ -163,7 +247,7 @@ def test_parameters_gradients_and_generator_are_left_alone(plan):
     models = {"only": model(plan)}
     before = {name: p.clone() for name, p in models["only"].named_parameters()}
     state = torch.get_rng_state()
-    relative_step_times(models, {"only": {}}, BATCHES, repetitions=1)
+    relative_step_times(models, {"only": {}}, BATCHES, Rounds(1, 1))
     assert torch.equal(state, torch.get_rng_state())
     for name, parameter in models["only"].named_parameters():
         assert torch.equal(parameter, before[name])

@@ -43,6 +43,11 @@ SCENARIOS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
         {},
     ),
     "mae, uniform gates": ({"encoder_self": {"system": "mae", "gate": "uniform"}}, {}, {}),
+    "standard, stopped early": (
+        "standard",
+        {"max_steps": 9, "evaluate_every": 1, "patience": 2, "learning_rate": 0.3},
+        {},
+    ),
     "moa, accumulated": (toy.PLANS["moa"], {"gradient_accumulation": 2}, {}),
     "mae and moa, accumulated": (
         {"encoder_self": "mae", "decoder_self": "mae", "decoder_cross": toy.MOA},
@@ -68,7 +73,7 @@ class StopsOneProcess:
 def course(name: str, folder: Path, *, stopped_process: int | None = None) -> Course:
     """Loss of each step, validation losses, and the norms of the final weights and statistics."""
     plan, options, sizes = SCENARIOS[name]
-    how = toy.settings(max_steps=4, evaluate_every=2, final_model="last", **options)
+    how = toy.settings(**{"max_steps": 4, "evaluate_every": 2, "final_model": "last", **options})
     # In float64, rounding cannot hide a wrong step, nor pass for one.
     network = toy.model(plan, dropout=0.0, **sizes).double()
     for layer in network.modules():

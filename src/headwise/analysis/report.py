@@ -19,6 +19,7 @@ from headwise.analysis.benchmark import (
     benchmark_verdict,
 )
 from headwise.analysis.formatting import NONE, count, heading
+from headwise.analysis.how_soon_table import how_soon_section
 from headwise.analysis.results import (
     AttentionRecord,
     Benchmark,
@@ -203,6 +204,7 @@ def _body(comparison: Comparison, at: str = "") -> Markup:
             differences_over=chance_over(difference_sources(comparison), comparison.item_name),
             first_score=heading(first_score(comparison).name),
             learning=[(title, Markup(svg)) for title, svg in learning if svg is not None],
+            soon=how_soon_section(comparison, f"{at}how-soon-losses"),
             measured=[(title, Markup(svg)) for title, svg in measured],
             decisions=[
                 decision

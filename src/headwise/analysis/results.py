@@ -1,13 +1,16 @@
 """What a comparison found: the record that runs leave behind and the report is made of."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 from typing_extensions import Self
 
 from headwise.analysis.chance import Difference, Estimate
+from headwise.analysis.how_soon import HowSoon
+from headwise.analysis.speed import OverRounds
 from headwise.heads.words import Words
 from headwise.tasks.outcome import RECORD, Picture, Sample, Score
 
@@ -70,6 +73,17 @@ class Course(BaseModel):
         return self
 
 
+class EarlyStop(BaseModel):
+    """Where a run was stopped early, because its validation loss had not improved for long."""
+
+    model_config = RECORD
+
+    planned_steps: int = Field(description="The number of steps that the run could have had.")
+    best_step: int | None = Field(
+        description="The step of its lowest validation loss; None if no loss was finite."
+    )
+
+
 class RunResult(BaseModel):
     """One system trained with one seed."""
 
@@ -84,6 +98,10 @@ class RunResult(BaseModel):
         "one of them has only its own."
     )
     steps: int
+    early_stop: EarlyStop | None = Field(
+        default=None,
+        description="Set if `training.patience` ended the run; `steps` says after which step.",
+    )
     seconds: float = Field(
         description="Wall-clock time of training in seconds, without interruptions."
     )
@@ -115,6 +133,54 @@ class RunResult(BaseModel):
     )
 
 
+class TryResult(BaseModel):
+    """What a run that only chooses among tuned values leaves behind."""
+
+    model_config = RECORD
+
+    validation_loss: float = Field(
+        description="Validation loss of the final model, in the task's unit; not finite if the "
+        "training diverged."
+    )
+    steps: int
+    seconds: float = Field(
+        description="Wall-clock time of training in seconds, without interruptions."
+    )
+    history: list[dict[str, float]] = Field(description="As in `RunResult`.")
+
+
+class Try(BaseModel):
+    """One combination of tuned values and how well a system learned with it."""
+
+    model_config = RECORD
+
+    values: dict[str, Any] = Field(
+        description="Path of a tuned key of the recipe to its value, without settings of systems "
+        "that the model does not have."
+    )
+    validation_loss: float = Field(description="As in `TryResult`.")
+    steps: int
+    seconds: float
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the validation loss is not finite; such a try is never chosen."""
+        return not math.isfinite(self.validation_loss)
+
+
+class Tries(BaseModel):
+    """How the tuned values of a system were chosen: by validation loss, among equal budgets."""
+
+    model_config = RECORD
+
+    seed: int = Field(description="The seed of every try; no run of the comparison has it.")
+    tries: list[Try] = Field(min_length=1)
+    chosen: int = Field(description="Index of the try whose values the runs have.")
+    notes: list[str] = Field(
+        default=[], description="Sentences, such as that a chosen value is the largest tried."
+    )
+
+
 class SystemSummary(BaseModel):
     """A system over its seeds."""
 
@@ -126,10 +192,19 @@ class SystemSummary(BaseModel):
         default="",
         description="What `--match parameters` chose, in words; empty if it was not given.",
     )
+    tuning: Tries | None = Field(
+        None,
+        description="What `--tune` tried and chose; None if it was not given, or has nothing to "
+        "choose for this system.",
+    )
     runs: list[RunResult] = Field(min_length=1)
-    relative_step_time: float | None = Field(
-        description="Median time of a forward and backward pass divided by the baseline's, "
-        "measured side by side."
+    relative_step_time: OverRounds | None = Field(
+        description="Time of a forward and backward pass divided by the baseline's, measured in "
+        "turns."
+    )
+    how_soon: HowSoon | None = Field(
+        default=None,
+        description="How soon it learns what the baseline does, and how fast it decodes.",
     )
     estimates: dict[str, Estimate] = Field(
         default={},

@@ -1,51 +1,164 @@
-"""How long forward and backward of a training step take, system against system."""
+"""How long models take, system against system: steps of training, and decoding.
+
+Everything is measured in turns: a round runs every model on the same inputs, one model after the
+other, and ratios are taken within a round, so that a machine whose speed drifts does not matter.
+The median over rounds counts. Its interval is that of order statistics: how many of n rounds lie
+below the true median has a binomial distribution with probability 1/2 (Conover 1999, *Practical
+Nonparametric Statistics*, section 3.2), whatever the distribution of times is.
+"""
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
+from pydantic import BaseModel, Field
 from torch import Tensor
 from transformers import PreTrainedModel
+from typing_extensions import Self
 
+from headwise.tasks.outcome import RECORD
 from headwise.training.rules import TrainingRules
 
 Batch = dict[str, Tensor]
+
+
+class OverRounds(BaseModel):
+    """The median of a figure over the rounds of a measurement, with its 95% interval."""
+
+    model_config = RECORD
+
+    value: float = Field(description="The median over rounds.")
+    low: float = Field(
+        description="Lower end of the interval of the median; with fewer than six rounds, which "
+        "have none, the lowest figure."
+    )
+    high: float = Field(description="Upper end, or the highest figure.")
+    rounds: int = Field(description="Number of rounds.")
+
+    @classmethod
+    def of(cls, figures: Sequence[float]) -> Self:
+        """Returns the median of one figure per round.
+
+        >>> print(OverRounds.of([1.2, 1.0, 1.1, 1.3, 1.4, 1.6, 1.5, 9.0, 1.7]))
+        value=1.4 low=1.1 high=1.7 rounds=9
+        """
+        from scipy.stats import quantile_test  # imported here: it takes a second
+
+        low, high = min(figures), max(figures)
+        if len(figures) >= 6:
+            low, high = quantile_test(figures, p=0.5).confidence_interval(0.95)
+        return cls(
+            value=statistics.median(figures), low=float(low), high=float(high), rounds=len(figures)
+        )
+
+
+class Rounds(NamedTuple):
+    """How often a measurement is repeated.
+
+    Attributes:
+        least: so often in any case; one round more goes first and is not counted.
+        most: so often at most.
+        seconds: between the two, no further round begins after this time.
+    """
+
+    least: int
+    most: int
+    seconds: float = 0.0
+
+
+class DecodingSpeed(BaseModel):
+    """How fast a model generates."""
+
+    model_config = RECORD
+
+    tokens_per_second: OverRounds
+    relative_time: OverRounds = Field(
+        description="Time for a token divided by the baseline's, within each round."
+    )
 
 
 def relative_step_times(
     models: Mapping[str, PreTrainedModel],
     settings: Mapping[str, Mapping[str, Any]],
     batches: Sequence[Batch],
-    *,
-    repetitions: int = 7,
-) -> dict[str, float]:
+    rounds: Rounds,
+) -> dict[str, OverRounds]:
     """The time of each model's forward and backward pass over that of the first.
 
-    A round runs every model forward and backward on the same batches, one model after the other;
-    the ratio is taken within each round, so that a machine whose speed drifts does not matter, and
-    the median over rounds counts. Where a system's rule of training takes further passes, their
-    share is part of the time. Parameters do not change, but running statistics do.
+    Where a system's rule of training takes further passes, their share is part of the time.
+    Parameters do not change, but running statistics do.
 
     Args:
         models: name to model; the first is the baseline.
         settings: name of a model to the settings of its systems' rules of training.
         batches: keyword arguments of forward, with labels.
-        repetitions: rounds; one more goes first and is not counted.
+        rounds: how often it is measured.
     """
     rules = {name: TrainingRules(model, settings[name]) for name, model in models.items()}
-    ratios: dict[str, list[float]] = {name: [] for name in models}
-    for repetition in range(repetitions + 1):
-        seconds = {
-            name: sum(_step_seconds(model, rules[name], batch) for batch in batches)
-            for name, model in models.items()
-        }
-        if repetition:
-            first = next(iter(seconds.values()))
-            for name, time_taken in seconds.items():
-                ratios[name].append(time_taken / first)
-    return {name: statistics.median(of_name) for name, of_name in ratios.items()}
+
+    def measure(name: str) -> float:
+        return sum(_step_seconds(models[name], rules[name], batch) for batch in batches)
+
+    return _relative(_in_turns(list(models), measure, rounds))
+
+
+def decoding_speeds(
+    models: Mapping[str, PreTrainedModel],
+    decode: Callable[[PreTrainedModel], int],
+    rounds: Rounds,
+) -> dict[str, DecodingSpeed]:
+    """How many tokens each model generates in a second, and its time per token over the first's.
+
+    Args:
+        models: name to model; the first is the baseline.
+        decode: lets a model generate from the same inputs and returns the number of tokens.
+        rounds: how often it is measured.
+    """
+
+    def measure(name: str) -> float:
+        model = models[name].eval()
+        _synchronize(model)
+        start = time.perf_counter()
+        tokens = decode(model)
+        _synchronize(model)
+        return (time.perf_counter() - start) / tokens
+
+    seconds = _in_turns(list(models), measure, rounds)
+    relative = _relative(seconds)
+    return {
+        name: DecodingSpeed(
+            tokens_per_second=OverRounds.of([1 / each for each in of_name]),
+            relative_time=relative[name],
+        )
+        for name, of_name in seconds.items()
+    }
+
+
+def _in_turns(
+    names: Sequence[str], measure: Callable[[str], float], rounds: Rounds
+) -> dict[str, list[float]]:
+    """What `measure` finds of each name in each round, after one that is not counted."""
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for name in names:
+        measure(name)
+    start = time.perf_counter()
+    for done in range(rounds.most):
+        if done >= rounds.least and time.perf_counter() - start > rounds.seconds:
+            break
+        for name in names:
+            found[name].append(measure(name))
+    return found
+
+
+def _relative(found: Mapping[str, Sequence[float]]) -> dict[str, OverRounds]:
+    """Figures over those of the first name in the same round."""
+    first = next(iter(found.values()))
+    return {
+        name: OverRounds.of([own / of_first for own, of_first in zip(of_name, first, strict=True)])
+        for name, of_name in found.items()
+    }
 
 
 def _step_seconds(model: PreTrainedModel, rules: TrainingRules, batch: Batch) -> float:

@@ -20,6 +20,7 @@ from headwise.analysis.formatting import (
     p_value,
 )
 from headwise.analysis.results import Benchmark, Comparison, SystemSummary
+from headwise.analysis.stopping import early_stops
 from headwise.analysis.table_cells import (
     NARROWEST_NAME,
     Cell,
@@ -39,6 +40,7 @@ from headwise.analysis.table_cells import (
     over_seeds,
     score_cell,
     seeds_lost,
+    times_cell,
 )
 from headwise.analysis.verdict import (
     diverged,
@@ -77,7 +79,7 @@ def table_columns(comparison: Comparison) -> list[Column]:
     columns = [
         Column("Parameters", "Params", 3, lambda s: Cell(count(s.runs[0].parameters))),
         Column("MACs", "MACs", 2, lambda s: Cell(count(s.runs[0].macs))),
-        Column("Time per step", "Time", 4, lambda s: Cell(_step_time(s))),
+        Column("Time per step", "Time", 4, lambda s: times_cell(s.relative_step_time)),
         Column("Validation loss", "Loss", 5, lambda s: _loss(s, digits)),
     ]
     if comparison.loss_has_perplexity:
@@ -143,7 +145,8 @@ def table_notes(comparison: Comparison) -> list[str]:
     better = directions(scores, "on the test part, ")
     notes = [
         f"MACs: multiply-accumulates of one forward pass over {_macs_lengths(comparison)}. Time "
-        f"per step: forward and backward, baseline = 1.00×. {loss}. {better}"
+        f"per step: forward and backward, baseline = 1.00×, the median of rounds in which all "
+        f"systems take turns; below it the median's 95% interval. {loss}. {better}"
     ]
     if sources := interval_sources(comparison):
         over = chance_over(sources, comparison.item_name)
@@ -155,6 +158,11 @@ def table_notes(comparison: Comparison) -> list[str]:
             "The sizes under a system's name were chosen by --match parameters: they give it "
             "about as many parameters as the baseline has."
         )
+    if any(system.tuning for system in comparison.systems):
+        notes.append(
+            "Every system had the same tries on the validation part, and its runs have the values "
+            "that were best: see Tuning, under How it was made."
+        )
     found = [s.difference for s in comparison.systems if s.difference is not None]
     notes += chance_notes(found, comparison.item_name)
     if any(difference.detectable is not None for difference in found):
@@ -163,6 +171,7 @@ def table_notes(comparison: Comparison) -> list[str]:
             f"to be significant with probability {POWER}. Where it is large, the lack of a star "
             f"does not mean that systems are alike."
         )
+    notes += early_stops(comparison)
     if any(diverged(run) for system in comparison.systems for run in system.runs):
         notes.append("Runs that diverged are left out of these numbers.")
     return notes
@@ -253,6 +262,9 @@ class _FittingTable:
             parts.append("± over seeds.")
         if any(system.matched for system in comparison.systems):
             parts.append("Sizes matched in parameters.")
+        if any(system.tuning for system in comparison.systems):
+            parts.append("Tuned with equal tries on the validation part.")
+        parts += early_stops(comparison)
         if lost:
             parts.append(f"Too narrow for {listed(lost)}.")
         return " ".join(parts)
@@ -281,11 +293,6 @@ def _loss_digits(comparison: Comparison) -> int:
 def _perplexity(system: SystemSummary) -> Cell:
     values = [perplexity(run.validation_loss) for run in sound_runs(system)]
     return over_seeds(values, 2)
-
-
-def _step_time(system: SystemSummary) -> str:
-    ratio = system.relative_step_time
-    return NONE if ratio is None or not math.isfinite(ratio) else f"{ratio:.2f}×"
 
 
 def perplexity(loss: float) -> float:

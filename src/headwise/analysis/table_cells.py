@@ -12,6 +12,7 @@ from rich.text import Text
 from headwise.analysis.chance import SIGNIFICANT, Difference, Estimate, Source
 from headwise.analysis.formatting import NONE, compact, heading, in_words, listed, p_value, signed
 from headwise.analysis.results import Comparison, RunResult, SystemSummary
+from headwise.analysis.speed import OverRounds
 from headwise.analysis.verdict import interval_of, mean_and_deviation, sound_runs
 from headwise.tasks.outcome import Score
 
@@ -100,6 +101,14 @@ def over_seeds(values: list[float], digits: int) -> Cell:
         return Cell(NONE)
     text, spread = compact([value, deviation], digits)
     return Cell(text, () if math.isnan(deviation) else (f"± {spread}",))
+
+
+def times_cell(ratio: OverRounds | None) -> Cell:
+    """Returns a ratio of times with its interval; the baseline's own has none."""
+    if ratio is None:
+        return Cell(NONE)
+    interval = () if ratio.low == ratio.high else (f"{ratio.low:.2f}–{ratio.high:.2f}",)
+    return Cell(f"{ratio.value:.2f}×", interval)
 
 
 def seeds_lost(system: SystemSummary) -> str:

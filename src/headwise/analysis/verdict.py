@@ -202,9 +202,9 @@ def _cost(system: SystemSummary, baseline: SystemSummary) -> str:
     parameters = system.runs[0].parameters / baseline.runs[0].parameters
     size = f"{parameters:.2f}× the parameters"
     ratio = system.relative_step_time
-    if ratio is None or not math.isfinite(ratio):
+    if ratio is None:
         return f", at {size}"
-    return f", at {ratio:.2f}× the time per step and {size}"
+    return f", at {ratio.value:.2f}× the time per step and {size}"
 
 
 def _reached(comparison: Comparison, system: SystemSummary) -> str:

@@ -3,16 +3,25 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 from rich.console import Console
 
 from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import Benchmark, Comparison, RunResult
+from headwise.comparison.candidates import candidates
+from headwise.comparison.grid import Grid, check_grid
 from headwise.comparison.planned import PlannedRun, Runs
 from headwise.comparison.running import check_jobs, train_runs
 from headwise.comparison.summary import Experiment, summary
-from headwise.experiment import is_main_process, prepare_task, with_seed
+from headwise.comparison.tuning import Experiments, Tried, check_runs, tune
+from headwise.experiment import (
+    empty_model,
+    finished_result,
+    is_main_process,
+    prepare_task,
+    train_system,
+    with_seed,
+)
 from headwise.matching import match_parameters
 from headwise.recipe import RecipeFile
 from headwise.recipe.settings import ModelSettings, Recipe
@@ -29,6 +38,7 @@ def compare_systems(
     *,
     datasets: Sequence[str] = (),
     match: bool = False,
+    grid: Grid | None = None,
     jobs: int = 1,
     write: Callable[[Comparison | Benchmark], None] = lambda found: None,
 ) -> Comparison | Benchmark | None:
@@ -46,6 +56,8 @@ def compare_systems(
         console: for bars and notes.
         datasets: names of the recipe's data sets; without any, its `data` as they stand.
         match: give all systems as many parameters as the first has.
+        grid: values of keys from which every system chooses, by validation loss, before its seeds
+            are trained.
         jobs: how many runs to train at a time, see `train_runs`.
         write: is given the comparison as far as it goes whenever a run has ended, and at the end.
 
@@ -57,13 +69,18 @@ def compare_systems(
     check_jobs(jobs)
     file.check_comparable()
     places = {name: folder / name for name in datasets} if datasets else {None: folder}
+    tried = _candidates(file, systems, seeds, list(places), grid, match)
     # All data are read before anything is trained, so that an error in the last data set shows at
     # once.
-    experiments = {
+    experiments: Experiments = {
         dataset: _prepare(file, systems, place, console, dataset, match)
         for dataset, place in places.items()
     }
+    if grid is not None:
+        experiments = tune(experiments, tried, grid.steps, console, jobs)
     plans = {dataset: _plan(found, seeds, dataset) for dataset, found in experiments.items()}
+    for dataset, experiment in experiments.items():
+        check_runs(plans[dataset], experiment.tries)
 
     def compared(results: Sequence[RunResult | None]) -> Comparison | Benchmark | None:
         """What there is to compare; None without any result."""
@@ -127,7 +144,25 @@ def _prepare(
         recipes, matched = _match_parameters(recipes, task)
         for name, choice in matched.items():
             console.print(f"{name}: {choice}", style="dim", highlight=False, markup=False)
-    return Experiment(folder, task, recipes, matched)
+    return Experiment(folder, task, recipes, matched, tries={})
+
+
+def _candidates(
+    file: RecipeFile,
+    systems: Sequence[str],
+    seeds: Sequence[int],
+    datasets: Sequence[str | None],
+    grid: Grid | None,
+    match: bool,
+) -> Tried:
+    """By data set and system what is tried; empty without a grid."""
+    if grid is None:
+        return {}
+    check_grid(grid, file, systems, seeds, match=match)
+    return {
+        dataset: {name: candidates(file, name, dataset, grid) for name in systems}
+        for dataset in datasets
+    }
 
 
 def _plan(experiment: Experiment, seeds: Sequence[int], dataset: str | None) -> list[PlannedRun]:
@@ -142,6 +177,8 @@ def _plan(experiment: Experiment, seeds: Sequence[int], dataset: str | None) -> 
             label=" ".join(
                 [*([dataset] if dataset else []), name, *([f"seed {seed}"] if several else [])]
             ),
+            train=train_system,
+            finished=finished_result,
         )
         for seed in seeds
         for name, recipe in experiment.recipes.items()
@@ -154,8 +191,7 @@ def _match_parameters(
     """The recipes, widened or narrowed to the first one's size, and what was chosen for each."""
 
     def count(model: ModelSettings) -> int:
-        with torch.device("meta"):
-            return count_parameters(task.model_class(task.model_config(model)))
+        return count_parameters(empty_model(model, task))
 
     baseline, *others = recipes
     target = count(recipes[baseline].model)

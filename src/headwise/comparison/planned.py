@@ -2,20 +2,22 @@
 
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from rich.console import Console
 
 from headwise.analysis.results import RunResult
-from headwise.experiment import finished_result
 from headwise.recipe.settings import Recipe
 from headwise.tasks.task import Task
 
 Runs = dict[str, list[RunResult]]  # by system, a run for each seed
+Result = TypeVar("Result")
 
 
-class PlannedRun(NamedTuple):
+@dataclass(frozen=True)
+class PlannedRun(Generic[Result]):
     """A run of a comparison, before it is trained.
 
     Attributes:
@@ -24,6 +26,9 @@ class PlannedRun(NamedTuple):
         folder: of the run.
         task: the data.
         label: what bars and messages call the run.
+        train: trains it in its folder and returns its result, from the attributes above and a
+            console: `train_system`, or `train_try`, which evaluates nothing.
+        finished: returns the result if the folder has it: `finished_result` or `finished_try`.
     """
 
     recipe: Recipe
@@ -31,10 +36,12 @@ class PlannedRun(NamedTuple):
     folder: Path
     task: Task
     label: str
+    train: Callable[[Recipe, str, Path, Task, Console, str], Result]
+    finished: Callable[[Recipe, Path, Task, Console, str], Result | None]
 
-    def result(self, console: Console) -> RunResult | None:
+    def result(self, console: Console) -> Result | None:
         """Returns the result of the run, or None while it is not finished."""
-        return finished_result(self.recipe, self.folder, self.task, console, self.label)
+        return self.finished(self.recipe, self.folder, self.task, console, self.label)
 
 
 class Failure(NamedTuple):
@@ -71,4 +78,4 @@ class RunsFailed(Exception):
         super().__init__(f"{len(failures)} of {planned} runs failed{others}:{reasons}")
 
 
-Ended = Callable[[PlannedRun, RunResult | Failure], None]  # called when a run has ended
+Ended = Callable[[PlannedRun[Result], Result | Failure], None]  # called when a run has ended

@@ -2,24 +2,24 @@
 
 import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rich.console import Console
 
-from headwise.analysis.results import RunResult
-from headwise.comparison.planned import Ended, Failure, PlannedRun, RunsFailed
+from headwise.comparison.planned import Ended, Failure, PlannedRun, Result, RunsFailed
 from headwise.comparison.side_by_side import train_side_by_side
-from headwise.experiment import check_folder, train_system
+from headwise.experiment import check_folder
 from headwise.training.run import Interrupted
 
 
 def train_runs(
-    planned: Sequence[PlannedRun],
+    planned: Sequence[PlannedRun[Result]],
     console: Console,
     *,
     jobs: int = 1,
-    after_each: Callable[[list[RunResult | None]], None] = lambda results: None,
-) -> list[RunResult]:
-    """Trains and evaluates runs; what their folders already hold is not trained again.
+    after_each: Callable[[list[Result | None]], None] = lambda results: None,
+) -> list[Result]:
+    """Trains runs; what their folders already hold is not trained again.
 
     A run that fails leaves the others alone, and so does one whose process is killed.
 
@@ -46,7 +46,7 @@ def train_runs(
     folders = [run.folder for run in planned]
     failures: dict[str, Failure] = {}
 
-    def ended(run: PlannedRun, result: RunResult | Failure) -> None:
+    def ended(run: PlannedRun[Result], result: Result | Failure) -> None:
         if isinstance(result, Failure):
             failures[run.label] = result
             said = f"{run.label} failed: {result.reason}\n{result.traceback}".rstrip()
@@ -76,12 +76,12 @@ def check_jobs(jobs: int) -> None:
         )
 
 
-def _train_one_by_one(planned: Sequence[PlannedRun], console: Console, ended: Ended) -> None:
+def _train_one_by_one(
+    planned: Sequence[PlannedRun[Any]], console: Console, ended: Ended[Any]
+) -> None:
     for run in planned:
         try:
-            result: RunResult | Failure = train_system(
-                run.recipe, run.system, run.folder, run.task, console, run.label
-            )
+            result = run.train(run.recipe, run.system, run.folder, run.task, console, run.label)
         except Interrupted:
             raise
         except Exception as error:

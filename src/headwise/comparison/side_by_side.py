@@ -12,7 +12,7 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import parent_process
@@ -28,11 +28,10 @@ from rich.console import Console
 from rich.progress import TaskID
 from torch.multiprocessing import get_context
 
-from headwise.analysis.results import RunResult
 from headwise.comparison.planned import Ended, Failure, PlannedRun
-from headwise.experiment import train_system
 from headwise.files import remove_partial
 from headwise.recipe.settings import Recipe
+from headwise.tasks.task import Task
 from headwise.training.progress import Position, Printed, Relay, RunBars, silence_libraries
 from headwise.training.run import Interrupted
 
@@ -42,9 +41,9 @@ _GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 def train_side_by_side(
-    planned: Sequence[PlannedRun], jobs: int, console: Console, ended: Ended
+    planned: Sequence[PlannedRun[Any]], jobs: int, console: Console, ended: Ended[Any]
 ) -> None:
-    """Trains and evaluates runs, `jobs` at a time.
+    """Trains runs, `jobs` at a time.
 
     Args:
         planned: the runs, none of them finished.
@@ -75,7 +74,7 @@ class _Worker:
         end: why the run has not finished: an error, or where it stopped.
     """
 
-    run: PlannedRun
+    run: PlannedRun[Any]
     slot: int
     process: BaseProcess
     messages: Connection
@@ -103,31 +102,36 @@ class _Processes:
         self.stopping = False
         self.stops: list[str] = []
 
-    def train(self, planned: Sequence[PlannedRun], ended: Ended) -> None:
+    def train(self, planned: Sequence[PlannedRun[Any]], ended: Ended[Any]) -> None:
         waiting, free = list(planned), list(range(self.jobs))
         with self._stop_on_interrupt():
             try:
-                while self.workers or (waiting and not self.stopping):
-                    while waiting and free and not self.stopping:
-                        self._start(waiting.pop(0), free.pop(0))
+                self._start_as_many_as_fit(waiting, free)
+                while self.workers:
                     gone = self._read_messages()
+                    results = [(worker.run, self._result(worker)) for worker in gone]
                     free += [worker.slot for worker in gone]
-                    for worker in gone:
-                        result = self._result(worker)
+                    self._start_as_many_as_fit(waiting, free)
+                    for run, result in results:
                         if result is not None:
-                            ended(worker.run, result)
+                            ended(run, result)
             except BaseException as error:
                 self._give_up(at_once=isinstance(error, KeyboardInterrupt))
                 raise
         if self.stopping:
             raise Interrupted(", ".join(self.stops) or "stopped")
 
-    def _start(self, run: PlannedRun, slot: int) -> None:
+    def _start_as_many_as_fit(self, waiting: list[PlannedRun[Any]], free: list[int]) -> None:
+        while waiting and free and not self.stopping:
+            self._start(waiting.pop(0), free.pop(0))
+
+    def _start(self, run: PlannedRun[Any], slot: int) -> None:
         threads = max(1, torch.get_num_threads() // self.jobs)
         context = get_context("spawn")
         ours, theirs = context.Pipe(duplex=False)
         arguments = (
-            *(theirs, self._written(run), run.recipe, run.system, run.folder, run.label),
+            *(theirs, self._written(run)),
+            *(run.train, run.recipe, run.system, run.folder, run.label),
             *(threads, self.console.is_terminal),
         )
         with _environment(_for_process(slot, threads)), _ctrl_c_held_back():
@@ -139,7 +143,7 @@ class _Processes:
         if self.stopping:  # the signal came while it was being started
             process.terminate()
 
-    def _written(self, run: PlannedRun) -> Path:
+    def _written(self, run: PlannedRun[Any]) -> Path:
         """A file with the run's data. To read and encode them again would take up to 10 s."""
         path = self.scratch / f"{id(run.task)}.pickle"
         if not path.is_file():
@@ -153,7 +157,7 @@ class _Processes:
         for worker in [worker for worker in self.workers if worker.messages in ready]:
             try:
                 self._show(worker, worker.messages.recv())
-            except EOFError:
+            except (EOFError, OSError):  # also in the middle of a message
                 self.bars.remove_task(worker.bar)
                 self.workers.remove(worker)
                 gone.append(worker)
@@ -167,7 +171,7 @@ class _Processes:
         else:
             worker.end = message
 
-    def _result(self, worker: _Worker) -> RunResult | Failure | None:
+    def _result(self, worker: _Worker) -> Any:
         """What became of a run whose process has ended; None if it was stopped as asked."""
         death = worker.death()
         worker.messages.close()
@@ -249,6 +253,7 @@ def _ctrl_c_held_back() -> Iterator[None]:
 def _train(
     messages: Connection,
     task: Path,
+    train: Callable[[Recipe, str, Path, Task, Console, str], object],
     recipe: Recipe,
     system: str,
     folder: Path,
@@ -270,7 +275,7 @@ def _train(
         silence_libraries()
         torch.set_num_threads(threads)
         console = Relay(send, is_terminal)
-        train_system(recipe, system, folder, pickle.loads(task.read_bytes()), console, label)
+        train(recipe, system, folder, pickle.loads(task.read_bytes()), console, label)
     except Interrupted as stop:
         send(str(stop))
     except KeyboardInterrupt:

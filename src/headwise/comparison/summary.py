@@ -5,27 +5,38 @@ import platform
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
+from transformers import PreTrainedModel
 
 from headwise.analysis.chance import compare_outcomes
+from headwise.analysis.how_soon import how_soon
 from headwise.analysis.results import (
     Comparison,
     SystemSummary,
+    Tries,
     compare_pictures,
     compare_samples,
 )
-from headwise.analysis.speed import relative_step_times
+from headwise.analysis.speed import (
+    DecodingSpeed,
+    OverRounds,
+    Rounds,
+    decoding_speeds,
+    relative_step_times,
+)
 from headwise.analysis.verdict import diverged
 from headwise.comparison.planned import Runs
 from headwise.experiment import batches, read_outcome
+from headwise.models.base import HeadwiseModel
 from headwise.recipe import RecipeFile, to_yaml
 from headwise.recipe.settings import Recipe
 from headwise.tasks.task import Task
 from headwise.training.run import MODEL
 
 _SAMPLES = 12
+ROUNDS = Rounds(least=7, most=15, seconds=3.0)  # of each measurement of times
 
 
 class Experiment(NamedTuple):
@@ -35,6 +46,7 @@ class Experiment(NamedTuple):
     task: Task
     recipes: dict[str, Recipe]  # by system
     matched: dict[str, str]  # what --match chose for them, in words
+    tries: Mapping[str, Tries]  # what --tune tried and chose for them
 
 
 def summary(
@@ -47,7 +59,7 @@ def summary(
 ) -> Comparison:
     """Puts the runs that there are side by side.
 
-    The time of a step is measured when none is missing: others at work would disturb it.
+    Times are measured when none is missing: others at work would disturb them.
     """
     task, baseline = experiment.task, next(iter(experiment.recipes))
     recipes = {name: recipe for name, recipe in experiment.recipes.items() if name in runs}
@@ -57,9 +69,13 @@ def summary(
     }
     outcomes = {name: [read_outcome(run) for run in of] for name, of in folders.items()}
     first = {name: of_system[0] for name, of_system in outcomes.items()}
-    times = {}
+    times: dict[str, OverRounds] = {}
+    decoding: dict[str, DecodingSpeed] = {}
     if not missing:
-        times = _step_times(recipes, {name: of[0] for name, of in folders.items()}, task)
+        models = _models(task, {name: of[0] for name, of in folders.items()})
+        decoding = _decoding_speeds(recipes, models, task)
+        times = _step_times(recipes, models, task)
+    histories = {name: [run.history for run in of] for name, of in runs.items()}
     sound = {
         name: [o for run, o in zip(runs[name], of, strict=True) if not diverged(run)]
         for name, of in outcomes.items()
@@ -81,9 +97,16 @@ def summary(
                 description=file.recipe.systems[name].description,
                 runs=runs[name],
                 relative_step_time=times.get(name),
+                how_soon=how_soon(
+                    histories[name] if name != baseline else [],
+                    histories.get(baseline, []),
+                    times.get(name),
+                    decoding.get(name),
+                ),
                 estimates=estimates[name],
                 difference=differences.get(name),
                 matched=experiment.matched.get(name, ""),
+                tuning=experiment.tries.get(name),
             )
             for name in recipes
         ],
@@ -98,20 +121,41 @@ def summary(
     )
 
 
-def _step_times(
-    recipes: Mapping[str, Recipe], runs: Mapping[str, Path], task: Task
-) -> dict[str, float]:
-    loader = batches(task, task.train, next(iter(recipes.values())).training, seed=0)
+def _models(task: Task, runs: Mapping[str, Path]) -> dict[str, HeadwiseModel]:
+    """The final model of one run of each system."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    return {
+        name: task.model_class.from_pretrained(run / MODEL).to(device) for name, run in runs.items()
+    }
+
+
+def _step_times(
+    recipes: Mapping[str, Recipe], models: Mapping[str, HeadwiseModel], task: Task
+) -> dict[str, OverRounds]:
+    loader = batches(task, task.train, next(iter(recipes.values())).training, seed=0)
+    device = next(iter(models.values())).device
     some = [
         {name: tensor.to(device) for name, tensor in batch.items()}
         for batch, _ in zip(loader, range(3), strict=False)
     ]
-    models = {
-        name: task.model_class.from_pretrained(run / MODEL).to(device) for name, run in runs.items()
-    }
     settings = {name: recipe.training.of_rules() for name, recipe in recipes.items()}
-    return relative_step_times(models, settings, some)
+    return relative_step_times(models, settings, some, ROUNDS)
+
+
+def _decoding_speeds(
+    recipes: Mapping[str, Recipe], models: Mapping[str, HeadwiseModel], task: Task
+) -> dict[str, DecodingSpeed]:
+    """How fast each system decodes, all by the baseline's search; empty if the task does not."""
+    evaluation = next(iter(recipes.values())).evaluation
+    if task.decode(next(iter(models.values())).eval(), evaluation) is None:
+        return {}
+
+    def decode(model: PreTrainedModel) -> int:
+        tokens = task.decode(cast(HeadwiseModel, model), evaluation)
+        assert tokens is not None
+        return tokens
+
+    return decoding_speeds(models, decode, ROUNDS)
 
 
 def _versions() -> dict[str, str]:

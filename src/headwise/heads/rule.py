@@ -118,6 +118,13 @@ class Rule:
     def after_update(self, moment: Moment) -> None:
         """Called after the optimizer's step."""
 
+    def last_phase(self, total_steps: int) -> int:
+        """Returns how many steps at the end of a training are trained in another way.
+
+        A training that stops early may not reach them.
+        """
+        return 0
+
     def extra_seconds(self, measure: Callable[[], float]) -> float:
         """How many seconds the rule adds to a step on average, beside one forward and backward.
 

@@ -94,24 +94,47 @@ class RecipeFile:
         """The names of the recipe's data sets; empty if `data` describes the only one."""
         return list(self.recipe.datasets)
 
-    def system(self, name: str | None, dataset: str | None = None) -> Recipe:
+    def system(
+        self, name: str | None, dataset: str | None = None, changes: Sequence[Change] = ()
+    ) -> Recipe:
         """Returns the recipe of one system on one data set, without the lists of both.
 
         Args:
             name: name of the system; None for the recipe without the changes of a system.
             dataset: name of the data set; None for the recipe's `data`.
+            changes: further changes, which take precedence over all others.
 
         Raises:
-            RecipeError: the recipe has no such system or data set.
+            RecipeError: the recipe has no such system or data set, or there is no key that
+                `changes` name, or its value is wrong.
         """
         where = f"recipe {self.name}"
         if name is not None and name not in self.system_names:
             raise RecipeError(unknown("system", name, self.system_names, where))
         if dataset is not None and dataset not in self.dataset_names:
             raise RecipeError(unknown("data set", dataset, self.dataset_names, where))
+        if changes:
+            return self._with_changes_of(name, dataset, changes)
         return self._chosen[name, dataset]
 
-    def _with_changes_of(self, system: str | None, dataset: str | None) -> Recipe:
+    def is_set(self, keys: Sequence[str], system: str | None = None) -> bool:
+        """Whether a system sets a key, or a part of its value, or what the key is a part of.
+
+        Args:
+            keys: the path of the key.
+            system: name of the system; None asks for `--set` in the place of a system.
+
+        Raises:
+            RecipeError: the recipe has no such system.
+        """
+        if system is None:
+            return _has(_assign({}, self._changes), keys)
+        self.system(system)
+        return _has(self.recipe.systems[system].model_dump(), keys)
+
+    def _with_changes_of(
+        self, system: str | None, dataset: str | None, further: Sequence[Change] = ()
+    ) -> Recipe:
         lists = ("systems", "datasets", "seeds")
         base = {key: value for key, value in self._raw.items() if key not in lists}
         chosen = self._raw["systems"][system] or {} if system else {}
@@ -130,7 +153,7 @@ class RecipeFile:
         where += f", data set {dataset}" if dataset else ""
         name = self.name + where
         try:
-            changed, _ = with_todays_keys(_assign(base, changes))
+            changed, _ = with_todays_keys(_assign(base, [*changes, *further]))
         except RecipeError as error:
             raise RecipeError(f"recipe {name}:\n  {error}") from error
         return _validate(name, changed)
@@ -271,14 +294,34 @@ def _assign(raw: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, Any]
     return changed
 
 
-def _parse_change(change: str) -> Change:
-    path, equals, value = change.partition("=")
+def split_path(path: str) -> tuple[str, ...]:
+    """Returns the keys of a path, of which the name of a system may have dots.
+
+    >>> split_path("training.max_steps"), split_path("training.package.module:Class.rate")
+    (('training', 'max_steps'), ('training', 'package.module:Class', 'rate'))
+    """
     if match := _NAMES_SYSTEM.fullmatch(path.strip()):
         before, system, after = match.groups()
         keys = (*before.split("."), system, *after.split(".")[1:])
     else:
         keys = tuple(path.split("."))
-    keys = tuple(key.strip() for key in keys)
+    return tuple(key.strip() for key in keys)
+
+
+def _has(mapping: Any, keys: Sequence[str]) -> bool:
+    """Whether there is a value at a path of keys, below it, or in the place of what leads to it."""
+    for key in keys:
+        if not isinstance(mapping, Mapping):
+            return True
+        if key not in mapping:
+            return False
+        mapping = mapping[key]
+    return True
+
+
+def _parse_change(change: str) -> Change:
+    path, equals, value = change.partition("=")
+    keys = split_path(path)
     if not equals or not all(keys):
         raise RecipeError(
             f"--set is {change!r}, expected key.key=value, such as training.max_steps=100"

@@ -38,6 +38,7 @@ _MEASURED = 16  # images that are measured at each validation, enough for a curv
 _BATCH_TOKENS = 16_384  # tokens of a batch in evaluation
 _UNKNOWN = 225  # a light grey for the pixels that the model completes
 _DRAWN = 16  # images that `headwise generate` draws by default
+_DECODED, _DECODED_PIXELS = 8, 64  # images and pixels of each that measure the speed of decoding
 
 
 class ImageModel(LanguageModelSettings):
@@ -195,6 +196,21 @@ class Images(Task):
                 *self._maps(model, part, evaluation.maps),
             ],
         )
+
+    def decode(self, model: HeadwiseModel, evaluation: ImageEvaluation) -> int:
+        """Completes some images of the test part, of which the last pixels are missing."""
+        ids = _chosen(self.test, _DECODED)[:, 1:]
+        given = ids[:, : max(0, len(self.raster) - _DECODED_PIXELS)]
+        completed = sample_images(
+            cast(CausalLM, model),
+            self.raster,
+            len(ids),
+            seed=evaluation.seed,
+            temperature=evaluation.temperature,
+            top_k=evaluation.top_k,
+            given=given,
+        )
+        return completed.size - given.numel()
 
     def statistic(self, name: str, evaluation: ImageEvaluation) -> Statistic:
         return _BITS_PER_DIMENSION

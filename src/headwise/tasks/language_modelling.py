@@ -40,7 +40,11 @@ from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items, Wish
 from headwise.tasks.text.running.corpus import TextCorpus, lines_of
 from headwise.tasks.text.running.dataset import TextBlocks, collate_blocks
-from headwise.tasks.text.running.generating import GenerationSettings, generate_text
+from headwise.tasks.text.running.generating import (
+    GenerationSettings,
+    generate_text,
+    write_tokens,
+)
 from headwise.tasks.text.running.metrics import perplexity
 from headwise.tasks.text.running.task import RunningTextRecipe, RunningTextTask
 from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer
@@ -51,6 +55,7 @@ _STATISTICS = {  # of the nats of each block and the number of its words, tokens
     "token perplexity": _PERPLEXITY,
     "bits per byte": of_totals(lambda totals: totals[0] / totals[1] / math.log(2)),
 }
+_DECODED_TOKENS = 48  # length of the text that measures the speed of decoding
 _LOGITS = 2**26  # largest number of logits at once in evaluation: 256 MB
 
 
@@ -207,6 +212,11 @@ class LanguageModelling(RunningTextTask):
 
     def collate(self, items: list[Tensor]) -> dict[str, Tensor]:
         return collate_blocks(items, self.tokenizer.pad_token_id)
+
+    def decode(self, model: HeadwiseModel, evaluation: LanguageEvaluation) -> int:
+        """Writes one text, with the recipe's sampling."""
+        assert isinstance(model, CausalLM)
+        return write_tokens(model, self.tokenizer, evaluation.generation, _DECODED_TOKENS)
 
     def evaluate(
         self,

@@ -148,6 +148,20 @@ class Task(ABC):
             evaluation: settings of the recipe.
         """
 
+    def decode(self, model: HeadwiseModel, evaluation: Any) -> int | None:
+        """Generates from some items of the test part, to measure how fast a model does.
+
+        All models generate equally many tokens from the same items.
+
+        Args:
+            model: the model in evaluation mode.
+            evaluation: settings of the recipe.
+
+        Returns:
+            The number of generated tokens; None if the task generates nothing.
+        """
+        return None
+
     @classmethod
     def generate(cls, run: Path, recipe: Any, model: HeadwiseModel, wish: Wish) -> None:
         """Writes texts or draws images with a finished run, for `headwise generate`.

@@ -29,10 +29,11 @@ from headwise.tasks.text.parallel.metrics import (
     corpus_statistic,
 )
 from headwise.tasks.text.parallel.settings import InterfaceStrings, ParallelSettings
-from headwise.tasks.text.parallel.translating import translate
+from headwise.tasks.text.parallel.translating import translate, write_tokens
 from headwise.tasks.text.tokenization import TOKENIZER, TokenizerSettings, TranslationTokenizer
 
 _SAMPLES = 24  # translations that a report shows
+_DECODED, _DECODED_TOKENS = 16, 24  # sentences and tokens of each that measure the speed
 
 
 class TranslationModel(ModelSettings):
@@ -154,6 +155,15 @@ class Translation(Task):
 
     def collate(self, items: list[TranslationItem]) -> dict[str, Tensor]:
         return collate_pairs(items, self.tokenizer.pad_token_id)
+
+    def decode(self, model: HeadwiseModel, evaluation: TranslationEvaluation) -> int:
+        """Translates some sentences of the test part by the recipe's search.
+
+        Each translation gets the same number of tokens, whatever the model would say.
+        """
+        assert isinstance(model, Seq2SeqLM)
+        texts = [pair.source for pair in spread(self.corpus.test, _DECODED)]
+        return write_tokens(model, self.tokenizer, texts, evaluation, _DECODED_TOKENS)
 
     def evaluate(
         self,

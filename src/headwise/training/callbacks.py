@@ -1,14 +1,20 @@
-"""What watches a run: a progress bar, Ctrl-C, the last validation, a plateau."""
+"""What watches a run: a progress bar, Ctrl-C, the last validation, a plateau, early stopping."""
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
 import torch
 from rich.console import Console
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    EarlyStoppingCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
 from headwise.ops.replicas import sum_over_replicas
 from headwise.training.progress import RunBars
@@ -150,6 +156,32 @@ class EvaluateAtEnd(TrainerCallback):
     ) -> None:
         if state.global_step >= state.max_steps:
             control.should_evaluate = True
+
+
+class StopEarly(EarlyStoppingCallback):
+    """Ends the run when the validation loss has not improved for a number of validations.
+
+    Its count is part of every checkpoint, so that a resumed run goes on counting. Validation losses
+    are the same in all processes, so that these stop together.
+    """
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Leaves out transformers' warning: which weights are kept is decided after training."""
+
+    @classmethod
+    def has_stopped(cls, state: Mapping[str, Any]) -> bool:
+        """Whether the run of a checkpoint has been stopped early.
+
+        Args:
+            state: the trainer's state in the checkpoint.
+        """
+        saved = state["stateful_callbacks"].get(cls.__name__)
+        if saved is None:
+            return False
+        waited = saved["attributes"]["early_stopping_patience_counter"]
+        return waited >= saved["args"]["early_stopping_patience"]
 
 
 class WatchPlateau(TrainerCallback):

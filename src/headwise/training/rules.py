@@ -136,6 +136,11 @@ class TrainingRules:
             except ValueError as error:
                 raise ValueError(f"{name}.{error}") from None
 
+    def last_phases(self, total_steps: int) -> dict[str, int]:
+        """How many steps at the end of a training rules train in another way, by system."""
+        phases = {name: rule.last_phase(total_steps) for name, rule in self.rules.items()}
+        return {name: steps for name, steps in phases.items() if steps}
+
     @property
     def leaves_out_gradients(self) -> bool:
         """Whether a backward pass gives some parameters that require gradients none.

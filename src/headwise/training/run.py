@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from headwise.files import written_whole
 from headwise.training.batching import Items
+from headwise.training.callbacks import StopEarly
 from headwise.training.checkpoints import (
     STATE,
     WEIGHTS,
@@ -37,11 +38,20 @@ class Run:
         model: the final model, which `settings.final_model` selects.
         history: the records of validations, and of the training loss every `log_every` steps.
         steps: the number of optimizer steps.
+        planned_steps: the number of steps that the run would have had without stopping early.
+        best_step: the step of the lowest validation loss; None if no loss was finite.
     """
 
     model: PreTrainedModel
     history: list[dict[str, Any]]
     steps: int
+    planned_steps: int
+    best_step: int | None
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether `settings.patience` ended the run."""
+        return self.steps < self.planned_steps
 
 
 def run_training(
@@ -94,15 +104,27 @@ def run_training(
             raise Interrupted(f"stopped at step {trainer.state.global_step}")
     state = json.loads((checkpoints(folder)[-1] / STATE).read_text(encoding="utf-8"))
     if trainer.args.should_save:
+        if state["global_step"] < state["max_steps"]:
+            best = state["best_global_step"]
+            why = f"no better loss since step {best:,}" if best else "no loss was finite"
+            where = f"at step {state['global_step']:,} of {state['max_steps']:,}"
+            text = f"{label}: stopped early {where}: {why}"
+            trainer.progress.console.print(text, highlight=False, markup=False)
         _write_model(type(model), settings, folder, state)
     trainer.accelerator.wait_for_everyone()
     final = type(model).from_pretrained(folder / MODEL)
-    return Run(final.to(trainer.args.device), state["log_history"], state["global_step"])
+    return Run(
+        final.to(trainer.args.device),
+        state["log_history"],
+        state["global_step"],
+        state["max_steps"],
+        state["best_global_step"],
+    )
 
 
 def _is_finished(checkpoint: Path) -> bool:
     state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
-    return state["global_step"] >= state["max_steps"]
+    return state["global_step"] >= state["max_steps"] or StopEarly.has_stopped(state)
 
 
 def _write_model(

@@ -115,14 +115,23 @@ class CommonSettings(BaseModel):
     log_every: int = Field(
         10, ge=1, description="The training loss is recorded every this many steps."
     )
+    patience: int | None = Field(
+        None,
+        ge=1,
+        description="Number of validations in a row without a new best loss after which the run "
+        "stops early. By default it never does. Schedules still follow max_steps or epochs.",
+    )
     keep_checkpoints: int = Field(
-        2, ge=1, description="How many of the latest checkpoints stay on disk."
+        2,
+        ge=1,
+        description="How many of the latest checkpoints stay on disk, beside the best one.",
     )
     average_last: int = Field(
         0,
         ge=0,
         description="With `final_model: average`, the number of last checkpoints whose weights are "
-        "averaged.",
+        "averaged: the last ones before the run ends or patience stops it; all of them, if there "
+        "are fewer.",
     )
     final_model: Literal["best", "last", "average"] = Field(
         "best",

@@ -22,6 +22,7 @@ from headwise.training.callbacks import (
     EvaluateAtEnd,
     ProgressBar,
     Recorder,
+    StopEarly,
     StopOnInterrupt,
     WatchPlateau,
 )
@@ -94,6 +95,8 @@ class Trainer(RulesMixin, transformers.Trainer):
         )
         if self.rules.rules:
             self.add_callback(Recorder(self.log_records))
+        if settings.patience is not None:
+            self.add_callback(StopEarly(settings.patience))
         self.remove_callback(transformers.PrinterCallback)
         self.model_accepts_loss_kwargs = True  # forward takes num_items_in_batch
 
@@ -129,6 +132,7 @@ class Trainer(RulesMixin, transformers.Trainer):
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
         self.rules.check(num_training_steps)
+        self._warn_of_last_phases(num_training_steps)
         if self.lr_scheduler is None:
             warmup_steps = self.settings.warmup(num_training_steps)
             plateau = None
@@ -145,6 +149,17 @@ class Trainer(RulesMixin, transformers.Trainer):
             )
             self._created_lr_scheduler = True
         return self.lr_scheduler
+
+    def _warn_of_last_phases(self, total_steps: int) -> None:
+        if self.settings.patience is None or not self.args.should_save:
+            return
+        for name, steps in self.rules.last_phases(total_steps).items():
+            self.progress.console.print(
+                f"training.patience may stop the run before its last {steps:,} steps, which the "
+                f"rule of {name} trains in another way",
+                style="yellow",
+                highlight=False,
+            )
 
     def training_step(
         self, model: nn.Module, inputs: Batch, num_items_in_batch: Tensor | int | None = None
@@ -310,4 +325,6 @@ def _arguments(
         report_to="none",
         disable_tqdm=True,
         remove_unused_columns=False,
+        # So that a resumed run goes on counting the validations that patience waits.
+        restore_callback_states_from_checkpoint=settings.patience is not None,
     )

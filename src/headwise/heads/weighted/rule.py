@@ -89,6 +89,9 @@ class BranchesOnSimplex(Rule):
                 if weights.requires_grad:
                     weights.copy_(project_to_simplex(weights))
 
+    def last_phase(self, total_steps: int) -> int:
+        return frozen_steps(self.settings, total_steps)
+
     def record(self) -> dict[str, dict[str, list[float]]]:
         found = {}
         for path, layer in self.systems.items():

@@ -64,6 +64,40 @@ def translate(
     return translations
 
 
+def write_tokens(
+    model: Seq2SeqLM,
+    tokenizer: TranslationTokenizer,
+    texts: Sequence[str],
+    settings: TranslationEvaluation,
+    length: int,
+) -> int:
+    """Searches for translations of exactly `length` tokens and returns the number of tokens.
+
+    Args:
+        model: model that translates, in evaluation mode.
+        tokenizer: tokenizer of both languages.
+        texts: sentences, which are translated in one batch.
+        settings: beam size and length penalty.
+        length: length of each translation.
+    """
+    items: list[TranslationItem] = [
+        {"input_ids": ids, "labels": []} for ids in tokenizer.encode_source(list(texts))
+    ]
+    inputs = collate_pairs(items, tokenizer.pad_token_id)
+    with torch.no_grad():
+        outputs = model.generate(
+            inputs["input_ids"].to(model.device),
+            attention_mask=inputs["attention_mask"].to(model.device),
+            num_beams=settings.beam_size,
+            length_penalty=settings.length_penalty,
+            min_new_tokens=length,
+            max_new_tokens=length,
+            early_stopping=False,
+            do_sample=False,
+        )
+    return outputs[:, 1:].numel()  # behind the start token
+
+
 class _OwnLimit(StoppingCriteria):
     """Ends each translation at the limit of its own source, whatever else is in the batch."""
 

@@ -97,6 +97,23 @@ def generate_text(
     return texts
 
 
+def write_tokens(
+    model: CausalLM, tokenizer: TextTokenizer, settings: GenerationSettings, length: int
+) -> int:
+    """Writes one text of exactly `length` tokens and returns the number of tokens.
+
+    Args:
+        model: model that writes, in evaluation mode.
+        tokenizer: tokenizer of the model.
+        settings: sampling.
+        length: length of the text, which line ends do not end.
+    """
+    endless = settings.model_copy(update={"lines": None, "max_new_tokens": length})
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(settings.seed)
+        return len(_write(model, [tokenizer.eos_token_id], tokenizer.eos_token_id, endless))
+
+
 def _write(model: CausalLM, ids: list[int], eos: int, settings: GenerationSettings) -> list[int]:
     """Returns the ids that follow the given ones."""
     context, written = list(ids), list[int]()

@@ -1,0 +1,80 @@
+"""Trains a try: a run that only shows how well a system learns with some values.
+
+It is judged by the loss on the validation part; the test part is not looked at. Its folder keeps
+
+    recipe.yaml     what it is a try of
+    try.json        the loss; once it is there the try is finished
+
+and until then the checkpoints that it goes on from.
+"""
+
+import shutil
+from pathlib import Path
+
+from rich.console import Console
+
+from headwise.analysis.results import TryResult
+from headwise.experiment import (
+    batches,
+    claim_folder,
+    curves,
+    is_main_process,
+    read_record,
+    train_model,
+)
+from headwise.files import write_text
+from headwise.recipe.settings import Recipe
+from headwise.tasks.task import Task
+from headwise.training.checkpoints import checkpoints
+from headwise.training.run import MODEL
+from headwise.training.validation import validation_loss
+
+TRY = "try.json"
+
+
+def train_try(
+    recipe: Recipe, name: str, folder: Path, task: Task, console: Console, label: str = ""
+) -> TryResult:
+    """Trains a try in `folder`, from wherever an earlier start got to.
+
+    Args:
+        recipe: of the try.
+        name: of the system.
+        folder: of the try.
+        task: the recipe's data.
+        console: for the bars.
+        label: what they call the try; by default the name.
+
+    Raises:
+        FolderError: the folder is that of another try.
+        Interrupted: Ctrl-C came; the next call goes on.
+    """
+    claim_folder(folder, recipe)
+    finished = finished_try(recipe, folder, task, console, label)
+    if finished is not None:
+        return finished
+    run = train_model(recipe, folder, task, console, label or name)
+    result = TryResult(
+        validation_loss=validation_loss(run.model, batches(task, task.validation, recipe.training)),
+        steps=run.steps,
+        seconds=run.history[-1]["seconds"],
+        history=curves(run.history),
+    )
+    if is_main_process():
+        write_text(folder / TRY, result.model_dump_json(indent=1))
+        for used in (*checkpoints(folder), folder / MODEL):
+            shutil.rmtree(used)
+    return result
+
+
+def finished_try(
+    recipe: Recipe, folder: Path, task: Task, console: Console, label: str
+) -> TryResult | None:
+    """Returns the result of a try, or None while it is not finished.
+
+    The arguments are those of `train_try`.
+    """
+    if not (folder / TRY).is_file():
+        return None
+    remedy = f"delete {folder}, and the same command trains the try again"
+    return read_record(TryResult, folder / TRY, remedy)

@@ -1,0 +1,228 @@
+"""Gives every system the same tries: values of keys, chosen by the loss on the validation part.
+
+Without it all systems train with the settings that suit one of them, often the baseline. A try
+trains a system with one combination of values and a seed that no run of the comparison has. The
+best is chosen once for each system, and all of its seeds are trained with it. So the chance of the
+choice is not in the spread over seeds: Bouthillier et al. 2021, *Accounting for Variance in Machine
+Learning Benchmarks*, https://arxiv.org/abs/2103.03098, call this estimator `FixHOptEst`. Their
+ideal one tunes anew for every seed.
+
+The folders of the tries are `OUTPUT/tries/SYSTEM/training.learning_rate=0.003`, and so on.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from headwise.analysis.cost import count_parameters
+from headwise.analysis.results import Tries, Try, TryResult
+from headwise.comparison.candidates import Candidate
+from headwise.comparison.grid import TUNING_SEED
+from headwise.comparison.planned import PlannedRun
+from headwise.comparison.running import train_runs
+from headwise.comparison.summary import Experiment
+from headwise.comparison.trying import finished_try, train_try
+from headwise.experiment import FolderError, changed_keys, empty_model
+
+TRIES = "tries"
+
+Experiments = Mapping[str | None, Experiment]  # by data set
+Tried = Mapping[str | None, Mapping[str, Sequence[Candidate]]]  # by data set and system
+
+
+def tune(
+    experiments: Experiments, tried: Tried, steps: int | None, console: Console, jobs: int
+) -> dict[str | None, Experiment]:
+    """Trains the tries of every system; returns the experiments with the recipes they chose.
+
+    Finished tries are not trained again. A system of which all combinations are alike, since its
+    model has nothing that the tuned keys set, has no tries.
+
+    Args:
+        experiments: what is compared.
+        tried: what is tried.
+        steps: of `--tune-steps`.
+        console: for bars and for what was chosen.
+        jobs: how many tries to train at a time, see `train_runs`.
+
+    Raises:
+        ValueError: all tries of a system diverged, or a tuned key changes sizes that
+            `--match parameters` has made equal.
+        FolderError: the folder of a try is that of another.
+        Interrupted: Ctrl-C came; the next call goes on.
+        RunsFailed: some tries failed; the next call tries them again.
+    """
+    tried = {
+        dataset: {name: _sized(name, of, experiments[dataset]) for name, of in systems.items()}
+        for dataset, systems in tried.items()
+    }
+    planned: list[PlannedRun[TryResult]] = []
+    waiting: dict[tuple[str | None, str], slice] = {}  # the place of a system's tries among all
+    for dataset, systems in tried.items():
+        for name, of_system in systems.items():
+            if len(of_system) > 1:
+                plan = _plan(experiments[dataset], dataset, name, of_system, steps)
+                waiting[dataset, name] = slice(len(planned), len(planned) + len(plan))
+                planned += plan
+    chosen: dict[str | None, dict[str, Tries]] = {dataset: {} for dataset in experiments}
+    lost = []
+
+    def choose(results: Sequence[TryResult | None]) -> None:
+        """Chooses for each system of which all tries have ended."""
+        for (dataset, name), place in list(waiting.items()):
+            of_system = [result for result in results[place] if result is not None]
+            if len(of_system) < len(tried[dataset][name]):
+                continue
+            del waiting[dataset, name]
+            tries = [
+                Try(values=candidate.values, **result.model_dump(exclude={"history"}))
+                for candidate, result in zip(tried[dataset][name], of_system, strict=True)
+            ]
+            label = _label(dataset, name)
+            if all(each.diverged for each in tries):
+                lost.append(label)
+                continue
+            chosen[dataset][name] = _choice(tries)
+            _print(label, chosen[dataset][name], console)
+
+    results = train_runs(planned, console, jobs=jobs, after_each=choose)
+    choose(results)  # also where all tries were finished before
+    if lost:
+        raise ValueError(
+            f"every try of {', '.join(lost)} diverged: add values to --tune, such as smaller "
+            f"learning rates; finished tries are not trained again"
+        )
+    return {
+        dataset: _with_choice(experiment, tried[dataset], chosen[dataset])
+        for dataset, experiment in experiments.items()
+    }
+
+
+def check_runs(planned: Sequence[PlannedRun], tries: Mapping[str, Tries]) -> None:
+    """Finds runs that were trained with other values than those that the tries choose now.
+
+    Args:
+        planned: the runs of a data set.
+        tries: system to its tries.
+
+    Raises:
+        FolderError: there are some; the message says which, and what can be done.
+    """
+    stale: dict[Path, list[str]] = {}
+    for run in planned:
+        if run.system in tries:
+            keys = tries[run.system].tries[0].values
+            changed = changed_keys(run.folder, run.recipe)
+            if changed and all(line.startswith(_differences_in(keys)) for line in changed):
+                stale[run.folder] = changed
+    if stale:
+        listed = [f"{folder}: {'; '.join(changed)}" for folder, changed in stale.items()]
+        raise FolderError(
+            "the tries choose other values than these runs were trained with:\n  "
+            + "\n  ".join(listed)
+            + "\nDelete these folders, and the same command trains the runs with the values that "
+            "are chosen now, and nothing else again; or use another output folder."
+        )
+
+
+def _differences_in(keys: Mapping[str, object]) -> tuple[str, ...]:
+    """How the lines on differences in these keys, or in a part of their values, begin."""
+    return tuple(f"{key}{end}" for key in keys for end in ":.")
+
+
+def _plan(
+    experiment: Experiment,
+    dataset: str | None,
+    name: str,
+    of_system: Sequence[Candidate],
+    steps: int | None,
+) -> list[PlannedRun[TryResult]]:
+    return [
+        PlannedRun(
+            recipe=candidate.recipe.model_copy(update={"training": candidate.training}),
+            system=name,
+            folder=experiment.folder / TRIES / name / candidate.folder_name(steps),
+            task=experiment.task,
+            label=f"{_label(dataset, name)} try {number}/{len(of_system)}",
+            train=train_try,
+            finished=finished_try,
+        )
+        for number, candidate in enumerate(of_system, 1)
+    ]
+
+
+def _label(dataset: str | None, name: str) -> str:
+    return f"{dataset} {name}" if dataset else name
+
+
+def _choice(tries: list[Try]) -> Tries:
+    """The tries with the one of the lowest loss, the first of several; some did not diverge."""
+    sound = [number for number, each in enumerate(tries) if not each.diverged]
+    best = min(sound, key=lambda number: tries[number].validation_loss)
+    return Tries(seed=TUNING_SEED, tries=tries, chosen=best, notes=_at_the_edge(tries, best))
+
+
+def _at_the_edge(tries: Sequence[Try], best: int) -> list[str]:
+    """A sentence for each chosen number that is the largest or the smallest of those tried."""
+    notes = []
+    for key, value in tries[best].values.items():
+        values = [each.values[key] for each in tries if key in each.values]
+        if not all(isinstance(each, (int, float)) and type(each) is not bool for each in values):
+            continue
+        if value == max(values):
+            notes.append(f"{key}={value} is the largest value tried; the best may be larger.")
+        elif value == min(values) and value != 0:
+            notes.append(f"{key}={value} is the smallest value tried; the best may be smaller.")
+    return notes
+
+
+def _print(label: str, tries: Tries, console: Console) -> None:
+    best = tries.tries[tries.chosen]
+    diverged = sum(each.diverged for each in tries.tries)
+    console.print(
+        f"{label}: {_shown(best.values)}, validation loss {best.validation_loss:.4g}, the best of "
+        f"{len(tries.tries)} tries{f', {diverged} of which diverged' if diverged else ''}",
+        style="dim",
+        highlight=False,
+        markup=False,
+    )
+    for note in tries.notes:
+        console.print(f"{label}: {note}", style="yellow", highlight=False, markup=False)
+
+
+def _shown(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in values.items())
+
+
+def _with_choice(
+    experiment: Experiment,
+    candidates: Mapping[str, Sequence[Candidate]],
+    chosen: Mapping[str, Tries],
+) -> Experiment:
+    recipes = {name: candidates[name][tries.chosen].recipe for name, tries in chosen.items()}
+    return experiment._replace(recipes={**experiment.recipes, **recipes}, tries=chosen)
+
+
+def _sized(
+    name: str, of_system: Sequence[Candidate], experiment: Experiment
+) -> Sequence[Candidate]:
+    """The candidates with the widths that `--match parameters` chose for their system."""
+    if not experiment.matched:
+        return of_system
+    matched = experiment.recipes[name].model
+    widths = {"embed_dim": matched.embed_dim, "ffn_dim": matched.ffn_dim}
+    target = count_parameters(empty_model(matched, experiment.task))
+    sized = []
+    for candidate in of_system:
+        before = candidate.recipe.model
+        model = type(before).model_validate({**before.model_dump(), **widths})
+        parameters = count_parameters(empty_model(model, experiment.task))
+        if parameters != target:
+            raise ValueError(
+                f"--tune {_shown(candidate.values)}: {name} would have {parameters:,} parameters "
+                f"in place of the {target:,} of --match parameters; leave one of the two out"
+            )
+        recipe = candidate.recipe.model_copy(update={"model": model})
+        sized.append(candidate._replace(recipe=recipe))
+    return sized

@@ -1,0 +1,34 @@
+"""What is said of runs that patience stopped."""
+
+from synthetic import comparison
+
+from headwise.analysis.results import EarlyStop
+from headwise.analysis.stopping import early_stops
+from headwise.analysis.table import table_notes
+
+
+def test_who_was_stopped_when_is_said() -> None:
+    made = comparison(("standard", "mae-7", "moa"))
+    made.systems[1].runs[0].steps = 450
+    made.systems[1].runs[0].early_stop = EarlyStop(planned_steps=1200, best_step=300)
+    (said,) = early_stops(made)
+    assert said.endswith("mae-7 at step 450 of 1,200 (lowest at 300).")
+    assert said in table_notes(made)
+
+
+def test_of_several_seeds_those_that_were_stopped_are_named() -> None:
+    made = comparison(("standard", "moa"), seeds=3)
+    for run, best in zip(made.systems[0].runs[1:], (200, None), strict=True):
+        run.steps = 450
+        run.early_stop = EarlyStop(planned_steps=600, best_step=best)
+    (said,) = early_stops(made)
+    assert said.endswith(
+        "standard at step 450 of 600 (lowest at 200) with seed 1 and "
+        "at step 450 of 600 with seed 2."
+    )
+
+
+def test_nothing_is_said_where_nobody_was() -> None:
+    made = comparison()
+    assert early_stops(made) == []
+    assert not any("early" in note for note in table_notes(made))

@@ -1,0 +1,221 @@
+"""What is tried: `--tune` as it is read, checked, and applied to each system."""
+
+import numerals
+import pytest
+
+from headwise.comparison.candidates import candidates
+from headwise.comparison.grid import TUNING_SEED, Grid, check_grid, parse_grid
+from headwise.recipe import load_recipe
+
+RATE = ("training", "learning_rate")
+PERIOD = ("training", "mae", "period")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return str(numerals.write_recipe(tmp_path_factory.mktemp("world")))
+
+
+@pytest.fixture(scope="module")
+def file(path):
+    return load_recipe(path)
+
+
+# As it is read
+
+
+def test_values_are_yaml_and_lists_stand_in_brackets():
+    grid = parse_grid(
+        ["training.learning_rate = 1e-3, 0.3", "training.adam_betas=[0.9, 0.98],[0.9, 0.999]"], 50
+    )
+    assert grid == Grid(
+        {RATE: ["1e-3", 0.3], ("training", "adam_betas"): [[0.9, 0.98], [0.9, 0.999]]}, 50
+    )
+    assert len(grid.combinations()) == 4
+    assert grid.combinations()[1] == [(RATE, "1e-3"), (("training", "adam_betas"), [0.9, 0.999])]
+
+
+def test_nothing_is_tuned_without_the_option():
+    assert parse_grid([]) is None
+    with pytest.raises(ValueError, match="--tune-steps is 5, but nothing is tuned"):
+        parse_grid([], 5)
+
+
+def test_an_older_name_of_a_rules_settings_is_that_of_today():
+    assert list(parse_grid(["training.gates.period=1,2"]).values) == [PERIOD]
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("training.learning_rate", "expected KEY=VALUE,VALUE such as training.learning_rate="),
+        ("training..x=1,2", "expected KEY=VALUE,VALUE"),
+        ("=1,2", "expected KEY=VALUE,VALUE"),
+        ("training.learning_rate=", "at least two values.*=VALUE gives every system a single one"),
+        ("training.learning_rate=0.1", "at least two values.*--set training.learning_rate=0.1"),
+        ("training.adam_betas=[0.9,0.98]", "at least two values"),
+        ("model.ffn_dim=[1", r"'\[1' is not a list of YAML values"),
+        ("model.ffn_dim=1], [2", "is not a list of YAML values"),
+        ("training=1,2", "expected a key of `model` or `training`"),
+        ("data.language=fr,de", "compared on the same data, by the same evaluation"),
+        ("evaluation.beam_size=1,2", "expected a key of `model` or `training`"),
+        ("systems.mae.training.learning_rate=1,2", "expected a key of `model` or `training`"),
+        ("seeds=1,2", "expected a key of `model` or `training`"),
+        ("training.seed=1,2", "a seed is no setting to choose"),
+        ("training.max_steps=5,6", "--tune-steps sets that of the tries"),
+        ("training.epochs=5,6", "the same number of steps"),
+    ],
+)
+def test_what_cannot_be_tuned(option, said):
+    with pytest.raises(ValueError, match=said):
+        parse_grid([option])
+
+
+@pytest.mark.parametrize("other", ["training.mae.period=4,5", "training.mae={},{period: 2}"])
+def test_a_key_is_named_once(other):
+    with pytest.raises(ValueError, match="expected each key once, with all of its values"):
+        parse_grid(["training.mae.period=1,2", other])
+
+
+# As it is checked
+
+
+def check(path, *options, changes=(), systems=("standard", "mae"), seeds=(1,), match=False):
+    check_grid(parse_grid(options), load_recipe(path, changes), systems, seeds, match=match)
+
+
+def test_what_is_set_cannot_be_tuned(path):
+    rate = "training.learning_rate=1e-3,3e-3"
+    check(path, rate, changes=["training.mae.learning_rate=0.5", "training.warmup_steps=3"])
+    for changes in (["training.learning_rate=1"], ["training={max_steps: 3, learning_rate: 1}"]):
+        with pytest.raises(ValueError, match=r"--set and --tune both give training\.learning_rate"):
+            check(path, rate, changes=changes)
+    with pytest.raises(ValueError, match=r"both give training\.mae\.period"):
+        check(path, "training.mae.period=1,2", changes=["training.mae={period: 3}"])
+
+
+def test_what_a_system_sets_cannot_be_tuned(path):
+    rate = "training.learning_rate=1e-3,3e-3"
+    changes = ["systems.mae.training.learning_rate=1e-2"]
+    with pytest.raises(ValueError, match="recipe sets it for mae, which tuning would undo"):
+        check(path, rate, changes=changes)
+    check(path, rate, changes=changes, systems=["standard", "moa"])
+    check(path, "training.mae.learning_rate=1,2", changes=changes)
+    for key in ("model.attention=mae,moa", "model.attention.encoder_self.system=mae,moa"):
+        with pytest.raises(ValueError, match="sets it for mae, which"):
+            check(path, key)
+
+
+def test_runs_do_not_have_the_seed_of_the_tries(path):
+    with pytest.raises(ValueError, match="--seeds has 1000000, the seed of the tries"):
+        check(path, "training.learning_rate=1,2", seeds=[1, TUNING_SEED])
+
+
+def test_sizes_that_are_matched_cannot_be_tuned(path):
+    check(path, "model.dropout=0,0.1", match=True)
+    with pytest.raises(ValueError, match=r"--match parameters sets model\.ffn_dim"):
+        check(path, "model.ffn_dim=16,32", match=True)
+
+
+def test_a_system_that_there_is_not(path):
+    with pytest.raises(ValueError, match="there is no system 'wide'"):
+        check(path, "model.dropout=0,0.1", systems=["wide"])
+
+
+# As it is applied to a system
+
+
+def tried(file, system, *options, steps=None):
+    return candidates(file, system, None, parse_grid(options, steps))
+
+
+def test_every_combination_is_a_recipe(file):
+    found = tried(file, "mae", "training.learning_rate=1e-3,3e-3", "training.mae.period=1,2")
+    assert [candidate.values for candidate in found] == [
+        {"training.learning_rate": rate, "training.mae.period": period}
+        for rate in (0.001, 0.003)
+        for period in (1, 2)
+    ]
+    for candidate in found:
+        training = candidate.recipe.training
+        values = {
+            "training.learning_rate": training.learning_rate,
+            "training.mae.period": training.of_rules()["mae"].period,
+        }
+        assert values == candidate.values
+        assert training.seed == 1
+        assert candidate.training == training.model_copy(update={"seed": TUNING_SEED})
+
+
+def test_tries_may_take_fewer_steps(file):
+    (first, _) = tried(file, "standard", "training.learning_rate=1e-3,3e-3", steps=4)
+    assert (first.training.max_steps, first.recipe.training.max_steps) == (4, 6)
+
+
+def test_steps_of_tries_take_the_place_of_epochs(path):
+    file = load_recipe(path, ["training.epochs=2"])
+    (first, _) = tried(file, "standard", "training.learning_rate=1e-3,3e-3", steps=4)
+    assert (first.training.max_steps, first.training.epochs) == (4, None)
+    assert (first.recipe.training.max_steps, first.recipe.training.epochs) == (None, 2)
+
+
+@pytest.mark.parametrize("change", ["training.max_steps=6", "training.epochs=2"])
+def test_tries_reach_the_learning_rate(path, change):
+    file = load_recipe(path, [change])
+    with pytest.raises(ValueError, match="--tune-steps is 2, expected more than the 2 steps of"):
+        tried(file, "standard", "training.learning_rate=1e-3,3e-3", steps=2)
+
+
+def test_tries_reach_the_learning_rate_no_less_than_runs_do(path):
+    file = load_recipe(path, ["training.max_steps=2"])
+    assert len(tried(file, "standard", "training.learning_rate=1e-3,3e-3", steps=1)) == 2
+
+
+def test_combinations_that_do_not_differ_for_a_system_are_one_try(file):
+    options = ["training.mae.period=1,2", "training.learning_rate=1e-3,3e-3"]
+    found = tried(file, "standard", *options)
+    assert [candidate.values for candidate in found] == [
+        {"training.learning_rate": 0.001},
+        {"training.learning_rate": 0.003},
+    ]
+    # What is not tuned for a system stays as the recipe has it.
+    assert {candidate.recipe.training.of_rules()["mae"].period for candidate in found} == {2}
+    assert len(tried(file, "mae", *options)) == 4
+    (only,) = tried(file, "moa", options[0])
+    assert only.values == {}
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("training.learning_rat=1,2", r"system mae:\n.* did you mean 'learning_rate'"),
+        ("training.mae.perod=1,2", r"no key 'training\.mae\.perod'; did you mean 'period'"),
+        ("model.width=1,2", r"--tune model\.width=1: .*no key 'model\.width'"),
+        ("training.learning_rate=0.1,-2", r"training\.learning_rate is -2, expected a number gr"),
+        ("model.embed_dim=16,18", "embed_dim is 18, expected a multiple of num_heads"),
+        ("training.learning_rate=1e-3,0.001", r"learning_rate=0\.001 twice"),
+    ],
+)
+def test_wrong_keys_and_values(file, option, said):
+    with pytest.raises(ValueError, match=f"(?s){said}"):
+        tried(file, "mae", option)
+
+
+def test_folders_are_named_after_values(file):
+    (one, _) = tried(file, "mae", "training.learning_rate=1e-3,3e-3")
+    assert one.folder_name(None) == "training.learning_rate=0.001"
+    assert one.folder_name(100) == "training.learning_rate=0.001,steps=100"
+    (betas, other) = tried(file, "mae", "training.adam_betas=[0.9, 0.98],[0.9, 0.999]")
+    assert betas.folder_name(None) == "training.adam_betas=0.9,0.98"
+    assert other.folder_name(None) != betas.folder_name(None)
+
+
+def test_names_of_folders_are_short_and_their_own(file):
+    plans = [{"system": "moa", "size": size} for size in ("1K4E8D", "2K4E8D")]
+    names = {
+        candidate._replace(values={"model.attention": plan, "training.x" * 20: 1}).folder_name(None)
+        for candidate in tried(file, "standard", "training.learning_rate=1e-3,3e-3")
+        for plan in plans
+    }
+    assert len(names) == 2
+    assert all(len(name) < 140 and "/" not in name and " " not in name for name in names)

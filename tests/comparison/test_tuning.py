@@ -1,0 +1,391 @@
+"""Tries of a comparison: equal for all systems, chosen by validation loss, kept and resumed."""
+
+import json
+import math
+import shutil
+
+import numerals
+import pytest
+import yaml
+from rich.console import Console
+from typer.testing import CliRunner
+
+from headwise import experiment
+from headwise.analysis.report import render_report
+from headwise.analysis.results import Comparison
+from headwise.cli import app
+from headwise.comparison import compare_systems, summary
+from headwise.comparison.grid import TUNING_SEED, parse_grid
+from headwise.comparison.trying import train_try
+from headwise.experiment import FolderError, prepare_task, with_seed
+from headwise.recipe import load_recipe
+from headwise.tasks.translation import Translation
+from headwise.training.run import Interrupted
+
+QUIET = Console(quiet=True)
+RATE, PERIOD = "training.learning_rate", "training.mae.period"
+# The last of these rates is so large that the loss is no number.
+RATES, PERIODS = f"{RATE}=1e-3,3e-3,1e30", f"{PERIOD}=1,2"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _step_times_are_not_measured():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(summary, "relative_step_times", lambda models, *_: dict.fromkeys(models, 1.0))
+        yield
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("world")
+    numerals.write_recipe(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def file(world):
+    return load_recipe(str(world / "numerals.yaml"))
+
+
+def compare(file, folder, *options, systems=("standard", "mae"), steps=4, **how):
+    grid = parse_grid(options, steps)
+    console = how.pop("console", QUIET)
+    return compare_systems(file, list(systems), [1], folder, "", console, grid=grid, **how)
+
+
+@pytest.fixture(scope="module")
+def tuned(world, file):
+    """Two systems that had all combinations, and where."""
+    return compare(file, world / "tuned", RATES, PERIODS), world / "tuned"
+
+
+@pytest.fixture
+def again(tuned, tmp_path):
+    """A copy of the folder, to go on in."""
+    folder = tmp_path / "tuned"
+    shutil.copytree(tuned[1], folder)
+    return folder
+
+
+def results(folder):
+    """Each file of a finished try or run, with the time at which it was written."""
+    found = [*folder.rglob("try.json"), *folder.rglob("result.json")]
+    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in found}
+
+
+def set_loss(folder, system, values, loss):
+    path = folder / "tries" / system / f"{values},steps=4" / "try.json"
+    result = json.loads(path.read_text())
+    path.write_text(json.dumps({**result, "validation_loss": loss}))
+
+
+# What is tried and chosen
+
+
+def test_every_system_has_the_same_tries(tuned):
+    found, _ = tuned
+    standard, mae = (system.tuning.tries for system in found.systems)
+    rates, periods = [0.001, 0.003, 1e30], [1, 2]
+    assert [each.values for each in mae] == [{RATE: r, PERIOD: p} for r in rates for p in periods]
+    # The standard model has nothing that the period changes.
+    assert [each.values for each in standard] == [{RATE: rate} for rate in rates]
+    assert {each.steps for each in [*standard, *mae]} == {4}
+    assert all(each.seconds > 0 for each in [*standard, *mae])
+    assert len({each.validation_loss for each in mae if not each.diverged}) == 4
+
+
+def test_the_lowest_validation_loss_is_chosen_and_the_runs_have_it(tuned):
+    found, folder = tuned
+    for system in found.systems:
+        tries, best = system.tuning.tries, system.tuning.tries[system.tuning.chosen]
+        sound = [each.validation_loss for each in tries if math.isfinite(each.validation_loss)]
+        assert best.validation_loss == min(sound)
+        recipe = yaml.safe_load((folder / f"{system.name}-seed1" / "recipe.yaml").read_text())
+        assert recipe["training"]["learning_rate"] == best.values[RATE]
+        assert recipe["training"]["mae"]["period"] == best.values.get(PERIOD, 2)
+        assert recipe["training"]["max_steps"] == system.runs[0].steps == 6
+        assert system.tuning.seed != system.runs[0].seed == 1
+
+
+def test_a_try_that_diverges_is_counted_and_never_chosen(tuned):
+    found, _ = tuned
+    for system in found.systems:
+        diverged = [each for each in system.tuning.tries if each.diverged]
+        assert {each.values[RATE] for each in diverged} == {1e30}
+        assert not system.tuning.tries[system.tuning.chosen].diverged
+
+
+def test_a_try_is_trained_with_its_values_and_a_seed_of_its_own(tuned):
+    _, folder = tuned
+    tried = folder / "tries" / "mae" / f"{RATE}=0.001,{PERIOD}=1,steps=4"
+    recipe = yaml.safe_load((tried / "recipe.yaml").read_text())["training"]
+    assert recipe["learning_rate"] == 0.001
+    assert recipe["mae"]["period"] == 1
+    assert recipe["seed"] == TUNING_SEED
+    # Its checkpoints are gone: nobody evaluates it.
+    assert {path.name for path in tried.iterdir()} == {"recipe.yaml", "try.json"}
+
+
+class Unseen:
+    """Items of which only the lengths may be looked at."""
+
+    def __init__(self, items):
+        self.lengths = items.lengths
+
+    def __len__(self):
+        return len(self.lengths)
+
+    def __getitem__(self, index):
+        raise AssertionError("a try has looked at the test part")
+
+
+def test_tries_never_see_the_test_part(world, file, tmp_path, monkeypatch):
+    recipe = with_seed(file.system("mae"), TUNING_SEED)
+    task = prepare_task(recipe, tmp_path / "data", QUIET)
+    task.test = Unseen(task.test)
+    monkeypatch.setattr(Translation, "evaluate", None)
+    result = train_try(recipe, "mae", tmp_path / "try", task, QUIET)
+    losses = [record["eval_loss"] for record in result.history if "eval_loss" in record]
+    assert result.validation_loss == pytest.approx(min(losses), rel=1e-5)
+    assert (result.steps, len(losses)) == (6, 2)
+
+
+def test_without_a_choice_nothing_is_tried(world, file):
+    found = compare(file, world / "idle", PERIODS)
+    assert [system.tuning is None for system in found.systems] == [True, False]
+    assert not (world / "idle" / "tries" / "standard").exists()
+
+
+# Kept and resumed
+
+
+def test_finished_tries_are_not_trained_again(tuned, file, monkeypatch):
+    found, folder = tuned
+    monkeypatch.setattr(experiment, "run_training", None)
+    before = results(folder)
+    assert len(before) == 9 + 2
+    repeated = compare(file, folder, RATES, PERIODS)
+    assert results(folder) == before
+    # What is read back is what was found, the losses that are no numbers too.
+    assert repr([s.tuning for s in repeated.systems]) == repr([s.tuning for s in found.systems])
+
+
+def test_an_interrupted_comparison_goes_on_with_the_next_try(world, file, monkeypatch):
+    folder, whole = world / "interrupted", experiment.run_training
+    trained = []
+
+    def interrupted(*arguments, **options):
+        if len(trained) == 1:
+            raise Interrupted("stopped at step 0")
+        trained.append(options["label"])
+        return whole(*arguments, **options)
+
+    monkeypatch.setattr(experiment, "run_training", interrupted)
+    with pytest.raises(Interrupted):
+        compare(file, folder, RATES, systems=["standard"])
+    assert trained == ["standard try 1/3"]
+    (first,) = results(folder).items()
+
+    def watched(*arguments, **options):
+        trained.append(options["label"])
+        return whole(*arguments, **options)
+
+    monkeypatch.setattr(experiment, "run_training", watched)
+    compare(file, folder, RATES, systems=["standard"])
+    assert trained[1:] == ["standard try 2/3", "standard try 3/3", "standard"]
+    assert first in results(folder).items()
+
+
+def test_a_value_may_join_and_the_runs_stay_if_the_choice_does(again, file):
+    before = results(again)
+    compare(file, again, f"{RATE}=1e-4,1e-3,3e-3,1e30", PERIODS)
+    after = results(again)
+    assert len(after) == len(before) + 1 + 2
+    assert before.items() <= after.items()
+
+
+def test_another_choice_does_not_pass_for_the_runs_that_there_are(again, file):
+    before = results(again)
+    set_loss(again, "standard", f"{RATE}=0.001", 0.5)
+    with pytest.raises(FolderError) as caught:
+        compare(file, again, RATES, PERIODS)
+    said = str(caught.value)
+    assert f"{again / 'standard-seed1'}: {RATE}: 0.003 before, 0.001 now" in said
+    assert "mae-seed1" not in said
+    assert "Delete these folders" in said
+    # As the message says:
+    shutil.rmtree(again / "standard-seed1")
+    found = compare(file, again, RATES, PERIODS)
+    assert found.systems[0].tuning.tries[found.systems[0].tuning.chosen].values == {RATE: 0.001}
+    changed = {path for path, time in results(again).items() if before[path] != time}
+    assert changed == {
+        "standard-seed1/result.json",
+        f"tries/standard/{RATE}=0.001,steps=4/try.json",  # set by hand above
+    }
+
+
+def test_tries_of_another_length_have_their_own_folders(again, file):
+    before = results(again)
+    found = compare(file, again, RATES, systems=["standard"], steps=5)
+    assert {each.steps for each in found.systems[0].tuning.tries} == {5}
+    assert before.items() <= results(again).items()
+
+
+def test_a_damaged_try_is_named_with_the_way_out(again, file):
+    tried = again / "tries" / "standard" / f"{RATE}=0.001,steps=4"
+    (tried / "try.json").write_text("{")
+    with pytest.raises(FolderError, match=r"try\.json cannot be read .* delete .*tries/standard"):
+        compare(file, again, RATES, PERIODS)
+
+
+# What is said of it
+
+
+def test_a_choice_at_the_edge_is_said(again, file):
+    set_loss(again, "standard", f"{RATE}=0.001", 0.5)
+    set_loss(again, "mae", f"{RATE}=1e+30,{PERIOD}=2", 0.5)
+    for name in ("standard", "mae"):
+        shutil.rmtree(again / f"{name}-seed1")
+    console = Console(record=True, width=200)
+    found = compare(file, again, RATES, PERIODS, console=console)
+    notes = {system.name: system.tuning.notes for system in found.systems}
+    assert notes == {
+        "standard": [f"{RATE}=0.001 is the smallest value tried; the best may be smaller."],
+        "mae": [
+            f"{RATE}=1e+30 is the largest value tried; the best may be larger.",
+            f"{PERIOD}=2 is the largest value tried; the best may be larger.",
+        ],
+    }
+    printed, report = console.export_text(), render_report(found)
+    for name, of_system in notes.items():
+        for note in of_system:
+            assert f"{name}: {note}" in printed
+            assert f"{name}: {note}" in report
+
+
+def test_nought_and_words_are_no_edges(world, file):
+    found = compare(
+        file, world / "edges", "model.dropout=0,0.9", "model.norm=post,pre", systems=["standard"]
+    )
+    notes = found.systems[0].tuning.notes
+    chosen = found.systems[0].tuning.tries[found.systems[0].tuning.chosen].values
+    assert chosen["model.dropout"] == 0
+    assert notes == []
+
+
+def test_a_line_for_each_system(tuned, file):
+    console = Console(record=True, width=200)
+    found = compare(file, tuned[1], RATES, PERIODS, console=console)
+    best = found.systems[0].tuning.tries[found.systems[0].tuning.chosen]
+    assert (
+        f"standard: {RATE}={best.values[RATE]}, validation loss {best.validation_loss:.4g}, the "
+        f"best of 3 tries, 1 of which diverged"
+    ) in console.export_text()
+
+
+def test_the_report_has_every_try(tuned):
+    found, _ = tuned
+    report = render_report(found)
+    section = report[report.index("<h3>Tuning") : report.index("<h3>To reproduce")]
+    assert str(TUNING_SEED) in section
+    assert "Every system had the same tries on the validation part" in report  # by the table
+    for system in found.systems:
+        for number, each in enumerate(system.tuning.tries):
+            chosen = "yes" if number == system.tuning.chosen else ""
+            loss = "diverged" if each.diverged else f"{each.validation_loss:#.5g}"
+            row = (
+                f'<tr><th scope="row">{system.name}</th><td>{each.values[RATE]}</td>'
+                f"<td>{each.values.get(PERIOD, '–')}</td><td>4</td><td>0 s</td><td>{loss}</td>"
+                f"<td>{chosen}</td></tr>"
+            )
+            assert row in section
+    assert Comparison.model_validate_json(found.model_dump_json()).systems[0].tuning is not None
+
+
+def test_a_comparison_without_tuning_says_nothing_of_it(tuned):
+    found, _ = tuned
+    plain = [system.model_copy(update={"tuning": None}) for system in found.systems]
+    report = render_report(found.model_copy(update={"systems": plain}))
+    assert "<h3>Tuning" not in report
+    assert "tries" not in report
+
+
+# With other options
+
+
+def test_every_data_set_has_tries_of_its_own(world):
+    changes = ["datasets.some={validation_fraction: 0.3}", "datasets.others={test_fraction: 0.3}"]
+    file = load_recipe(str(world / "numerals.yaml"), changes)
+    folder = world / "benchmark"
+    found = compare(
+        file, folder, f"{RATE}=1e-3,3e-3", systems=["standard"], datasets=file.dataset_names
+    )
+    losses = set()
+    for name, comparison in found.comparisons.items():
+        (system,) = comparison.systems
+        losses |= {each.validation_loss for each in system.tuning.tries}
+        assert len(list((folder / name / "tries" / "standard").iterdir())) == 2
+    assert len(losses) == 4
+
+
+def test_tries_have_the_sizes_that_were_matched(world, file):
+    folder = world / "matched"
+    found = compare(file, folder, f"{RATE}=1e-3,3e-3", match=True)
+    standard, mae = (system.runs[0].parameters for system in found.systems)
+    assert mae == pytest.approx(standard, rel=0.01)
+    sizes = {
+        (recipe["model"]["embed_dim"], recipe["model"]["ffn_dim"])
+        for recipe in (
+            yaml.safe_load(path.read_text())
+            for path in [*folder.glob("tries/mae/*/recipe.yaml"), folder / "mae-seed1/recipe.yaml"]
+        )
+    }
+    assert len(sizes) == 1
+    assert sizes != {(16, 32)}  # of the recipe
+
+
+def test_a_try_in_a_process_of_its_own_has_the_same_loss(again, file, tuned):
+    values = f"{RATE}=0.001,{PERIOD}=2,steps=4"
+    shutil.rmtree(again / "tries" / "mae" / values)
+    found = compare(file, again, RATES, PERIODS, jobs=2)
+    before = [each.validation_loss for each in tuned[0].systems[1].tuning.tries]
+    losses = [each.validation_loss for each in found.systems[1].tuning.tries]
+    assert losses == pytest.approx(before, rel=1e-5, nan_ok=True)
+
+
+def test_what_changes_matched_sizes_cannot_be_tuned(world, file):
+    with pytest.raises(ValueError, match=r"encoder_layers=2: standard would have .* parameters"):
+        compare(file, world / "unmatched", "model.encoder_layers=1,2", match=True)
+
+
+def test_tries_that_all_diverge_are_an_error(world, file):
+    folder = world / "diverged"
+    with pytest.raises(ValueError, match=r"every try of standard diverged: add values to --tune"):
+        compare(file, folder, f"{RATE}=1e29,1e30", systems=["standard"])
+    assert not (folder / "standard-seed1").exists()
+    # As the message says:
+    found = compare(file, folder, f"{RATE}=1e-3,1e29,1e30", systems=["standard"])
+    assert found.systems[0].tuning.chosen == 0
+
+
+def test_the_command_line(world, monkeypatch):
+    folder = world / "command"
+    arguments = ["compare", str(world / "numerals.yaml"), "--output", str(folder)]
+
+    def headwise(*options):
+        return CliRunner().invoke(app, [*arguments, *options])
+
+    options = ("--systems", "standard", "--tune", f"{RATE}=1e-3,3e-3", "--tune-steps", "4")
+    done = headwise(*options)
+    assert done.exit_code == 0, done.output
+    printed = " ".join(done.stdout.split())
+    assert "the best of 2 tries" in printed
+    assert "Tuned with equal tries on the validation part." in printed
+    found = json.loads((folder / "comparison.json").read_text())
+    assert [each["values"] for each in found["systems"][0]["tuning"]["tries"]] == [
+        {RATE: 0.001},
+        {RATE: 0.003},
+    ]
+    refused = headwise("--tune", "training.learning_rat=1e-3,3e-3")
+    assert refused.exit_code == 2
+    assert "did you mean 'learning_rate'" in refused.stderr
