@@ -90,24 +90,19 @@ EVERY = ["training.max_steps=600", "training.final_model=last"]
 # What each variant changes in the recipe, as arguments of `headwise train --set`.
 VARIANTS: dict[str, list[str]] = {
     "standard": [],
-    "weighted": ["model.attention=weighted"],
     **{
-        f"weighted, W drawn {gain} times larger": [
+        f"weighted, gain {gain}": [
             f"model.attention={{system: weighted, output_gain: {gain}.0}}",
         ]
-        for gain in (3, 8, 32)
+        for gain in (1, 3, 8, 32)
     },
-    "weighted, Σκ = 8": ["model.attention={system: 'initial_scale:UnitKappa'}"],
-    "weighted, Σκ = Σα = 8": ["model.attention={system: 'initial_scale:UnitWeights'}"],
-    "heads summed before the feed-forward": [
-        "model.attention={system: 'initial_scale:SummedHeads'}",
+    "weighted, Σκ = 8": ["model.attention={system: 'initial_scale:UnitKappa', output_gain: 1.0}"],
+    "weighted, Σκ = Σα = 8": [
+        "model.attention={system: 'initial_scale:UnitWeights', output_gain: 1.0}"
     ],
-    "weighted, κ and α fixed": ["model.attention=weighted", "training.weighted.freeze_last=600"],
-    "weighted, softmax": ["model.attention={system: weighted, weights: softmax}"],
-    "weighted, merged": ["model.attention={system: weighted, merged: true}"],
-    "weighted, random": ["model.attention={system: weighted, weights: random}"],
-    "weighted, top 4": ["model.attention={system: weighted, top_k: 4}"],
-    "weighted, encoder alone": ["model.attention={encoder_self: weighted}"],
+    "heads summed before the feed-forward": [
+        "model.attention={system: 'initial_scale:SummedHeads', output_gain: 1.0}",
+    ],
     "agreement": ["model.attention={agreement: low}"],
     **{
         f"agreement, λ to {limit}": [
