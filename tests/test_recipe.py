@@ -357,12 +357,16 @@ def test_data_sets_that_say_all_need_no_data_beside_them(tmp_path):
     assert changed.system(None, "theirs").data.max_length == 16
     with pytest.raises(RecipeError, match=r"no data of its own, expected .*: mine, theirs"):
         file.system("standard")
+    assert not file.is_set(("training", "learning_rate"), "standard")
     # The recipe in a report gives the same data sets.
     again = tmp_path / "again.yaml"
     again.write_text(file.yaml())
     assert load_recipe(str(again)).system("standard", "mine").data == mine
     path.write_text(path.read_text().replace("corpus: docstrings, ", ""))
     with pytest.raises(RecipeError, match=r"data set theirs:\n  data\.corpus is missing"):
+        load_recipe(str(path))
+    path.write_text(path.read_text().replace("corpus: files, ", ""))
+    with pytest.raises(RecipeError, match=r"data set mine:\n  data\.corpus is missing"):
         load_recipe(str(path))
 
 

@@ -606,3 +606,13 @@ def test_a_failure_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.Mon
         write_report(comparison(("standard",)), path)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_last_losses_of_learning_curves_are_the_means_of_the_table():
+    made = comparison(("standard", "mae-7"), seeds=3)
+    for system in made.systems:
+        for number, run in enumerate(system.runs):
+            run.history[-1]["eval_loss"] = 2.0 + number
+    page = render_report(made)
+    assert page.count("Last validation loss, mean over seeds: standard 3.000; mae-7 3.000.") == 2
+    assert "standard 2.000" not in page

@@ -162,7 +162,7 @@ def measured_curves(comparison: Comparison, name: str, identity: str) -> str:
         _name_axes(axes, "Step", heading(name))
         ends = []
         for system in comparison.systems:
-            if values := curve(system.runs[0], name):
+            if values := _mean_of_sound(system, name):
                 ends.append(f"{system.name} {values[max(values)]:.3g}")
         label = f"{heading(name)} of each system over the steps of training."
         return to_svg(figure, identity, f"{label} Last: {'; '.join(ends)}.")
@@ -224,14 +224,17 @@ def _runs(comparison: Comparison) -> list[RunResult]:
 
 
 def _last_losses(comparison: Comparison) -> str:
+    """The final losses of the lines that are drawn: means over the seeds that did not diverge."""
     ends = []
     for system in comparison.systems:
-        losses = curve(system.runs[0], "eval_loss")
-        if diverged(system.runs[0]):
+        losses = _mean_of_sound(system, "eval_loss")
+        if not sound_runs(system):
             ends.append(f"{system.name} diverged")
         elif losses:
             ends.append(f"{system.name} {losses[max(losses)]:.3f}")
-    return f"Last validation loss: {'; '.join(ends)}." if ends else ""
+    several = any(len(system.runs) > 1 for system in comparison.systems)
+    which = "Last validation loss, mean over seeds" if several else "Last validation loss"
+    return f"{which}: {'; '.join(ends)}." if ends else ""
 
 
 def _name_axes(axes: Axes, x: str, y: str) -> None:

@@ -70,7 +70,8 @@ class RecipeFile:
         first = (
             next(iter(datasets)) if isinstance(datasets, Mapping) and not self.has_data else None
         )
-        self.recipe = _validate(name, {**self._raw, **self._data_of(first)})
+        where = f"{name}, data set {first}" if first else name
+        self.recipe = _validate(where, {**self._raw, **self._data_of(first)})
         self._chosen = {
             (system, dataset): self._with_changes_of(system, dataset)
             for system in [None, *self.recipe.systems]
@@ -116,8 +117,7 @@ class RecipeFile:
                 is no key that `changes` name, or its value is wrong.
         """
         where = f"recipe {self.name}"
-        if name is not None and name not in self.system_names:
-            raise RecipeError(unknown("system", name, self.system_names, where))
+        self._check_system(name)
         if dataset is not None and dataset not in self.dataset_names:
             raise RecipeError(unknown("data set", dataset, self.dataset_names, where))
         if dataset is None and not self.has_data:
@@ -141,8 +141,12 @@ class RecipeFile:
         """
         if system is None:
             return _has(_assign({}, self._changes), keys)
-        self.system(system)
+        self._check_system(system)
         return _has(self.recipe.systems[system].model_dump(), keys)
+
+    def _check_system(self, name: str | None) -> None:
+        if name is not None and name not in self.system_names:
+            raise RecipeError(unknown("system", name, self.system_names, f"recipe {self.name}"))
 
     def yaml(self) -> str:
         """Returns the recipe as YAML, with all its values, the defaults included."""
