@@ -17,6 +17,7 @@ from headwise.analysis.benchmark import (
     benchmark_rows,
     benchmark_verdict,
 )
+from headwise.analysis.chance import mean_difference
 from headwise.analysis.report import render_benchmark, write_report
 from headwise.analysis.results import Benchmark
 from headwise.analysis.table import results_table
@@ -142,9 +143,9 @@ def test_the_verdict_counts_what_the_tests_say() -> None:
     assert benchmark_verdict(benchmark()) == (
         "mae-7 is ahead in the mean accuracy over 3 data sets, 77.1; the baseline standard has "
         "77.0, a difference that may be chance (95% interval of the difference −0.1 to +0.3, "
-        "p = 1.000). Against the baseline standard, mae-7 is significantly better on 1 and "
-        "significantly worse on 1 of 3 data sets; moa shows no significant difference on any of "
-        "3 data sets."
+        "p = 1.000; a true difference of 0.4 would be found in 80% of such comparisons). Against "
+        "the baseline standard, mae-7 is significantly better on 1 and significantly worse on 1 of "
+        "3 data sets; moa shows no significant difference on any of 3 data sets."
     )
 
 
@@ -160,6 +161,16 @@ def test_the_baseline_wins_ties_and_a_single_system_is_told() -> None:
     alone = benchmark(("standard",))
     assert benchmark_verdict(alone) == "standard has a mean accuracy over 3 data sets of 77.0."
     assert "p" not in " ".join(benchmark_notes(alone)).split()
+
+
+def test_what_the_mean_would_find_is_at_the_level_of_the_whole_table() -> None:
+    found = benchmark_differences(benchmark())
+    parts = [found[data_set, "moa"] for data_set in ("SeLen", "WC", "BShift")]
+    # Two systems on three data sets, and their means.
+    expected = mean_difference([part for part in parts if part is not None], 8)
+    mean = found[MEAN, "moa"]
+    assert mean is not None and expected is not None
+    assert mean.detectable == expected.detectable
 
 
 def test_lower_is_better_on_average_too() -> None:

@@ -38,6 +38,7 @@ from headwise.analysis.verdict import (
     diverged,
     first_score,
     sound_runs,
+    would_be_found,
 )
 from headwise.tasks.outcome import Score
 
@@ -150,9 +151,12 @@ def benchmark_differences(benchmark: Benchmark) -> Differences:
     }
     if shared_score(benchmark) is not None:
         number = len(benchmark.comparisons)
-        for name in dict.fromkeys(system for _, system in found):
+        names = list(dict.fromkeys(system for _, system in found))
+        comparisons = len(found) + len(names)
+        for name in names:
             parts = [made for (_, system), made in found.items() if system == name and made]
-            found[MEAN, name] = mean_difference(parts) if len(parts) == number else None
+            complete = len(parts) == number
+            found[MEAN, name] = mean_difference(parts, comparisons) if complete else None
     return corrected(found)
 
 
@@ -291,8 +295,12 @@ def _judged(benchmark: Benchmark, name: str, digits: int) -> str:
     if found.source == "items":
         judged = "a difference that single runs cannot tell from the chance of training"
         return f", {judged} ({interval})"
-    judged = "a significant difference" if found.significant else "a difference that may be chance"
-    return f", {judged} ({interval}, {p_value(found.corrected_p_value)})"
+    figures = f"{interval}, {p_value(found.corrected_p_value)}"
+    if found.significant:
+        return f", a significant difference ({figures})"
+    if found.detectable is not None:
+        figures += f"; {would_be_found([found.detectable], digits)}"
+    return f", a difference that may be chance ({figures})"
 
 
 def _against_baseline(benchmark: Benchmark) -> str:

@@ -1,7 +1,7 @@
 """States which system is best, whether its lead may be chance, what it costs, and how others do."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 
 from headwise.analysis.chance import POWER, Estimate
@@ -188,14 +188,26 @@ def _judge(comparison: Comparison, system: SystemSummary) -> str:
 
 def _detectable(comparison: Comparison, systems: list[SystemSummary]) -> str:
     """Says how large a difference is mostly found."""
-    score = first_score(comparison)
     found = [s.difference.detectable for s in systems if s.difference is not None]
     sizes = [size for size in found if size is not None]
-    texts = list(dict.fromkeys(f"{size:.{score.digits}f}" for size in (min(sizes), max(sizes))))
-    sizes_said = f"a true difference of {texts[0]}"
+    return would_be_found(sizes, first_score(comparison).digits)
+
+
+def would_be_found(sizes: Sequence[float], digits: int) -> str:
+    """Says how large a difference is mostly found.
+
+    Args:
+        sizes: the detectable differences of the systems that are spoken of.
+        digits: those of the score.
+
+    >>> would_be_found([0.52, 1.38], 1)
+    'true differences of 0.5 to 1.4, by system, would be found in 80% of such comparisons'
+    """
+    texts = list(dict.fromkeys(f"{size:.{digits}f}" for size in (min(sizes), max(sizes))))
+    said = f"a true difference of {texts[0]}"
     if len(texts) > 1:
-        sizes_said = f"true differences of {texts[0]} to {texts[1]}, by system,"
-    return f"{sizes_said} would be found in {POWER:.0%} of such comparisons"
+        said = f"true differences of {texts[0]} to {texts[1]}, by system,"
+    return f"{said} would be found in {POWER:.0%} of such comparisons"
 
 
 def _cost(system: SystemSummary, baseline: SystemSummary) -> str:
