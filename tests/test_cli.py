@@ -480,7 +480,7 @@ def test_mistakes_of_ours_keep_their_traceback(run, monkeypatch):
         raise KeyError("a mistake of ours")
 
     monkeypatch.setattr(experiment, "open_run", broken)
-    assert isinstance(headwise("evaluate", run).exception, KeyError)
+    assert isinstance(headwise("generate", run).exception, KeyError)
 
 
 def test_a_reader_that_has_had_enough_is_no_error(run, monkeypatch):

@@ -77,6 +77,10 @@ SETTINGS_OF_THE_PAPERS = [
     ("moa-wmt14-en-de", "moa-base", "model.attention_dropout", 0.2),
     ("moa-wmt14-en-de", "moa-f", "model.attention.size", "4K32E256D"),
     ("moa-wmt14-en-de", "moa-big", "training.gradient_accumulation", 64),
+    ("moa-losses-wmt14-en-de", "16e-z-large", "model.attention.size", "8K16E128D"),
+    ("moa-losses-wmt14-en-de", "16e-z-large", "model.attention.balance_coef", 0),
+    ("moa-losses-wmt14-en-de", "32e-both", "model.attention.z_coef", 0.001),
+    ("moa-losses-wmt14-en-de", "8e-z", "model.attention_dropout", 0.2),
     ("moa-wmt14-en-fr", "moa-base", "training.epochs", 50),
     ("moa-wmt14-en-fr", "moa-big", "training.epochs", 100),
     ("moa-wmt14-en-fr", "moa-base", "model.attention_dropout", 0),
@@ -95,6 +99,12 @@ SETTINGS_OF_THE_PAPERS = [
     ("agreement-wmt17-zh-en", "agreement-big", "model.dropout", 0.3),
     ("tim-wmt14-en-de", "tim-comp", "model.attention.num_mechanisms", 2),
     ("tim-wmt14-en-de", "tim-nocomp", "model.attention.competition", False),
+    ("tim-bert", "tim-comp", "model.ffn_activation", "gelu"),
+    ("tim-bert", "standard", "model.positions", "learned"),
+    ("tim-cifar10", "tim-comp", "model.positions", "learned"),
+    ("tim-mnist-cifar10", "standard", "model.ffn_activation", "gelu"),
+    ("tim-dns", "tim-comp-2", "model.ffn_activation", "leaky-relu"),
+    ("moa-wikitext103-mlm", "standard", "model.positions", "learned"),
 ]
 
 
@@ -111,6 +121,7 @@ def test_the_papers_settings_are_there(name, system, key, value):
     [
         ("mae-wmt14-en-de", 8 * 4096),
         ("moa-wmt14-en-de", 32 * 8092),
+        ("moa-losses-wmt14-en-de", 32 * 8092),
         ("moa-wmt14-en-fr", 32 * 8092),
         ("weighted-wmt14-en-de", 25_000),
         ("weighted-wmt14-en-fr", 25_000),
@@ -324,6 +335,51 @@ def test_a_data_set_is_the_recipe_with_its_changes(tmp_path):
         load_recipe(str(path), ["datasets.german.language=xx"])
 
 
+def test_data_sets_that_say_all_need_no_data_beside_them(tmp_path):
+    path = tmp_path / "alone.yaml"
+    # With the built-in docstrings in place of data, max_length would be above batch_tokens.
+    path.write_text(
+        """
+        task: classification
+        data: {max_length: 64}
+        training: {max_steps: 1, batch_tokens: 64}
+        systems: {standard: {}}
+        datasets:
+          mine: {corpus: files, train: a.tsv}
+          theirs: {corpus: docstrings, max_length: 32}
+        """
+    )
+    file = load_recipe(str(path))
+    mine = file.system("standard", "mine").data
+    assert (mine.corpus, mine.max_length) == ("files", 64)
+    assert file.system(None, "theirs").data.max_length == 32
+    changed = load_recipe(str(path), ["data.max_length=16"])
+    assert changed.system(None, "theirs").data.max_length == 16
+    with pytest.raises(RecipeError, match=r"no data of its own, expected .*: mine, theirs"):
+        file.system("standard")
+    # The recipe in a report gives the same data sets.
+    again = tmp_path / "again.yaml"
+    again.write_text(file.yaml())
+    assert load_recipe(str(again)).system("standard", "mine").data == mine
+    path.write_text(path.read_text().replace("corpus: docstrings, ", ""))
+    with pytest.raises(RecipeError, match=r"data set theirs:\n  data\.corpus is missing"):
+        load_recipe(str(path))
+
+
+def test_further_test_sets_of_speech_had_another_name(tmp_path):
+    folders = {"noisy": "a", "clean": "b"}
+    recipe = {
+        "task": "speech-enhancement",
+        "data": {"corpus": "generated", "transfer": {"voicebank": folders}},
+        "training": {"max_steps": 1},
+    }
+    path = tmp_path / "older.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    file = load_recipe(str(path))
+    assert file.notes == ["data.transfer is now data.tests"]
+    assert list(file.recipe.data.tests) == ["voicebank"]
+
+
 def test_a_path_under_systems_changes_that_system_alone(small):
     file = load_recipe(small, ["systems.mae.training.max_steps=9"])
     assert file.system("mae").training.max_steps == 9
@@ -532,6 +588,8 @@ def test_an_unknown_key_in_a_system_says_which(small):
         ("systems=5", "systems is 5, expected keys with values"),
         ("tokenizer.vocab_size=100", "tokenizer: vocab_size is 100, expected at least 260"),
         ("systems.a/b.model.dropout=0", "systems.a/b is 'a/b': string should match pattern"),
+        ("seeds=[1, 1]", "seeds: 1 is there more than once, expected different numbers"),
+        ("seeds=[-1]", "seeds.0 is -1, expected a number greater than or equal to 0"),
         ("training.max_steps=null", "training: expected exactly one of max_steps and epochs"),
     ],
 )
@@ -645,8 +703,8 @@ def test_differences_name_keys_that_only_one_has():
         ("images", ("data", "pair", "left", "idx", "trian"), "data.left.trian", "train"),
         (
             "speech-enhancement",
-            ("data", "pairs", "transfer", "other", "nosy"),
-            "data.transfer.other.nosy",
+            ("data", "pairs", "tests", "other", "pairs", "nosy"),
+            "data.tests.other.nosy",
             "noisy",
         ),
         (

@@ -25,6 +25,7 @@ FLOORS = (
     ("tasks",),
     ("analysis", "matching", "testing"),
     ("experiment",),
+    ("evaluation",),
     ("comparison",),
     ("cli", "__init__", "__main__", "recipes"),
 )

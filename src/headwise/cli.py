@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,9 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from headwise.analysis.chance import Difference
     from headwise.models.base import HeadwiseModel
     from headwise.recipe import RecipeFile
     from headwise.recipe.settings import Recipe
+    from headwise.tasks.outcome import Score
     from headwise.tasks.task import Task
 
 app = typer.Typer(
@@ -266,10 +268,12 @@ def cost(
             file.check_comparable()
             names = _names("--systems", systems) or file.system_names
             task = task_class(file.recipe.task)
-            configs = {name: task.nominal_config(file.system(name)) for name in names}
+            dataset = None if file.has_data else file.dataset_names[0]
+            configs = {name: task.nominal_config(file.system(name, dataset)) for name in names}
             configs = configs or {"model": task.nominal_config(file.recipe)}
             counted = _lengths(lengths, task.cost_lengths(file.recipe))
-            console.print(cost_table(Path(recipe).stem, configs, counted))
+            source = "" if lengths else task.macs_lengths_from
+            console.print(cost_table(Path(recipe).stem, configs, counted, source))
 
 
 @app.command()
@@ -312,44 +316,66 @@ def train(
 def evaluate(
     run: RunFolder,
     part: Annotated[
-        str, typer.Option(help="Part of the data: train, validation or test.")
+        str,
+        typer.Option(
+            help="Part of the data: train, validation, test, or the name of a further test set."
+        ),
     ] = "test",
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY=VALUE,...",
+            help="Evaluate on other data in place of a part: source=a.en,target=a.de for "
+            "translation. The keys are those of data.tests.NAME; headwise keys TASK lists them.",
+        ),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Test the difference to another run on the same items."),
+    ] = None,
     ablate: Annotated[
         list[str] | None,
         typer.Option(
             metavar="SYSTEM=NAME[,OPTION=VALUE]",
             help="Evaluate a system otherwise than it was trained: SYSTEM=uniform. May be given "
-            "several times; headwise keys lists what there is.",
+            "several times; headwise keys lists what there is. Not for the run of --against.",
         ),
     ] = None,
     changes: Changes = None,
 ) -> None:
-    """Evaluate a finished run on a part of its data, with 95% intervals."""
+    """Evaluate a finished run on a part of its data or on other data, with 95% intervals."""
     with _clear_errors():
-        from headwise.experiment import evaluate as evaluate_run
-        from headwise.experiment import is_other_data, open_run
+        from functools import partial
+
+        from headwise.evaluation import compare_runs, evaluate_run
         from headwise.models.ablation import parse_ablations
-        from headwise.recipe.catalogue import task_class
-        from headwise.tasks.splits import PARTS
 
         _quiet()
-        if part not in PARTS:
-            raise ValueError(f"--part is {part!r}, expected one of {', '.join(PARTS)}")
-        ablations = parse_ablations(ablate or [])
-        recipe, model = open_run(run, changes or [], _print_note)
-        settings = recipe.evaluation.model_copy(
-            update={"ablation": {**recipe.evaluation.ablation, **ablations}}
+        if data is not None and part != "test":
+            raise ValueError(f"--data is {data!r} and --part is {part!r}, expected one of them")
+        console = Console()
+        evaluated = partial(
+            evaluate_run,
+            part=part,
+            console=console,
+            data=data,
+            changes=changes or [],
+            note=_print_note,
+            may_be_stored=against is not None,
         )
-        task = task_class(recipe.task).prepare(recipe, run)
-        items, console = getattr(task, part), Console()
-        if is_other_data(task, run) or is_other_data(task, run.resolve().parent):
-            console.print("these are not the data that the run was trained on", style="yellow")
-        outcome = evaluate_run(model, task, items, settings, console, run.name)
-        console.print(f"{part}: {len(items):,} {task.item_name}", highlight=False)
-        for score in outcome.scores:
-            console.print(
-                f"{score}  {score.note}".rstrip(), highlight=False, soft_wrap=True, markup=False
-            )
+        found = evaluated(run, ablations=parse_ablations(ablate or []))
+        size = f"{len(found.task.part(found.part)):,} {found.task.item_name}"
+        facts = found.task.notes.get(f"test {found.part}", size)  # of a further test set
+        console.print(f"{found.part}: {facts}", highlight=False, soft_wrap=True, markup=False)
+        if against is None:
+            _print_scores(found.outcome.scores, console)
+            return
+        other = evaluated(against)
+        difference = compare_runs(found, other)
+        for name, of in ((run, found), (against, other)):
+            console.print(str(name), style="bold", highlight=False, soft_wrap=True, markup=False)
+            _print_scores(of.outcome.scores, console)
+        _print_difference(difference, found.outcome.scores[0], console)
 
 
 @app.command()
@@ -446,6 +472,31 @@ def enhance(
         ):
             enhance_file(model, recipe.evaluation.context, source, target, advance)
         Console().print(f"written: {target}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _print_scores(scores: "Sequence[Score]", console: Console) -> None:
+    for score in scores:
+        console.print(
+            f"{score}  {score.note}".rstrip(), highlight=False, soft_wrap=True, markup=False
+        )
+
+
+def _print_difference(difference: "Difference | None", score: "Score", console: Console) -> None:
+    """Prints what the items of a test say of two runs, and what they cannot say."""
+    if difference is None:
+        text = "There are too few items, or no finite scores, to test the difference."
+    else:
+        value, low, high = (
+            f"{number:+.{score.digits + 1}f}"
+            for number in (difference.value, difference.low, difference.high)
+        )
+        text = (
+            f"difference of {score.name}: {value} [{low}, {high}], p = {difference.p_value:.3g} "
+            f"over items\n"
+            f"These are single runs: interval and p hold the chance of the items, and nothing of "
+            f"that of training. With other seeds the difference may be another."
+        )
+    console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 @contextmanager

@@ -10,6 +10,8 @@ A run lives in a folder of its own:
     outputs.txt         what it wrote for the test part, one a line, where it writes
     pictures/           and what it drew
     outcome.json        all that its evaluation gave
+    outcome-NAME.json   and all that its evaluation on the further test set NAME gave, with
+                        outputs-NAME.txt and pictures-NAME/; these may be added later
     result.json         figures; once it is there the run is finished
 """
 
@@ -40,7 +42,7 @@ from headwise.models.sites import attention_sites
 from headwise.recipe import differences, load_recipe, to_yaml, with_defaults
 from headwise.recipe.catalogue import task_class
 from headwise.recipe.settings import EvaluationSettings, ModelSettings, Recipe
-from headwise.tasks.outcome import Outcome
+from headwise.tasks.outcome import Outcome, Score
 from headwise.tasks.task import Items, Task
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
 from headwise.training.progress import RunBars
@@ -48,14 +50,11 @@ from headwise.training.run import MODEL, Run, run_training
 from headwise.training.settings import TrainingSettings
 from headwise.training.validation import validation_loss
 
-RECIPE, CORPUS, OUTPUTS, PICTURES, OUTCOME, RESULT = (
-    "recipe.yaml",
-    "corpus.sha256",
-    "outputs.txt",
-    "pictures",
-    "outcome.json",
-    "result.json",
-)
+TEST = "test"  # the name of the test part
+RECIPE, CORPUS, RESULT = "recipe.yaml", "corpus.sha256", "result.json"
+OUTPUTS, PICTURES, OUTCOME = "outputs.txt", "pictures", "outcome.json"
+# Differences in these keys make no other run.
+_NOT_OF_TRAINING = ("description:", "data.tests.")
 _Record = TypeVar("_Record", bound=BaseModel)
 
 
@@ -177,7 +176,32 @@ def train_system(
         },
     )
     if is_main_process():
-        _write_outcome(outcome, folder)
+        _write_outcome(outcome, folder, task)
+        write_text(folder / RESULT, result.model_dump_json(indent=1))
+    return _with_tests(result, recipe, folder, task, console, label or name)
+
+
+def _with_tests(
+    result: RunResult, recipe: Recipe, folder: Path, task: Task, console: Console, label: str
+) -> RunResult:
+    """Returns the result of a finished run with the scores on all further test sets.
+
+    The run is evaluated on those that it was not evaluated on before, or whose data have changed.
+    """
+    scores: dict[str, list[Score]] = {}
+    model: HeadwiseModel | None = None
+    for name, items in task.tests.items():
+        outcome = stored_outcome(folder, task, name)
+        if outcome is None:
+            model = model or read_model(folder, type(task))
+            outcome = evaluate(model, task, items, recipe.evaluation, console, f"{label} {name}")
+            if is_main_process():
+                _write_outcome(outcome, folder, task, name)
+        scores[name] = outcome.scores
+    if scores == result.tests:
+        return result
+    result = result.model_copy(update={"tests": scores})
+    if is_main_process():
         write_text(folder / RESULT, result.model_dump_json(indent=1))
     return result
 
@@ -186,12 +210,13 @@ def train_model(recipe: Recipe, folder: Path, task: Task, console: Console, labe
     """Trains the model of a recipe in `folder`; nothing is evaluated but the validation loss.
 
     Raises:
-        ValueError: a sequence is too long for `batch_tokens`, or an ablation of the recipe does
-            not fit the model.
+        ValueError: a sequence is too long for `batch_tokens` or for the model's positions, or an
+            ablation of the recipe does not fit the model.
         Interrupted: Ctrl-C came; the next call goes on.
     """
     for part in (task.validation, task.test):
         batches(task, part, recipe.training)  # too long for batch_tokens: found before training
+    task.check_positions(task.model_config(recipe.model))
     model = build_model(recipe, task)
     with torch.random.fork_rng(), ablated(model, recipe.evaluation.ablation):
         pass  # one that does not fit the model: found before training, whose draws stay the same
@@ -213,12 +238,15 @@ def finished_result(
 ) -> RunResult | None:
     """Returns the result of a run, or None while it is not finished.
 
-    The arguments are those of `train_system`.
+    It has the scores on all further test sets, on which the run is evaluated if need be. The
+    arguments are those of `train_system`.
     """
     if not (folder / RESULT).is_file():
         return None
+    claim_folder(folder, recipe)  # which may name other test sets than before
     _score_again_if_old(folder, task, recipe, console, label)
-    return _read_result(folder / RESULT, task.model_config(recipe.model))
+    result = _read_result(folder / RESULT, task.model_config(recipe.model))
+    return _with_tests(result, recipe, folder, task, console, label)
 
 
 def evaluate(
@@ -258,35 +286,59 @@ def as_evaluated(
         yield
 
 
-def read_outcome(folder: Path) -> Outcome:
-    """What the evaluation of a finished run gave."""
-    return read_record(Outcome, folder / OUTCOME, _evaluate_again(folder))
+def read_outcome(folder: Path, part: str = TEST) -> Outcome:
+    """What the evaluation of a finished run on the test part, or a further test set, gave."""
+    return read_record(Outcome, folder / _of_part(OUTCOME, part), _evaluate_again(folder))
+
+
+def stored_outcome(folder: Path, task: Task, part: str) -> Outcome | None:
+    """What an earlier evaluation of a run gave on the items of a part; None without any.
+
+    Args:
+        folder: of the run.
+        task: its data.
+        part: `test`, or the name of a further test set.
+    """
+    path = folder / _of_part(OUTCOME, part)
+    if not path.is_file() or _is_old(path):
+        return None
+    outcome = read_outcome(folder, part)
+    return outcome if outcome.digest == task.digest_of(part) else None
 
 
 def _score_again_if_old(
     folder: Path, task: Task, recipe: Recipe, console: Console, label: str
 ) -> None:
-    """Evaluate a finished run of an older headwise again.
-
-    It kept the items of no score but one, or those of none.
-    """
-    try:
-        kept = json.loads((folder / OUTCOME).read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):
-        return  # whoever reads it says what to do
-    if is_main_process() and not isinstance(kept.get("items", []), dict):
-        _, model = open_run(folder)
+    """Evaluate a finished run of an older headwise again."""
+    if is_main_process() and _is_old(folder / OUTCOME):
+        model = read_model(folder, type(task))
         outcome = evaluate(model, task, task.test, recipe.evaluation, console, label)
-        _write_outcome(outcome, folder)
+        _write_outcome(outcome, folder, task)
 
 
-def _write_outcome(outcome: Outcome, folder: Path) -> None:
+def _is_old(path: Path) -> bool:
+    """Whether an older headwise wrote an outcome: with the items of one score, or of none."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError):
+        return False  # whoever reads it says what to do
+    return not isinstance(kept.get("items", []), dict)
+
+
+def _write_outcome(outcome: Outcome, folder: Path, task: Task, part: str = TEST) -> None:
+    outcome = outcome.model_copy(update={"digest": task.digest_of(part)})
     if outcome.outputs:
-        write_text(folder / OUTPUTS, "\n".join(outcome.outputs) + "\n")
+        write_text(folder / _of_part(OUTPUTS, part), "\n".join(outcome.outputs) + "\n")
     for number, picture in enumerate(outcome.pictures, 1):
         name = re.sub(r"[^a-z0-9]+", "-", picture.title.lower()).strip("-")
-        write_bytes(folder / PICTURES / f"{number:02}-{name}.png", picture.bytes)
-    write_text(folder / OUTCOME, outcome.model_dump_json(indent=1))
+        write_bytes(folder / _of_part(PICTURES, part) / f"{number:02}-{name}.png", picture.bytes)
+    write_text(folder / _of_part(OUTCOME, part), outcome.model_dump_json(indent=1))
+
+
+def _of_part(name: str, part: str) -> str:
+    """Returns the name of a file for a part: outcome.json, outcome-NAME.json."""
+    stem, dot, suffix = name.partition(".")
+    return name if part == TEST else f"{stem}-{part}{dot}{suffix}"
 
 
 def curves(history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
@@ -371,15 +423,33 @@ def open_run(
     changes: Sequence[str] = (),
     note: Callable[[str], object] = lambda text: None,
 ) -> tuple[Recipe, HeadwiseModel]:
-    """The recipe and the final model of a run.
+    """The recipe and the final model of a run, to be used with the settings of its evaluation.
 
     Args:
         folder: of the run.
-        changes: to its recipe, as `--set` takes them.
+        changes: to `evaluation` in its recipe, as `--set` takes them.
         note: called with each note on the changes, such as that a key has another name by now.
 
     Raises:
         FolderError: it is none, or it is not finished.
+        ValueError: a change is not one of `evaluation`, the only keys that are read.
+    """
+    recipe = read_recipe(folder, changes, note, keys=("evaluation",))
+    return recipe, read_model(folder, task_class(recipe.task))
+
+
+def read_recipe(
+    folder: Path,
+    changes: Sequence[str] = (),
+    note: Callable[[str], object] = lambda text: None,
+    *,
+    keys: Sequence[str] | None = None,
+) -> Recipe:
+    """The recipe of a run.
+
+    Args:
+        folder, changes, note: see `open_run`.
+        keys: which keys changes may be of; by default those that the evaluation of its task reads.
     """
     inside = sorted(path.parent.name for path in folder.glob(f"*/{MODEL}"))
     if inside and not (folder / MODEL).exists():
@@ -388,8 +458,23 @@ def open_run(
     file = load_recipe(str(folder / RECIPE), changes)
     for text in file.notes_on_changes:
         note(text)
-    recipe = file.recipe
-    task = task_class(recipe.task)
+    known = task_class(file.recipe.task).evaluation_keys if keys is None else keys
+    for change in changes:
+        path = change.partition("=")[0].strip()
+        if path.partition(".")[0] not in known:
+            raise ValueError(
+                f"--set is {change!r}, but a finished run does not read {path}; expected keys of "
+                f"{', '.join(known)}. Train another run to change others"
+            )
+    return file.recipe
+
+
+def read_model(folder: Path, task: type[Task]) -> HeadwiseModel:
+    """The final model of a run, in evaluation mode.
+
+    Raises:
+        FolderError: the run is not finished, or its files are damaged.
+    """
     _check_holds(folder, "finished", MODEL)
     _check_holds(folder, "whole", *task.saved)
     try:
@@ -400,7 +485,7 @@ def open_run(
             f"there, and start the run again, which writes the model anew from its checkpoints"
         ) from error
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    return recipe, model.eval()
+    return model.eval()
 
 
 def _check_holds(folder: Path, what: str, *names: str) -> None:
@@ -427,9 +512,10 @@ def claim_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None
         FolderError: as `check_folder` does.
     """
     check_folder(folder, recipe, stamp_name)
-    if is_main_process() and not (folder / stamp_name).is_file():
+    stamp = folder / stamp_name
+    if is_main_process() and (not stamp.is_file() or _differs(stamp, recipe)):
         folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / stamp_name, to_yaml(recipe))
+        write_text(stamp, to_yaml(recipe))
 
 
 def check_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None:
@@ -458,16 +544,21 @@ def check_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None
         )
 
 
+def _differs(stamp: Path, recipe: Recipe) -> list[str]:
+    """Returns a line for each key that a recipe has otherwise than the one in a file."""
+    return differences(with_defaults(stamp.read_text(encoding="utf-8")), to_yaml(recipe))
+
+
 def changed_keys(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> list[str]:
     """Returns a line for each key that a recipe has otherwise than the one that claimed a folder.
 
-    Without such a claim there is none.
+    Without such a claim there is none. Other descriptions and further test sets make no other run.
     """
     stamp = folder / stamp_name
     if not stamp.is_file():
         return []
-    changed = differences(with_defaults(stamp.read_text(encoding="utf-8")), to_yaml(recipe))
-    return [line for line in changed if not line.startswith("description:")]
+    lines = _differs(stamp, recipe)
+    return [line for line in lines if not line.startswith(_NOT_OF_TRAINING)]
 
 
 def is_main_process() -> bool:

@@ -351,3 +351,14 @@ def test_the_table_of_separate_vocabularies_has_both():
     config = Seq2SeqConfig(vocab_size=900, target_vocab_size=700, share_embeddings="target")
     caption = cost_table("", {"a": config}, pair(1, 1)).caption
     assert "vocabularies of 900 and 700;" in caption.plain
+
+
+def test_it_is_said_whose_lengths_they_are():
+    caption = cost_table("", {"a": Seq2SeqConfig()}, pair(4, 5), "table 9").caption
+    assert "MACs: 4 source and 5 target tokens (table 9); linear" in caption.plain
+
+
+def test_learned_positions_are_embeddings():
+    learned = parameters_by_part(model(positions="learned", max_positions=9))
+    assert learned.embeddings == by_part().embeddings + 2 * 9 * D
+    assert learned._replace(embeddings=0) == by_part()._replace(embeddings=0)

@@ -6,17 +6,19 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from headwise.analysis.cost import count_parameters, model_cost
+from headwise.analysis.cost import count_parameters, forward_macs, model_cost
 from headwise.analysis.papers import (
-    encoder,
     encoder_decoder,
     language_model,
+    layers_of,
+    masked_model,
     published_figures,
 )
 from headwise.analysis.papers_table import Figure, Paper, Printed, papers_summary, papers_tables
 from headwise.models.config import Seq2SeqConfig
-from headwise.models.masked_lm import MaskedLMConfig
 from headwise.models.seq2seq import Seq2SeqLM
+from headwise.recipe import load_recipe
+from headwise.recipe.catalogue import task_class
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +82,7 @@ def test_no_figure_is_left_out(papers, paper, printed):
 def test_a_masked_language_model_has_positions_and_the_output_of_roberta(papers):
     d, ffn, words, norm = 512, 2048, 50_265, 2 * 512
     layer = 4 * (d * d + d) + 2 * d * ffn + ffn + d + 2 * norm
-    model = (words + 512) * d + norm + 8 * layer + (d * d + d) + norm + words
+    model = (words + 512) * d + 8 * layer + (d * d + d) + norm + words
     ours = {f.model: f.ours for f in papers["Zhang"].figures if f.what == "params"}
     assert ours["masked, Transformer, 8 heads"] == model
     module = (2 * 64 + 2) * 256 * d + 64 * d
@@ -88,15 +90,24 @@ def test_a_masked_language_model_has_positions_and_the_output_of_roberta(papers)
 
 
 @pytest.mark.parametrize(
-    ("plan", "moa"), [("standard", "Transformer, 8 heads"), ({"size": "8K32E256D"}, "8K32E256D")]
+    ("recipe", "system", "row"),
+    [
+        ("moa-wikitext103-mlm", "standard", "masked, Transformer, 8 heads"),
+        ("moa-wikitext103-mlm", "moa-8k32e256d", "masked, 8K32E256D"),
+        ("tim-bert", "standard-130m", "BERT-130M, 768/4096"),
+        ("tim-bert", "tim-comp", "TIM-Comp, 9 of 12"),
+    ],
 )
-def test_ours_is_that_but_for_learned_positions_and_their_norm(papers, plan, moa):
-    attention = plan if plan == "standard" else {"system": "moa", **plan}
-    config = MaskedLMConfig(vocab_size=50_265, layers=8, attention=attention)
-    cost = model_cost(config, {"encoder": 128})
-    figures = {f.what: f.ours for f in papers["Zhang"].figures if f.model == f"masked, {moa}"}
-    assert figures["params"] == cost.parameters.total + 512 * 512 + 2 * 512
-    assert figures["MACs"] == (cost.linear_macs if plan == "standard" else cost.macs)
+def test_shipped_recipes_have_the_models_of_the_papers(papers, recipe, system, row):
+    """`headwise cost RECIPE` counts learned positions as `headwise cost --papers` does."""
+    chosen = load_recipe(recipe).system(system)
+    task = task_class(chosen.task)
+    cost = model_cost(task.nominal_config(chosen), task.cost_lengths(chosen))
+    rows = [f for name in ("Lamb", "Zhang") for f in papers[name].figures if f.model == row]
+    figures = {f.what: f.ours for f in rows}
+    assert figures["params"] == cost.parameters.total
+    if "MACs" in figures:
+        assert figures["MACs"] == (cost.linear_macs if system == "standard" else cost.macs)
 
 
 def test_a_language_model_with_adaptive_embeddings():
@@ -129,13 +140,12 @@ def test_separate_embeddings_are_so_many_words_more():
     )
 
 
-def test_an_encoder_is_half_of_a_model():
+def test_a_masked_language_model_by_its_formula():
     d, ffn = 512, 2048
     layer = 4 * (d * d + d) + 2 * d * ffn + ffn + d + 2 * 2 * d
-    assert encoder("standard", encoder_layers=8).parameters(3) == 8 * layer + 3 * d
-    products = 2 * 7 * 7 * d
-    macs = encoder("standard", encoder_layers=8).macs(7, 3)
-    assert macs == (7 * (8 * (4 * d * d + 2 * d * ffn) + 3 * d), 8 * products)
+    assert layers_of("standard", layers=8) == 8 * layer
+    macs = forward_macs(masked_model("standard", 30, layers=8), {"encoder": 7})
+    assert macs == (7 * (8 * (4 * d * d + 2 * d * ffn) + d * d + 30 * d), 8 * 2 * 7 * 7 * d)
 
 
 def test_stacks_take_no_memory_and_are_built_once():

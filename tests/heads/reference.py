@@ -225,6 +225,13 @@ def agreement(p, query, key, value, heads, module, **masks) -> tuple[Tensor, Ten
     return output, weights.detach()
 
 
+def activation(name: str, x: Tensor) -> Tensor:
+    """That of a feed-forward: ReLU, LeakyReLU, or x Φ(x) with the normal distribution Φ."""
+    if name == "gelu":
+        return x * (1 + torch.erf(x / math.sqrt(2))) / 2
+    return torch.where(x > 0, x, {"relu": 0.0, "leaky-relu": 0.01}[name] * x)
+
+
 def branch_weights(p, branches, weights, merged, top_k) -> tuple[list[Tensor], list[Tensor]]:
     """κ and α outside training, entry by entry."""
 
@@ -244,7 +251,7 @@ def branch_weights(p, branches, weights, merged, top_k) -> tuple[list[Tensor], l
     return kappa, alpha
 
 
-def branched(p, query, key, value, heads, split, weights, **masks) -> Tensor:
+def branched(p, query, key, value, heads, split, weights, ffn_activation="relu", **masks) -> Tensor:
     """Σᵢ αᵢ FFN(κᵢ oᵢWᵢ), branch by branch: equations 5 to 7 of the Weighted Transformer."""
     kappa, alpha = weights
     units = p["ffn_up.weight"].size(0)
@@ -262,7 +269,7 @@ def branched(p, query, key, value, heads, split, weights, **masks) -> Tensor:
             if split:  # all other hidden units are those of other branches
                 mine = torch.arange(units) // (units // heads) == i
                 hidden = hidden * mine
-            hidden = torch.where(hidden > 0, hidden, torch.zeros_like(hidden))
+            hidden = activation(ffn_activation, hidden)
             y = y + alpha[i] * linear(p, "ffn_down", hidden)
         return y
 

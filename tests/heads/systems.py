@@ -77,8 +77,8 @@ class System:
         if self.kind == "branched":
             how = (module.weights, module.merged, module.top_k)
             weights = reference.branch_weights(p, HEADS, *how)
-            split = module.ffn == "split"
-            output = reference.branched(p, query, key, value, HEADS, split, weights, **masks)
+            how = (module.ffn == "split", weights, module.ffn_activation)
+            output = reference.branched(p, query, key, value, HEADS, *how, **masks)
             return output, torch.stack(weights[1]), None
         top_k, normalize = module.top_k, module.normalize_weights
         output = reference.moa(p, query, key, value, top_k, normalize, **masks)
@@ -114,6 +114,7 @@ SYSTEMS = {
         {"routing": "simple", "squash": False, "num_capsules": 2, "head_dim": 5, "bias": False},
     ),
     "branched": System("branched"),
+    "branched gelu": System("branched", {"ffn_activation": "gelu"}),
     "branched split": System("branched", {"ffn": "split", "head_dim": 5, "bias": False}),
     "branched softmax top-2": System("branched", {"weights": "softmax", "top_k": 2}),
     "branched merged": System("branched", {"merged": True}),

@@ -162,6 +162,20 @@ def test_generating_with_the_cache_equals_generating_without(plan, options):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}])
+def test_learned_positions_are_those_of_tokens_and_have_an_end(options):
+    made = model("mae", positions="learned", max_positions=4 + STEPS - 1)
+    prompt, mask = left_padded([4, 1, 3], 4)
+    cached = generate(made, prompt, mask, use_cache=True, **options)
+    plain = generate(made, prompt, mask, use_cache=False, **options)
+    assert torch.equal(cached.sequences, plain.sequences)
+    # Nothing reads the last token that is written, so it needs no position.
+    shorter = model("mae", positions="learned", max_positions=4 + STEPS - 2)
+    for use_cache in (True, False):
+        with pytest.raises(ValueError, match=r"expected at most 8: .* \(max_positions\)"):
+            generate(shorter, prompt, mask, use_cache=use_cache, min_new_tokens=STEPS, **options)
+
+
 @pytest.mark.parametrize("num_beams", [1, 3])
 @pytest.mark.parametrize("plan", DECODER)
 def test_a_padded_batch_equals_one_by_one(plan, num_beams):

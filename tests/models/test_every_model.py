@@ -19,6 +19,7 @@ from headwise.models.speech import SpeechEnhancerConfig
 SIZES = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 24, "layers": 2, "dropout": 0.0}
 WORDS = {"vocab_size": VOCABULARY, **SIZES}
 LENGTHS, TIME = [6, 2, 4], 6
+LEARNED = {"ffn_activation": "gelu", "positions": "learned", "max_positions": 11}
 
 CONFIGS = {
     "causal": lambda **plan: hw.CausalLMConfig(**WORDS, **plan),
@@ -27,8 +28,11 @@ CONFIGS = {
     "classifier": lambda **plan: SequenceClassifierConfig(**WORDS, classes=["a", "b"], **plan),
     "regression": lambda **plan: SequenceClassifierConfig(**WORDS, problem="regression", **plan),
     "speech": lambda **plan: SpeechEnhancerConfig(
-        sampling_rate=500, front_channels=[8], **SIZES, **plan
+        sampling_rate=500, front_channels=[8], ffn_activation="leaky-relu", **SIZES, **plan
     ),
+    # As minGPT and BERT have them.
+    "causal, learned": lambda **plan: hw.CausalLMConfig(**WORDS, **LEARNED, **plan),
+    "masked, learned": lambda **plan: MaskedLMConfig(**WORDS, **LEARNED, **plan),
 }
 PLANS = {
     "standard": "standard",
@@ -39,13 +43,14 @@ PLANS = {
     "tim": {"system": "tim", "layers": "all"},
     "moa": MOA,
 }
-CAUSAL = ("causal", "adaptive", "speech")
+CAUSAL = ("causal", "adaptive", "causal, learned", "speech")
 EVERYTHING = [
     (kind, plan)
     for kind in CONFIGS
     for plan in PLANS
-    # Two are others but for what stands behind the layers.
+    # Two are others but for what stands behind the layers, two but for feed-forwards and positions.
     if kind not in ("adaptive", "regression") or plan in ("standard", "moa")
+    if "learned" not in kind or plan in ("standard", "weighted", "tim")
 ]
 every_model = pytest.mark.parametrize(("kind", "plan"), EVERYTHING)
 
@@ -72,9 +77,9 @@ def batch(kind, lengths=LENGTHS, time=TIME):
     else:
         ids = tokens(len(lengths), max(time, TIME)).masked_fill(~real, PAD)
         given = {"input_ids": ids, "labels": ids.masked_fill(~real, -100)}
-        if kind in ("causal", "adaptive"):
+        if kind.startswith(("causal", "adaptive")):
             given["labels"][:, 0] = -100
-        elif kind == "masked":
+        elif kind.startswith("masked"):
             given["labels"] = given["labels"].masked_fill(torch.arange(ids.size(1)) % 2 == 0, -100)
         elif kind == "classifier":
             given["labels"] = torch.arange(len(lengths)) % 2
@@ -249,6 +254,32 @@ def test_every_weight_learns(kind, plan):
     made = build(kind, plan).train()
     made(**batch(kind)).loss.backward()
     assert [name for name, p in made.named_parameters() if p.grad is None] == []
+
+
+@pytest.mark.parametrize("plan", ["weighted", "tim"])
+def test_systems_with_a_feed_forward_inside_take_the_model_s_activation(plan):
+    made = build("masked, learned", plan)
+    assert [site.module.ffn_activation for site in attention_sites(made)] == ["gelu", "gelu"]
+
+
+@pytest.mark.parametrize("kind", ["causal, learned", "masked, learned"])
+def test_no_more_tokens_than_learned_positions(kind):
+    made, limit = build(kind, "standard"), LEARNED["max_positions"]
+    ids = tokens(2, limit + 2)
+    ids[0, :2] = ids[1, -2:] = PAD  # padding takes no position
+    assert made(input_ids=ids, attention_mask=(ids != PAD).long()).logits.isfinite().all()
+    ids[0, 1] = 5
+    with pytest.raises(ValueError, match=f"a sequence has 12 tokens, expected at most {limit}"):
+        made(input_ids=ids, attention_mask=(ids != PAD).long())
+    with pytest.raises(ValueError, match="a sequence has 13 tokens"):
+        made(input_ids=ids)
+
+
+def test_the_compiler_takes_learned_positions():
+    torch.compiler.reset()
+    made, given = build("causal, learned", "standard"), without_labels(batch("causal"))
+    compiled = torch.compile(made, backend="aot_eager")
+    torch.testing.assert_close(compiled(**given).logits, made(**given).logits)
 
 
 @every_model

@@ -114,6 +114,20 @@ def test_a_padded_batch_equals_one_by_one(plan, num_beams):
         assert torch.isin(together[b, len(alone) :], torch.tensor([PAD, END])).all()
 
 
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_learned_positions_in_a_padded_batch_with_and_without_the_cache(num_beams):
+    learned = {"positions": "learned", "max_positions": STEPS, "ffn_activation": "gelu"}
+    made = model("weighted", **learned)
+    source, mask = padded([6, 2], 6)
+    cached = generate(made, source, mask, num_beams=num_beams)
+    plain = generate(made, source, mask, num_beams=num_beams, use_cache=False)
+    assert torch.equal(cached.sequences, plain.sequences)
+    alone = generate(made, source[1:, :2], num_beams=num_beams).sequences[0]
+    assert torch.equal(cached.sequences[1, : len(alone)], alone)
+    with pytest.raises(ValueError, match="a sequence has 9 tokens, expected at most 8"):
+        generate(made, tokens(1, 9), num_beams=num_beams)
+
+
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_prompt_is_continued(plan):
     """Several target tokens at once fill the cache, then one by one."""

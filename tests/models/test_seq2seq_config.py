@@ -12,6 +12,10 @@ from headwise.models.config import TransformerConfig
     [
         ({"num_heads": 3}, ["embed_dim is 16", "num_heads = 3"]),
         ({"norm": "middle"}, ["norm is 'middle'", "'post' or 'pre'"]),
+        ({"ffn_activation": "swish"}, ["ffn_activation is 'swish'", "'leaky-relu'"]),
+        ({"positions": "rotary"}, ["positions is 'rotary'", "'learned'"]),
+        ({"max_positions": 9}, ["max_positions is 9", "positions to 'learned'"]),
+        ({"positions": "learned", "max_positions": 0}, ["max_positions is 0", "positive"]),
         ({"share_embeddings": "some"}, ["share_embeddings is 'some'", "'target'"]),
         ({"target_vocab_size": 9}, ["target_vocab_size is 9", "vocab_size = 23", "'target'"]),
     ],

@@ -8,13 +8,8 @@ from tiny import config, padded, tokens
 from torch import nn
 
 import headwise as hw
-from headwise.models.transformer import (
-    AuxiliaryLoss,
-    DecoderStack,
-    EncoderStack,
-    embed,
-    sinusoids,
-)
+from headwise.models.embedding import embed, sinusoids
+from headwise.models.transformer import AuxiliaryLoss, DecoderStack, EncoderStack
 
 
 def copy_attention(ours: hw.MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
@@ -99,6 +94,16 @@ def test_embeddings_are_scaled_and_start_at_the_offset():
     x = embed(embedding, ids, offset=2)
     expected = embedding.weight[3:6] * math.sqrt(6) + sinusoids(torch.arange(2, 5), 6)
     torch.testing.assert_close(x[0], expected)
+
+
+def test_learned_positions_are_added_to_tokens_before_both_are_scaled():
+    embedding, learned = nn.Embedding(9, 6), nn.Embedding(7, 6)
+    x = embed(embedding, torch.tensor([[3, 4, 5]]), offset=2, learned=learned)
+    expected = (embedding.weight[3:6] + learned.weight[2:5]) * math.sqrt(6)
+    torch.testing.assert_close(x[0], expected)
+    ids = torch.tensor([[0, 3, 4], [3, 4, 0]])
+    x = embed(embedding, ids, ids == 0, learned=learned)
+    torch.testing.assert_close(x[0, 1:], x[1, :2])
 
 
 def test_a_token_stands_behind_the_tokens_before_it_whatever_the_padding():

@@ -13,7 +13,8 @@ from headwise.tasks.classification import Classification, ClassificationEvaluati
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.significance import score_of
 from headwise.tasks.text.labelled.corpus import Example, LabelledCorpus
-from headwise.tasks.text.tokenization import TextTokenizer, TextTokenizerSettings
+from headwise.tasks.text.tokenization import TextTokenizer
+from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings
 
 SIZES = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "layers": 1}
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
@@ -221,6 +222,7 @@ def pretrained(tokenizer, tmp_path_factory):
     tokenizer.save(run / "tokenizer")
     torch.manual_seed(5)
     sizes = {**SIZES, "layers": 2, "attention": {"encoder_self": "mae"}}
+    sizes |= {"ffn_activation": "gelu", "positions": "learned", "max_positions": 60}
     MaskedLM(MaskedLMConfig(vocab_size=tokenizer.vocab_size, **sizes)).save_pretrained(
         run / "model"
     )
@@ -253,6 +255,7 @@ def test_sizes_vocabulary_and_weights_come_from_the_pretrained_model(recipe, pre
     checked = recipe({"pretrained": str(pretrained / "model" if inside else pretrained)})
     assert checked.model.layers == 2
     assert checked.model.attention == {"encoder_self": "mae"}
+    assert (checked.model.ffn_activation, checked.model.max_positions) == ("gelu", 60)
     task = Classification.prepare(checked)
     saved = TextTokenizer.load(pretrained / "tokenizer")
     assert task.tokenizer.encode(["one two"]) == saved.encode(["one two"])
@@ -282,6 +285,7 @@ def test_the_head_is_drawn_by_the_seed(recipe, pretrained):
         ),
         ({"embed_dim": 32}, "embed_dim is 32, expected 16: the model in"),
         ({"norm": "pre"}, "norm is 'pre', expected 'post'"),
+        ({"ffn_activation": "relu"}, "ffn_activation is 'relu', expected 'gelu'"),
         ({"attention": "standard"}, "attention is 'standard', expected .'encoder_self': 'mae'"),
     ],
 )
@@ -305,6 +309,14 @@ def test_systems_that_are_compared_share_a_vocabulary(recipe, pretrained):
     task = Classification.prepare(scratch)
     with pytest.raises(ValueError, match="expected a model with the vocabulary of this run"):
         task.build_model(recipe({"pretrained": str(pretrained)}).model)
+
+
+def test_pretrained_beside_untrained_encoders_are_warned_about(recipe, pretrained):
+    scratch, tuned = recipe({**SIZES}), recipe({"pretrained": str(pretrained)})
+    mixed = Classification.compare_notes({"a": scratch, "b": tuned, "c": scratch})
+    assert "b start from a pretrained encoder and a, c from random weights" in mixed["warning"]
+    for same in (scratch, tuned):
+        assert Classification.compare_notes({"a": same, "b": same}) == {}
 
 
 def test_a_model_made_wider_cannot_take_the_weights(recipe, pretrained):

@@ -24,7 +24,8 @@ from headwise.tasks.task import Wish
 from headwise.tasks.text.running.corpus import TextCorpus
 from headwise.tasks.text.running.dataset import TextBlocks, collate_blocks
 from headwise.tasks.text.running.generating import GenerationSettings, generate_text
-from headwise.tasks.text.tokenization import TextTokenizer, TextTokenizerSettings
+from headwise.tasks.text.tokenization import TextTokenizer
+from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
 from headwise.training.run import run_training
 from headwise.training.validation import validation_loss

@@ -191,7 +191,8 @@ def test_probing_is_classification_with_other_data():
     assert issubclass(Probing, Classification) and not Probing.loss_has_perplexity
     own = {name for name in vars(Probing) if not name.startswith("_")}
     assert own <= {
-        *("recipe_class", "item_name", "loss_name", "centre", "macs_lengths", "load", "saved"),
+        *("recipe_class", "item_name", "loss_name", "centre", "load", "saved"),
+        *("macs_lengths", "macs_lengths_from"),
     }
 
 

@@ -210,17 +210,16 @@ def test_the_context_of_an_evaluation_is_what_sound_is_enhanced_with(generated, 
     assert heard == [0.3] * (len(generated.test) + 1)
 
 
-def test_further_test_sets_are_scored_beside_the_test_part(tmp_path, network):
+def test_further_test_sets_are_parts_of_their_own(tmp_path, network):
     sounds.write_voicebank(tmp_path, "testset", count=2)
     of = {key: str(tmp_path / f"{key}_testset_wav") for key in ("noisy", "clean")}
-    made = task({**sounds.GENERATED, "transfer": {"voicebank": of}})
+    made = task({**sounds.GENERATED, "tests": {"voicebank": of}})
     settings = recipe(evaluation={"pictures": 0}).evaluation
-    names = [s.name for s in made.evaluate(network, made.test, settings, lambda _: None).scores]
-    assert names[:6] == [name.removesuffix(", voicebank") for name in names[6:]]
-    outcome = made.evaluate(network, made.validation, settings, lambda _: None)
-    assert len(outcome.scores) == 6
-    assert made.notes["voicebank"].startswith("2 items")
-    assert made.digest() != task().digest()
+    outcome = made.evaluate(network, made.tests["voicebank"], settings, lambda _: None)
+    assert len(outcome.items["SI-SDR"]) == 2
+    assert made.notes["test voicebank"].startswith("2 items")
+    assert "folders noisy_testset_wav, clean_testset_wav" in made.notes["test voicebank"]
+    assert made.digest() == task().digest()
 
 
 # --- training ----------------------------------------------------------------------------------

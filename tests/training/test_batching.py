@@ -3,6 +3,7 @@
 import random
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 
@@ -150,3 +151,38 @@ def test_starting_an_epoch_draws_nothing_that_dropout_would_have_drawn():
     before = torch.get_rng_state()
     iter(loader)
     assert torch.equal(before, torch.get_rng_state())
+
+
+class Drawn:
+    """Items that are drawn anew in each epoch, by index and epoch alone."""
+
+    lengths = (1, 1, 2, 2, 3, 3)
+    epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        return len(self.lengths)
+
+    def __getitem__(self, index):
+        return np.random.default_rng((self.epoch, index)).random(2)
+
+
+def joined(items):
+    return {"x": torch.from_numpy(np.stack(items))}
+
+
+def test_workers_give_the_same_batches_and_draw_nothing_either():
+    found = []
+    for workers in (0, 2):
+        torch.manual_seed(4)
+        sampler = TokenBudgetSampler(Drawn.lengths, batch_tokens=4, seed=3)
+        loader = BatchLoader(Drawn(), sampler, joined, workers)
+        made = []
+        for epoch in (0, 1):
+            loader.set_epoch(epoch)
+            made += [batch["x"] for batch in loader]
+        found.append([*made, torch.rand(3)])
+    assert len(found[0]) == len(found[1]) > 6
+    assert all(map(torch.equal, *found))

@@ -1,6 +1,7 @@
 """A run that is stopped, however rudely, ends as one that was not."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from headwise.heads.mae.rule import GateSettings
 from headwise.training.checkpoints import checkpoints
 from headwise.training.run import Interrupted
 from headwise.training.settings import PlateauSettings
+from headwise.training.trainer import Trainer
 
 # 40 reversals are 5 batches: 5 steps an epoch, 3 where two batches make a step.
 STEPS = 12
@@ -64,6 +66,27 @@ def test_an_interrupted_run_goes_on_with_the_same_losses(tmp_path, plan, accumul
         assert checkpoints(tmp_path / "stopped")[-1].name == f"checkpoint-{step}"
     run = toy.train(tmp_path / "stopped", model(plan), how)
     assert_same(run, reference)
+
+
+def test_loader_workers_change_nothing_also_of_a_run_that_is_stopped(tmp_path, monkeypatch):
+    reference = toy.train(tmp_path / "alone", model("mae"), settings())
+    how = settings(loader_workers=2)
+    training_step = Trainer.training_step
+
+    def stops(self, *args, **kwargs):
+        if self.state.global_step == 6:  # Ctrl-C, in the second epoch, reaches all processes
+            workers = [process.pid for process in multiprocessing.active_children()]
+            assert len(workers) == 2
+            for process in (*workers, os.getpid()):
+                os.kill(process, signal.SIGINT)
+        return training_step(self, *args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "training_step", stops)
+        with pytest.raises(Interrupted, match="stopped at step 7"):
+            toy.train(tmp_path / "stopped", model("mae"), how)
+    assert_same(toy.train(tmp_path / "stopped", model("mae"), how), reference)
+    assert not multiprocessing.active_children()
 
 
 def test_a_run_on_a_plateau_goes_on_with_the_rate_that_it_had(tmp_path):

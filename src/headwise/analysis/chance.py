@@ -126,6 +126,7 @@ def compare_outcomes(
     outcomes: Mapping[str, Sequence[Outcome]],
     baseline: str,
     statistic: Callable[[str], Statistic],
+    tables: int = 1,
 ) -> tuple[dict[str, dict[str, Estimate]], dict[str, Difference | None]]:
     """Returns the mean of each score of each system, and the differences of the first score.
 
@@ -133,6 +134,8 @@ def compare_outcomes(
         outcomes: name of a system to those of its seeds, all on the same test items.
         baseline: name of the system that the others are compared with.
         statistic: returns what computes a score, from the score's name.
+        tables: number of such comparisons that are made on different data at once; the detectable
+            difference is that of a test which is corrected over all of them.
 
     Returns:
         By system the estimates by score, and by system the difference to the baseline, with
@@ -149,7 +152,8 @@ def compare_outcomes(
         if number == 0 and baseline in found:
             others = [name for name in found if name != baseline]
             differences = {
-                name: difference(found[name], found[baseline], len(others)) for name in others
+                name: difference(found[name], found[baseline], tables * len(others))
+                for name in others
             }
     return estimates, corrected(differences)
 

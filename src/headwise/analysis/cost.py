@@ -27,7 +27,7 @@ from headwise.models.transformer import FeedForward
 class Parameters(NamedTuple):
     """The number of parameters of each part of a model; shared parameters count once."""
 
-    embeddings: int = 0  # source, target and output embeddings
+    embeddings: int = 0  # source, target and output embeddings, and learned positions
     attention: int = 0  # projections of queries, keys and values, and the combination of heads
     routing: int = 0  # decides how heads are combined, such as a router
     feed_forward: int = 0
@@ -106,14 +106,14 @@ def _part(name: str, systems: Mapping[str, System]) -> str:
         return "feed_forward"
     if path is not None:
         return "attention"
-    return "embeddings" if {"embedding", "lm_head"} & set(words) else "rest"
+    return "embeddings" if {"embedding", "positions", "lm_head"} & set(words) else "rest"
 
 
 def forward_macs(model: nn.Module, lengths: Mapping[str, int]) -> Macs:
     """Returns the multiply-accumulates of one forward pass, from the formulas of the modules.
 
-    Only products of matrices count, not element-wise operations (softmax, norms, ReLU, biases, the
-    iterations of routing).
+    Only products of matrices count, not element-wise operations (softmax, norms, activations,
+    biases, the iterations of routing).
 
     Args:
         model: a headwise model, or only its stacks of layers.
@@ -162,7 +162,10 @@ def measure_macs(model: HeadwiseModel, lengths: Mapping[str, int]) -> int:
 
 
 def cost_table(
-    title: str, configs: Mapping[str, TransformerConfig], lengths: Mapping[str, int]
+    title: str,
+    configs: Mapping[str, TransformerConfig],
+    lengths: Mapping[str, int],
+    source: str = "",
 ) -> Table:
     """Returns a table with a row for each system, for a terminal of 80 columns.
 
@@ -170,12 +173,14 @@ def cost_table(
         title: the title of the table.
         configs: names of systems to configurations, which all have the same vocabulary.
         lengths: the length in each stack of the input for which MACs are counted.
+        source: whose lengths these are, if they are neither the recipe's nor the user's.
     """
+    counted = f"{_input(lengths)} ({source})" if source else _input(lengths)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     table.title = Text(title, style="bold")
     table.caption = Text(
-        f"{_vocabulary(next(iter(configs.values())))}MACs: {_input(lengths)}; linear: products "
-        f"with weights alone."
+        f"{_vocabulary(next(iter(configs.values())))}MACs: {counted}; linear: products with "
+        f"weights alone."
     )
     table.caption_justify = "left"
     table.add_column("System", min_width=9, max_width=20, overflow="fold")

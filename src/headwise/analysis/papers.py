@@ -24,6 +24,7 @@ from headwise.heads.mae.parameters import gate_parameters, output_parameters
 from headwise.heads.system import Macs, Place
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.models.config import Seq2SeqConfig
+from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
 from headwise.models.plan import build_system
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
 from headwise.models.transformer import DecoderStack, EncoderStack
@@ -259,11 +260,11 @@ def _gate(embed_dim: int) -> int:
 
 
 def _tim() -> Paper:
-    narrow = {"embed_dim": 768, "num_heads": 12, "encoder_layers": 12}
-    wide = {"embed_dim": 1024, "num_heads": 16, "ffn_dim": 4096, "encoder_layers": 12}
+    narrow = {"embed_dim": 768, "num_heads": 12, "layers": 12}
+    wide = {"embed_dim": 1024, "num_heads": 16, "ffn_dim": 4096, "layers": 12}
     everywhere = {"system": "tim", "layers": "all"}
     no_competition = {"system": "tim", "competition": False}
-    words, positions = 32_678, 512
+    words = 32_678
     lost = "its sizes are missing in the text; 1024/4096 here"
     figures = []
     for name, printed, plan, sizes, remark in (
@@ -273,30 +274,28 @@ def _tim() -> Paper:
         ("TIM-NoComp, 9 of 12", "130M", no_competition, wide, lost),
         ("TIM-Comp, 9 of 12", "130M", "tim", wide, lost),
     ):
-        ours = encoder(plan, **sizes).parameters(words + positions)
+        ours = count_parameters(masked_model(plan, words, **sizes))
         figures.append(Figure(name, "params", printed, ours, f"{words:,}", remark))
 
     small, wider = (
-        {"embed_dim": d, "num_heads": heads, "ffn_dim": 4 * d, "encoder_layers": 6}
+        {"embed_dim": d, "num_heads": heads, "ffn_dim": 4 * d, "layers": 6}
         for d, heads in ((184, 8), (200, 10))
     )
-    colours, pixels = 512, 1024
-    rows = 2 * colours + pixels  # embeddings of input and output, and positions
-    tim, baseline = encoder("tim", **wider), encoder("standard", **small)
+    tim, baseline = image_model("tim", **wider), image_model("standard", **small)
     figures += [
         Figure(
             "images: TIM (d=200, 10 heads) over baseline (d=184, 8 heads)",
             "share",
             "95–105%",
-            tim.parameters(rows) / baseline.parameters(rows),
-            f"{colours:,}",
+            count_parameters(tim) / count_parameters(baseline),
+            "512",
             "“roughly the same” in words, for which the bounds are ours",
         ),
         Figure(
             "saving of a TIM layer, d=184",
             "share",
             "30–40%",
-            1 - encoder(everywhere, **small).parameters(0) / baseline.parameters(0),
+            1 - layers_of(everywhere, **small) / layers_of("standard", **small),
             remark="“usually”",
         ),
         Figure(
@@ -304,8 +303,8 @@ def _tim() -> Paper:
             "share",
             "30–40%",
             1
-            - encoder(everywhere, **narrow, ffn_dim=3072).parameters(0)
-            / encoder("standard", **narrow, ffn_dim=3072).parameters(0),
+            - layers_of(everywhere, **narrow, ffn_dim=3072)
+            / layers_of("standard", **narrow, ffn_dim=3072),
             remark="the wider the layer, the less its exchange weighs, and it nears 1/2",
         ),
         Figure(
@@ -326,10 +325,11 @@ def _tim() -> Paper:
     ]
     return Paper(
         "Lamb et al. 2021, Independent Mechanisms (TIM), table 2, §2.3, appendix",
-        "Encoders of our layers with embeddings and learned positions: for BERT 512, for images "
-        "1,024, with 512 colours, an output of its own and a feed-forward of 4d, as minGPT has. "
-        "Two mechanisms, no biases in TIM layers. Not counted: BERT's pooler and output layers. "
-        "Speech: with the four convolutions and an output for each of 257 frequencies.",
+        "BERT: our masked language model with 512 learned positions; BERT's own count has a pooler "
+        "in the place of the layer before the output. Images: our language model with learned "
+        "positions, 512 colours, an output of its own and a feed-forward of 4d, as minGPT. Two "
+        "mechanisms, no biases in TIM layers. Speech: with the four convolutions and an output for "
+        "each of 257 frequencies.",
         tuple(figures),
     )
 
@@ -343,8 +343,8 @@ def _moa() -> Paper:
         "MACs: 10 source and 10 target tokens, products with weights alone. The paper says 32,000 "
         "words for En–De and 40,000 for En–Fr. The MACs fit 32,000, the parameters 36,800 and "
         "44,300 with all embeddings shared; figures of others are with the words that fit them. "
-        "Masked language models: an encoder of our layers, 512 learned positions and the output "
-        "layers of RoBERTa, 128 tokens. There the paper counts attention's products for MoA alone.",
+        "Masked language models: ours with 512 learned positions, as RoBERTa has, 128 tokens. "
+        "There the paper counts attention's products for MoA alone.",
         (*_moa_translation(), *_moa_masked()),
     )
 
@@ -395,10 +395,7 @@ def _moa_translation() -> Iterator[Figure]:
 
 
 def _moa_masked() -> Iterator[Figure]:
-    words, d, tokens = 50_265, 512, 128
-    # Parameters outside the stack: learned positions with their norm, a dense layer with its norm,
-    # and a bias for each word.
-    around = (512 * d + 2 * d) + (d * d + d) + 2 * d + words
+    words, tokens = 50_265, 128
     for name, params, macs, plan in (
         ("Transformer, 8 heads", "51.34M", "6.55G", "standard"),
         ("8K8E128D", "52.45M", "7.27G", _size("8K8E128D")),
@@ -407,17 +404,14 @@ def _moa_masked() -> Iterator[Figure]:
         ("8K32E256D", "112.47M", "8.98G", _size("8K32E256D")),
         ("8K64E256D", "179.91M", "8.98G", _size("8K64E256D")),
     ):
-        stack = encoder(plan, encoder_layers=8)
-        linear, attention = stack.macs(tokens, words)
-        linear += tokens * d * d
+        model = masked_model(plan, words, layers=8)
+        linear, attention = forward_macs(model, {"encoder": tokens})
         ours, remark = linear, ""
         if plan != "standard":
             ours += attention
             twice = ours + attention
             remark = f"{twice / 1e9:.2f}G with attention's products twice"
-        yield Figure(
-            f"masked, {name}", "params", params, stack.parameters(words) + around, f"{words:,}"
-        )
+        yield Figure(f"masked, {name}", "params", params, count_parameters(model), f"{words:,}")
         yield Figure(f"masked, {name}", "MACs", macs, ours, f"{words:,}", remark)
 
 
@@ -455,23 +449,43 @@ class Stack:
 
 def encoder_decoder(plan: Any, **sizes: int) -> Stack:
     """Returns the layers of a translation model, by default those of the base Transformer."""
-    return _stack(json.dumps({"attention": plan, **sizes}, sort_keys=True), True)
-
-
-def encoder(plan: Any, **sizes: int) -> Stack:
-    """Returns the layers of an encoder without a decoder."""
-    config = {"attention": {"encoder_self": plan}, "decoder_layers": 1, **sizes}
-    return _stack(json.dumps(config, sort_keys=True), False)
+    return _stack(json.dumps({"attention": plan, **sizes}, sort_keys=True))
 
 
 @cache
-def _stack(settings: str, decodes: bool) -> Stack:
+def _stack(settings: str) -> Stack:
     config = Seq2SeqConfig(**json.loads(settings))
     with torch.device("meta"):
-        layers = nn.ModuleDict({"encoder": EncoderStack(config)})
-        if decodes:
-            layers["decoder"] = DecoderStack(config)
-    return Stack(layers, config.embed_dim)
+        layers = {"encoder": EncoderStack(config), "decoder": DecoderStack(config)}
+    return Stack(nn.ModuleDict(layers), config.embed_dim)
+
+
+def masked_model(plan: Any, words: int, **sizes: int) -> MaskedLM:
+    """Returns a masked language model on the meta device with 512 learned positions."""
+    config = MaskedLMConfig(words, attention=plan, positions="learned", **sizes)
+    with torch.device("meta"):
+        return MaskedLM(config)
+
+
+def image_model(plan: Any, **sizes: int) -> CausalLM:
+    """Returns the TIM paper's model of images of 32×32 in 512 colours, on the meta device."""
+    config = CausalLMConfig(
+        513,  # and the token before the first pixel
+        attention=plan,
+        norm="pre",
+        share_embeddings=False,
+        positions="learned",
+        max_positions=1024,
+        adaptive_cutoffs=None,
+        **sizes,
+    )
+    with torch.device("meta"):
+        return CausalLM(config)
+
+
+def layers_of(plan: Any, **sizes: int) -> int:
+    """Returns the number of parameters of the layers of a masked language model."""
+    return count_parameters(masked_model(plan, 32, **sizes).encoder.layers)
 
 
 def language_model(plan: Any) -> int:

@@ -19,6 +19,7 @@ from headwise.analysis.benchmark import (
     benchmark_verdict,
 )
 from headwise.analysis.formatting import NONE, count, heading
+from headwise.analysis.further_tests import further_columns, further_notes, further_rows
 from headwise.analysis.how_soon_table import how_soon_section
 from headwise.analysis.results import (
     AttentionRecord,
@@ -190,6 +191,11 @@ def _body(comparison: Comparison, at: str = "") -> Markup:
             columns=table_columns(comparison),
             rows=table_rows(comparison),
             notes=table_notes(comparison),
+            further={
+                "columns": further_columns(comparison),
+                "rows": further_rows(comparison),
+                "notes": further_notes(comparison),
+            },
             several_seeds=any(len(system.runs) > 1 for system in comparison.systems),
             legend=[
                 (

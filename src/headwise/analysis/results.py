@@ -120,6 +120,9 @@ class RunResult(BaseModel):
     scores: list[Score] = Field(
         min_length=1, description="The scores. Systems are ranked by the first."
     )
+    tests: dict[str, list[Score]] = Field(
+        default={}, description="The scores on further test sets by the name of the set."
+    )
     attention: list[AttentionRecord] = Field(
         description="What the heads of each system did; empty for standard attention."
     )
@@ -130,6 +133,20 @@ class RunResult(BaseModel):
     words: dict[str, Words] = Field(
         default={},
         description="Name of a system in plans to the words for its decisions.",
+    )
+
+
+class FurtherTest(BaseModel):
+    """A system on a further test set, over its seeds."""
+
+    model_config = RECORD
+
+    estimates: dict[str, Estimate] = Field(
+        description="Name of a score to its mean over the seeds that did not diverge."
+    )
+    difference: Difference | None = Field(
+        description="The difference of the first score to the baseline's, corrected over all "
+        "systems and further test sets; None as for the test part."
     )
 
 
@@ -214,6 +231,9 @@ class SystemSummary(BaseModel):
         default=None,
         description="The difference of the first score to the baseline's; None for the baseline "
         "itself, and if there is nothing to compare.",
+    )
+    tests: dict[str, FurtherTest] = Field(
+        default={}, description="Name of a further test set to what the system gave on it."
     )
 
 

@@ -19,6 +19,7 @@ from headwise.analysis.formatting import (
     listed,
     p_value,
 )
+from headwise.analysis.further_tests import further_tables
 from headwise.analysis.results import Benchmark, Comparison, SystemSummary
 from headwise.analysis.stopping import early_stops
 from headwise.analysis.table_cells import (
@@ -243,6 +244,7 @@ class _FittingTable:
         for row in rows:
             add_row(table, row.name, row.note, [row.cells[number] for number in shown])
         yield table
+        yield from further_tables(self.comparison, options.max_width)
 
     def _caption(self, lost: list[str]) -> str:
         comparison = self.comparison

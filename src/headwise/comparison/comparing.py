@@ -139,6 +139,9 @@ def _prepare(
         claimed=file.system(None, dataset),
         stamp_name="comparison.yaml",
     )
+    for label, words in task.compare_notes(recipes).items():
+        task.notes[label] = words
+        console.print(f"{label}: {words}", style="yellow", highlight=False, markup=False)
     matched: dict[str, str] = {}
     if match:
         recipes, matched = _match_parameters(recipes, task)

@@ -10,10 +10,11 @@ from typing import NamedTuple, cast
 import torch
 from transformers import PreTrainedModel
 
-from headwise.analysis.chance import compare_outcomes
+from headwise.analysis.chance import compare_outcomes, corrected
 from headwise.analysis.how_soon import how_soon
 from headwise.analysis.results import (
     Comparison,
+    FurtherTest,
     SystemSummary,
     Tries,
     compare_pictures,
@@ -28,10 +29,12 @@ from headwise.analysis.speed import (
 )
 from headwise.analysis.verdict import diverged
 from headwise.comparison.planned import Runs
-from headwise.experiment import batches, read_outcome
+from headwise.experiment import TEST, batches, read_outcome
 from headwise.models.base import HeadwiseModel
-from headwise.recipe import RecipeFile, to_yaml
+from headwise.recipe import RecipeFile
 from headwise.recipe.settings import Recipe
+from headwise.tasks.outcome import Outcome
+from headwise.tasks.significance import Statistic
 from headwise.tasks.task import Task
 from headwise.training.run import MODEL
 
@@ -67,7 +70,7 @@ def summary(
         name: [experiment.folder / f"{name}-seed{run.seed}" for run in of_system]
         for name, of_system in runs.items()
     }
-    outcomes = {name: [read_outcome(run) for run in of] for name, of in folders.items()}
+    outcomes = _outcomes(folders, TEST)
     first = {name: of_system[0] for name, of_system in outcomes.items()}
     times: dict[str, OverRounds] = {}
     decoding: dict[str, DecodingSpeed] = {}
@@ -76,13 +79,19 @@ def summary(
         decoding = _decoding_speeds(recipes, models, task)
         times = _step_times(recipes, models, task)
     histories = {name: [run.history for run in of] for name, of in runs.items()}
-    sound = {
-        name: [o for run, o in zip(runs[name], of, strict=True) if not diverged(run)]
-        for name, of in outcomes.items()
+
+    def statistic(name: str) -> Statistic:
+        return task.statistic(name, experiment.recipes[baseline].evaluation)
+
+    estimates, differences = compare_outcomes(_sound(runs, outcomes), baseline, statistic)
+    tests = {
+        name: compare_outcomes(
+            _sound(runs, _outcomes(folders, name)), baseline, statistic, len(task.tests)
+        )
+        for name in task.tests
     }
-    estimates, differences = compare_outcomes(
-        sound, baseline, lambda name: task.statistic(name, experiment.recipes[baseline].evaluation)
-    )
+    # The table of further test sets is one, so that its p-values are corrected together.
+    further = corrected({(s, name): tests[name][1].get(s) for name in tests for s in recipes})
     return Comparison(
         title=f"{file.name}{f', {dataset}' if dataset else ''}: {', '.join(experiment.recipes)}",
         task=file.recipe.task,
@@ -105,6 +114,10 @@ def summary(
                 ),
                 estimates=estimates[name],
                 difference=differences.get(name),
+                tests={
+                    test: FurtherTest(estimates=of_test[name], difference=further.get((name, test)))
+                    for test, (of_test, _) in tests.items()
+                },
                 matched=experiment.matched.get(name, ""),
                 tuning=experiment.tries.get(name),
             )
@@ -114,11 +127,24 @@ def summary(
         samples=compare_samples({name: of.samples for name, of in first.items()})[:_SAMPLES],
         pictures=compare_pictures({name: of.pictures for name, of in first.items()}),
         facts=task.notes,
-        recipe=to_yaml(file.recipe),
+        recipe=file.yaml(),
         command=command,
         versions=_versions(),
         machine=_machine(),
     )
+
+
+def _outcomes(folders: Mapping[str, Sequence[Path]], part: str) -> dict[str, list[Outcome]]:
+    """Returns what the runs of each system gave on the test part, or on a further test set."""
+    return {name: [read_outcome(folder, part) for folder in of] for name, of in folders.items()}
+
+
+def _sound(runs: Runs, outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, list[Outcome]]:
+    """Returns the outcomes of runs that did not diverge."""
+    return {
+        name: [o for run, o in zip(runs[name], of, strict=True) if not diverged(run)]
+        for name, of in outcomes.items()
+    }
 
 
 def _models(task: Task, runs: Mapping[str, Path]) -> dict[str, HeadwiseModel]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from headwise.heads.words import Words
+from headwise.ops.activations import Activation
 
 if TYPE_CHECKING:
     from headwise.heads.rule import Rule
@@ -66,6 +67,7 @@ class Place(NamedTuple):
     dropout: float = 0.0  # of sub-layers
     attention_dropout: float = 0.0
     ffn_dropout: float = 0.0
+    ffn_activation: Activation = "relu"
     # The rest of the layer, for a system that takes the place of all of it.
     cross_attention: bool = False
 

@@ -17,7 +17,8 @@ from headwise.models.base import (
 )
 from headwise.models.cache import DecodingCache
 from headwise.models.config import LanguageModelConfig
-from headwise.models.transformer import AuxiliaryLoss, Decoder, token_embedding
+from headwise.models.embedding import token_embedding
+from headwise.models.transformer import AuxiliaryLoss, Decoder
 from headwise.ops.labels import IGNORED_LABEL
 
 
@@ -35,7 +36,9 @@ class CausalLMConfig(LanguageModelConfig):
         vocab_size, share_embeddings, label_smoothing, pad_token_id, bos_token_id, eos_token_id: see
             `LanguageModelConfig`.
         layers, embed_dim, num_heads, ffn_dim, attention, norm, dropout, attention_dropout,
-            ffn_dropout: see `TransformerConfig`.
+            ffn_dropout, ffn_activation, positions, max_positions: see `TransformerConfig`; by
+            default there is a learned position more than `max_length`, since a sequence in
+            training also has the token before the first that is predicted.
 
     Raises:
         ValueError: the sizes and the plan do not fit together.
@@ -68,6 +71,9 @@ class CausalLMConfig(LanguageModelConfig):
                     )
             # The adaptive softmax gets the shared weights from the embedding itself.
             self.tie_word_embeddings = False
+
+    def default_positions(self) -> int:
+        return self.max_length + 1
 
 
 @dataclass

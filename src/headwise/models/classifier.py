@@ -16,7 +16,8 @@ from headwise.models.base import (
     total_squared_error,
 )
 from headwise.models.config import StackConfig
-from headwise.models.transformer import AuxiliaryLoss, Encoder, token_embedding
+from headwise.models.embedding import token_embedding
+from headwise.models.transformer import AuxiliaryLoss, Encoder
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
@@ -39,7 +40,8 @@ class SequenceClassifierConfig(StackConfig):
         activation: activation of the hidden layer: `tanh`, `relu` or `sigmoid`.
         pad_token_id, bos_token_id, eos_token_id: ids of special tokens.
         layers, embed_dim, num_heads, ffn_dim, attention, norm, dropout, attention_dropout,
-            ffn_dropout: see `TransformerConfig`; `dropout` is also that of the hidden layer.
+            ffn_dropout, ffn_activation, positions, max_positions: see `TransformerConfig`;
+            `dropout` is also that of the hidden layer.
 
     Raises:
         ValueError: the sizes and the plan do not fit together.

@@ -6,7 +6,9 @@ import torch
 from transformers import PreTrainedConfig
 
 from headwise.heads.system import Place
+from headwise.models.arguments import check_arguments, readable_arguments
 from headwise.models.plan import Spec, build_system, layer_specs
+from headwise.ops.activations import Activation, check_activation
 
 
 class TransformerConfig(PreTrainedConfig):
@@ -26,12 +28,18 @@ class TransformerConfig(PreTrainedConfig):
         dropout: dropout of embeddings and of each sub-layer's output.
         attention_dropout: dropout of attention weights.
         ffn_dropout: dropout inside the feed-forward.
+        ffn_activation: activation of the feed-forward: `relu`, `gelu` or `leaky-relu`.
+        positions: what tells the model where a token stands: `sinusoidal` or `learned` positions.
+        max_positions: number of learned positions, the longest sequence that the model can read;
+            None otherwise. Its default follows from the model, see `default_positions`.
         kwargs: arguments of every configuration of transformers, such as `pad_token_id`.
 
     Raises:
+        TypeError: an argument that neither headwise nor transformers knows.
         ValueError: the sizes and the plan do not fit together.
     """
 
+    known_positions: ClassVar[tuple[str, ...]] = ("sinusoidal", "learned")
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
 
     def __init__(
@@ -44,8 +52,12 @@ class TransformerConfig(PreTrainedConfig):
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
         ffn_dropout: float = 0.0,
+        ffn_activation: Activation = "relu",
+        positions: str = "sinusoidal",
+        max_positions: int | None = None,
         **kwargs: Any,
     ) -> None:
+        check_arguments(type(self), kwargs)
         if num_heads < 1:
             raise ValueError(f"num_heads is {num_heads}, expected a positive number")
         if embed_dim % num_heads:
@@ -54,6 +66,7 @@ class TransformerConfig(PreTrainedConfig):
             )
         if norm not in ("post", "pre"):
             raise ValueError(f"norm is {norm!r}, expected 'post' or 'pre'")
+        check_activation(ffn_activation)
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.ffn_dim = ffn_dim
@@ -62,14 +75,26 @@ class TransformerConfig(PreTrainedConfig):
         self.dropout = dropout
         self.attention_dropout = attention_dropout
         self.ffn_dropout = ffn_dropout
+        self.ffn_activation = ffn_activation
+        self.positions = positions
+        self.max_positions = self._checked_positions(max_positions)
         self._check_systems()
         super().__init__(**kwargs)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Returns the configuration of a saved one, as transformers reads config.json."""
+        return super().from_dict(readable_arguments(cls, config_dict), **kwargs)
 
     def depths(self) -> dict[str, int]:
         """Returns the sites of the model with their numbers of layers, in the order of computation:
         `{"encoder_self": 6, "decoder_self": 6, "decoder_cross": 6}`.
         """
         raise NotImplementedError(f"{type(self).__name__} has no depths()")
+
+    def default_positions(self) -> int:
+        """Returns how many learned positions the model has if `max_positions` is not given."""
+        return 512  # as BERT
 
     def systems(self) -> dict[str, list[Spec]]:
         """Returns the system of each layer at each site, as the plan says."""
@@ -86,8 +111,24 @@ class TransformerConfig(PreTrainedConfig):
             dropout=self.dropout,
             attention_dropout=self.attention_dropout,
             ffn_dropout=self.ffn_dropout,
+            ffn_activation=self.ffn_activation,
             cross_attention=site == "decoder_self" and "decoder_cross" in self.depths(),
         )
+
+    def _checked_positions(self, given: int | None) -> int | None:
+        if self.positions not in self.known_positions:
+            expected = " or ".join(map(repr, self.known_positions))
+            raise ValueError(f"positions is {self.positions!r}, expected {expected}")
+        if self.positions != "learned":
+            if given is not None:
+                raise ValueError(
+                    f"max_positions is {given} and positions is {self.positions!r}, which sets no "
+                    f"limit; leave max_positions out, or set positions to 'learned'"
+                )
+            return None
+        if given is not None and given < 1:
+            raise ValueError(f"max_positions is {given}, expected a positive number")
+        return self.default_positions() if given is None else given
 
     def _check_systems(self) -> None:
         """Build each system of the plan on the meta device, to find those that do not fit."""
@@ -129,8 +170,8 @@ class LanguageModelConfig(StackConfig):
         vocab_size: number of tokens, special tokens included.
         share_embeddings: whether the input and the output embeddings share their weights.
         label_smoothing: probability that the training loss spreads over the vocabulary.
-        max_length: length of the longest sequence in training. The sinusoidal positions set no
-            limit.
+        max_length: length of the longest sequence in training. Sinusoidal positions set no limit;
+            of learned positions there are as many by default.
         pad_token_id, bos_token_id, eos_token_id: ids of special tokens; None if there are none.
         kwargs: see `StackConfig`.
     """
@@ -161,6 +202,9 @@ class LanguageModelConfig(StackConfig):
             **kwargs,
         )
 
+    def default_positions(self) -> int:
+        return self.max_length
+
 
 class Seq2SeqConfig(TransformerConfig):
     """The configuration of an encoder-decoder transformer, by default the base Transformer.
@@ -176,8 +220,9 @@ class Seq2SeqConfig(TransformerConfig):
             with another.
         pad_token_id, bos_token_id, eos_token_id: ids of special tokens.
         decoder_start_token_id: id of the token with which decoding starts; `bos_token_id` if None.
-        embed_dim, num_heads, ffn_dim, attention, norm, dropout, attention_dropout, ffn_dropout:
-            see `TransformerConfig`.
+        embed_dim, num_heads, ffn_dim, attention, norm, dropout, attention_dropout, ffn_dropout,
+            ffn_activation, positions, max_positions: see `TransformerConfig`; learned positions
+            are those of sources and of targets, each with embeddings of its own.
 
     Raises:
         ValueError: the sizes and the plan do not fit together.

@@ -15,7 +15,8 @@ from headwise.models.base import (
     total_cross_entropy,
 )
 from headwise.models.config import LanguageModelConfig
-from headwise.models.transformer import AuxiliaryLoss, Encoder, token_embedding
+from headwise.models.embedding import token_embedding
+from headwise.models.transformer import AuxiliaryLoss, Encoder
 from headwise.ops.labels import IGNORED_LABEL
 
 
@@ -27,7 +28,8 @@ class MaskedLMConfig(LanguageModelConfig):
         vocab_size, share_embeddings, label_smoothing, max_length, pad_token_id, bos_token_id,
             eos_token_id: see `LanguageModelConfig`.
         layers, embed_dim, num_heads, ffn_dim, attention, norm, dropout, attention_dropout,
-            ffn_dropout: see `TransformerConfig`; the site is `encoder_self`.
+            ffn_dropout, ffn_activation, positions, max_positions: see `TransformerConfig`; the
+            site is `encoder_self`.
 
     Raises:
         ValueError: the sizes and the plan do not fit together.
@@ -61,7 +63,7 @@ class MaskedLM(HeadwiseModel):
     As in Devlin et al. 2019, *BERT: Pre-training of Deep Bidirectional Transformers for Language
     Understanding*, https://arxiv.org/abs/1810.04805, the encoder is followed by a linear map, GELU,
     a layer norm and the shared weights of the embedding, with a bias for each token. The encoder is
-    that of the Transformer, with ReLU and sinusoidal positions.
+    that of the Transformer; BERT's has `ffn_activation="gelu"` and `positions="learned"`.
 
     With labels, it computes logits only at the predicted tokens. This saves some 85% of the product
     with the vocabulary, which is the largest of all. `AutoModelForMaskedLM` can load it if headwise

@@ -54,6 +54,7 @@ SYSTEMS: dict[str, type[System]] = {
 _SET_BY_MODEL = {
     *("embed_dim", "kdim", "vdim", "norm", "causal_queries", "cross_attention"),
     *("dropout", "attention_dropout", "residual_dropout", "ffn_dropout"),
+    "ffn_activation",
 }
 _LAYER_WORDS = get_args(LayerWord)
 

@@ -18,7 +18,8 @@ from headwise.models.base import (
 )
 from headwise.models.cache import DecodingCache
 from headwise.models.config import Seq2SeqConfig
-from headwise.models.transformer import AuxiliaryLoss, Decoder, Encoder, token_embedding
+from headwise.models.embedding import token_embedding
+from headwise.models.transformer import AuxiliaryLoss, Decoder, Encoder
 from headwise.ops.labels import IGNORED_LABEL
 
 

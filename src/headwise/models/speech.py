@@ -11,7 +11,7 @@ them sees the past alone. The last convolution is as wide as the model (256 in t
 baseline). The logarithm of a magnitude has no lower bound in silence; so the model reads and
 predicts log(magnitude + floor). It predicts this value itself, or (`predicts: gain`) the
 difference that is added to that of the noisy speech, which takes far fewer steps to learn. The
-feed-forward blocks have ReLU, like all models here, where the paper has LeakyReLU.
+paper's "LeakyReLU activations" are also those of the feed-forward blocks: `leaky-relu`.
 """
 
 import math
@@ -46,8 +46,9 @@ class SpeechEnhancerConfig(StackConfig):
             `gain`, the difference that is added to the log magnitudes of the noisy speech.
         window: number of frames of an item in training; longer sounds are read in windows of this
             length.
-        embed_dim, num_heads, ffn_dim, attention, norm, dropout, attention_dropout, ffn_dropout:
-            see `TransformerConfig`.
+        positions: always `none`: the convolutions take their place.
+        embed_dim, num_heads, ffn_dim, attention, norm, dropout, attention_dropout, ffn_dropout,
+            ffn_activation: see `TransformerConfig`.
 
     Raises:
         ValueError: if sizes or plans do not fit together.
@@ -55,6 +56,7 @@ class SpeechEnhancerConfig(StackConfig):
 
     model_type = "headwise-speech-enhancer"
     site = "decoder_self"
+    known_positions = ("none",)
 
     def __init__(
         self,
@@ -68,6 +70,7 @@ class SpeechEnhancerConfig(StackConfig):
         embed_dim: int = 256,
         num_heads: int = 16,
         ffn_dim: int = 256,
+        positions: str = "none",
         **kwargs: Any,
     ) -> None:
         if not 0 <= lookahead <= len(front_channels) + 1:
@@ -93,7 +96,12 @@ class SpeechEnhancerConfig(StackConfig):
         self.predicts = predicts
         self.window = window
         super().__init__(
-            layers, embed_dim=embed_dim, num_heads=num_heads, ffn_dim=ffn_dim, **kwargs
+            layers,
+            embed_dim=embed_dim,
+            num_heads=num_heads,
+            ffn_dim=ffn_dim,
+            positions=positions,
+            **kwargs,
         )
 
     @property

@@ -4,11 +4,9 @@ Vaswani et al. 2017, *Attention Is All You Need*, https://arxiv.org/abs/1706.037
 after each residual sum as published, or before each sub-layer.
 """
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
@@ -17,20 +15,26 @@ from headwise.heads.cache import AttentionCache
 from headwise.heads.system import AttentionOutput, Macs, System
 from headwise.models.cache import DecodingCache
 from headwise.models.config import TransformerConfig
+from headwise.models.embedding import embed, position_embedding
 from headwise.models.plan import Spec, build_system, system_class
+from headwise.ops.activations import ACTIVATIONS, Activation
 
 
 class FeedForward(nn.Module):
-    """ReLU(x W₁ + b₁) W₂ + b₂, at each position by itself."""
+    """f(x W₁ + b₁) W₂ + b₂, at each position by itself, where f is an activation."""
 
-    def __init__(self, embed_dim: int, ffn_dim: int, dropout: float) -> None:
+    def __init__(
+        self, embed_dim: int, ffn_dim: int, dropout: float, activation: Activation = "relu"
+    ) -> None:
         super().__init__()
         self.ffn_up = nn.Linear(embed_dim, ffn_dim)
         self.ffn_down = nn.Linear(ffn_dim, embed_dim)
         self.dropout = dropout
+        self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = F.dropout(F.relu(self.ffn_up(x)), self.dropout, self.training)
+        hidden = ACTIVATIONS[self.activation](self.ffn_up(x))
+        hidden = F.dropout(hidden, self.dropout, self.training)
         return self.ffn_down(hidden)
 
     def macs(self, length: int) -> Macs:
@@ -240,10 +244,12 @@ class Encoder(EncoderStack):
 
     def __init__(self, config: TransformerConfig, embedding: nn.Module) -> None:
         super().__init__(config, embedding)
+        self.positions = position_embedding(config)
 
     def encode(self, input_ids: Tensor, padding: Tensor | None, losses: AuxiliaryLoss) -> Tensor:
         """Token ids `(batch, time)` to `(batch, time, embed_dim)`; `True` is padding."""
-        return self.run(embed(self.embedding, input_ids, padding), padding, losses)
+        x = embed(self.embedding, input_ids, padding, learned=self.positions)
+        return self.run(x, padding, losses)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: object
@@ -320,6 +326,7 @@ class Decoder(DecoderStack):
 
     def __init__(self, config: TransformerConfig, embedding: nn.Module) -> None:
         super().__init__(config, embedding)
+        self.positions = position_embedding(config)
 
     def forward(
         self,
@@ -332,47 +339,8 @@ class Decoder(DecoderStack):
     ) -> Tensor:
         """Token ids `(batch, time)` to `(batch, time, embed_dim)`; see `run`."""
         offset = 0 if cache is None else cache.get_seq_length()
-        x = embed(self.embedding, input_ids, padding, offset)
+        x = embed(self.embedding, input_ids, padding, offset, self.positions)
         return self.run(x, padding, losses, cache, encoded, encoder_padding)
-
-
-def token_embedding(config: TransformerConfig, vocab_size: int) -> nn.Embedding:
-    """An embedding of tokens as wide as the model."""
-    return nn.Embedding(vocab_size, config.embed_dim, config.pad_token_id)
-
-
-def embed(
-    embedding: nn.Module, input_ids: Tensor, padding: Tensor | None = None, offset: int = 0
-) -> Tensor:
-    """Embeddings times √d plus sinusoidal positions.
-
-    Args:
-        embedding: token ids `(batch, time)` to `(batch, time, embed_dim)`.
-        input_ids: tokens.
-        padding: `(batch, offset + time)`, `True` at padding. A token's position is the number of
-            tokens before it, so that it does not matter on which side the padding stands.
-        offset: how many positions earlier calls have seen.
-    """
-    time = input_ids.size(1)
-    if padding is None:
-        positions = torch.arange(offset, offset + time, device=input_ids.device)  # (time,)
-    else:
-        positions = (~padding).cumsum(1)[:, -time:] - 1  # (batch, time); -1 before all tokens
-    x = embedding(input_ids)  # (batch, time, embed_dim)
-    return x * math.sqrt(x.size(-1)) + sinusoids(positions, x.size(-1)).to(x.dtype)
-
-
-def sinusoids(positions: Tensor, embed_dim: int) -> Tensor:
-    """Sinusoidal positions: sin(t / 10000^(2i/d)) in channel 2i, its cosine in channel 2i + 1.
-
-    >>> sinusoids(torch.tensor([0, 1]), 2)
-    tensor([[0.0000, 1.0000],
-            [0.8415, 0.5403]])
-    """
-    channels = torch.arange(0, embed_dim, 2, device=positions.device)
-    rates = torch.exp(channels * (-math.log(10_000) / embed_dim))
-    angles = positions.unsqueeze(-1) * rates  # (time, ceil(embed_dim / 2))
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :embed_dim]
 
 
 def _system(config: TransformerConfig, spec: Spec, site: str) -> System:
@@ -384,7 +352,7 @@ def _is_whole(spec: Spec) -> bool:
 
 
 def _feed_forward(config: TransformerConfig) -> FeedForward:
-    return FeedForward(config.embed_dim, config.ffn_dim, config.ffn_dropout)
+    return FeedForward(config.embed_dim, config.ffn_dim, config.ffn_dropout, config.ffn_activation)
 
 
 def _residual(config: TransformerConfig) -> Residual:

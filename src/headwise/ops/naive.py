@@ -1,4 +1,4 @@
-"""Attention as plain loops, for the tests of the fast one."""
+"""Attention and activations as they read, for the tests of the fast ones."""
 
 import math
 
@@ -30,3 +30,11 @@ def naive_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None)
                 weights = weights / weights.sum()
                 out[b, h, t] = sum(weights[s] * v_h[s] for s in range(keys))
     return out
+
+
+def naive_activation(name: str, x: Tensor) -> Tensor:
+    """An activation of `headwise.ops.activations` by its formula."""
+    if name == "gelu":
+        return x * (1 + torch.erf(x / math.sqrt(2))) / 2
+    slope = {"relu": 0.0, "leaky-relu": 0.01}[name]
+    return torch.where(x > 0, x, slope * x)

@@ -48,7 +48,8 @@ class RecipeFile:
         changes: paths and values of `--set`; they take precedence over the changes of systems.
 
     Attributes:
-        recipe: the checked recipe.
+        recipe: the checked recipe; if it has no data of its own, with those of its first data set.
+        has_data: whether it has data of its own, besides those of its data sets.
         notes: what its author should know, such as keys that have another name by now.
         notes_on_changes: those of the notes that the changes give rise to.
     """
@@ -63,11 +64,17 @@ class RecipeFile:
             raise RecipeError(f"recipe {name}:\n  {error}") from error
         self.notes = list(dict.fromkeys([*notes, *self.notes_on_changes]))
         self._changes = changes
-        self.recipe = _validate(name, self._raw)
+        data, datasets = self._raw.get("data"), self._raw.get("datasets")
+        # Data of no kind are keys that all data sets share; each data set gives the kind.
+        self.has_data = not datasets or bool(data and _KIND in data)
+        first = (
+            next(iter(datasets)) if isinstance(datasets, Mapping) and not self.has_data else None
+        )
+        self.recipe = _validate(name, {**self._raw, **self._data_of(first)})
         self._chosen = {
             (system, dataset): self._with_changes_of(system, dataset)
             for system in [None, *self.recipe.systems]
-            for dataset in [None, *self.recipe.datasets]
+            for dataset in [*([None] if self.has_data else []), *self.recipe.datasets]
         }
 
     def check_comparable(self) -> None:
@@ -105,14 +112,19 @@ class RecipeFile:
             changes: further changes, which take precedence over all others.
 
         Raises:
-            RecipeError: the recipe has no such system or data set, or there is no key that
-                `changes` name, or its value is wrong.
+            RecipeError: the recipe has no such system or data set, or no data of its own; or there
+                is no key that `changes` name, or its value is wrong.
         """
         where = f"recipe {self.name}"
         if name is not None and name not in self.system_names:
             raise RecipeError(unknown("system", name, self.system_names, where))
         if dataset is not None and dataset not in self.dataset_names:
             raise RecipeError(unknown("data set", dataset, self.dataset_names, where))
+        if dataset is None and not self.has_data:
+            raise RecipeError(
+                f"{where} has no data of its own, expected the name of one of its data sets: "
+                f"{', '.join(self.dataset_names)}"
+            )
         if changes:
             return self._with_changes_of(name, dataset, changes)
         return self._chosen[name, dataset]
@@ -132,6 +144,24 @@ class RecipeFile:
         self.system(system)
         return _has(self.recipe.systems[system].model_dump(), keys)
 
+    def yaml(self) -> str:
+        """Returns the recipe as YAML, with all its values, the defaults included."""
+        values = self.recipe.model_dump(mode="json", by_alias=True)
+        if not self.has_data:
+            values["data"] = self._raw.get("data") or {}
+        return _dump(values)
+
+    def _data_of(self, dataset: str | None) -> dict[str, Any]:
+        """Returns the key `data` with the changes of a data set; nothing without a data set."""
+        changes = self._raw["datasets"][dataset] if dataset else None
+        if not isinstance(changes, Mapping):
+            return {}
+        before = self._raw.get("data") or {}
+        if not isinstance(before, Mapping):
+            return {}  # which is reported when the recipe is checked
+        other = _KIND in changes and changes[_KIND] != before.get(_KIND, changes[_KIND])
+        return {"data": _merge({} if other else before, changes)}
+
     def _with_changes_of(
         self, system: str | None, dataset: str | None, further: Sequence[Change] = ()
     ) -> Recipe:
@@ -139,12 +169,10 @@ class RecipeFile:
         base = {key: value for key, value in self._raw.items() if key not in lists}
         chosen = self._raw["systems"][system] or {} if system else {}
         parts = {part: chosen.get(part) for part in ("model", "training")}
-        parts["data"] = self._raw["datasets"][dataset] if dataset else None
         for part, changes in parts.items():
             if changes:
-                before = base.get(part) or {}
-                other = _KIND in changes and changes[_KIND] != before.get(_KIND)
-                base[part] = _merge({} if other else before, changes)
+                base[part] = _merge(base.get(part) or {}, changes)
+        base |= self._data_of(dataset)
         # `base` has the `--set` of whole parts already; again, it would undo a system's changes.
         changes = [
             (keys, value) for keys, value in self._changes if keys[0] not in lists and len(keys) > 1
@@ -217,9 +245,11 @@ def shipped_recipes() -> dict[str, str]:
 
 def to_yaml(recipe: BaseModel) -> str:
     """Returns a recipe as YAML, with all its values, the defaults included."""
-    return yaml.safe_dump(
-        recipe.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True
-    )
+    return _dump(recipe.model_dump(mode="json", by_alias=True))
+
+
+def _dump(values: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
 def differences(old: str, new: str) -> list[str]:

@@ -158,7 +158,7 @@ def _said_again(path: str, titles: list[str]) -> list[Section]:
     >>> _said_again("data.left", ["data, corpus: files", "data, corpus: hub"])[0].title
     'data.left: as data, corpus: files, hub'
     """
-    if titles == [path]:
+    if all(title.partition(",")[0] == path for title in titles):
         return []
     first, *others = titles
     values = [title.rpartition(": ")[2] for title in others]

@@ -11,7 +11,7 @@ Both the list of all keys and the errors of a recipe are made with it. A key's v
 
 from collections.abc import Sequence
 from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -61,7 +61,10 @@ def named_value(annotation: Any) -> Any | None:
     >>> named_value(dict[str, int])
     <class 'int'>
     """
-    return get_args(annotation)[1] if get_origin(annotation) is dict else None
+    if get_origin(annotation) is not dict:
+        return None
+    value = get_args(annotation)[1]
+    return get_args(value)[0] if get_origin(value) is Annotated else value
 
 
 class Location(NamedTuple):

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from headwise.models.ablation import check_ablations
 from headwise.models.config import TransformerConfig
+from headwise.ops.activations import Activation
 from headwise.training.settings import TrainingSettings
 
 # A name becomes a part of a folder's name, and the command line separates names by commas.
@@ -36,6 +37,11 @@ class ModelSettings(BaseModel, ABC):
     ffn_dropout: float = Field(
         0.0, ge=0, lt=1, description="Dropout of the hidden layer of each feed-forward."
     )
+    ffn_activation: Activation = Field(
+        "relu",
+        description="Activation of each feed-forward, also of those that are parts of a system: "
+        "`relu`, `gelu` or `leaky-relu`.",
+    )
 
     def model_post_init(self, context: Any) -> None:
         # This finds sizes and systems that do not fit together before any data is read.
@@ -51,7 +57,24 @@ class ModelSettings(BaseModel, ABC):
         """
 
 
-class LanguageModelSettings(ModelSettings):
+class TokenModelSettings(ModelSettings):
+    """The settings of a model that reads tokens, each with its position."""
+
+    positions: Literal["sinusoidal", "learned"] = Field(
+        "sinusoidal",
+        description="What tells the model where a token stands: `sinusoidal` positions, which set "
+        "no limit to the length, or `learned` embeddings.",
+    )
+    max_positions: int | None = Field(
+        None,
+        ge=1,
+        description="Number of learned positions: the model can read no longer sequence. Default: "
+        "what the items of language modelling, masked language modelling and images need; 512 for "
+        "other tasks.",
+    )
+
+
+class LanguageModelSettings(TokenModelSettings):
     """The settings of a model with one stack, which reads and predicts the same vocabulary."""
 
     layers: int = Field(6, ge=1, description="Number of layers.")
@@ -121,8 +144,18 @@ class Recipe(BaseModel):
         description="The data sets to compare on: each name has its changes to `data`. Every "
         "system is trained and evaluated on each.",
     )
-    seeds: list[int] = Field(
+    seeds: list[Annotated[int, Field(ge=0)]] = Field(
         default_factory=list,
         description="Seeds of a comparison, which trains every system once with each; by default "
         "`training.seed` alone.",
     )
+
+    @field_validator("seeds")
+    @classmethod
+    def _check_seeds(cls, seeds: list[int]) -> list[int]:
+        if twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
+            raise ValueError(
+                f"{twice[0]} is there more than once, expected different numbers: its runs would "
+                f"count as several; name it once"
+            )
+        return seeds

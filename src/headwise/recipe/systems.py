@@ -63,6 +63,12 @@ def with_todays_keys(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]
         renamed, of_training = _training(training, ".".join(map(str, path)))
         notes += of_training
         changed = _put(changed, path, renamed)
+    for path, data in _all_data(raw):
+        if "transfer" in data:
+            renamed = {("tests" if key == "transfer" else key): data[key] for key in data}
+            where = ".".join(map(str, path))
+            notes.append(f"{where}.transfer is now {where}.tests")
+            changed = _put(changed, path, renamed)
     evaluation = raw.get("evaluation")
     if isinstance(evaluation, Mapping):
         changed["evaluation"], of_evaluation = _evaluation(evaluation)
@@ -175,6 +181,16 @@ def _at(raw: Mapping[str, Any], part: str) -> Iterator[tuple[tuple[Any, ...], Ma
     for name, system in systems.items() if isinstance(systems, Mapping) else ():
         if isinstance(system, Mapping) and isinstance(system.get(part), Mapping):
             yield ("systems", name, part), system[part]
+
+
+def _all_data(raw: Mapping[str, Any]) -> Iterator[tuple[tuple[Any, ...], Mapping[str, Any]]]:
+    """The data of the recipe, and the changes of each data set to them, with the path to them."""
+    if isinstance(raw.get("data"), Mapping):
+        yield ("data",), raw["data"]
+    datasets = raw.get("datasets")
+    for name, data in datasets.items() if isinstance(datasets, Mapping) else ():
+        if isinstance(data, Mapping):
+            yield ("datasets", name), data
 
 
 def _put(raw: Mapping[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ Its parts are in the package `text.labelled`: settings and readers of the data, 
 (`dataset`), scores (`metrics`), pretrained encoders (`pretrained`) and plots (`predictions`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -21,13 +21,19 @@ from typing_extensions import Self
 from headwise.models.base import HeadwiseModel
 from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
 from headwise.models.plan import layer_specs
-from headwise.recipe.settings import EvaluationSettings, ModelSettings, Recipe
+from headwise.recipe.settings import (
+    EvaluationSettings,
+    ModelSettings,
+    Recipe,
+    TokenModelSettings,
+)
 from headwise.tasks.outcome import Outcome, Picture, Sample, Score, spread
 from headwise.tasks.significance import Statistic, of_rows, score_of
 from headwise.tasks.task import Advance, Items
 from headwise.tasks.text.labelled.corpus import (
     Example,
     LabelledCorpus,
+    digest_examples,
     known_classes,
     load_labelled_corpus,
 )
@@ -41,7 +47,8 @@ from headwise.tasks.text.labelled.pretrained import (
 )
 from headwise.tasks.text.labelled.settings import Docstrings, LabelledSettings
 from headwise.tasks.text.text_task import TextTask
-from headwise.tasks.text.tokenization import TextTokenizer, TextTokenizerSettings
+from headwise.tasks.text.tokenization import TextTokenizer
+from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings
 
 _SAMPLES = 12  # examples that a report shows
 _MOST_CLASSES = 30  # largest number of classes of a confusion matrix
@@ -50,7 +57,7 @@ _MOST_CLASSES = 30  # largest number of classes of a confusion matrix
 # --- settings ---------------------------------------------------------------------------------
 
 
-class ClassificationModel(ModelSettings):
+class ClassificationModel(TokenModelSettings):
     """Settings of the encoder and of the perceptron on top of it."""
 
     layers: int = Field(6, ge=1, description="Number of layers of the encoder.")
@@ -84,7 +91,7 @@ class ClassificationModel(ModelSettings):
         config = pretrained_config(Path(given["pretrained"]))
         if config is None:
             return given
-        for key in ("embed_dim", "num_heads", "ffn_dim", "layers", "norm"):
+        for key in _SIZES:
             if key in given and given[key] != getattr(config, key):
                 raise ValueError(_conflict(key, given[key], getattr(config, key), given))
         taken = {key: getattr(config, key) for key in _TAKEN} | dict(given)
@@ -97,7 +104,11 @@ class ClassificationModel(ModelSettings):
         return SequenceClassifierConfig(**self.model_dump(exclude={"pretrained"}), **encoding)
 
 
-_TAKEN = ("embed_dim", "num_heads", "ffn_dim", "layers", "norm", "attention")
+_SIZES = (
+    *("embed_dim", "num_heads", "ffn_dim", "layers", "norm"),
+    *("ffn_activation", "positions", "max_positions"),
+)
+_TAKEN = (*_SIZES, "attention")
 
 
 def _conflict(key: str, given: Any, there: Any, settings: Mapping[str, Any]) -> str:
@@ -175,6 +186,7 @@ class Classification(TextTask):
     item_name = "examples"
     centre: ClassVar[Literal["mean", "median"]] = "median"  # as in Lamb et al. 2021, table 2
     macs_lengths = {"encoder": 128}  # noqa: RUF012
+    macs_lengths_from: ClassVar[str] = "to which BERT cuts the examples of GLUE"
 
     train: Examples
     validation: Examples
@@ -192,6 +204,10 @@ class Classification(TextTask):
             Examples(examples, tokenizer, self.classes, max_length)
             for examples in (corpus.train, corpus.validation, test)
         )
+        self.tests = {
+            name: Examples(examples, tokenizer, self.classes, max_length)
+            for name, examples in corpus.tests.items()
+        }
         self.notes = {**corpus.notes, "vocabulary": self.vocabulary()}
         cut = self.train.cut + self.validation.cut + self.test.cut
         if cut:
@@ -210,12 +226,16 @@ class Classification(TextTask):
             tokenizer = pretrained_tokenizer(recipe.model.pretrained)
         if tokenizer is None:
             texts = [text for example in corpus.train for text in example[:2] if text]
-            settings = recipe.tokenizer or TextTokenizerSettings()
-            tokenizer = TextTokenizer.train(texts, settings)
+            tokenizer = cls.new_tokenizer(recipe.tokenizer or TextTokenizerSettings(), texts)
         return cls(corpus, tokenizer, recipe.data.max_length)
 
     def digest(self) -> str:
         return self.corpus.digest()
+
+    def digest_of(self, part: str) -> str:
+        items = self.part(part)
+        assert isinstance(items, Examples)
+        return digest_examples(items.examples)
 
     @classmethod
     def nominal_config(cls, recipe: Any) -> SequenceClassifierConfig:
@@ -226,12 +246,29 @@ class Classification(TextTask):
         """
         problem, classes = known_classes(recipe.data)
         pretrained = recipe.model.pretrained and pretrained_config(recipe.model.pretrained)
-        tokenizer = recipe.tokenizer or TextTokenizerSettings()
+        if pretrained:
+            vocab_size = pretrained.vocab_size
+        else:
+            vocab_size = cls.nominal_vocab_size(recipe.tokenizer or TextTokenizerSettings())
         return recipe.model.config(
-            vocab_size=pretrained.vocab_size if pretrained else tokenizer.vocab_size,
+            vocab_size=vocab_size,
             problem=problem,
             classes=classes,
         )
+
+    @classmethod
+    def compare_notes(cls, recipes: Mapping[str, Any]) -> dict[str, str]:
+        """Warns if some encoders are pretrained and others are not."""
+        trained = [name for name, recipe in recipes.items() if recipe.model.pretrained is not None]
+        untrained = [name for name in recipes if name not in trained]
+        if not trained or not untrained:
+            return {}
+        text = (
+            f"{', '.join(trained)} start from a pretrained encoder and {', '.join(untrained)} from "
+            f"random weights, so that differences say little of the systems; set model.pretrained "
+            f"for all of them or for none"
+        )
+        return {"warning": text}
 
     def model_config(self, settings: ClassificationModel) -> SequenceClassifierConfig:
         return settings.config(
@@ -283,7 +320,7 @@ class Classification(TextTask):
         return Outcome.of(
             scored,
             outputs=outputs,
-            samples=_samples(part.examples, outputs),
+            samples=_samples(part.examples, outputs, self.tokenizer.join),
             pictures=self._pictures(items),
         )
 
@@ -344,13 +381,15 @@ class Classification(TextTask):
 # --- samples ----------------------------------------------------------------------------------
 
 
-def _samples(examples: Sequence[Example], outputs: Sequence[str]) -> list[Sample]:
-    """Returns a dozen examples that are spread over the part."""
+def _samples(
+    examples: Sequence[Example], outputs: Sequence[str], join: Callable[[str], str]
+) -> list[Sample]:
+    """Returns a dozen examples that are spread over the part; `join` makes words of pieces."""
     samples = []
     for index in spread(range(len(examples)), _SAMPLES):
         example = examples[index]
-        given = {"Text": example.text}
+        given = {"Text": join(example.text)}
         if example.pair is not None:
-            given["Second text"] = example.pair
+            given["Second text"] = join(example.pair)
         samples.append(Sample(given={**given, "Label": str(example.label)}, made=outputs[index]))
     return samples

@@ -23,7 +23,7 @@ from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.models.decisions import decisions_by_position
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipe.settings import EvaluationSettings, LanguageModelSettings, Recipe
-from headwise.tasks.image.corpus import ImageCorpus, load_images
+from headwise.tasks.image.corpus import ImageCorpus, digest_images, load_images
 from headwise.tasks.image.dataset import ImageDataset
 from headwise.tasks.image.drawing import draw_samples, sample_images, sheet, winner_map
 from headwise.tasks.image.metrics import specialisation
@@ -116,6 +116,7 @@ class Images(Task):
     loss_has_perplexity = False
     item_name = "images"
     saved = (FILE_NAME,)
+    item_keys = ("palette",)
 
     def __init__(self, images: ImageCorpus, raster: Raster, *, has_halves: bool) -> None:
         self.images = images
@@ -125,6 +126,10 @@ class Images(Task):
             ImageDataset(raster.encode(getattr(images, part)), raster.bos_token_id)
             for part in PARTS
         )
+        self.tests = {
+            name: ImageDataset(raster.encode(of_test), raster.bos_token_id)
+            for name, of_test in images.tests.items()
+        }
         error = _quantisation_error(images.test, self.test, raster)
         palette = f"{len(raster.colors)} colours" + (
             f", mean squared error {error:.1f} of 255² on the test part" if error else ", exact"
@@ -150,6 +155,12 @@ class Images(Task):
             digest.update(f"{part} {images.shape}".encode())
             digest.update(images.tobytes())
         return digest.hexdigest()
+
+    def digest_of(self, part: str) -> str:
+        """Returns a hash of the part's pixels and of the palette, whose colours are predicted."""
+        images = getattr(self.images, part) if part in PARTS else self.images.tests[part]
+        items = (digest_images(images), str(self.raster.colors.tolist()))
+        return hashlib.sha256("\0".join(items).encode()).hexdigest()
 
     @classmethod
     def nominal_config(cls, recipe: ImageRecipe) -> CausalLMConfig:

@@ -204,11 +204,18 @@ class LanguageModelling(RunningTextTask):
         self.train, self.validation, self.test = (
             TextBlocks(getattr(corpus, part), tokenizer, block_length) for part in PARTS
         )
+        self.tests = {
+            name: TextBlocks(documents, tokenizer, block_length)
+            for name, documents in corpus.tests.items()
+        }
         self.note_unknown(self.test.stream)
 
     @classmethod
     def cost_lengths(cls, recipe: LanguageModellingRecipe) -> dict[str, int]:
         return {"decoder": recipe.block_length}
+
+    def longest_input(self) -> int:
+        return self.block_length + 1  # a block has the token before it in front
 
     def collate(self, items: list[Tensor]) -> dict[str, Tensor]:
         return collate_blocks(items, self.tokenizer.pad_token_id)
@@ -246,12 +253,11 @@ class LanguageModelling(RunningTextTask):
     def _scores(self, losses: Tensor, part: TextBlocks) -> list[tuple[Score, np.ndarray]]:
         """Returns the scores, each with its items: nats of each block, and what they are over."""
         counts = {"word perplexity": (part.words(), "words and line ends")}
-        # With a vocabulary of words, both are the same, and the bytes of <unk> are not known.
-        if not self.tokenizer.has_words:
-            counts |= {
-                "token perplexity": (torch.ones_like(losses), "subwords and line ends"),
-                "bits per byte": (part.utf8_bytes(), "bytes of UTF-8"),
-            }
+        if not self.tokenizer.has_words:  # of words, both perplexities are the same
+            counts["token perplexity"] = (torch.ones_like(losses), "subwords and line ends")
+            # The bytes of <unk> are not known, which a piece of a word may be.
+            if not self.tokenizer.is_unknown(part.stream).any():
+                counts["bits per byte"] = (part.utf8_bytes(), "bytes of UTF-8")
         scored = []
         for name, (per_token, unit) in counts.items():
             columns = [_per_block(figures, part.lengths) for figures in (losses, per_token)]
@@ -281,8 +287,9 @@ class LanguageModelling(RunningTextTask):
         prompts = [prompt for prompt, _ in halves]
         settings = evaluation.generation.model_copy(update={"lines": 1})
         texts = generate_text(model, self.tokenizer, prompts, settings)
+        join = self.tokenizer.join
         return [
-            Sample(given={"Prompt": prompt, "Text": rest}, made=text.strip())
+            Sample(given={"Prompt": join(prompt), "Text": join(rest)}, made=text.strip())
             for (prompt, rest), text in zip(halves, texts, strict=True)
         ]
 

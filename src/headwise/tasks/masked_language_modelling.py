@@ -5,6 +5,7 @@ Its parts are in the package `text.running`: the corpus, packing and masks (`mas
 encoder of a finished run.
 """
 
+import hashlib
 import math
 from collections.abc import Sequence
 from itertools import groupby
@@ -23,10 +24,10 @@ from headwise.recipe.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.sources import CorpusError
-from headwise.tasks.splits import PARTS, Part
+from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items
 from headwise.tasks.text.encoded import Ragged
-from headwise.tasks.text.running.corpus import TextCorpus, lines_of
+from headwise.tasks.text.running.corpus import Document, TextCorpus, lines_of
 from headwise.tasks.text.running.dataset import (
     DynamicallyMaskedBlocks,
     MaskedBlocks,
@@ -102,8 +103,11 @@ class MaskedLanguageModelling(RunningTextTask):
     recipe_class = MaskedRecipe
     model_class = MaskedLM
     item_name = "sequences"
-    # The length for which Zhang et al. 2022, https://arxiv.org/abs/2210.05144, count them.
+    evaluation_keys = ("data", "evaluation", "block_length", "masking")
+    item_keys = ("tokenizer", "block_length", "masking")
+    needs_mask = True
     macs_lengths = {"encoder": 128}  # noqa: RUF012
+    macs_lengths_from = "table 2 of Zhang et al. 2022"  # https://arxiv.org/abs/2210.05144
 
     def __init__(
         self,
@@ -113,10 +117,18 @@ class MaskedLanguageModelling(RunningTextTask):
         masking: MaskingSettings,
     ) -> None:
         super().__init__(corpus, tokenizer, block_length)
+        if tokenizer.mask_token_id is None:
+            raise ValueError("tokenizer has no mask, expected one with a token that hides others")
+        self.mask_token_id: int = tokenizer.mask_token_id
         self.masking = masking
-        self.train = self._blocks("train", DynamicallyMaskedBlocks, 0)
-        self.validation = self._blocks("validation", MaskedBlocks, 1)
-        self.test = self._blocks("test", MaskedBlocks, 2)
+        self.train = self._blocks("train", corpus.train, DynamicallyMaskedBlocks, 0)
+        self.validation = self._blocks("validation", corpus.validation, MaskedBlocks, 1)
+        self.test = self._blocks("test", corpus.test, MaskedBlocks, 2)
+        # Masks depend on seed and index alone, not on which other test sets there are.
+        self.tests = {
+            name: self._blocks(name, documents, MaskedBlocks, 2)
+            for name, documents in corpus.tests.items()
+        }
         counts = ", ".join(f"{len(getattr(self, part)):,} {part}" for part in PARTS)
         self.notes["sequences"] = f"{counts}, of at most {block_length} tokens"
         self.note_unknown(self.test.ids)
@@ -127,8 +139,12 @@ class MaskedLanguageModelling(RunningTextTask):
     ) -> Self:
         return cls(corpus, tokenizer, recipe.block_length, recipe.masking)
 
+    def digest_of(self, part: str) -> str:
+        items = (super().digest_of(part), self.masking.model_dump_json())
+        return hashlib.sha256("\0".join(items).encode()).hexdigest()
+
     def token_ids(self) -> dict[str, int]:
-        return super().token_ids() | {"mask_token_id": self.tokenizer.mask_token_id}
+        return super().token_ids() | {"mask_token_id": self.mask_token_id}
 
     def collate(self, items: list[MaskedItem]) -> dict[str, Tensor]:
         return collate_masked(items, self.tokenizer.pad_token_id)
@@ -198,9 +214,11 @@ class MaskedLanguageModelling(RunningTextTask):
         rows = zip(nll.split(counts), log_p.argmax(-1).split(counts), strict=True)
         return [(float(row.sum()), best.tolist()) for row, best in rows]
 
-    def _blocks(self, part: Part, kind: type[MaskedBlocks], stream: int) -> MaskedBlocks:
+    def _blocks(
+        self, part: str, documents: Sequence[Document], kind: type[MaskedBlocks], stream: int
+    ) -> MaskedBlocks:
         lines: list[str] = []
-        for document in getattr(self.corpus, part):
+        for document in documents:
             # A blank line is encoded as <eos> alone, which separates two documents.
             lines += ["", *lines_of([document])]
         encoded = Ragged(self.tokenizer.encode, lines)
@@ -223,7 +241,7 @@ class MaskedLanguageModelling(RunningTextTask):
             blocks,
             self.masking,
             bos_id=tokenizer.bos_token_id,
-            mask_id=tokenizer.mask_token_id,
+            mask_id=self.mask_token_id,
             special_ids=tokenizer.tokenizer.all_special_ids,
             vocab_size=tokenizer.vocab_size,
             stream=stream,

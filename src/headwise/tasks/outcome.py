@@ -129,6 +129,10 @@ class Outcome(BaseModel):
     )
     samples: list[Sample] = []
     pictures: list[Picture] = []
+    digest: str = Field(
+        "",
+        description="Hash of the items, see `Task.digest_of`. Runs of older versions have none.",
+    )
 
     @classmethod
     def of(cls, scored: Sequence[tuple[Score, Rows]], **others: Any) -> Self:

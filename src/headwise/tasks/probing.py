@@ -50,7 +50,8 @@ class Probing(Classification):
     item_name = "sentences"
     loss_name = "nats per sentence"
     centre: ClassVar[Literal["mean", "median"]] = "mean"
-    macs_lengths = {"encoder": 28}  # noqa: RUF012  # words of the longest sentence of the paper's tasks
+    macs_lengths = {"encoder": 28}  # noqa: RUF012
+    macs_lengths_from = "the longest sentence of Conneau et al. 2018, in words"
 
     @classmethod
     def load(cls, data: Any) -> LabelledCorpus:

@@ -4,10 +4,13 @@ The readers of each kind of data are in its own package, in a module `reading`.
 """
 
 import gzip
+import hashlib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
+
+_SHOWN = 12  # digits of a hash that notes show, enough to tell data apart
 
 
 class CorpusError(ValueError):
@@ -53,6 +56,36 @@ def read_lines(path: Path) -> list[str]:
     if lines:
         lines[0] = lines[0].removeprefix("\ufeff")  # the byte order mark of Windows editors
     return lines
+
+
+def file_in_words(path: Path) -> str:
+    """Returns the name of a file with the beginning of the SHA-256 of its bytes, for the notes.
+
+    The whole hash is what `sha256sum` prints for the file, gzip or not.
+    """
+    digest = hashlib.sha256()
+    try:
+        with path.expanduser().open("rb") as file:
+            while block := file.read(2**20):
+                digest.update(block)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    return f"{path.name} (SHA-256 {digest.hexdigest()[:_SHOWN]})"
+
+
+def part_in_words(size: str, origin: str, items: str, digest: str) -> str:
+    """Returns what the notes say of a part of the data.
+
+    Args:
+        size: how many items it has.
+        origin: the files or the split that it is; empty for a share of the training data.
+        items: what its items are, in the plural.
+        digest: a hash of the items.
+
+    >>> part_in_words("2 pairs", "split test", "pairs", "0123456789abcdef")
+    '2 pairs; split test; SHA-256 of the pairs 0123456789ab'
+    """
+    return "; ".join(filter(None, (size, origin, f"SHA-256 of the {items} {digest[:_SHOWN]}")))
 
 
 def decoded_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:

@@ -123,11 +123,13 @@ class SpeechEnhancement(Task):
     loss_has_perplexity = False
     item_name = "utterances"
     saved = ()
-    macs_lengths = {"decoder": 626}  # noqa: RUF012 - ten seconds, the length of DNS's test set
+    macs_lengths = {"decoder": 626}  # noqa: RUF012
+    macs_lengths_from = "ten seconds, as the sounds of DNS's test set"
 
     def __init__(self, corpus: SpeechCorpus) -> None:
         self.corpus = corpus
         self.train, self.validation, self.test = corpus.train, corpus.validation, corpus.test
+        self.tests = dict(corpus.tests)
         self.notes = dict(corpus.notes)
         if not has_pesq():
             self.notes["PESQ"] = (
@@ -146,9 +148,15 @@ class SpeechEnhancement(Task):
         digest = hashlib.sha256()
         for part in PARTS:
             digest.update(getattr(self.corpus, part).digest().encode())
-        for name, utterances in self.corpus.transfer.items():
-            digest.update(f"{name}\0{utterances.digest()}".encode())
         return digest.hexdigest()
+
+    def digest_of(self, part: str) -> str:
+        """Returns a hash of the names and lengths of the recordings, and of the sampling rate."""
+        utterances = self.part(part)
+        assert isinstance(utterances, Utterances)
+        return hashlib.sha256(
+            f"{utterances.spectrum.rate} {utterances.digest()}".encode()
+        ).hexdigest()
 
     @classmethod
     def nominal_config(cls, recipe: SpeechRecipe) -> SpeechEnhancerConfig:
@@ -170,15 +178,8 @@ class SpeechEnhancement(Task):
         """Returns PESQ and SI-SDR of the noisy and the enhanced speech, and spectrograms."""
         assert isinstance(model, SpeechEnhancer) and isinstance(part, Utterances)
         table, unread = _score_part(model, part, evaluation, advance)
-        scored = _summarise(table, unread, part.spectrum.rate)
-        if part is self.test:
-            for name, utterances in self.corpus.transfer.items():
-                further = _score_part(model, utterances, evaluation, lambda _: None)
-                for score, rows in _summarise(*further, part.spectrum.rate):
-                    renamed = score.model_copy(update={"name": f"{score.name}, {name}"})
-                    scored.append((renamed, rows))
         return Outcome.of(
-            scored,
+            _summarise(table, unread, part.spectrum.rate),
             pictures=_draw(model, part, table, unread, evaluation),
         )
 

@@ -2,16 +2,19 @@
 
 The data of all tasks name their parts in the same way: files under `train`, `validation` and
 `test`, splits of a Hugging Face dataset under `train_split`, `validation_split` and `test_split`.
-A validation or test part that is not given is a share of the training data.
+A validation or test part that is not given is a share of the training data. Further test sets have
+names of their own under `tests`.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Container, Iterable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from headwise.tasks.further_tests import complete_tests, dataset_in_words
 
 Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
@@ -34,6 +37,14 @@ class DividedSettings(BaseModel):
         lt=0.5,
         description="Share of the training data that becomes the test part if none is given.",
     )
+
+    # The key of a further test set that may stand for it; None if there is no such key.
+    key_of_tests: ClassVar[str | None] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_tests(cls, given: Any) -> Any:
+        return complete_tests(cls, given, cls.key_of_tests)
 
     def fractions(self, given: Container[str] = ()) -> tuple[float, float]:
         """Returns the shares of the validation and the test part; 0 for a part that is given."""
@@ -70,7 +81,7 @@ class HubSettings(BaseModel):
     @property
     def origin(self) -> str:
         """The dataset in words, for the notes on the data."""
-        return " ".join(filter(None, ("dataset", self.name, self.config)))
+        return dataset_in_words(self.name, self.config, self.revision)
 
     def splits(self) -> dict[Part, str]:
         """Returns the split of each part that has one."""

@@ -1,7 +1,7 @@
 """The interface of a task, through which training, comparisons and reports use it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -14,6 +14,7 @@ from headwise.models.config import TransformerConfig
 from headwise.recipe.settings import ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.significance import Statistic
+from headwise.tasks.splits import PARTS
 from headwise.training.batching import Items
 
 Advance = Callable[[int], None]  # called with the number of items that are done
@@ -53,6 +54,7 @@ class Task(ABC):
 
     Attributes:
         train, validation, test: the encoded items of each part.
+        tests: the encoded items of each further test set by its name.
         notes: facts about the data for the screen and the report: label to text.
     """
 
@@ -65,10 +67,16 @@ class Task(ABC):
     saved: ClassVar[tuple[str, ...]] = ("tokenizer",)  # files or folders that `save` writes
     centre: ClassVar[Literal["mean", "median"]] = "mean"  # over seeds, as papers report it
     macs_lengths: ClassVar[dict[str, int]]  # see `cost_lengths`
+    # Keys of a recipe that the evaluation of a finished run reads, with those below them.
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("data", "evaluation")
+    # Keys, besides those of the data, on which the items of the scores depend; see `digest_of`.
+    item_keys: ClassVar[tuple[str, ...]] = ()
+    macs_lengths_from: ClassVar[str] = ""  # who counts at these lengths, if the recipe does not
 
     train: Items
     validation: Items
     test: Items
+    tests: dict[str, Items]
     notes: dict[str, str]
 
     @classmethod
@@ -95,7 +103,25 @@ class Task(ABC):
 
     @abstractmethod
     def digest(self) -> str:
-        """Returns a hash of the data, by which runs on different data are told apart."""
+        """Returns a hash of the data, by which runs on different data are told apart.
+
+        Further test sets do not count, since they have no part in training.
+        """
+
+    @abstractmethod
+    def digest_of(self, part: str) -> str:
+        """Returns a hash of the items of one part, by which scores of two runs can be compared.
+
+        Runs whose hashes of a part are equal are scored on the same items in the same unit. So the
+        hash depends on the encoding where a score counts tokens or colours of it.
+
+        Args:
+            part: `train`, `validation`, `test`, or the name of a further test set.
+        """
+
+    def part(self, name: str) -> Items:
+        """Returns the items of a part, or of a further test set."""
+        return getattr(self, name) if name in PARTS else self.tests[name]
 
     @classmethod
     @abstractmethod
@@ -107,9 +133,37 @@ class Task(ABC):
         """Returns the length in each stack for which multiply-accumulates are counted."""
         return cls.macs_lengths
 
+    @classmethod
+    def compare_notes(cls, recipes: Mapping[str, Any]) -> dict[str, str]:
+        """Returns what makes a comparison of these systems unfair: label to text.
+
+        Args:
+            recipes: the recipe of each system; the first is the baseline.
+        """
+        return {}
+
     @abstractmethod
     def model_config(self, settings: Any) -> TransformerConfig:
         """Returns the configuration of a model for these data."""
+
+    def longest_input(self) -> int:
+        """Returns the number of tokens of the longest sequence that a model reads for an item."""
+        return max(
+            length if isinstance(length, int) else max(length)
+            for part in (self.train, self.validation, self.test)
+            for length in part.lengths
+        )
+
+    def check_positions(self, config: TransformerConfig) -> None:
+        """Raises `ValueError` if an item is longer than the learned positions of a model."""
+        if config.max_positions is not None and (longest := self.longest_input()) > (
+            config.max_positions
+        ):
+            raise ValueError(
+                f"model.max_positions is {config.max_positions}, expected at least {longest}: so "
+                f"many tokens has the longest of the {self.item_name}; raise it, leave out long "
+                f"{self.item_name}, or set model.positions to sinusoidal"
+            )
 
     def build_model(self, settings: ModelSettings) -> HeadwiseModel:
         """Returns a model for these data with random weights."""

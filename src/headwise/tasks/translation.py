@@ -16,12 +16,16 @@ from typing_extensions import Self
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.seq2seq import Seq2SeqLM
-from headwise.recipe.settings import ModelSettings, Recipe
+from headwise.recipe.settings import Recipe, TokenModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.significance import Statistic
 from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items, Task
-from headwise.tasks.text.parallel.corpus import ParallelCorpus, load_parallel_corpus
+from headwise.tasks.text.parallel.corpus import (
+    ParallelCorpus,
+    digest_pairs,
+    load_parallel_corpus,
+)
 from headwise.tasks.text.parallel.dataset import TranslationDataset, TranslationItem, collate_pairs
 from headwise.tasks.text.parallel.metrics import (
     TranslationEvaluation,
@@ -30,13 +34,14 @@ from headwise.tasks.text.parallel.metrics import (
 )
 from headwise.tasks.text.parallel.settings import InterfaceStrings, ParallelSettings
 from headwise.tasks.text.parallel.translating import translate, write_tokens
-from headwise.tasks.text.tokenization import TOKENIZER, TokenizerSettings, TranslationTokenizer
+from headwise.tasks.text.tokenization import TOKENIZER, TranslationTokenizer
+from headwise.tasks.text.tokenizer_settings import TokenizerSettings
 
 _SAMPLES = 24  # translations that a report shows
 _DECODED, _DECODED_TOKENS = 16, 24  # sentences and tokens of each that measure the speed
 
 
-class TranslationModel(ModelSettings):
+class TranslationModel(TokenModelSettings):
     """Settings of the encoder-decoder model."""
 
     encoder_layers: int = Field(6, ge=1, description="Number of layers of the encoder.")
@@ -102,8 +107,8 @@ class Translation(Task):
 
     recipe_class = TranslationRecipe
     model_class = Seq2SeqLM
-    # The lengths for which Zhang et al. 2022, https://arxiv.org/abs/2210.05144, count them.
     macs_lengths = {"encoder": 10, "decoder": 10}  # noqa: RUF012
+    macs_lengths_from = "table 1 of Zhang et al. 2022"  # https://arxiv.org/abs/2210.05144
 
     def __init__(self, corpus: ParallelCorpus, tokenizer: TranslationTokenizer) -> None:
         self.corpus = corpus
@@ -111,6 +116,9 @@ class Translation(Task):
         self.train, self.validation, self.test = (
             TranslationDataset(getattr(corpus, part), tokenizer) for part in PARTS
         )
+        self.tests = {
+            name: TranslationDataset(pairs, tokenizer) for name, pairs in corpus.tests.items()
+        }
         vocabulary = f"{tokenizer.source_vocab_size:,} subwords, joint"
         if not tokenizer.is_joint:
             vocabulary = (
@@ -124,6 +132,8 @@ class Translation(Task):
         corpus = load_parallel_corpus(recipe.data)
         if folder is not None and (folder / TOKENIZER).is_dir():
             return cls(corpus, TranslationTokenizer.load(folder / TOKENIZER))
+        if recipe.tokenizer.pretrained is not None:
+            return cls(corpus, TranslationTokenizer.ready_made(recipe.tokenizer))
         return cls(corpus, TranslationTokenizer.train(corpus.train, recipe.tokenizer))
 
     def save(self, folder: Path) -> None:
@@ -132,10 +142,18 @@ class Translation(Task):
     def digest(self) -> str:
         return self.corpus.digest()
 
+    def digest_of(self, part: str) -> str:
+        items = self.part(part)
+        assert isinstance(items, TranslationDataset)
+        return digest_pairs(items.pairs)
+
     @classmethod
     def nominal_config(cls, recipe: TranslationRecipe) -> Seq2SeqConfig:
         """Takes vocabularies of their largest size; a small corpus gives fewer subwords."""
         tokenizer = recipe.tokenizer
+        if tokenizer.pretrained is not None:
+            size = TranslationTokenizer.ready_made(tokenizer).source_vocab_size
+            return recipe.model.config(vocab_size=size)
         return recipe.model.config(
             vocab_size=tokenizer.source_vocab_size or tokenizer.vocab_size,
             target_vocab_size=tokenizer.target_vocab_size or tokenizer.vocab_size,
@@ -163,7 +181,8 @@ class Translation(Task):
         """
         assert isinstance(model, Seq2SeqLM)
         texts = [pair.source for pair in spread(self.corpus.test, _DECODED)]
-        return write_tokens(model, self.tokenizer, texts, evaluation, _DECODED_TOKENS)
+        length = min(_DECODED_TOKENS, model.config.max_positions or _DECODED_TOKENS)
+        return write_tokens(model, self.tokenizer, texts, evaluation, length)
 
     def evaluate(
         self,
@@ -175,7 +194,7 @@ class Translation(Task):
         """Translates a part, and scores the translations by BLEU and chrF."""
         assert isinstance(model, Seq2SeqLM) and isinstance(part, TranslationDataset)
         sources = [pair.source for pair in part.pairs]
-        references = [pair.target for pair in part.pairs]
+        references = [self.tokenizer.join_target(pair.target) for pair in part.pairs]
         translations = translate(model, self.tokenizer, sources, evaluation, advance=advance)
         language = self.corpus.target_language
         scored = []
@@ -183,6 +202,7 @@ class Translation(Task):
             statistic = self.statistic(found.name, evaluation)
             score = Score.of(found.name, found.rows, statistic, note=found.signature)
             scored.append((score, found.rows))
+        sources = [self.tokenizer.join_source(source) for source in sources]
         samples = [
             Sample(given={"Source": sources[i], "Reference": references[i]}, made=translations[i])
             for i in _worth_showing(sources)

@@ -1,5 +1,6 @@
 """Makes batches of sequences of similar length, each within a budget of tokens."""
 
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, cast
 
@@ -118,13 +119,23 @@ class TokenBudgetSampler(Sampler[list[int]]):
 
 
 class BatchLoader(DataLoader):
-    """A data loader over the batches of a `TokenBudgetSampler`."""
+    """A data loader over the batches of a `TokenBudgetSampler`.
+
+    Args:
+        dataset: the items.
+        sampler: which items make a batch.
+        collate: joins items into a batch.
+        workers: number of processes that prepare batches ahead, begun anew in each epoch; 0 for
+            none. The batches do not depend on it, since items have no random draws but those of
+            their index and the epoch.
+    """
 
     def __init__(
         self,
         dataset: Items,
         sampler: TokenBudgetSampler,
         collate: Callable[[list[Any]], dict[str, torch.Tensor]],
+        workers: int = 0,
     ) -> None:
         # With its own generator, starting an epoch does not draw from the one that dropout uses.
         super().__init__(
@@ -132,6 +143,8 @@ class BatchLoader(DataLoader):
             batch_sampler=sampler,
             collate_fn=collate,
             generator=torch.Generator().manual_seed(0),
+            num_workers=workers,
+            worker_init_fn=_leave_signals if workers else None,
         )
 
     def set_epoch(self, epoch: int) -> None:
@@ -139,3 +152,9 @@ class BatchLoader(DataLoader):
         self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(epoch)
+
+
+def _leave_signals(worker: int) -> None:
+    """Leaves Ctrl-C, which reaches all processes, to the one that trains: it stops the workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -104,6 +104,13 @@ class CommonSettings(BaseModel):
         "float32",
         description="Precision of matrix products; with bf16 (autocast) weights stay in float32.",
     )
+    loader_workers: int = Field(
+        0,
+        ge=0,
+        description="Number of processes that prepare batches while the model computes, for items "
+        "that take long to make, such as speech that is mixed with noise anew in each epoch. The "
+        "batches are the same with any number.",
+    )
     seed: int = Field(
         1, ge=0, description="Seed of the initial weights, the batches, dropout and other draws."
     )

@@ -104,11 +104,15 @@ class Trainer(RulesMixin, transformers.Trainer):
 
     def get_train_dataloader(self) -> DataLoader:
         sampler = self._sampler(self.train_dataset, shuffle=True)
-        return BatchLoader(cast(Items, self.train_dataset), sampler, self.data_collator)
+        return self._loader(self.train_dataset, sampler)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
-        return BatchLoader(dataset, self._sampler(dataset, shuffle=False), self.data_collator)
+        return self._loader(dataset, self._sampler(dataset, shuffle=False))
+
+    def _loader(self, dataset: Any, sampler: TokenBudgetSampler) -> BatchLoader:
+        workers = self.settings.loader_workers
+        return BatchLoader(cast(Items, dataset), sampler, self.data_collator, workers)
 
     def _sampler(self, dataset: Any, *, shuffle: bool) -> TokenBudgetSampler:
         return TokenBudgetSampler(

@@ -17,6 +17,7 @@ from headwise.heads.tim.naive import (
     naive_grouped_layer_norm,
     naive_grouped_linear,
 )
+from headwise.ops.activations import ACTIVATIONS
 
 LEADING = [(1,), (5,), (2, 3), (3, 1), (2, 1, 4)]
 SIZES = [(1, 3, 4), (2, 4, 3), (3, 2, 2), (4, 3, 1), (2, 1, 5)]  # groups, in, out
@@ -51,7 +52,9 @@ def test_grouped_feed_forward_equals_its_loops(leading, groups, in_dim, hidden_d
         leaf(groups, in_dim, hidden_dim),
         leaf(groups, hidden_dim, 3),
     )
-    assert_same(grouped_feed_forward(*inputs), naive_grouped_feed_forward(*inputs), inputs)
+    for name in ACTIVATIONS:
+        fast = grouped_feed_forward(*inputs, activation=name)
+        assert_same(fast, naive_grouped_feed_forward(*inputs, activation=name), inputs)
 
 
 @each_shape

@@ -33,6 +33,7 @@ FORMS = {
     "no competition": {"competition": False},
     "no exchange": {"exchange_heads": 0},
     "pre-norm": {"norm": "pre"},
+    "leaky": {"ffn_activation": "leaky-relu", "norm": "pre"},
     "decoder": {"cross_attention": True},
     "decoder, other width": {"cross_attention": True, "kdim": KDIM},
     "decoder, pre-norm": {"cross_attention": True, "norm": "pre"},
@@ -87,7 +88,13 @@ def check(layer, *given, **masks):
     p = dict(layer.named_parameters())
     heads = 0 if layer.exchange is None else layer.exchange.num_heads
     expected, competition = tim_reference.layer(
-        p, *given, heads=HEADS, exchange_heads=heads, pre_norm=layer.pre_norm, **masks
+        p,
+        *given,
+        heads=HEADS,
+        exchange_heads=heads,
+        pre_norm=layer.pre_norm,
+        ffn_activation=layer.ffn_activation,
+        **masks,
     )
     out = layer(*given, **masks)
     torch.testing.assert_close(out.output, expected, rtol=1e-9, atol=1e-9)

@@ -6,7 +6,7 @@ Nothing here imports headwise: parameters come by the names that the library pro
 import math
 
 import torch
-from reference import attention_bias, read, slices
+from reference import activation, attention_bias, read, slices
 from torch import Tensor
 
 
@@ -65,10 +65,10 @@ def exchange(p: dict[str, Tensor], h: Tensor, heads: int) -> Tensor:
     return grouped(torch.cat(out), p["exchange.out_weight"])
 
 
-def feed_forward(p: dict[str, Tensor], h: Tensor) -> Tensor:
+def feed_forward(p: dict[str, Tensor], h: Tensor, ffn_activation: str) -> Tensor:
     """Step 4 at one position."""
     hidden = grouped(h, p["ffn_up_weight"])
-    return grouped(torch.clamp(hidden, min=0), p["ffn_down_weight"])
+    return grouped(activation(ffn_activation, hidden), p["ffn_down_weight"])
 
 
 def layer(
@@ -79,6 +79,7 @@ def layer(
     heads: int,
     exchange_heads: int,
     pre_norm: bool,
+    ffn_activation: str = "relu",
     memory_key_padding_mask: Tensor | None = None,
     **masks,
 ) -> tuple[Tensor, Tensor | None]:
@@ -111,7 +112,7 @@ def layer(
             h = sublayer("cross_norm", h, of_memory)
         if exchange_heads:
             h = sublayer("norm2", h, lambda h, t: exchange(p, h[t], exchange_heads))
-        h = sublayer("norm3", h, lambda h, t: feed_forward(p, h[t]))
+        h = sublayer("norm3", h, lambda h, t: feed_forward(p, h[t], ffn_activation))
         outputs.append(torch.stack(h))
         if compete:
             competitions.append(torch.stack(compete))

@@ -6,8 +6,13 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from headwise.heads.weighted import branches
-from headwise.heads.weighted.branches import branched_feed_forward, branched_macs, weighted_relu
-from headwise.heads.weighted.naive import naive_branched_feed_forward, naive_weighted_relu
+from headwise.heads.weighted.branches import (
+    branched_feed_forward,
+    branched_macs,
+    weighted_activation,
+)
+from headwise.heads.weighted.naive import naive_branched_feed_forward, naive_weighted_activation
+from headwise.ops.activations import ACTIVATIONS
 
 # batch, branches, time, head_dim, embed_dim, ffn_dim
 SIZES = {
@@ -60,13 +65,25 @@ def test_folding_changes_nothing(monkeypatch, folds, split):
     assert_same(fast, naive_branched_feed_forward(*args, split=split), args)
 
 
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("name", SIZES)
+def test_other_activations_in_the_place_of_the_relu(name, split, activation):
+    args = arguments(*SIZES[name])
+    fast = branched_feed_forward(*args, split=split, activation=activation)
+    naive = naive_branched_feed_forward(*args, split=split, activation=activation)
+    assert_same(fast, naive, args)
+
+
 @pytest.mark.parametrize("sizes", [(7, 3, 4, 6), (1, 1, 1, 1), (9, 2, 5, 3)], ids=str)
-def test_weighted_relu_equals_its_naive_twin(sizes, chunks):
+def test_a_weighted_activation_equals_its_naive_twin(sizes, chunks):
     rows, count, head_dim, ffn_dim = sizes
     shapes = [(rows, count, head_dim), (count, head_dim, ffn_dim), (ffn_dim,), (count,)]
     args = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
-    assert_same(weighted_relu(*args), naive_weighted_relu(*args), args)
-    assert torch.autograd.gradcheck(weighted_relu, args)
+    for name in ACTIVATIONS:
+        fast, naive = (f(*args, name) for f in (weighted_activation, naive_weighted_activation))
+        assert_same(fast, naive, args)
+    assert torch.autograd.gradcheck(weighted_activation, args)
 
 
 def test_rows_that_do_not_lie_together():
@@ -98,20 +115,23 @@ def test_only_some_need_gradients():
 
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("time", [2, 40])
-def test_the_compiler_gets_the_same_as_plain_operations(time, split):
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_the_compiler_gets_the_same_as_plain_operations(time, split, activation):
     torch.compiler.reset()
-    args = arguments(2, 4, time, 3, 12, 16)
+    args, how = arguments(2, 4, time, 3, 12, 16), {"split": split, "activation": activation}
     compiled = torch.compile(branched_feed_forward, fullgraph=True, backend="aot_eager")
-    assert_same(compiled(*args, split=split), branched_feed_forward(*args, split=split), args)
+    assert_same(compiled(*args, **how), branched_feed_forward(*args, **how), args)
 
 
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("time", [2, 60])
-def test_autocast_computes_in_bf16_and_gives_gradients_as_parameters_are(time, split):
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_autocast_computes_in_bf16_and_gives_gradients_as_parameters_are(time, split, activation):
     args = arguments(2, 4, time, 8, 32, 64, dtype=torch.float32)
-    expected = naive_branched_feed_forward(*args, split=split)
+    how = {"split": split, "activation": activation}
+    expected = naive_branched_feed_forward(*args, **how)
     with torch.autocast("cpu", torch.bfloat16):
-        fast = branched_feed_forward(*args, split=split)
+        fast = branched_feed_forward(*args, **how)
         # The backward pass runs within autocast too, where a training loop does so.
         got = torch.autograd.grad(fast.float().square().sum(), args)
     assert fast.dtype == torch.bfloat16

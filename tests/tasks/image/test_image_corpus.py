@@ -26,7 +26,8 @@ def test_digits_keep_their_17_levels():
     assert everything.shape == (1797, 8, 8, 1)
     assert len(np.unique(everything)) == 17 and everything.max() == 255
     assert [len(getattr(images, part)) for part in PARTS] == [1437, 180, 180]
-    assert images.notes["parts"] == "train 1,437, validation 180, test 180"
+    assert images.notes["images"].startswith("digits of scikit-learn ")
+    assert images.notes["train"].startswith("1,437 images; SHA-256 of the pixels ")
 
 
 @pytest.mark.parametrize("patch", [1, 4, 7])
@@ -207,7 +208,7 @@ def test_a_grey_half_beside_a_coloured_one_has_three_channels():
     assert images.train.shape[1:] == (8, 16, 3)
     digits = images.train[:, :, :8]
     assert (digits[..., 0] == digits[..., 2]).all()
-    assert {"left images", "right images", "parts"} <= set(images.notes)
+    assert {"left images", "right train", "test"} <= set(images.notes)
 
 
 def test_no_half_of_a_held_out_pair_is_trained_on():

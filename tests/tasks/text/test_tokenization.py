@@ -11,14 +11,13 @@ from pydantic import ValidationError
 from transformers import AutoTokenizer
 
 from headwise.tasks.text.parallel.corpus import Pair
-from headwise.tasks.text.tokenization import (
+from headwise.tasks.text.tokenization import TextTokenizer, TranslationTokenizer
+from headwise.tasks.text.tokenizer_settings import (
     MIN_VOCAB_SIZE,
     SPECIAL_TOKENS,
     TEXT_SPECIAL_TOKENS,
-    TextTokenizer,
     TextTokenizerSettings,
     TokenizerSettings,
-    TranslationTokenizer,
 )
 
 PAIRS = [
@@ -283,18 +282,12 @@ def test_one_language_is_saved_and_loaded(tokenizer, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["tokenizer"]
 
 
-def test_a_tokenizer_of_translation_is_not_one_of_text(joint, tmp_path):
-    joint.save(tmp_path / "tokenizer")
-    with pytest.raises(ValueError, match=r"tokenizer, expected the tokenizer of a .* no <mask>"):
-        TextTokenizer.load(tmp_path / "tokenizer")
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"vocab_size": 260}, "vocab_size is 260, expected at least 261: the 256 bytes"),
         ({"type": "word", "vocab_size": 5}, "vocab_size is 5, expected at least 6: a word"),
-        ({"type": "character"}, "'bpe' or 'word'"),
+        ({"type": "character"}, "'bpe', 'word' or 'presegmented'"),
         ({"min_frequency": 0}, "min_frequency"),
     ],
 )

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from headwise.ops.activations import ACTIVATIONS, Activation
+
 
 def grouped_linear(x: Tensor, weight: Tensor) -> Tensor:
     """A linear map of each group: `y_j = x_j W_j` (the paper's GroupLinear).
@@ -39,8 +41,10 @@ def grouped_linear(x: Tensor, weight: Tensor) -> Tensor:
     return y.transpose(0, 1).reshape(*x.shape[:-1], groups * out_dim)
 
 
-def grouped_feed_forward(x: Tensor, up: Tensor, down: Tensor, dropout: float = 0.0) -> Tensor:
-    """A feed-forward map of each group: `y_j = ReLU(x_j U_j) D_j`.
+def grouped_feed_forward(
+    x: Tensor, up: Tensor, down: Tensor, dropout: float = 0.0, activation: Activation = "relu"
+) -> Tensor:
+    """A feed-forward map of each group: `y_j = f(x_j U_j) D_j`.
 
     Equals two calls of `grouped_linear`, but the hidden layer between them, the widest tensor of a
     layer, stays divided by group.
@@ -50,6 +54,7 @@ def grouped_feed_forward(x: Tensor, up: Tensor, down: Tensor, dropout: float = 0
         up: U, `(groups, in, hidden)`.
         down: D, `(groups, hidden, out)`.
         dropout: probability with which a hidden unit is dropped.
+        activation: f, by its name in `headwise.ops.activations`.
 
     Returns:
         `(..., groups * out)`.
@@ -59,7 +64,7 @@ def grouped_feed_forward(x: Tensor, up: Tensor, down: Tensor, dropout: float = 0
     """
     groups, in_dim, _ = up.shape
     _check_width(x, groups, in_dim)
-    hidden = F.dropout(F.relu(torch.bmm(_by_group(x, groups), up)), dropout)
+    hidden = F.dropout(ACTIVATIONS[activation](torch.bmm(_by_group(x, groups), up)), dropout)
     y = torch.bmm(hidden, down)  # (groups, rows, out)
     return y.transpose(0, 1).reshape(*x.shape[:-1], groups * y.size(-1))
 

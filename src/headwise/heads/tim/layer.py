@@ -18,6 +18,7 @@ from headwise.heads.tim.mechanisms import (
     glorot_uniform,
 )
 from headwise.heads.words import Words
+from headwise.ops.activations import Activation, check_activation
 from headwise.ops.masks import check_padding_mask, padding_positions
 
 
@@ -69,7 +70,9 @@ class IndependentMechanismsLayer(System):
             pre-norm layer the model adds a norm.
         dropout: of attention weights, the exchange's too.
         residual_dropout: of each sub-layer's output.
-        ffn_dropout: behind the ReLU.
+        ffn_dropout: behind the activation of the feed-forward.
+        ffn_activation: `"relu"`, `"gelu"` or `"leaky-relu"`, in the place of the ReLU of the
+            feed-forward.
 
     Shape:
         x `(batch, time, embed_dim)`; memory `(batch, keys, kdim)`; output
@@ -120,6 +123,7 @@ class IndependentMechanismsLayer(System):
         dropout: float = 0.0,
         residual_dropout: float = 0.0,
         ffn_dropout: float = 0.0,
+        ffn_activation: Activation = "relu",
     ) -> None:
         super().__init__()
         if kdim is not None and not cross_attention:
@@ -145,6 +149,7 @@ class IndependentMechanismsLayer(System):
         for name, value in (("residual_dropout", residual_dropout), ("ffn_dropout", ffn_dropout)):
             if not 0.0 <= value < 1.0:
                 raise ValueError(f"{name} is {value}, expected a probability in [0, 1)")
+        check_activation(ffn_activation)
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.ffn_dim = ffn_dim
@@ -152,6 +157,7 @@ class IndependentMechanismsLayer(System):
         self.pre_norm = norm == "pre"
         self.residual_dropout = residual_dropout
         self.ffn_dropout = ffn_dropout
+        self.ffn_activation = ffn_activation
 
         n_s, d_mech, d_ffn = num_mechanisms, embed_dim // num_mechanisms, ffn_dim // num_mechanisms
         self.competition_weight = nn.Parameter(torch.empty(n_s, d_mech, 1)) if competition else None
@@ -187,6 +193,7 @@ class IndependentMechanismsLayer(System):
             "dropout": place.attention_dropout,
             "residual_dropout": place.dropout,
             "ffn_dropout": place.ffn_dropout,
+            "ffn_activation": place.ffn_activation,
         }
         return cls(place.embed_dim, **{**given, **options})
 
@@ -265,6 +272,7 @@ class IndependentMechanismsLayer(System):
             self.ffn_up_weight,
             self.ffn_down_weight,
             self.ffn_dropout if self.training else 0.0,
+            self.ffn_activation,
         )
         x = self._after(self.norm3, x, update)
         routing = None

@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from headwise.ops.naive import naive_activation
+
 
 def naive_grouped_linear(x: Tensor, weight: Tensor) -> Tensor:
     """`grouped_linear` as the equation reads, row by row and group by group."""
@@ -15,12 +17,14 @@ def naive_grouped_linear(x: Tensor, weight: Tensor) -> Tensor:
     return torch.stack(rows).unflatten(0, x.shape[:-1])
 
 
-def naive_grouped_feed_forward(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
+def naive_grouped_feed_forward(
+    x: Tensor, up: Tensor, down: Tensor, activation: str = "relu"
+) -> Tensor:
     """`grouped_feed_forward` as the equation reads, row by row and group by group."""
     rows = []
     for row in x.flatten(0, -2):
         groups = zip(row.unflatten(0, (up.size(0), -1)), up, down, strict=True)
-        rows.append(torch.cat([torch.clamp(h @ u, min=0) @ d for h, u, d in groups]))
+        rows.append(torch.cat([naive_activation(activation, h @ u) @ d for h, u, d in groups]))
     return torch.stack(rows).unflatten(0, x.shape[:-1])
 
 

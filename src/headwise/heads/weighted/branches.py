@@ -11,7 +11,8 @@ Branch by branch that is M feed-forwards. Two rearrangements make it cost what o
     zᵢ W₁ = κᵢ oᵢ (Wᵢ W₁)                                       which maps head_dim, not embed_dim
 
 The product Wᵢ W₁, here called folding, is made once for a batch, and is left out where there are so
-few tokens (in decoding step by step) that it costs more than it saves.
+few tokens (in decoding step by step) that it costs more than it saves. Both hold for any activation
+in the place of the ReLU: they change nothing behind W₁ or before W₂.
 
 Weights are laid out as the module's parameters are: W as `(branches, head_dim, embed_dim)`, W₁ and
 W₂ as in `nn.Linear`.
@@ -24,7 +25,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
+from headwise.ops.activations import ACTIVATIONS, Activation
 from headwise.ops.precision import without_autocast
 
 # Hidden units of all branches at a time: 4 MiB in float32, which stay in the processor's cache. A
@@ -45,6 +48,7 @@ def branched_feed_forward(
     *,
     split: bool = False,
     dropout: float = 0.0,
+    activation: Activation = "relu",
 ) -> Tensor:
     """Σᵢ αᵢ FFN(κᵢ oᵢ Wᵢ) over the branches i.
 
@@ -57,6 +61,7 @@ def branched_feed_forward(
         split: branch i has the i-th part of the hidden units for itself, rather than a turn with
             all of them.
         dropout: probability with which a unit of the summed hidden layer is dropped.
+        activation: that of the feed-forward, by its name in `headwise.ops.activations`.
 
     Returns:
         `(batch, time, embed_dim)`.
@@ -70,13 +75,14 @@ def branched_feed_forward(
         batch * time, branches, head_dim, embed_dim, units
     )
     if split:
-        hidden = _split_hidden(rows, scaled, alpha, up_weight, up_bias, folds)
+        hidden = _split_hidden(rows, scaled, alpha, up_weight, up_bias, folds, activation)
     elif folds:
         maps = (scaled.flatten(0, 1) @ up_weight.t()).unflatten(0, (branches, head_dim))
-        hidden = weighted_relu(rows, maps, up_bias, alpha)
+        hidden = weighted_activation(rows, maps, up_bias, alpha, activation)
     else:
         z = rows.transpose(0, 1) @ scaled  # (branches, rows, embed_dim)
-        each = F.relu(F.linear(z, up_weight, up_bias))  # (branches, rows, ffn_dim)
+        each = ACTIVATIONS[activation](F.linear(z, up_weight, up_bias))
+        # (branches, rows, ffn_dim)
         hidden = (each * alpha.to(each.dtype).view(-1, 1, 1)).sum(0)
     hidden = F.dropout(hidden, dropout, training=dropout > 0)
     output = F.linear(hidden, down_weight, alpha.sum() * down_bias)
@@ -100,28 +106,40 @@ def branched_macs(
     return min(_folded_macs(*sizes), _unfolded_macs(*sizes)) + tokens * ffn_dim * embed_dim
 
 
-def weighted_relu(rows: Tensor, maps: Tensor, bias: Tensor, alpha: Tensor) -> Tensor:
-    """Σᵢ αᵢ ReLU(oᵢ Aᵢ + b), without keeping the hidden layer of each branch.
+def weighted_activation(
+    rows: Tensor, maps: Tensor, bias: Tensor, alpha: Tensor, activation: Activation = "relu"
+) -> Tensor:
+    """Σᵢ αᵢ f(oᵢ Aᵢ + b), without keeping the hidden layer of each branch.
 
     Args:
         rows: o, `(rows, branches, head_dim)`.
         maps: A, `(branches, head_dim, ffn_dim)`.
         bias: b, `(ffn_dim,)`.
         alpha: `(branches,)`.
+        activation: f, by its name.
 
     Returns:
         `(rows, ffn_dim)`.
     """
     rows, bias = rows.to(maps.dtype), bias.to(maps.dtype)  # which autocast may have lowered
-    if torch.compiler.is_compiling():  # the compiler fuses the steps itself
-        each = F.relu(torch.baddbmm(bias, rows.transpose(0, 1), maps))
+
+    def hidden(rows: Tensor, maps: Tensor, bias: Tensor, alpha: Tensor) -> Tensor:
+        each = ACTIVATIONS[activation](torch.baddbmm(bias, rows.transpose(0, 1), maps))
         return (each * alpha.to(each.dtype).view(-1, 1, 1)).sum(0)
-    hidden: Tensor = _WeightedReLU.apply(rows, maps, bias, alpha)
-    return hidden
+
+    if torch.compiler.is_compiling():  # the compiler fuses the steps itself
+        return hidden(rows, maps, bias, alpha)
+    if activation == "relu":
+        summed: Tensor = _WeightedReLU.apply(rows, maps, bias, alpha)
+        return summed
+    again: Tensor = checkpoint(
+        hidden, rows, maps, bias, alpha, use_reentrant=False, preserve_rng_state=False
+    )
+    return again
 
 
 class _WeightedReLU(torch.autograd.Function):
-    """`weighted_relu`, some rows at a time, whose hidden layers are not kept but computed again.
+    """`weighted_activation` of ReLU, some rows at a time, whose hidden layers are computed again.
 
     Kept, those of all branches would be M times what a feed-forward keeps. With G the gradient
     and Dᵢ = G where oᵢAᵢ + b > 0, else 0:
@@ -189,14 +207,15 @@ def _split_hidden(
     up_weight: Tensor,
     up_bias: Tensor,
     folds: bool,
+    activation: Activation,
 ) -> Tensor:
-    """αᵢ ReLU(zᵢ W₁ᵢ + b₁ᵢ) of all branches side by side, `(rows, ffn_dim)`."""
+    """αᵢ f(zᵢ W₁ᵢ + b₁ᵢ) of all branches side by side, `(rows, ffn_dim)`."""
     branches = len(alpha)
     up = up_weight.unflatten(0, (branches, -1)).transpose(1, 2)  # (branches, embed_dim, units)
     x = rows.transpose(0, 1)  # (branches, rows, head_dim)
     x, maps = (x, scaled @ up) if folds else (x @ scaled, up)
     bias = up_bias.unflatten(0, (branches, 1, -1))
-    each = F.relu(torch.baddbmm(bias, x, maps))  # (branches, rows, units)
+    each = ACTIVATIONS[activation](torch.baddbmm(bias, x, maps))  # (branches, rows, units)
     each = each * alpha.to(each.dtype).view(-1, 1, 1)
     return each.transpose(0, 1).flatten(1)
 

@@ -14,6 +14,7 @@ from headwise.heads.weighted.branches import branched_feed_forward, branched_mac
 from headwise.heads.weighted.rule import BranchesOnSimplex
 from headwise.heads.weighted.simplex import keep_largest, random_simplex
 from headwise.heads.words import Words
+from headwise.ops.activations import Activation, check_activation
 
 Form = Literal["simplex", "softmax", "random"]
 
@@ -75,6 +76,7 @@ class BranchedAttention(Attention):
         kdim, vdim, dropout: as in `MultiHeadAttention`.
         ffn_dropout: probability with which a unit of the hidden layer, summed over the branches,
             is dropped in training: all branches lose the same units of a shared feed-forward.
+        ffn_activation: `"relu"`, `"gelu"` or `"leaky-relu"`, in the place of the ReLU of FFN.
         bias: whether the query, key and value projections have one; the feed-forward always has.
 
     Shape:
@@ -124,6 +126,7 @@ class BranchedAttention(Attention):
         vdim: int | None = None,
         dropout: float = 0.0,
         ffn_dropout: float = 0.0,
+        ffn_activation: Activation = "relu",
         bias: bool = True,
     ) -> None:
         for name, size in (("num_branches", num_branches), ("ffn_dim", ffn_dim)):
@@ -154,6 +157,7 @@ class BranchedAttention(Attention):
             raise ValueError(f"output_gain is {output_gain}, expected a positive number")
         if not 0.0 <= ffn_dropout < 1.0:
             raise ValueError(f"ffn_dropout is {ffn_dropout}, expected a probability in [0, 1)")
+        check_activation(ffn_activation)
         super().__init__(embed_dim, num_branches, head_dim, kdim, vdim, dropout)
         self.num_branches = num_branches
         self.ffn_dim = ffn_dim
@@ -163,6 +167,7 @@ class BranchedAttention(Attention):
         self.top_k = top_k
         self.output_gain = float(num_branches) if output_gain is None else output_gain
         self.ffn_dropout = ffn_dropout
+        self.ffn_activation = ffn_activation
         self.dense_projections(bias)
         self.branch_output = nn.Parameter(torch.empty(num_branches, self.head_dim, embed_dim))
         learned = weights != "random"
@@ -176,6 +181,7 @@ class BranchedAttention(Attention):
     def from_plan(cls, place: Place, **options: Any) -> Self:
         sizes: dict[str, Any] = {"num_branches": place.num_heads, "ffn_dim": place.ffn_dim}
         sizes |= {"dropout": place.attention_dropout, "ffn_dropout": place.ffn_dropout}
+        sizes |= {"ffn_activation": place.ffn_activation}
         return cls(place.embed_dim, **{**sizes, **options})
 
     @classmethod
@@ -244,6 +250,7 @@ class BranchedAttention(Attention):
             self.ffn_down.bias,
             split=self.ffn == "split",
             dropout=self.ffn_dropout if self.training else 0.0,
+            activation=self.ffn_activation,
         )
         return output, Routing(alpha)
 

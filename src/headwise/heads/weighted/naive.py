@@ -1,8 +1,9 @@
 """The Weighted Transformer's numerics as the equations read, for the tests of the fast ones."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from headwise.ops.naive import naive_activation
 
 
 def naive_branched_feed_forward(
@@ -16,6 +17,7 @@ def naive_branched_feed_forward(
     down_bias: Tensor,
     *,
     split: bool = False,
+    activation: str = "relu",
 ) -> Tensor:
     """The equation branch by branch."""
     branches, ffn_dim = heads.size(1), up_weight.size(0)
@@ -25,15 +27,19 @@ def naive_branched_feed_forward(
         mine = slice(0, ffn_dim)
         if split:
             mine = slice(i * ffn_dim // branches, (i + 1) * ffn_dim // branches)
-        hidden = F.relu(z @ up_weight[mine].t() + up_bias[mine])
+        hidden = naive_activation(activation, z @ up_weight[mine].t() + up_bias[mine])
         total = total + alpha[i] * (hidden @ down_weight[:, mine].t() + down_bias)
     return total
 
 
-def naive_weighted_relu(rows: Tensor, maps: Tensor, bias: Tensor, alpha: Tensor) -> Tensor:
-    """Σᵢ αᵢ ReLU(oᵢ Aᵢ + b) as it reads."""
-    branches = range(len(alpha))
-    return sum((alpha[i] * F.relu(rows[:, i] @ maps[i] + bias) for i in branches), torch.zeros(()))
+def naive_weighted_activation(
+    rows: Tensor, maps: Tensor, bias: Tensor, alpha: Tensor, activation: str = "relu"
+) -> Tensor:
+    """Σᵢ αᵢ f(oᵢ Aᵢ + b) as it reads."""
+    total = torch.zeros(())
+    for i in range(len(alpha)):
+        total = total + alpha[i] * naive_activation(activation, rows[:, i] @ maps[i] + bias)
+    return total
 
 
 def naive_project_to_simplex(x: Tensor) -> Tensor:

@@ -9,15 +9,16 @@ are divided by regions of the photographs, so that patches that overlap are in t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
 
+from headwise.tasks.further_tests import in_test_set
 from headwise.tasks.image.reading import (
     read_digits,
     read_hub_images,
@@ -28,15 +29,18 @@ from headwise.tasks.image.reading import (
 from headwise.tasks.image.settings import (
     DigitsImages,
     FolderImages,
+    FolderTest,
     HubImages,
+    HubImagesTest,
     IdxImages,
+    IdxTest,
     ImageSettings,
     PairImages,
     PhotographsImages,
     Source,
     image_shape,
 )
-from headwise.tasks.sources import CorpusError
+from headwise.tasks.sources import CorpusError, file_in_words, part_in_words
 from headwise.tasks.splits import PARTS, Part, divide, given_parts
 
 
@@ -47,12 +51,14 @@ class ImageCorpus:
     Attributes:
         train, validation, test: bytes, `(images, height, width, channels)`.
         notes: facts about the images, from a label to a text.
+        tests: the images of each further test set by its name.
     """
 
     train: np.ndarray
     validation: np.ndarray
     test: np.ndarray
     notes: dict[str, str]
+    tests: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 def load_images(settings: ImageSettings) -> ImageCorpus:
@@ -73,12 +79,15 @@ def load_images(settings: ImageSettings) -> ImageCorpus:
     if isinstance(settings, PairImages):
         return _load_pairs(settings)
     broken: list[str] = []
+    origins: dict[str, str] = {}
     if isinstance(settings, PhotographsImages):
         patches = read_patches(settings.patch, *settings.fractions())
         parts = {part: _joined(iter(patches[part]), settings) for part in PARTS}
-        origin = f"{settings.patch}×{settings.patch} patches of scikit-learn's photographs"
+        origin = (
+            f"{settings.patch}×{settings.patch} patches of the photographs of {_scikit_learn()}"
+        )
     else:
-        given, origin = _read_parts(settings, broken)
+        given, origins, origin = _read_parts(settings, broken)
         parts = _divide(given, settings)
     for part in PARTS:
         if not len(parts[part]):
@@ -88,38 +97,103 @@ def load_images(settings: ImageSettings) -> ImageCorpus:
                 "more images, or a source of its own for the part"
             )
     height, width, _ = image_shape(settings)
-    notes = {
-        "images": f"{origin}; {height}×{width} pixels",
-        "parts": ", ".join(f"{part} {len(parts[part]):,}" for part in PARTS),
-    }
+    notes = {"images": f"{origin}; {height}×{width} pixels"}
+    trained = {_digest(image) for image in parts["train"]}
+    for part in PARTS:
+        notes[part] = _note(parts[part], origins.get(part, ""), () if part == "train" else trained)
+    tests = {}
+    for name, test in settings.tests.items():
+        with in_test_set(name):
+            tests[name], origin = _read_test(test, settings, broken)
+        notes[f"test {name}"] = _note(tests[name], origin, trained)
     if broken:
         notes["skipped"] = f"{len(broken):,} images that cannot be read: {broken[0]}" + (
             ", ..." if len(broken) > 1 else ""
         )
-    return ImageCorpus(parts["train"], parts["validation"], parts["test"], notes)
+    return ImageCorpus(parts["train"], parts["validation"], parts["test"], notes, tests)
+
+
+def digest_images(images: np.ndarray) -> str:
+    """Returns a hash of the images of one part, after they were fitted to their size."""
+    digest = hashlib.sha256(str(images.shape).encode())
+    digest.update(images.tobytes())
+    return digest.hexdigest()
+
+
+def _note(images: np.ndarray, origin: str, trained: Collection[bytes] = ()) -> str:
+    """Returns what the notes say of a part: its size, where it comes from, and a hash.
+
+    Args:
+        images: of the part.
+        origin: folder, file or split of the part; empty for a share of the training images.
+        trained: hashes of the training images, if those that the part repeats are counted.
+    """
+    size = f"{len(images):,} images"
+    repeated = sum(_digest(image) in trained for image in images) if trained else 0
+    if repeated:
+        size += f", of which {repeated:,} are also in the training part"
+    return part_in_words(size, origin, "pixels", digest_images(images))
+
+
+def _digest(image: np.ndarray) -> bytes:
+    return hashlib.sha256(image.tobytes()).digest()
+
+
+def _scikit_learn() -> str:
+    return f"scikit-learn {metadata.version('scikit-learn')}"
 
 
 def _read_parts(
     settings: DigitsImages | FolderImages | IdxImages | HubImages, broken: list[str]
-) -> tuple[dict[Part, np.ndarray], str]:
-    """Reads the parts that a source has; returns them and a text on where they come from."""
+) -> tuple[dict[Part, np.ndarray], dict[str, str], str]:
+    """Reads the parts that a source has.
+
+    Returns:
+        The parts, the file or split of each in words, and words on where all of them come from.
+    """
     if isinstance(settings, DigitsImages):
-        return {"train": _joined(read_digits(), settings)}, "scikit-learn's digits"
+        return {"train": _joined(read_digits(), settings)}, {}, f"digits of {_scikit_learn()}"
     if isinstance(settings, HubImages):
-        name, field, version = settings.name, settings.field, (settings.config, settings.revision)
+        splits = settings.splits()
         given = {
-            part: _joined(read_hub_images(name, split, field, broken, *version), settings)
-            for part, split in settings.splits().items()
+            part: _joined(_read_split(settings, split, broken), settings)
+            for part, split in splits.items()
         }
-        return given, settings.origin
-    read: Callable[[Path], Iterator[Image.Image]] = read_idx
-    if isinstance(settings, FolderImages):
-        read = partial(read_image_folder, broken=broken)
+        return given, {part: f"split {split}" for part, split in splits.items()}, settings.origin
+    paths = given_parts(settings)
     given = {
-        part: _joined(read(path.expanduser()), settings)
-        for part, path in given_parts(settings).items()
+        part: _joined(_read_path(path, settings.corpus, broken), settings)
+        for part, path in paths.items()
     }
-    return given, f"{settings.corpus} {settings.train.name}"
+    origins: dict[str, str] = {part: _path_in_words(path) for part, path in paths.items()}
+    return given, origins, f"{settings.corpus} {settings.train.name}"
+
+
+def _read_test(
+    test: FolderTest | IdxTest | HubImagesTest, settings: Source, broken: list[str]
+) -> tuple[np.ndarray, str]:
+    """Reads a further test set; returns its images, and words on where they come from."""
+    if isinstance(test, HubImagesTest):
+        return _joined(_read_split(test, test.split, broken), settings), test.origin
+    pictures = _read_path(test.path, test.corpus, broken)
+    return _joined(pictures, settings), _path_in_words(test.path)
+
+
+def _read_split(
+    settings: HubImages | HubImagesTest, split: str, broken: list[str]
+) -> Iterator[Image.Image]:
+    return read_hub_images(
+        settings.name, split, settings.field, broken, settings.config, settings.revision
+    )
+
+
+def _read_path(path: Path, corpus: str, broken: list[str]) -> Iterator[Image.Image]:
+    path = path.expanduser()
+    return read_image_folder(path, broken) if corpus == "folder" else read_idx(path)
+
+
+def _path_in_words(path: Path) -> str:
+    return f"folder {path.name}" if path.expanduser().is_dir() else file_in_words(path)
 
 
 def _joined(pictures: Iterator[Image.Image], settings: Source) -> np.ndarray:
@@ -172,7 +246,7 @@ def _load_pairs(settings: PairImages) -> ImageCorpus:
         pairs[part] = np.concatenate(
             [half[indices] for half, indices in zip(halves, chosen, strict=True)], axis=2
         )
-    notes = {"parts": ", ".join(f"{part} {len(pairs[part]):,}" for part in PARTS)}
+    notes: dict[str, str] = {part: _note(pairs[part], "") for part in PARTS}
     for side, half in (("left", left), ("right", right)):
         notes |= {f"{side} {label}": words for label, words in half.notes.items()}
     return ImageCorpus(pairs["train"], pairs["validation"], pairs["test"], notes)

@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
+from headwise.recipe.settings import Name
+from headwise.tasks.further_tests import TESTS, HubTest
 from headwise.tasks.splits import DividedSettings, HubSettings
 
 _SIZE = (
@@ -19,9 +21,39 @@ _PATHS = "A folder of images, or a tar file of one, with the {part} images."
 _WITHOUT = "By default a share of the training images is taken."
 
 
+class FolderTest(BaseModel):
+    """A further test set of image files in a folder or in a tar file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    corpus: Literal["folder"] = Field("folder", description="A folder or a tar file of images.")
+    path: Path = Field(description="The folder of images, or a tar file of one.")
+
+
+class IdxTest(BaseModel):
+    """A further test set in an IDX file, the format of MNIST."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    corpus: Literal["idx"] = Field("idx", description="An IDX file, the format of MNIST.")
+    path: Path = Field(description="The IDX file of the images.")
+
+
+class HubImagesTest(HubTest):
+    """A further test set that is a split of a Hugging Face dataset."""
+
+    field: str = Field("image", description="The column that holds the images.")
+
+
+ImageTest = FolderTest | IdxTest | HubImagesTest
+
+
 class ImageData(DividedSettings):
     """Settings that all sources of images have in common."""
 
+    key_of_tests = "path"
+
+    tests: dict[Name, Annotated[ImageTest, Field(discriminator="corpus")]] = TESTS
     size: int = Field(32, ge=1, description=_SIZE)
     mode: Literal["rgb", "grey"] = Field("rgb", description=_MODE)
 
@@ -119,6 +151,16 @@ class PairImages(BaseModel):
     pairing_seed: int = Field(
         1, ge=0, description="Seed that decides which images stand side by side."
     )
+
+    @model_validator(mode="after")
+    def _check_tests(self) -> Self:
+        for side in ("left", "right"):
+            if getattr(self, side).tests:
+                raise ValueError(
+                    f"{side}.tests is given, expected none: a source of halves has no further "
+                    f"test sets; leave it out"
+                )
+        return self
 
     @model_validator(mode="after")
     def _check_sizes(self) -> Self:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from headwise.tasks.further_tests import in_test_set
 from headwise.tasks.sound.audio import AudioError
 from headwise.tasks.sound.dataset import MixedUtterances, Mixing, PairedUtterances, Utterances
 from headwise.tasks.sound.reading import Pair, read_folder, read_hub_pairs, read_pairs
@@ -19,13 +20,17 @@ from headwise.tasks.sound.settings import (
     FolderSpeech,
     GeneratedSpeech,
     HubSpeech,
+    HubSpeechTest,
     MixedSettings,
+    PairedFolders,
+    PairedFoldersTest,
     PairedSpeech,
     SpeechData,
     SpeechSettings,
 )
 from headwise.tasks.sound.spectrum import Spectrum
 from headwise.tasks.sound.voices import speak
+from headwise.tasks.sources import part_in_words
 from headwise.tasks.splits import PARTS, Part, divide, given_parts
 
 Item = TypeVar("Item")
@@ -37,14 +42,14 @@ class SpeechCorpus:
 
     Attributes:
         train, validation, test: the utterances of each part.
-        transfer: further test sets: name to utterances.
+        tests: the utterances of each further test set by its name.
         notes: facts about the utterances, from a label to a text.
     """
 
     train: Utterances
     validation: Utterances
     test: Utterances
-    transfer: dict[str, Utterances]
+    tests: dict[str, Utterances]
     notes: dict[str, str]
 
 
@@ -61,24 +66,40 @@ def load_speech(settings: SpeechSettings, floor: float) -> SpeechCorpus:
     """
     skipped = Skipped()
     if isinstance(settings, MixedSettings):
-        parts, notes = _load_mixed(settings, floor, skipped)
+        parts, origins, notes = _load_mixed(settings, floor, skipped)
     else:
-        parts, notes = _load_pairs(settings, floor, skipped)
-    transfer: dict[str, Utterances] = {
-        name: _paired(settings, floor, read_pairs(folders, settings.rate, skipped), "test")
-        for name, folders in settings.transfer.items()
-    }
-    notes |= {part: _summary(parts[part], settings.seconds) for part in PARTS}
-    notes |= {name: _summary(utterances, settings.seconds) for name, utterances in transfer.items()}
+        parts, origins, notes = _load_pairs(settings, floor, skipped)
+    notes |= {part: _note(parts[part], settings.seconds, origins.get(part, "")) for part in PARTS}
+    tests: dict[str, Utterances] = {}
+    for name, test in settings.tests.items():
+        with in_test_set(name):
+            tests[name] = _paired(settings, floor, _read_test(test, settings.rate, skipped), "test")
+        origin = test.origin if isinstance(test, HubSpeechTest) else _folders(test)
+        notes[f"test {name}"] = _note(tests[name], settings.seconds, origin)
     if skipped.reasons:
         notes["skipped"] = str(skipped)
-    return SpeechCorpus(**parts, transfer=transfer, notes=notes)
+    return SpeechCorpus(**parts, tests=tests, notes=notes)
+
+
+def _read_test(test: PairedFoldersTest | HubSpeechTest, rate: int, skipped: Skipped) -> list[Pair]:
+    if isinstance(test, HubSpeechTest):
+        return read_hub_pairs(test, test.split, rate, skipped)
+    return read_pairs(test, rate, skipped)
+
+
+def _folders(folders: PairedFolders) -> str:
+    return f"folders {folders.noisy.name}, {folders.clean.name}"
 
 
 def _load_mixed(
     settings: MixedSettings, floor: float, skipped: Skipped
-) -> tuple[dict[Part, Utterances], dict[str, str]]:
-    """Loads clean speech, into which noise is mixed, and the parts that are given as pairs."""
+) -> tuple[dict[Part, Utterances], dict[str, str], dict[str, str]]:
+    """Loads clean speech, into which noise is mixed, and the parts that are given as pairs.
+
+    Returns:
+        The parts, the folders of those that are given as pairs, in words, and further notes.
+    """
+    origins: dict[str, str] = {}
     given: dict[Part, list[Pair]] = {}
     noise: dict[Part, list[Recording]] = {part: [] for part in PARTS}
     if isinstance(settings, GeneratedSpeech):
@@ -95,6 +116,7 @@ def _load_mixed(
             folders = getattr(settings, part)
             if folders is not None:
                 given[part] = read_pairs(folders, settings.rate, skipped)
+                origins[part] = _folders(folders)
         if settings.noise_folder is not None:
             found = read_folder(settings.noise_folder, settings.rate, skipped)
             origin += f", noise of {settings.noise_folder.name}"
@@ -142,22 +164,31 @@ def _load_mixed(
         notes["babble"] = (
             f"made of training voices in {' and '.join(alone)}, where there is one speaker"
         )
-    return parts, notes
+    return parts, origins, notes
 
 
 def _load_pairs(
     settings: PairedSpeech | HubSpeech, floor: float, skipped: Skipped
-) -> tuple[dict[Part, Utterances], dict[str, str]]:
-    """Loads pairs of noisy and of clean recordings."""
+) -> tuple[dict[Part, Utterances], dict[str, str], dict[str, str]]:
+    """Loads pairs of noisy and of clean recordings.
+
+    Returns:
+        The parts, the folders or the split of those that are given, in words, and further notes.
+    """
     given: dict[Part, list[Pair]] = {}
+    origins: dict[str, str] = {}
     if isinstance(settings, HubSpeech):
         for part, split in settings.splits().items():
-            given[part] = read_hub_pairs(settings, split, skipped)
-        origin = settings.name
+            given[part] = read_hub_pairs(
+                settings, split, settings.rate, skipped, settings.speaker_pattern
+            )
+            origins[part] = f"split {split}"
+        origin = settings.origin
     else:
         for part, folders in given_parts(settings).items():
             pattern = settings.speaker_pattern if part == "train" else None
             given[part] = read_pairs(folders, settings.rate, skipped, pattern)
+            origins[part] = _folders(folders)
         origin = settings.train.noisy.name
     train = given.pop("train")
     key = _speaker if settings.divide_by == "speaker" else _name
@@ -167,7 +198,7 @@ def _load_pairs(
     parts: dict[Part, Utterances] = {
         part: _paired(settings, floor, given.get(part, divided[part]), part) for part in PARTS
     }
-    return parts, {"corpus": f"pairs of {origin}"}
+    return parts, origins, {"corpus": f"pairs of {origin}"}
 
 
 def _divide(
@@ -229,6 +260,13 @@ def _generate(settings: GeneratedSpeech) -> list[Recording]:
         for speaker in range(settings.speakers)
         for utterance in range(settings.utterances)
     ]
+
+
+def _note(utterances: Utterances, seconds: float, origin: str) -> str:
+    """Returns what the notes say of a part: its size, where it comes from, and a hash."""
+    # The sound itself may be many gigabytes, which are not read before it is needed.
+    summary = _summary(utterances, seconds)
+    return part_in_words(summary, origin, "names and lengths", utterances.digest())
 
 
 def _summary(utterances: Utterances, seconds: float) -> str:

@@ -21,7 +21,7 @@ from headwise.tasks.sound.audio import (
     read_audio,
 )
 from headwise.tasks.sound.recordings import Recording, Skipped, hold
-from headwise.tasks.sound.settings import HubSpeech, PairedFolders
+from headwise.tasks.sound.settings import HubSpeech, HubSpeechTest, PairedFolders
 from headwise.tasks.sources import file_content, load_hub_split
 
 
@@ -129,13 +129,22 @@ def _speaker(name: str, pattern: str, where: str) -> str:
 # --- Hugging Face datasets --------------------------------------------------------------------
 
 
-def read_hub_pairs(settings: HubSpeech, split: str, skipped: Skipped) -> list[Pair]:
+def read_hub_pairs(
+    settings: HubSpeech | HubSpeechTest,
+    split: str,
+    rate: int,
+    skipped: Skipped,
+    speaker_pattern: str | None = None,
+) -> list[Pair]:
     """Reads the pairs of one split of a dataset on the Hugging Face hub.
 
     Args:
         settings: which dataset, and which of its columns.
         split: the name of the split.
+        rate: sampling rate of the recordings, in samples per second.
         skipped: receives the reasons why pairs are left out.
+        speaker_pattern: a regular expression whose first group is the speaker in the name of an
+            utterance; by default all utterances have the same speaker.
 
     Raises:
         AudioError: if a column does not exist, if no pair can be read, or if `speaker_pattern`
@@ -163,11 +172,11 @@ def read_hub_pairs(settings: HubSpeech, split: str, skipped: Skipped) -> list[Pa
     for row in range(len(data)):
         name = str(row if settings.name_field is None else data[row][settings.name_field])
         speaker = ""
-        if settings.speaker_pattern is not None:
-            speaker = _speaker(name, settings.speaker_pattern, f"the name {name!r} in {where}")
+        if speaker_pattern is not None:
+            speaker = _speaker(name, speaker_pattern, f"the name {name!r} in {where}")
         try:
             for column, found in zip(columns, (noisy, clean), strict=True):
-                read = partial(_read_row, data, row, column, settings.rate)
+                read = partial(_read_row, data, row, column, rate)
                 found.append(Recording(name, speaker, len(read()), read))
         except AudioError as error:
             skipped.add(error)

@@ -23,6 +23,7 @@ from pydantic import (
 from typing_extensions import Self
 
 from headwise.recipe.settings import Name
+from headwise.tasks.further_tests import TESTS, HubTest
 from headwise.tasks.sound.spectrum import Spectrum
 from headwise.tasks.splits import DividedSettings, HubSettings
 
@@ -71,6 +72,29 @@ class PairedFolders(BaseModel):
     )
 
 
+class PairedFoldersTest(PairedFolders):
+    """A further test set in two folders."""
+
+    corpus: Literal["pairs"] = Field(
+        "pairs", description="Folders of noisy and of clean recordings."
+    )
+
+
+class HubSpeechTest(HubTest):
+    """A further test set that is a split of a Hugging Face dataset."""
+
+    noisy_field: str = Field("noisy", description="The column that holds the noisy recordings.")
+    clean_field: str = Field("clean", description="The column that holds the clean recordings.")
+    name_field: str | None = Field(
+        "id",
+        description="The column that holds the names of the utterances. With null, their numbers "
+        "are their names.",
+    )
+
+
+_SpeechTest = PairedFoldersTest | HubSpeechTest
+
+
 class SpeechData(DividedSettings):
     """Settings that all speech data have in common."""
 
@@ -94,11 +118,9 @@ class SpeechData(DividedSettings):
         "(`file`) or also in their speakers. If a part has a single speaker, its babble is made of "
         "training voices.",
     )
-    transfer: dict[Name, PairedFolders] = Field(
-        default_factory=dict,
-        description="Further test sets, from a name to their folders. They are scored beside the "
-        "test part.",
-    )
+    tests: dict[
+        Name, Annotated[PairedFoldersTest | HubSpeechTest, Field(discriminator="corpus")]
+    ] = TESTS
     seed: int = Field(1, ge=0, description="Seed of the excerpts, the noise and the levels.")
 
     @field_validator("rate")

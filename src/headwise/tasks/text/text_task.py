@@ -1,19 +1,25 @@
 """The base of tasks on text of one language: a tokenizer that a run saves."""
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import ClassVar
 
 from headwise.tasks.task import Task
 from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer
+from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings
 
 
 class TextTask(Task):
     """A task with one tokenizer for all of its texts.
 
     Attributes:
-        tokenizer: tokenizer that is learned from the training part and saved with the run.
+        tokenizer: tokenizer that is learned from the training part, or ready-made, and saved with
+            the run.
+        needs_mask: whether the tokenizer needs a mask.
     """
 
     saved = (TOKENIZER,)
+    needs_mask: ClassVar[bool] = False
     tokenizer: TextTokenizer
 
     def save(self, folder: Path) -> None:
@@ -25,6 +31,20 @@ class TextTask(Task):
         if folder is None or not (folder / TOKENIZER).is_dir():
             return None
         return TextTokenizer.load(folder / TOKENIZER)
+
+    @classmethod
+    def new_tokenizer(cls, settings: TextTokenizerSettings, lines: Iterable[str]) -> TextTokenizer:
+        """Returns the tokenizer that the settings name, or one that is learned from lines."""
+        if settings.pretrained is not None:
+            return TextTokenizer.ready_made(settings, mask=cls.needs_mask)
+        return TextTokenizer.train(lines, settings)
+
+    @classmethod
+    def nominal_vocab_size(cls, settings: TextTokenizerSettings) -> int:
+        """Returns the size of a ready-made vocabulary, or the largest size of a learned one."""
+        if settings.pretrained is not None:
+            return TextTokenizer.ready_made(settings, mask=cls.needs_mask).vocab_size
+        return settings.vocab_size
 
     def token_ids(self) -> dict[str, int]:
         """Returns the arguments of a model's configuration that describe the vocabulary."""

@@ -1,9 +1,10 @@
-"""Tokenizers that are trained on the training text: byte-level BPE, or words.
+"""Tokenizers of texts: byte-level BPE or words, learned from the training text, or ready-made.
 
 The smallest units of byte-level BPE are the 256 byte values, which can represent any text in any
 script. So no text is unknown, and decoding gives back exactly the same text. Vocabularies of words
 are for texts that are already tokenised, as WikiText is: white space divides the words, and a word
-that the vocabulary lacks is `<unk>`.
+that the vocabulary lacks is `<unk>`. Vocabularies of pieces are such too, for texts whose words are
+in pieces already, which decoding joins. `vocabularies` makes all of these.
 
 `TranslationTokenizer` is for two languages, `TextTokenizer` for one.
 """
@@ -12,68 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from tokenizers import (
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
+from tokenizers import models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from headwise.files import written_whole
+from headwise.tasks.text.tokenizer_settings import (
+    SPECIAL_TOKENS,
+    TEXT_SPECIAL_TOKENS,
+    Role,
+    TextTokenizerSettings,
+    TokenizerSettings,
+)
+from headwise.tasks.text.vocabularies import has_pieces, joined, ready_made, train_bpe, train_words
 
-PAD, BOS, EOS, UNK = SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0, 1, 2, 3
-MIN_VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)
-MASK = "<mask>"  # id 4, in tokenizers of one language
-TEXT_SPECIAL_TOKENS = (*SPECIAL_TOKENS, MASK)
 TOKENIZER = "tokenizer"  # folder of the tokenizer inside the folder of a run
-
-
-class TokenizerSettings(BaseModel):
-    """Settings of the vocabularies of two languages, learned from the training pairs."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    type: Literal["bpe"] = Field("bpe", description="Selects byte-level byte-pair encoding.")
-    joint: bool = Field(
-        True,
-        description="Whether both languages have one vocabulary, whose embeddings can be shared, "
-        "or each has its own.",
-    )
-    vocab_size: int = Field(
-        4000,
-        description=f"Number of subwords, at least {MIN_VOCAB_SIZE}; a small corpus gives fewer.",
-    )
-    source_vocab_size: int | None = Field(
-        None, description="Size of the source vocabulary if joint is false. Default: vocab_size."
-    )
-    target_vocab_size: int | None = Field(
-        None, description="Size of the target vocabulary if joint is false. Default: vocab_size."
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> TokenizerSettings:
-        for name in ("vocab_size", "source_vocab_size", "target_vocab_size"):
-            size = getattr(self, name)
-            if size is not None and size < MIN_VOCAB_SIZE:
-                raise ValueError(
-                    f"{name} is {size}, expected at least {MIN_VOCAB_SIZE}: the 256 bytes and the "
-                    f"{len(SPECIAL_TOKENS)} special tokens are part of every vocabulary"
-                )
-            if size is not None and self.joint and name != "vocab_size":
-                raise ValueError(
-                    f"{name} is {size} and joint is true, expected it only for separate "
-                    "vocabularies: set joint to false, or give the size of the joint vocabulary as "
-                    "vocab_size"
-                )
-        return self
 
 
 class TranslationTokenizer:
@@ -120,16 +75,33 @@ class TranslationTokenizer:
         if not pairs:
             raise ValueError("pairs is empty, expected text to learn subwords from")
         if settings.joint:
-            joint = _train_bpe((text for pair in pairs for text in pair), settings.vocab_size)
+            texts = (text for pair in pairs for text in pair)
+            joint = _learn(texts, settings.vocab_size, settings)
             return cls(joint, joint)
-        return cls(
-            _train_bpe(
-                (source for source, _ in pairs), settings.source_vocab_size or settings.vocab_size
-            ),
-            _train_bpe(
-                (target for _, target in pairs), settings.target_vocab_size or settings.vocab_size
-            ),
+        sides = [[source for source, _ in pairs], [target for _, target in pairs]]
+        sizes = (settings.source_vocab_size, settings.target_vocab_size)
+        source, target = (
+            _learn(texts, size or settings.vocab_size, settings)
+            for texts, size in zip(sides, sizes, strict=True)
         )
+        return cls(source, target)
+
+    @classmethod
+    def ready_made(cls, settings: TokenizerSettings) -> TranslationTokenizer:
+        """Loads the tokenizer that the settings name, for both languages.
+
+        Raises:
+            ValueError: there is none of that name, or it lacks a special token.
+        """
+        assert settings.pretrained is not None
+        found = ready_made(settings.pretrained, settings.special_tokens, ("pad", "bos", "eos"))
+        if found.bos_token_id == found.eos_token_id:
+            raise ValueError(
+                f"tokenizer.pretrained is {settings.pretrained}, whose bos and eos are the same "
+                f"token {found.eos_token!r}: a translation would end where it begins; set "
+                f"tokenizer.special_tokens={{bos: <bos>}}"
+            )
+        return cls(found, found)
 
     @property
     def is_joint(self) -> bool:
@@ -153,6 +125,14 @@ class TranslationTokenizer:
     def encode_target(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the ids of each text, which end with `<eos>`; the model prepends `<bos>`."""
         return _encode(self.target, texts)
+
+    def join_source(self, text: str) -> str:
+        """Returns a source text with whole words, if its words are in pieces."""
+        return joined(self.source, text)
+
+    def join_target(self, text: str) -> str:
+        """Returns a target text with whole words, if its words are in pieces."""
+        return joined(self.target, text)
 
     def decode_target(self, ids: Sequence[Sequence[int]] | torch.Tensor) -> list[str]:
         """Returns the texts of generated ids or of labels.
@@ -197,38 +177,6 @@ class TranslationTokenizer:
         return cls(joint, joint)
 
 
-class TextTokenizerSettings(BaseModel):
-    """Settings of the vocabulary of one language, learned from the training part of the text."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    type: Literal["bpe", "word"] = Field(
-        "bpe",
-        description="What the tokens are. bpe: subwords of byte-level byte-pair encoding; word: "
-        "the words between white space, for text that is already tokenised.",
-    )
-    vocab_size: int = Field(
-        4000,
-        description="Number of subwords or words, special tokens included; little text gives "
-        "fewer.",
-    )
-    min_frequency: int = Field(
-        2, ge=1, description="Subwords and words that occur less often than this are left out."
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> TextTokenizerSettings:
-        special = len(TEXT_SPECIAL_TOKENS)
-        least = special + (256 if self.type == "bpe" else 1)
-        if self.vocab_size < least:
-            units = "the 256 bytes" if self.type == "bpe" else "a word"
-            raise ValueError(
-                f"vocab_size is {self.vocab_size}, expected at least {least}: {units} and the "
-                f"{special} special tokens are part of every vocabulary"
-            )
-        return self
-
-
 class TextTokenizer:
     """The tokenizer of one language, for lines of text.
 
@@ -253,8 +201,8 @@ class TextTokenizer:
         self.pad_token_id: int = tokenizer.pad_token_id
         self.bos_token_id: int = tokenizer.bos_token_id
         self.eos_token_id: int = tokenizer.eos_token_id
-        self.unk_token_id: int = tokenizer.unk_token_id
-        self.mask_token_id: int = tokenizer.mask_token_id
+        self.unk_token_id: int | None = tokenizer.unk_token_id
+        self.mask_token_id: int | None = tokenizer.mask_token_id
 
     @classmethod
     def train(cls, lines: Iterable[str], settings: TextTokenizerSettings) -> TextTokenizer:
@@ -266,11 +214,26 @@ class TextTokenizer:
         lines = [line for line in lines if line]
         if not lines:
             raise ValueError("lines is empty, expected text to learn a vocabulary from")
-        if settings.type == "word":
-            return cls(_train_words(lines, settings.vocab_size, settings.min_frequency))
-        return cls(
-            _train_bpe(lines, settings.vocab_size, TEXT_SPECIAL_TOKENS, settings.min_frequency)
-        )
+        how = (settings.vocab_size, TEXT_SPECIAL_TOKENS, settings.min_frequency)
+        if settings.type == "bpe":
+            return cls(train_bpe(lines, *how))
+        marks = settings.marks if settings.type == "presegmented" else None
+        return cls(train_words(lines, *how, marks))
+
+    @classmethod
+    def ready_made(cls, settings: TextTokenizerSettings, *, mask: bool) -> TextTokenizer:
+        """Loads the tokenizer that the settings name.
+
+        Args:
+            settings: name the tokenizer.
+            mask: whether it needs a mask.
+
+        Raises:
+            ValueError: there is none of that name, or it lacks a special token.
+        """
+        assert settings.pretrained is not None
+        needed: tuple[Role, ...] = ("pad", "bos", "eos", *(("mask",) if mask else ()))
+        return cls(ready_made(settings.pretrained, settings.special_tokens, needed))
 
     @property
     def vocab_size(self) -> int:
@@ -280,7 +243,18 @@ class TextTokenizer:
     @property
     def has_words(self) -> bool:
         """Whether the vocabulary is one of words, from which a text cannot be restored exactly."""
-        return isinstance(self.tokenizer.backend_tokenizer.model, models.WordLevel)
+        is_word_level = isinstance(self.tokenizer.backend_tokenizer.model, models.WordLevel)
+        return is_word_level and not has_pieces(self.tokenizer)
+
+    def is_unknown(self, ids: torch.Tensor) -> torch.Tensor:
+        """Returns for each of some ids whether it is `<unk>`, of the same shape."""
+        if self.unk_token_id is None:
+            return torch.zeros_like(ids, dtype=torch.bool)
+        return ids == self.unk_token_id
+
+    def join(self, line: str) -> str:
+        """Returns a line with whole words, if its words are in pieces."""
+        return joined(self.tokenizer, line)
 
     def encode(self, lines: Sequence[str], *, eos: bool = True) -> list[list[int]]:
         """Returns the ids of each line; `eos=False` leaves out the `<eos>` at its end."""
@@ -322,76 +296,17 @@ class TextTokenizer:
         """Loads the tokenizer that `save` has written.
 
         Raises:
-            ValueError: there is no tokenizer of text in the folder, or it is damaged.
+            ValueError: there is no tokenizer in the folder, or it is damaged.
         """
-        tokenizer = _load(Path(folder))
-        if tokenizer.mask_token_id is None:
-            raise ValueError(
-                f"folder is {folder}, expected the tokenizer of a text: the one there has no "
-                f"{MASK}; name a folder that `TextTokenizer.save` has written"
-            )
-        return cls(tokenizer)
+        return cls(_load(Path(folder)))
 
 
-def _train_bpe(
-    texts: Iterable[str],
-    vocab_size: int,
-    special_tokens: Sequence[str] = SPECIAL_TOKENS,
-    min_frequency: int = 2,  # a subword seen once is the word itself: nothing to learn from it
+def _learn(
+    texts: Iterable[str], vocab_size: int, settings: TokenizerSettings
 ) -> PreTrainedTokenizerFast:
-    tokenizer = Tokenizer(models.BPE())
-    # A space before the text makes its first word the same subword as elsewhere; the decoder
-    # removes exactly this space.
-    tokenizer.normalizer = normalizers.Prepend(" ")
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        min_frequency=min_frequency,
-        special_tokens=list(special_tokens),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return _finish(tokenizer, special_tokens)
-
-
-def _train_words(
-    texts: Iterable[str], vocab_size: int, min_frequency: int
-) -> PreTrainedTokenizerFast:
-    tokenizer = Tokenizer(models.WordLevel(unk_token=UNK))
-    # The text's own <unk> is ours; other special tokens must not appear inside a line.
-    others = [token for token in TEXT_SPECIAL_TOKENS if token != UNK]
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.Replace(token, UNK) for token in others]
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    trainer = trainers.WordLevelTrainer(
-        vocab_size=vocab_size,
-        min_frequency=min_frequency,
-        special_tokens=list(TEXT_SPECIAL_TOKENS),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return _finish(tokenizer, TEXT_SPECIAL_TOKENS)
-
-
-def _finish(tokenizer: Tokenizer, special_tokens: Sequence[str]) -> PreTrainedTokenizerFast:
-    """Returns the tokenizer as one of the transformers library, which ends texts with `<eos>`."""
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"$A {EOS}", special_tokens=[(EOS, SPECIAL_TOKENS.index(EOS))]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=PAD,
-        bos_token=BOS,
-        eos_token=EOS,
-        unk_token=UNK,
-        mask_token=MASK if MASK in special_tokens else None,
-        model_input_names=["input_ids", "attention_mask"],
-        clean_up_tokenization_spaces=False,  # decoding must give back the text as it was
-        split_special_tokens=True,
-    )
+    if settings.type == "presegmented":
+        return train_words(texts, vocab_size, SPECIAL_TOKENS, marks=settings.marks)
+    return train_bpe(texts, vocab_size)
 
 
 def _encode(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[list[int]]:

@@ -4,7 +4,8 @@ import pytest
 
 from headwise.tasks.text.labelled.corpus import Example
 from headwise.tasks.text.labelled.dataset import Examples, fitted
-from headwise.tasks.text.tokenization import TextTokenizer, TextTokenizerSettings
+from headwise.tasks.text.tokenization import TextTokenizer
+from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings
 from headwise.training.batching import TokenBudgetSampler
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]

@@ -8,7 +8,8 @@ from torch.utils.data import DataLoader
 
 from headwise.tasks.text.parallel.corpus import Pair
 from headwise.tasks.text.parallel.dataset import TranslationDataset, collate_pairs
-from headwise.tasks.text.tokenization import TokenizerSettings, TranslationTokenizer
+from headwise.tasks.text.tokenization import TranslationTokenizer
+from headwise.tasks.text.tokenizer_settings import TokenizerSettings
 
 PAIRS = [
     Pair("open the file", "ouvrir"),

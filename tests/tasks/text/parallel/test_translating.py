@@ -11,7 +11,8 @@ from headwise.tasks.text.parallel import translating
 from headwise.tasks.text.parallel.corpus import Pair
 from headwise.tasks.text.parallel.metrics import TranslationEvaluation
 from headwise.tasks.text.parallel.translating import translate
-from headwise.tasks.text.tokenization import TokenizerSettings, TranslationTokenizer
+from headwise.tasks.text.tokenization import TranslationTokenizer
+from headwise.tasks.text.tokenizer_settings import TokenizerSettings
 
 SHORT = TranslationEvaluation(beam_size=2, max_length_extra=4)
 TEXTS = ["open the file", "", "it", "close the window and open the file", "  \t", "it", "the"]

@@ -6,7 +6,8 @@ from transformers import set_seed
 
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.tasks.text.running.generating import GenerationSettings, generate_text
-from headwise.tasks.text.tokenization import TextTokenizer, TextTokenizerSettings
+from headwise.tasks.text.tokenization import TextTokenizer
+from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings
 
 LINES = ["open the file", "close the file", "open the window", "close it"]
 WORDS = TextTokenizer.train(LINES, TextTokenizerSettings(type="word", min_frequency=1))

@@ -4,7 +4,8 @@ import pytest
 
 from headwise.tasks.language_modelling import LanguageModelling, LanguageModellingRecipe
 from headwise.tasks.masked_language_modelling import MaskedLanguageModelling, MaskedRecipe
-from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer, TextTokenizerSettings
+from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer
+from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings
 
 TASKS = [(LanguageModelling, LanguageModellingRecipe), (MaskedLanguageModelling, MaskedRecipe)]
 

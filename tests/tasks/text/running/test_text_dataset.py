@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from headwise.tasks.text.running.dataset import TextBlocks, collate_blocks
-from headwise.tasks.text.tokenization import TextTokenizer, TextTokenizerSettings
+from headwise.tasks.text.tokenization import TextTokenizer
+from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings
 
 DOCUMENTS = [
     ["= Files =", "", "open the file and close the file", "open the window", ""],

@@ -12,13 +12,14 @@ are skipped and counted. Data that would be misread is an error that names the f
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.spelling import did_you_mean
-from headwise.tasks.sources import CorpusError
+from headwise.tasks.further_tests import in_test_set
+from headwise.tasks.sources import CorpusError, file_in_words, part_in_words
 from headwise.tasks.splits import divide, given_parts
 from headwise.tasks.text.labelled.docstrings import read_docstrings
 from headwise.tasks.text.labelled.glue import glue_classes, read_glue
@@ -28,6 +29,9 @@ from headwise.tasks.text.labelled.settings import (
     ExampleLimits,
     Glue,
     LabelledFiles,
+    LabelledFileTest,
+    LabelledHub,
+    LabelledHubTest,
     LabelledSettings,
     Problem,
 )
@@ -51,6 +55,7 @@ class LabelledCorpus:
         classes: names of the classes in the order of the outputs of the model; None for a
             regression.
         notes: facts about the data for the screen and the report: label to text.
+        tests: examples of each further test set by its name.
     """
 
     train: list[Example]
@@ -58,9 +63,13 @@ class LabelledCorpus:
     test: dict[str, list[Example]]
     classes: list[str] | None
     notes: dict[str, str]
+    tests: dict[str, list[Example]] = field(default_factory=dict)
 
     def digest(self) -> str:
-        """Returns a hash of all examples, their division and the order of the classes."""
+        """Returns a hash of all examples, their division and the order of the classes.
+
+        Further test sets do not count.
+        """
         digest = hashlib.sha256(repr(self.classes).encode())
         tests = [(f"test {name}", examples) for name, examples in self.test.items()]
         for part, examples in [("train", self.train), ("validation", self.validation), *tests]:
@@ -82,51 +91,66 @@ def load_labelled_corpus(settings: LabelledSettings) -> LabelledCorpus:
     """
     skipped: Counter[str] = Counter()
     given: dict[str, Iterable[Row]] = {}
+    origins: dict[str, str] = {}
+    problem, classes = known_classes(settings)
     if isinstance(settings, Docstrings):
-        rows, origin = read_docstrings(settings.packages)
-        return make_corpus(
-            {"train": rows},
-            origin,
-            skipped,
-            fractions=settings.fractions(),
-            classes=settings.packages,
-        )
-    if isinstance(settings, Glue):
-        problem, classes = glue_classes(settings.task)
-        given, origin = read_glue(
+        given["train"], origin = read_docstrings(settings.packages)
+    elif isinstance(settings, Glue):
+        given, origins, origin = read_glue(
             settings.task, settings.folder, settings.name, settings.revision, skipped
         )
-        return make_corpus(
-            given,
-            origin,
-            skipped,
-            fractions=settings.fractions(),
-            problem=problem,
-            classes=classes,
-        )
-    columns = Columns(settings.text_field, settings.pair_field, settings.label_field)
-    if isinstance(settings, LabelledFiles):
+    elif isinstance(settings, LabelledFiles):
+        columns = Columns(settings.text_field, settings.pair_field, settings.label_field)
         paths = given_parts(settings)
-        given = {part: read_tsv(path, columns, skipped) for part, path in paths.items()}
+        for part, path in paths.items():
+            given[part] = read_tsv(path, columns, skipped)
+            origins[part] = file_in_words(path)
         origin = f"files {', '.join(path.name for path in paths.values())}"
     else:
         for part, split in settings.splits().items():
-            given[part] = read_hub(
-                settings.name,
-                split,
-                columns,
-                config=settings.config,
-                revision=settings.revision,
-                classes=settings.classes,
-            )
+            given[part] = _read_split(settings, split, classes)
+            origins[part] = f"split {split}"
         origin = settings.origin
+    tests: dict[str, Iterable[Row]] = {}
+    for name, test in settings.tests.items():
+        if isinstance(test, LabelledFileTest):
+            columns = Columns(test.text_field, test.pair_field, test.label_field)
+            tests[name] = read_tsv(test.file, columns, skipped)
+            with in_test_set(name):
+                origins[f"test {name}"] = file_in_words(test.file)
+        else:
+            tests[name] = _read_split(test, test.split, classes)
+            origins[f"test {name}"] = test.origin
     return make_corpus(
         given,
         origin,
         skipped,
         fractions=settings.fractions(),
-        problem=settings.problem,
-        classes=settings.classes,
+        problem=problem,
+        classes=classes,
+        tests=tests,
+        origins=origins,
+    )
+
+
+def digest_examples(examples: Iterable[Example]) -> str:
+    """Returns a hash of the examples of one part."""
+    digest = hashlib.sha256()
+    for example in examples:
+        digest.update(repr(tuple(example)).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def _read_split(
+    settings: LabelledHub | LabelledHubTest, split: str, classes: Sequence[str] | None
+) -> Iterator[Row]:
+    return read_hub(
+        settings.name,
+        split,
+        Columns(settings.text_field, settings.pair_field, settings.label_field),
+        config=settings.config,
+        revision=settings.revision,
+        classes=classes,
     )
 
 
@@ -154,6 +178,8 @@ def make_corpus(
     fractions: tuple[float, float] = (0.0, 0.0),
     problem: Problem = "classification",
     classes: Sequence[str] | None = None,
+    tests: Mapping[str, Iterable[Row]] | None = None,
+    origins: Mapping[str, str] | None = None,
     label_hint: str = "If labels are numbers, set data.problem to regression; otherwise check "
     "whether the column of the label is the right one.",
 ) -> LabelledCorpus:
@@ -169,35 +195,43 @@ def make_corpus(
             these are not given.
         problem: what labels are.
         classes: names of the classes; None takes the labels of the training rows, sorted.
+        tests: rows of each further test set by its name.
+        origins: which file or split a part is, in words; a further test set is named `test NAME`.
         label_hint: end of messages on labels that cannot be classes: how to mend it.
 
     Raises:
         CorpusError: an unknown label, a single class, or an empty part.
     """
     known = None if classes is None else set(classes)
-    tests = [name for name in given if name.startswith("test")] or ["test"]
-    examples: dict[str, list[Example]] = {name: [] for name in ("train", "validation", *tests)}
+    names_of_tests = [name for name in given if name.startswith("test")] or ["test"]
+    examples: dict[str, list[Example]] = {
+        name: [] for name in ("train", "validation", *names_of_tests)
+    }
     # Training rows come first: their labels are the classes if these are not named.
-    for name in sorted(given, key=lambda name: name != "train"):
-        for row in given[name]:
-            text, pair = _one_line(row.text), row.pair and _one_line(row.pair)
-            if not text or pair == "":
-                skipped["an empty text"] += 1
-            elif not row.label:
-                skipped["no label"] += 1
-            else:
-                examples[name].append(Example(text, pair, _label(row, problem, known)))
-        if name == "train" and known is None and problem == "classification":
+    for part in sorted(given, key=lambda part: part != "train"):
+        examples[part] = _examples(given[part], problem, known, skipped)
+        if part == "train" and known is None and problem == "classification":
             known = {str(example.label) for example in examples["train"]}
             classes = sorted(known, key=_by_number)
             _check_classes(classes, len(examples["train"]), origin, label_hint)
     _divide_off(
         examples,
         0.0 if "validation" in given else fractions[0],
-        0.0 if any(name in given for name in tests) else fractions[1],
+        0.0 if any(part in given for part in names_of_tests) else fractions[1],
     )
     _check_not_empty(examples, origin, skipped, any(fractions))
-    notes = {"corpus": origin} | _counts(examples, skipped)
+    further = {}
+    for name, rows in (tests or {}).items():
+        with in_test_set(name):
+            further[name] = _examples(rows, problem, known, skipped)
+            if not further[name]:
+                raise CorpusError(
+                    f"there are no examples ({origins and origins.get(f'test {name}')}; skipped in "
+                    f"all parts: {_reasons(skipped) or 'none'}), expected at least one; check "
+                    f"text_field, pair_field and label_field"
+                )
+    all_parts = {**examples, **{f"test {name}": found for name, found in further.items()}}
+    notes = {"corpus": origin} | _notes(all_parts, skipped, origins or {})
     if problem == "classification" and classes is not None:
         notes["classes"] = _named(classes)
     return LabelledCorpus(
@@ -206,7 +240,24 @@ def make_corpus(
         {name.removeprefix("test").strip(): part for name, part in examples.items()},
         list(classes) if problem == "classification" and classes is not None else None,
         notes,
+        further,
     )
+
+
+def _examples(
+    rows: Iterable[Row], problem: Problem, known: set[str] | None, skipped: Counter[str]
+) -> list[Example]:
+    """Returns the examples in rows; counts rows that are none in `skipped`."""
+    examples = []
+    for row in rows:
+        text, pair = _one_line(row.text), row.pair and _one_line(row.pair)
+        if not text or pair == "":
+            skipped["an empty text"] += 1
+        elif not row.label:
+            skipped["no label"] += 1
+        else:
+            examples.append(Example(text, pair, _label(row, problem, known)))
+    return examples
 
 
 def _divide_off(
@@ -300,16 +351,19 @@ def _check_not_empty(
             )
 
 
-def _counts(examples: Mapping[str, Sequence[Example]], skipped: Counter[str]) -> dict[str, str]:
-    """Returns the number of examples of each part, of known ones, and of skipped rows, in words."""
+def _notes(
+    examples: Mapping[str, Sequence[Example]], skipped: Counter[str], origins: Mapping[str, str]
+) -> dict[str, str]:
+    """Returns what the notes say of each part: its size, where it comes from, and a hash."""
     notes = {}
     trained = {(example.text, example.pair) for example in examples["train"]}
     for name, of_part in examples.items():
-        words = f"{len(of_part):,} examples"
+        size = f"{len(of_part):,} examples"
         leaked = sum((example.text, example.pair) in trained for example in of_part)
         if name != "train" and leaked:
-            words += f", of which {leaked:,} are also in the training part"
-        notes[name] = words
+            size += f", of which {leaked:,} are also in the training part"
+        digest = digest_examples(of_part)
+        notes[name] = part_in_words(size, origins.get(name, ""), "examples", digest)
     reasons = _reasons(skipped)
     if reasons:
         notes["skipped"] = reasons

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from headwise.tasks.further_tests import dataset_in_words
+from headwise.tasks.sources import file_in_words
 from headwise.tasks.text.labelled.reading import Columns, Row, read_hub, read_tsv
 from headwise.tasks.text.labelled.settings import GlueTask, Problem
 
@@ -67,7 +69,7 @@ def glue_classes(name: GlueTask) -> tuple[Problem, list[str] | None]:
 
 def read_glue(
     name: GlueTask, folder: Path | None, dataset: str, revision: str | None, skipped: Counter[str]
-) -> tuple[dict[str, Iterable[Row]], str]:
+) -> tuple[dict[str, Iterable[Row]], dict[str, str], str]:
     """Reads a task of GLUE.
 
     Args:
@@ -78,15 +80,17 @@ def read_glue(
         skipped: counts rows of files that cannot be read.
 
     Returns:
-        The rows of the training part and of the test sets by their names, and words on where they
-        come from.
+        The rows of the training part and of the test sets by their names, the file or split of
+        each in words, and words on where all of them come from.
 
     Raises:
         CorpusError: a file or dataset cannot be read.
     """
     task = _GLUE[name]
     given: dict[str, Iterable[Row]] = {}
+    origins: dict[str, str] = {}
     for part, (split, file) in {"train": ("train", "train.tsv"), **task.tests}.items():
+        origins[part] = f"split {split}" if folder is None else file_in_words(folder / file)
         if folder is None:
             given[part] = read_hub(
                 dataset,
@@ -98,8 +102,8 @@ def read_glue(
             )
         else:
             given[part] = _renamed(read_tsv(folder / file, task.files, skipped), task.file_labels)
-    origin = f"GLUE, {name}, " + (f"dataset {dataset}" if folder is None else str(folder))
-    return given, origin
+    place = dataset_in_words(dataset, task.config, revision) if folder is None else str(folder)
+    return given, origins, f"GLUE, {name}, {place}"
 
 
 def _renamed(rows: Iterable[Row], names: Mapping[str, str]) -> Iterator[Row]:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from headwise.spelling import did_you_mean
-from headwise.tasks.sources import CorpusError
+from headwise.tasks.sources import CorpusError, file_in_words
 from headwise.tasks.splits import PARTS
 from headwise.tasks.text.labelled.corpus import LabelledCorpus, make_corpus
 from headwise.tasks.text.labelled.docstrings import docstrings, versions
@@ -50,7 +50,7 @@ def _load_senteval(settings: SentEvalFile) -> LabelledCorpus:
         _check_labels(rows)
     return make_corpus(
         rows,
-        f"SentEval, {settings.file}",
+        f"SentEval, {file_in_words(settings.file)}",
         Counter(),
         classes=settings.classes,
         label_hint="Check the second field of the lines, which is the label.",

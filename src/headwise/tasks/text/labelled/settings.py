@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
+from headwise.recipe.settings import Name
+from headwise.tasks.further_tests import TESTS, HubTest
 from headwise.tasks.splits import DividedSettings, HubSettings
 from headwise.tasks.text.labelled.probes import PAPER_BINS
 from headwise.tasks.text.running.settings import TextSettings
@@ -46,8 +48,34 @@ class ExampleLimits(BaseModel):
     )
 
 
+class LabelledFileTest(BaseModel):
+    """A further test set in a file of tab-separated values."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    corpus: Literal["files"] = Field("files", description="Selects a file of tab-separated values.")
+    file: Path = Field(description="File of the examples in UTF-8; gzip if its name ends in .gz.")
+    text_field: str = _TEXT_FIELD
+    pair_field: str | None = _PAIR_FIELD
+    label_field: str = _LABEL_FIELD
+
+
+class LabelledHubTest(HubTest):
+    """A further test set that is a split of a Hugging Face dataset."""
+
+    text_field: str = _TEXT_FIELD
+    pair_field: str | None = _PAIR_FIELD
+    label_field: str = _LABEL_FIELD
+
+
 class ExampleSettings(ExampleLimits, DividedSettings):
     """Settings of examples of which parts may be divided off."""
+
+    key_of_tests = "file"
+
+    tests: dict[
+        Name, Annotated[LabelledFileTest | LabelledHubTest, Field(discriminator="corpus")]
+    ] = TESTS
 
 
 class Docstrings(ExampleSettings):
@@ -212,6 +240,11 @@ class GeneratedProbe(ExampleLimits):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if not isinstance(self.texts, DocstringTexts) and self.texts.tests:
+            raise ValueError(
+                "texts.tests is given, expected none: examples are made from the text of all "
+                "parts; leave it out"
+            )
         if self.max_words < self.min_words:
             raise ValueError(
                 f"max_words is {self.max_words}, expected at least min_words, {self.min_words}"

@@ -15,11 +15,12 @@ Two rules turn a hash into a part:
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headwise.tasks.sources import CorpusError
+from headwise.tasks.further_tests import in_test_set
+from headwise.tasks.sources import CorpusError, file_in_words, part_in_words
 from headwise.tasks.splits import PARTS, Part, divide, given_parts
 from headwise.tasks.text.parallel.reading import (
     RawPair,
@@ -28,6 +29,9 @@ from headwise.tasks.text.parallel.reading import (
     read_text_pairs,
 )
 from headwise.tasks.text.parallel.settings import (
+    FilePair,
+    FilePairTest,
+    HubPairTest,
     InterfaceStrings,
     PairSettings,
     ParallelFiles,
@@ -75,6 +79,7 @@ class ParallelCorpus:
         counts: how many pairs of each part were read, kept and left out.
         notes: facts about the data for the screen and the report: label to text.
         target_language: code of the target language; None if it is not known.
+        tests: the pairs of each further test set by its name.
     """
 
     train: list[Pair]
@@ -83,9 +88,10 @@ class ParallelCorpus:
     counts: dict[Part, PartCounts] = field(repr=False)
     notes: dict[str, str] = field(repr=False)
     target_language: str | None = None
+    tests: dict[str, list[Pair]] = field(default_factory=dict)
 
     def digest(self) -> str:
-        """Returns a hash of all pairs and of their division."""
+        """Returns a hash of all pairs and of their division, without further test sets."""
         digest = hashlib.sha256()
         for part in PARTS:
             for pair in getattr(self, part):
@@ -110,12 +116,13 @@ def load_parallel_corpus(settings: ParallelSettings) -> ParallelCorpus:
         True
     """
     rows: dict[Part, Iterable[RawPair]] = {}
+    origins: dict[str, str] = {}
     if isinstance(settings, InterfaceStrings):
         rows["train"], origin = read_interface_strings(settings.language)
         target_language: str | None = settings.language
     elif isinstance(settings, ParallelFiles):
         for part, files in given_parts(settings).items():
-            rows[part] = read_text_pairs(files.source, files.target)
+            rows[part], origins[part] = _read_files(files)
         origin = f"text files {settings.train.source.name}, {settings.train.target.name}"
         target_language = settings.target_language
     else:
@@ -128,6 +135,7 @@ def load_parallel_corpus(settings: ParallelSettings) -> ParallelCorpus:
                 config=settings.config,
                 revision=settings.revision,
             )
+            origins[part] = f"split {split}"
         origin = settings.origin
         target_language = settings.target_language
 
@@ -137,14 +145,62 @@ def load_parallel_corpus(settings: ParallelSettings) -> ParallelCorpus:
         _drop_leaks(pairs, counts)
     _count(pairs, counts)
     _check_not_empty(counts)
+    notes: dict[str, str] = {
+        part: _note(counts[part], pairs[part], origins.get(part, "")) for part in PARTS
+    }
+    known = {pair.source for part in ("train", "validation") for pair in pairs[part]}
+    tests = {}
+    for name, test in settings.tests.items():
+        with in_test_set(name):
+            tests[name], notes[f"test {name}"] = _load_test(test, known)
     return ParallelCorpus(
         train=pairs["train"],
         validation=pairs["validation"],
         test=pairs["test"],
         counts=counts,
-        notes={"corpus": origin} | {part: _in_words(of_part) for part, of_part in counts.items()},
+        notes={"corpus": origin} | notes,
         target_language=target_language,
+        tests=tests,
     )
+
+
+def digest_pairs(pairs: Iterable[Pair]) -> str:
+    """Returns a hash of the pairs of one part."""
+    digest = hashlib.sha256()
+    for pair in pairs:
+        digest.update("\0".join((*pair, "")).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def _read_files(files: FilePair) -> tuple[list[RawPair], str]:
+    """Returns the pairs of two files, and the files in words."""
+    names = ", ".join(file_in_words(path) for path in (files.source, files.target))
+    return read_text_pairs(files.source, files.target), names
+
+
+def _load_test(test: FilePairTest | HubPairTest, known: set[str]) -> tuple[list[Pair], str]:
+    """Returns the pairs of a further test set, and words on them.
+
+    Args:
+        test: which files, or which split of a dataset.
+        known: the sources of the training and the validation part.
+    """
+    rows: Iterable[RawPair]
+    if isinstance(test, FilePairTest):
+        rows, origin = _read_files(test)
+    else:
+        rows = read_hub_pairs(
+            test.name, test.split, test.source_field, test.target_field, test.config, test.revision
+        )
+        origin = test.origin
+    pairs, counts = _clean({"test": rows}, PairSettings())
+    _count(pairs, counts, known)
+    if not pairs["test"]:
+        raise CorpusError(
+            f"there are no pairs ({counts['test'].read:,} read, all with an empty side), expected "
+            f"at least one; {origin}"
+        )
+    return pairs["test"], _note(counts["test"], pairs["test"], origin)
 
 
 def part_of(source: str, validation_fraction: float, test_fraction: float) -> Part:
@@ -240,14 +296,31 @@ def _drop_leaks(pairs: dict[Part, list[Pair]], counts: dict[Part, PartCounts]) -
     pairs["train"] = kept
 
 
-def _count(pairs: Mapping[Part, list[Pair]], counts: Mapping[Part, PartCounts]) -> None:
-    """Counts the pairs that are kept, repeated, and known from an earlier part."""
+def _count(
+    pairs: Mapping[Part, list[Pair]],
+    counts: Mapping[Part, PartCounts],
+    known: Container[str] = (),
+) -> None:
+    """Counts the pairs that are kept, repeated, and known from an earlier part.
+
+    Args:
+        pairs: the pairs of each part.
+        counts: changed in place.
+        known: further sources that count as those of an earlier part.
+    """
     earlier: set[str] = set()
     for part in PARTS:
         counts[part].kept = len(pairs[part])
         counts[part].duplicates = len(pairs[part]) - len(set(pairs[part]))
-        counts[part].leaked = sum(pair.source in earlier for pair in pairs[part])
+        counts[part].leaked = sum(
+            pair.source in earlier or pair.source in known for pair in pairs[part]
+        )
         earlier.update(pair.source for pair in pairs[part])
+
+
+def _note(counts: PartCounts, pairs: Sequence[Pair], origin: str) -> str:
+    """Returns what the notes say of a part: its counts, where it comes from, and a hash."""
+    return part_in_words(_in_words(counts), origin, "pairs", digest_pairs(pairs))
 
 
 def _in_words(counts: PartCounts) -> str:

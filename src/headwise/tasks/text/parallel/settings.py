@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from headwise.recipe.settings import Name
+from headwise.tasks.further_tests import TESTS, HubTest
 from headwise.tasks.splits import DividedSettings, HubSettings
 
 _TARGET_LANGUAGE = Field(
@@ -12,6 +14,32 @@ _TARGET_LANGUAGE = Field(
     description="Code of the target language. BLEU needs it for languages that put no spaces "
     "between words (zh, ja).",
 )
+
+
+class FilePair(BaseModel):
+    """Two text files; line n of one is the translation of line n of the other."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: Path = Field(
+        description="Text file in UTF-8 with one sentence per line; gzip if its name ends in .gz."
+    )
+    target: Path = Field(
+        description="Text file with the translations, with the same number of lines."
+    )
+
+
+class FilePairTest(FilePair):
+    """A further test set in two text files."""
+
+    corpus: Literal["files"] = Field("files", description="Selects plain text files.")
+
+
+class HubPairTest(HubTest):
+    """A further test set that is a split of a Hugging Face dataset."""
+
+    source_field: str = Field(description="Column of the source text.")
+    target_field: str = Field(description="Column of the target text.")
 
 
 class PairSettings(DividedSettings):
@@ -32,8 +60,10 @@ class PairSettings(DividedSettings):
     drop_leaks: bool = Field(
         False,
         description="Whether training pairs whose source also occurs in the validation or test "
-        "part are left out. Otherwise they are kept and counted, as in published work.",
+        "part are left out. Otherwise they are kept and counted, as in published work, and as "
+        "those of further test sets always are.",
     )
+    tests: dict[Name, Annotated[FilePairTest | HubPairTest, Field(discriminator="corpus")]] = TESTS
 
 
 class InterfaceStrings(PairSettings):
@@ -51,19 +81,6 @@ class InterfaceStrings(PairSettings):
     )
     language: Literal["fr", "de", "zh-CN"] = Field(
         "fr", description="Language into which English is translated."
-    )
-
-
-class FilePair(BaseModel):
-    """Two text files; line n of one is the translation of line n of the other."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    source: Path = Field(
-        description="Text file in UTF-8 with one sentence per line; gzip if its name ends in .gz."
-    )
-    target: Path = Field(
-        description="Text file with the translations, with the same number of lines."
     )
 
 

@@ -29,7 +29,8 @@ def translate(
         model: model that translates; it is put into evaluation mode.
         tokenizer: tokenizer of both languages.
         texts: one sentence each; the translation of an empty text is empty.
-        settings: beam size, length penalty and longest translations.
+        settings: beam size, length penalty and longest translations. A model with learned
+            positions ends a translation where they end.
         batch_tokens: number of source tokens, times the beam size, that are translated at once.
         advance: is called with the number of texts that have just been translated.
     """
@@ -45,6 +46,8 @@ def translate(
         items: list[TranslationItem] = [{"input_ids": sources[i], "labels": []} for i in batch]
         inputs = collate_pairs(items, tokenizer.pad_token_id)
         limits = [settings.max_length(lengths[i]) for i in batch]
+        if (most := model.config.max_positions) is not None:
+            limits = [min(limit, most) for limit in limits]
         with torch.no_grad():
             outputs = model.generate(
                 inputs["input_ids"].to(model.device),

@@ -21,14 +21,24 @@ Example:
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from pathlib import Path
 
-from headwise.tasks.sources import CorpusError, read_lines
+from headwise.tasks.further_tests import in_test_set
+from headwise.tasks.sources import CorpusError, file_in_words, part_in_words, read_lines
 from headwise.tasks.splits import PARTS, DividedSettings, Part, given_parts
 from headwise.tasks.text.running.reading import read_hub_texts, read_pydoc_topics
-from headwise.tasks.text.running.settings import Documents, PydocTopics, TextFiles, TextSettings
+from headwise.tasks.text.running.settings import (
+    Documents,
+    PydocTopics,
+    TextFiles,
+    TextFilesTest,
+    TextHub,
+    TextHubTest,
+    TextSettings,
+)
 
 Document = list[str]
 
@@ -40,15 +50,20 @@ class TextCorpus:
     Attributes:
         train, validation, test: documents, each a list of lines.
         notes: facts about the data for the screen and the report: label to text.
+        tests: documents of each further test set by its name.
     """
 
     train: list[Document]
     validation: list[Document]
     test: list[Document]
     notes: dict[str, str] = field(repr=False)
+    tests: dict[str, list[Document]] = field(default_factory=dict)
 
     def digest(self) -> str:
-        """Returns a hash of all lines, of the beginnings of documents and of the division."""
+        """Returns a hash of all lines, of the beginnings of documents and of the division.
+
+        Further test sets do not count.
+        """
         digest = hashlib.sha256()
         for part in PARTS:
             for document in getattr(self, part):
@@ -76,31 +91,61 @@ def load_text_corpus(settings: TextSettings) -> TextCorpus:
             message names the file or dataset and says how to mend it.
     """
     documents: dict[Part, list[Document]] = {}
+    origins: dict[str, str] = {}
     if isinstance(settings, PydocTopics):
         documents["train"], origin = read_pydoc_topics()
     elif isinstance(settings, TextFiles):
         for part, paths in given_parts(settings).items():
-            documents[part] = [
-                document
-                for path in paths
-                for document in _documents(str(path), read_lines(path), settings.documents)
-            ]
+            documents[part], origins[part] = _read_files(paths, settings.documents)
         origin = f"text files {', '.join(path.name for path in settings.train)}"
     else:
         for part, split in settings.splits().items():
-            rows = read_hub_texts(
-                settings.name, split, settings.field, settings.config, settings.revision
-            )
-            where = f"dataset {settings.name!r}, split {split!r}"
-            documents[part] = _documents(where, rows, settings.documents)
+            documents[part] = _read_split(settings, split)
+            origins[part] = f"split {split}"
         origin = settings.origin
     _divide(documents, settings, origin)
-    notes = {"corpus": origin} | {part: _count(documents[part]) for part in PARTS}
     seen = set(lines_of(documents["train"]))
-    repeated = sum(line in seen for line in lines_of(documents["test"]))
-    if repeated:
-        notes["test"] += f", of which {repeated:,} lines are also in the training part"
-    return TextCorpus(documents["train"], documents["validation"], documents["test"], notes)
+    notes: dict[str, str] = {
+        part: _note(documents[part], origins.get(part, ""), seen if part == "test" else ())
+        for part in PARTS
+    }
+    tests = {}
+    for name, test in settings.tests.items():
+        with in_test_set(name):
+            if isinstance(test, TextFilesTest):
+                tests[name], origin_of_test = _read_files(test.files, test.documents)
+            else:
+                tests[name], origin_of_test = _read_split(test, test.split), test.origin
+        notes[f"test {name}"] = _note(tests[name], origin_of_test, seen)
+    return TextCorpus(
+        documents["train"],
+        documents["validation"],
+        documents["test"],
+        {"corpus": origin} | notes,
+        tests,
+    )
+
+
+def digest_documents(documents: Iterable[Document]) -> str:
+    """Returns a hash of the documents of one part."""
+    digest = hashlib.sha256()
+    for document in documents:
+        digest.update("\n".join([*document, "\0"]).encode())
+    return digest.hexdigest()
+
+
+def _read_files(paths: Sequence[Path], begins: Documents) -> tuple[list[Document], str]:
+    """Returns the documents of files, and the files in words."""
+    documents = [
+        document for path in paths for document in _documents(str(path), read_lines(path), begins)
+    ]
+    return documents, ", ".join(file_in_words(path) for path in paths)
+
+
+def _read_split(settings: TextHub | TextHubTest, split: str) -> list[Document]:
+    rows = read_hub_texts(settings.name, split, settings.field, settings.config, settings.revision)
+    where = f"dataset {settings.name!r}, split {split!r}"
+    return _documents(where, rows, settings.documents)
 
 
 def _documents(where: str, rows: Iterable[str], begins: Documents) -> list[Document]:
@@ -187,6 +232,21 @@ def _cut(documents: list[Document], words: float) -> tuple[list[Document], list[
 
 def _words(line: str) -> int:
     return len(line.split())
+
+
+def _note(documents: Sequence[Document], origin: str, seen: Container[str] = ()) -> str:
+    """Returns what the notes say of a part: its size, where it comes from, and a hash.
+
+    Args:
+        documents: of the part.
+        origin: files or split of the part; empty for a share of the training text.
+        seen: the lines of the training part, if those that a test part repeats are counted.
+    """
+    size = _count(documents)
+    repeated = sum(line in seen for line in lines_of(documents))
+    if repeated:
+        size += f", of which {repeated:,} lines are also in the training part"
+    return part_in_words(size, origin, "lines", digest_documents(documents))
 
 
 def _count(documents: Sequence[Document]) -> str:

@@ -40,6 +40,7 @@ class TextBlocks(Dataset[Tensor]):
         self, documents: Sequence[Document], tokenizer: TextTokenizer, block_length: int
     ) -> None:
         self.documents = documents
+        self._join = tokenizer.join
         self.block_length = block_length
         lines = Ragged(tokenizer.encode, list(chain.from_iterable(documents)))
         self._tokens_of_lines = lines.lengths
@@ -74,8 +75,9 @@ class TextBlocks(Dataset[Tensor]):
         return self._per_token(lambda line: len(line.encode()) + 1)
 
     def _per_token(self, count: Callable[[str], int]) -> Tensor:
-        """A number for each line, shared equally among its tokens."""
-        counts = [count(line) for line in chain.from_iterable(self.documents)]
+        """A number for each line, of whole words, shared equally among its tokens."""
+        lines = map(self._join, chain.from_iterable(self.documents))
+        counts = [count(line) for line in lines]
         tokens = torch.tensor(self._tokens_of_lines)
         return (torch.tensor(counts, dtype=torch.float64) / tokens).repeat_interleave(tokens)
 

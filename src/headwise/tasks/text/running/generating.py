@@ -67,7 +67,7 @@ def generate_text(
 
     Example:
         >>> from headwise.models.causal_lm import CausalLMConfig
-        >>> from headwise.tasks.text.tokenization import TextTokenizerSettings
+        >>> from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings
         >>> tokenizer = TextTokenizer.train(["open the file"], TextTokenizerSettings())
         >>> config = CausalLMConfig(vocab_size=tokenizer.vocab_size, embed_dim=16, num_heads=2,
         ...                         ffn_dim=16, layers=1)

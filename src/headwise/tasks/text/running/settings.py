@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from headwise.recipe.settings import Name
+from headwise.tasks.further_tests import TESTS, HubTest
 from headwise.tasks.splits import DividedSettings, HubSettings
 
 Documents = Literal["blank-line", "title", "line", "none"]
@@ -16,14 +18,6 @@ _DOCUMENTS: Any = Field(
 )
 
 
-class PydocTopics(DividedSettings):
-    """The English of Python's reference manual, which comes with Python: small, real, offline."""
-
-    corpus: Literal["pydoc-topics"] = Field(
-        "pydoc-topics", description="Selects the built-in text."
-    )
-
-
 # A single file may be written without the brackets of a list.
 Paths = Annotated[
     list[Path],
@@ -32,7 +26,40 @@ Paths = Annotated[
 ]
 
 
-class TextFiles(DividedSettings):
+class TextFilesTest(BaseModel):
+    """A further test set in plain text files."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    corpus: Literal["files"] = Field("files", description="Selects plain text files.")
+    files: Paths = Field(description="File of the text, or a list of files.")
+    documents: Documents = _DOCUMENTS
+
+
+class TextHubTest(HubTest):
+    """A further test set that is a split of a Hugging Face dataset."""
+
+    field: str = Field("text", description="Column of the text.")
+    documents: Documents = _DOCUMENTS
+
+
+class RunningTextSettings(DividedSettings):
+    """Settings that all running text has."""
+
+    key_of_tests = "files"
+
+    tests: dict[Name, Annotated[TextFilesTest | TextHubTest, Field(discriminator="corpus")]] = TESTS
+
+
+class PydocTopics(RunningTextSettings):
+    """The English of Python's reference manual, which comes with Python: small, real, offline."""
+
+    corpus: Literal["pydoc-topics"] = Field(
+        "pydoc-topics", description="Selects the built-in text."
+    )
+
+
+class TextFiles(RunningTextSettings):
     """Plain text files in UTF-8; gzip if the name ends in .gz."""
 
     corpus: Literal["files"] = Field("files", description="Selects plain text files.")
@@ -50,7 +77,7 @@ class TextFiles(DividedSettings):
     documents: Documents = _DOCUMENTS
 
 
-class TextHub(DividedSettings, HubSettings):
+class TextHub(RunningTextSettings, HubSettings):
     """A dataset of the Hugging Face hub, or a local folder in one of its formats."""
 
     corpus: Literal["hub"] = Field("hub", description="Selects a Hugging Face dataset.")

@@ -1,7 +1,8 @@
 """The base of tasks on running text: language modelling and masked language modelling."""
 
+import hashlib
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 from torch import Tensor
@@ -9,10 +10,17 @@ from typing_extensions import Self
 
 from headwise.models.config import LanguageModelConfig
 from headwise.recipe.settings import LanguageModelSettings, Recipe
-from headwise.tasks.text.running.corpus import TextCorpus, lines_of, load_text_corpus
+from headwise.tasks.splits import PARTS
+from headwise.tasks.text.running.corpus import (
+    TextCorpus,
+    digest_documents,
+    lines_of,
+    load_text_corpus,
+)
 from headwise.tasks.text.running.settings import PydocTopics, TextSettings
 from headwise.tasks.text.text_task import TextTask
-from headwise.tasks.text.tokenization import TextTokenizer, TextTokenizerSettings
+from headwise.tasks.text.tokenization import TextTokenizer
+from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings
 
 
 class RunningTextRecipe(Recipe):
@@ -38,6 +46,9 @@ class RunningTextTask(TextTask):
         block_length: largest number of tokens of a block.
     """
 
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("data", "evaluation", "block_length")
+    item_keys: ClassVar[tuple[str, ...]] = ("tokenizer", "block_length")
+
     def __init__(self, corpus: TextCorpus, tokenizer: TextTokenizer, block_length: int) -> None:
         self.corpus = corpus
         self.tokenizer = tokenizer
@@ -49,7 +60,7 @@ class RunningTextTask(TextTask):
         corpus = load_text_corpus(recipe.data)
         tokenizer = cls.saved_tokenizer(folder)
         if tokenizer is None:
-            tokenizer = TextTokenizer.train(lines_of(corpus.train), recipe.tokenizer)
+            tokenizer = cls.new_tokenizer(recipe.tokenizer, lines_of(corpus.train))
         return cls.from_corpus(corpus, tokenizer, recipe)
 
     @classmethod
@@ -58,25 +69,36 @@ class RunningTextTask(TextTask):
         return cls(corpus, tokenizer, recipe.block_length)
 
     def note_unknown(self, ids: Tensor) -> None:
-        """Notes which share of the test part a vocabulary of words lacks.
+        """Notes which share of the test part a vocabulary lacks, if it is not of bytes.
 
         Args:
             ids: all tokens of the test part.
         """
-        if self.tokenizer.has_words:
-            words = ids[ids != self.tokenizer.eos_token_id]
-            share = (words == self.tokenizer.unk_token_id).float().mean().item()
+        words = ids[ids != self.tokenizer.eos_token_id]
+        unknown = self.tokenizer.is_unknown(words)
+        if self.tokenizer.has_words or unknown.any():
+            share = unknown.float().mean().item()
             self.notes["vocabulary"] += f"; {share:.1%} of the test part's are <unk>"
 
     def digest(self) -> str:
         return self.corpus.digest()
 
+    def digest_of(self, part: str) -> str:
+        """Returns a hash of the part's text, of the vocabulary and of the length of blocks.
+
+        Blocks are the items of the scores, and the scores of masked language modelling are of
+        tokens.
+        """
+        documents = getattr(self.corpus, part) if part in PARTS else self.corpus.tests[part]
+        vocabulary = self.tokenizer.tokenizer.backend_tokenizer.to_str()
+        items = (digest_documents(documents), str(self.block_length), vocabulary)
+        return hashlib.sha256("\0".join(items).encode()).hexdigest()
+
     @classmethod
     def nominal_config(cls, recipe: Any) -> LanguageModelConfig:
         """Takes a vocabulary of its largest size; little text gives fewer words or subwords."""
-        return recipe.model.config(
-            vocab_size=recipe.tokenizer.vocab_size, max_length=recipe.block_length
-        )
+        size = cls.nominal_vocab_size(recipe.tokenizer)
+        return recipe.model.config(vocab_size=size, max_length=recipe.block_length)
 
     def model_config(self, settings: LanguageModelSettings) -> Any:
         return settings.config(max_length=self.block_length, **self.token_ids())

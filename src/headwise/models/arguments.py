@@ -1,0 +1,94 @@
+"""Which arguments a model's configuration takes, beside its own: those of all of transformers.
+
+`PreTrainedConfig` makes an attribute of any argument that it does not know, so that a misspelled
+one would pass in silence.
+"""
+
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import transformers
+from packaging.version import Version
+from transformers import GenerationConfig, PreTrainedConfig
+
+from headwise.spelling import did_you_mean
+
+# What `PreTrainedConfig` takes beside its fields, or writes into every config.json.
+_COMMON = {
+    *("num_labels", "torch_dtype", "name_or_path", "output_attentions", "attn_implementation"),
+    *("experts_implementation", "per_layer_config", "tie_last_hidden_states", "model_type"),
+    *("pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "decoder_start_token_id"),
+    *("tie_word_embeddings", "tokenizer_class", "quantization_config", "auto_map", "use_cache"),
+    *("custom_pipelines", "use_return_dict", "is_decoder", "add_cross_attention"),
+    # Fields of transformers 4 that are none in 5.
+    *("torchscript", "use_bfloat16", "tf_legacy_loss", "pruned_heads", "tie_encoder_decoder"),
+    *("cross_attention_hidden_size", "finetuning_task", "task_specific_params", "prefix"),
+}
+
+
+def check_arguments(config: type[PreTrainedConfig], given: Iterable[str]) -> None:
+    """Raises `TypeError` if a configuration is given an argument that nothing reads.
+
+    Args:
+        config: the class of the configuration.
+        given: names of the arguments that it does not take itself.
+
+    >>> check_arguments(PreTrainedConfig, ["num_labels", "dtype"])
+    >>> check_arguments(PreTrainedConfig, ["num_label"])
+    Traceback (most recent call last):
+    TypeError: num_label is not an argument of PreTrainedConfig; did you mean 'num_labels'?
+    """
+    for name in given:
+        if _is_known(config, name):
+            continue
+        if name in config.attribute_map:
+            hint = f"; here its name is {config.attribute_map[name]!r}"
+        elif name in _generation_settings():
+            hint = "; it is a setting of generation: give it to generate()"
+        else:
+            hint = did_you_mean(name, [*own_arguments(config), *_common()])
+        raise TypeError(f"{name} is not an argument of {config.__name__}{hint}")
+
+
+def readable_arguments(config: type[PreTrainedConfig], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a configuration reads of a saved one.
+
+    Settings of generation are left out, which transformers 4 saved too. A file that a newer
+    transformers has written may have keys of its own, which are left out as well.
+
+    Args:
+        config: the class of the configuration.
+        saved: the keys and values of config.json.
+    """
+    newer = Version(saved.get("transformers_version") or "0") > Version(transformers.__version__)
+    return {
+        name: value
+        for name, value in saved.items()
+        if _is_known(config, name) or not (newer or name in _generation_settings())
+    }
+
+
+def own_arguments(config: type[PreTrainedConfig]) -> set[str]:
+    """Returns the names of the arguments of a configuration's constructor and of its bases'."""
+    return {
+        name
+        for base in config.__mro__
+        if base is not PreTrainedConfig and issubclass(base, PreTrainedConfig)
+        for name, parameter in inspect.signature(base).parameters.items()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    }
+
+
+def _is_known(config: type[PreTrainedConfig], name: str) -> bool:
+    # Names that begin with an underscore are what transformers remembers for itself.
+    return name.startswith("_") or name in own_arguments(config) or name in _common()
+
+
+def _common() -> set[str]:
+    return {*_COMMON, *(field.name for field in fields(PreTrainedConfig))}
+
+
+def _generation_settings() -> set[str]:
+    return set(GenerationConfig._get_default_generation_params())

@@ -1,0 +1,313 @@
+"""Further test sets of runs, and finished runs on other data and against each other."""
+
+import json
+import re
+import shutil
+
+import numerals
+import pytest
+import tiny_tasks
+from rich.console import Console
+from typer.testing import CliRunner
+
+from headwise import evaluation, experiment
+from headwise.analysis.report import render_report
+from headwise.analysis.results import RunResult
+from headwise.analysis.table import comparison_table
+from headwise.cli import app
+from headwise.comparison import compare_systems
+from headwise.evaluation import compare_runs, evaluate_run
+from headwise.experiment import FolderError, prepare_task, read_outcome, train_system
+from headwise.recipe import load_recipe
+
+QUIET = Console(quiet=True)
+RECIPE = "numerals.yaml"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A folder with a corpus, its recipe and two more test sets."""
+    folder = tmp_path_factory.mktemp("world")
+    numerals.write_recipe(folder)
+    for name, seed in (("short", 3), ("other", 4)):
+        for side, lines in zip(
+            ("en", "fr"), zip(*numerals.pairs(20, seed), strict=True), strict=True
+        ):
+            text = "".join(f"{line}\n" for line in lines)
+            (folder / f"{name}.{side}").write_text(text, encoding="utf-8")
+    return folder
+
+
+def of(world, *names, changes=()):
+    """The recipe with further test sets."""
+    sides = {"source": "en", "target": "fr"}
+    tests = [f"data.tests.{n}.{key}={world}/{n}.{end}" for n in names for key, end in sides.items()]
+    return load_recipe(str(world / RECIPE), [*tests, *changes])
+
+
+def train(recipe, folder, name="run"):
+    task = prepare_task(recipe, folder, QUIET)
+    return train_system(recipe, name, folder, task, QUIET)
+
+
+@pytest.fixture(scope="module")
+def run(world):
+    """A finished run with one further test set."""
+    train(of(world, "short").system("mae"), world / "run")
+    return world / "run"
+
+
+@pytest.fixture(scope="module")
+def rival(world):
+    """A finished run of another system with another vocabulary, on the same test part."""
+    changes = ["tokenizer.vocab_size=270", "training.learning_rate=1e-2"]
+    train(of(world, changes=changes).system("standard"), world / "rival")
+    return world / "rival"
+
+
+# Further test sets of a run
+
+
+def test_a_run_is_scored_on_each_and_keeps_all_of_it(run):
+    result = RunResult.model_validate_json((run / "result.json").read_text())
+    outcome = read_outcome(run, "short")
+    assert result.tests == {"short": outcome.scores}
+    assert len(outcome.items["BLEU"]) == 20 != len(read_outcome(run).items["BLEU"])
+    assert len((run / "outputs-short.txt").read_text().splitlines()) == 20
+
+
+def test_one_that_comes_later_is_scored_without_training(world, run, tmp_path, monkeypatch):
+    recipe = of(world, "short").system("mae")
+    shutil.copytree(run, tmp_path / "run")
+    before = RunResult.model_validate_json((run / "result.json").read_text())
+    scored = []
+    evaluate = experiment.evaluate
+
+    def spy(model, task, items, *others):
+        scored.append(len(items))
+        return evaluate(model, task, items, *others)
+
+    monkeypatch.setattr(experiment, "run_training", None)  # nothing is trained again
+    monkeypatch.setattr(experiment, "evaluate", spy)
+    later = of(world, "short", "other").system("mae")
+    after = train(later, tmp_path / "run")
+    assert scored == [20]  # the new one alone
+    assert after.tests["short"] == before.tests["short"]
+    assert after.model_copy(update={"tests": before.tests}) == before
+    assert experiment.read_recipe(tmp_path / "run") == later
+    assert train(later, tmp_path / "run") == after and len(scored) == 1
+    # A run that is asked for fewer keeps what it has.
+    assert train(recipe, tmp_path / "run").tests == before.tests
+    assert train(later, tmp_path / "run") == after and len(scored) == 1
+
+
+def test_one_whose_data_change_is_scored_anew(world, run, tmp_path):
+    text = {end: (world / f"short.{end}").read_text().splitlines() for end in ("en", "fr")}
+
+    def write(lines):
+        for end, of_side in text.items():
+            (tmp_path / f"mine.{end}").write_text("\n".join(of_side[:lines]) + "\n")
+
+    changes = [
+        f"data.tests.mine.{k}={tmp_path}/mine.{e}" for k, e in (("source", "en"), ("target", "fr"))
+    ]
+    recipe = of(world, changes=changes).system("mae")
+    shutil.copytree(run, tmp_path / "run")
+    write(20)
+    train(recipe, tmp_path / "run")
+    write(15)
+    train(recipe, tmp_path / "run")
+    assert len(read_outcome(tmp_path / "run", "mine").items["BLEU"]) == 15
+
+
+def test_other_keys_of_the_data_still_make_another_run(world, run):
+    with pytest.raises(FolderError, match="another recipe"):
+        train(of(world, "short", changes=["data.max_length=3"]).system("mae"), run)
+
+
+def test_lines_that_do_not_match_are_found_before_training(world, tmp_path, monkeypatch):
+    monkeypatch.setattr(experiment, "run_training", None)
+    (tmp_path / "cut.fr").write_text("un\n")
+    cut = [f"data.tests.cut.source={world}/short.en", f"data.tests.cut.target={tmp_path}/cut.fr"]
+    with pytest.raises(
+        ValueError, match=r"tests\.cut: .*short\.en has 20 lines and .*cut\.fr has 1"
+    ):
+        train(of(world, changes=cut).system("mae"), tmp_path / "run")
+
+
+def test_a_comparison_has_a_table_of_them(world, tmp_path):
+    file = of(world, "short", "other")
+    found = compare_systems(file, ["standard", "mae"], [1, 2], tmp_path / "c", "", QUIET)
+    differences = {
+        (system.name, name): test.difference
+        for system in found.systems
+        for name, test in system.tests.items()
+    }
+    assert differences["standard", "short"] is None
+    judged = [each for each in differences.values() if each is not None]
+    # Holm's method: the smallest of all p-values of the table times their number.
+    least = min(judged, key=lambda each: each.p_value)
+    assert len(judged) == 2
+    assert least.corrected_p_value == pytest.approx(min(1, 2 * least.p_value))
+    scores = [run.tests["other"][0].value for run in found.systems[1].runs]
+    estimate = found.systems[1].tests["other"].estimates["BLEU"]
+    assert estimate.value == pytest.approx(sum(scores) / 2)
+    page = render_report(found)
+    table = page[page.index("Other test sets") : page.index("Learning curves")]
+    assert table.count(f"{estimate.value:.1f}") and "short<small>chrF" in table
+    for width, tables in ((100, 1), (45, 2)):
+        with (console := Console(width=width)).capture() as captured:
+            console.print(comparison_table(found))
+        text = captured.get()
+        assert text.count("Other test sets") == tables
+
+
+# Finished runs
+
+
+def headwise(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_a_part_of_any_name_is_evaluated(run):
+    done = headwise("evaluate", run, "--part", "short")
+    assert done.exit_code == 0
+    assert "short: 20 pairs" in done.stdout
+    assert f"{read_outcome(run, 'short').scores[0]}" in done.stdout
+    done = headwise("evaluate", run, "--part", "shrot")
+    assert done.exit_code == 2
+    assert "--part is 'shrot', expected one of train, validation, test, short" in done.stderr
+
+
+def test_other_data_are_scored_with_the_encoding_of_the_run(world, run):
+    data = f"source={world}/short.en, target={world}/short.fr"
+    found = evaluate_run(run, "test", QUIET, data=data)
+    assert found.outcome.items == read_outcome(run, "short").items
+    done = headwise("evaluate", run, "--data", data)
+    assert re.search(r"^other: 20 pairs .*short\.en \(SHA-256 [0-9a-f]{12}\)", done.stdout, re.M)
+    assert not (run / "outcome-other.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            "sorce=a,target=b",
+            "no key 'data.tests.other.sorce'; did you mean 'source'?\n  known: corpus",
+        ),
+        ("source=a", "data.tests.other.target is missing"),
+        ("source", "expected key.key=value"),
+        ("source={world}/short.en,target={world}/train.fr", "short.en has 20 lines and"),
+    ],
+)
+def test_wrong_data_are_errors_that_name_the_keys(world, run, data, message):
+    done = headwise("evaluate", run, "--data", data.format(world=world))
+    assert done.exit_code == 2 and done.stdout == ""
+    assert message in done.stderr
+
+
+def test_a_value_may_be_a_list(tmp_path):
+    path = tiny_tasks.write_recipe("language-modelling", tmp_path)
+    train(load_recipe(str(path)).system("standard"), tmp_path / "run")
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.txt").write_text("one two three\n" * 20)
+    both = evaluate_run(
+        tmp_path / "run",
+        "test",
+        QUIET,
+        data=f"files=[{tmp_path}/a.txt,{tmp_path}/b.txt],documents=line",
+    )
+    assert len(both.task.corpus.tests["other"]) == 40
+
+
+def test_data_that_have_no_further_test_sets_say_so(tmp_path):
+    path = tiny_tasks.write_recipe("probing", tmp_path)
+    train(load_recipe(str(path)).system("standard"), tmp_path / "run")
+    with pytest.raises(
+        ValueError, match="run of probing on data of the kind senteval, which takes"
+    ):
+        evaluate_run(tmp_path / "run", "test", QUIET, data="file=a.tsv")
+
+
+@pytest.mark.parametrize(
+    "change", ["training.learning_rate=1", "model.embed_dim=32", "tokenizer.vocab_size=300"]
+)
+def test_keys_that_evaluation_does_not_read_are_refused(run, change):
+    done = headwise("evaluate", run, "--set", change)
+    assert done.exit_code == 2
+    key = change.partition("=")[0]
+    assert f"a finished run does not read {key}; expected keys of data, evaluation" in done.stderr
+    done = headwise("translate", run, "--set", "data.max_length=3")
+    assert "expected keys of evaluation" in done.stderr
+
+
+def test_data_of_another_model_are_refused(tmp_path):
+    path = tiny_tasks.write_recipe("classification", tmp_path)
+    train(load_recipe(str(path)).system("standard"), tmp_path / "run")
+    rows = [f"{line}\t{'abc'[number % 3]}" for number, line in enumerate(tiny_tasks.lines(60))]
+    (tmp_path / "three.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    with pytest.raises(ValueError, match="the changes give data for a model whose"):
+        evaluate_run(tmp_path / "run", "test", QUIET, changes=[f"data.train={tmp_path}/three.tsv"])
+
+
+# One run against another
+
+
+def test_two_runs_are_tested_on_what_they_have_stored(run, rival, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(evaluation, "evaluate", None)  # nothing is evaluated again
+        found, other = (evaluate_run(r, "test", QUIET, may_be_stored=True) for r in (run, rival))
+        difference = compare_runs(found, other)
+        back = compare_runs(other, found)
+    bleu = [read_outcome(r).scores[0].value for r in (run, rival)]
+    assert difference.value == pytest.approx(bleu[0] - bleu[1])
+    assert difference.source == "items" and difference.low <= difference.value <= difference.high
+    assert (back.value, back.p_value) == (pytest.approx(-difference.value), difference.p_value)
+
+
+def test_the_command_says_what_single_runs_cannot_tell(world, run, rival):
+    data = f"source={world}/short.en,target={world}/short.fr"
+    done = headwise("evaluate", run, "--against", rival, "--data", data)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.index(str(run)) < done.stdout.index(str(rival))
+    assert re.search(
+        r"difference of BLEU: [+-]\d+\.\d\d \[.*\], p = [\d.]+ over items", done.stdout
+    )
+    assert "nothing of that of training" in done.stdout
+
+
+def test_an_ablated_run_can_be_tested_against_itself(run):
+    done = headwise("evaluate", run, "--against", run, "--ablate", "mae=uniform")
+    assert done.exit_code == 0, done.output
+    assert "difference of BLEU: " in done.stdout
+
+
+def test_runs_on_other_items_are_refused(world, run, rival):
+    found = evaluate_run(run, "test", QUIET, may_be_stored=True)
+    other = evaluate_run(rival, "validation", QUIET)
+    with pytest.raises(ValueError, match=r"not scored on the same items.*\n.*run: \d+ pairs"):
+        compare_runs(found, other)
+    tokenized = evaluate_run(rival, "test", QUIET, changes=["evaluation.bleu=tokenized"])
+    with pytest.raises(ValueError, match="expected scores that are computed alike"):
+        compare_runs(found, tokenized)
+
+
+def test_perplexities_of_different_vocabularies_are_refused(tmp_path):
+    path = tiny_tasks.write_recipe("language-modelling", tmp_path)
+    for name, size in (("a", 280), ("b", 270), ("c", 280)):
+        recipe = load_recipe(str(path), [f"tokenizer.vocab_size={size}"])
+        recipe = recipe.system("moa" if name == "c" else "standard")
+        train(recipe, tmp_path / name)
+    a, b, c = (evaluate_run(tmp_path / name, "test", QUIET) for name in "abc")
+    with pytest.raises(ValueError, match="equal data, tokenizer, block_length"):
+        compare_runs(a, b)
+    assert compare_runs(a, c) is not None
+
+
+def test_an_older_outcome_is_made_again(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    path = tmp_path / "run" / "outcome.json"
+    kept = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in kept.items() if key != "digest"}))
+    found = evaluate_run(tmp_path / "run", "test", QUIET, may_be_stored=True)
+    assert found.outcome.items == kept["items"]
