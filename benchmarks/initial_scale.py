@@ -23,7 +23,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,7 +45,7 @@ from headwise.recipe.catalogue import task_class
 from headwise.recipe.settings import Recipe
 from headwise.tasks.task import Task
 from headwise.training.rules import TrainingRules
-from headwise.training.run import run_training
+from headwise.training.run import Interrupted, run_training
 
 
 class UnitKappa(BranchedAttention):
@@ -91,40 +91,46 @@ EVERY = ["training.max_steps=600", "training.final_model=last"]
 VARIANTS: dict[str, list[str]] = {
     "standard": [],
     **{
-        f"weighted, gain {gain}": [
-            f"model.attention={{system: weighted, output_gain: {gain}.0}}",
-        ]
+        f"weighted gain={gain}": [f"model.attention={{system: weighted, output_gain: {gain}.0}}"]
         for gain in (1, 3, 8, 32)
     },
-    "weighted, Σκ = 8": ["model.attention={system: 'initial_scale:UnitKappa', output_gain: 1.0}"],
-    "weighted, Σκ = Σα = 8": [
-        "model.attention={system: 'initial_scale:UnitWeights', output_gain: 1.0}"
-    ],
-    "heads summed before the feed-forward": [
-        "model.attention={system: 'initial_scale:SummedHeads', output_gain: 1.0}",
+    "weighted Σκ=8": ["model.attention={system: 'initial_scale:UnitKappa', output_gain: 1.0}"],
+    "weighted Σκ=Σα=8": ["model.attention={system: 'initial_scale:UnitWeights', output_gain: 1.0}"],
+    "heads summed": ["model.attention={system: 'initial_scale:SummedHeads', output_gain: 1.0}"],
+    "mae": ["model.attention=mae"],
+    "mae by position": ["model.attention=mae", "training.mae.draw=position"],
+    "mae joint": ["model.attention=mae", "training.mae.method=joint"],
+    "mae gate rate 0.1": ["model.attention=mae", "training.mae.learning_rate=0.1"],
+    "mae uniform gate": ["model.attention={system: mae, gate: uniform}"],
+    "mae uniform unscaled": [
+        "model.attention={system: 'initial_scale:UnscaledExperts', gate: uniform}"
     ],
     "agreement": ["model.attention={agreement: low}"],
     **{
-        f"agreement, λ to {limit}": [
+        f"agreement λ={limit}": [
             "model.attention={encoder_self: {system: agreement, layers: low, "
-            f"inverse_temperature: {limit}.0}}}}",
+            f"inverse_temperature: {limit}.0}}}}"
         ]
-        for limit in (1, 10, 100)
+        for limit in (10, 100)
     },
-    "mae": ["model.attention=mae"],
-    "mae, draw per position": ["model.attention=mae", "training.mae.draw=position"],
-    "mae, joint": ["model.attention=mae", "training.mae.method=joint"],
-    "mae, uniform gate": ["model.attention={system: mae, gate: uniform}"],
-    "mae, uniform gate, unscaled": [
-        "model.attention={system: 'initial_scale:UnscaledExperts', gate: uniform}",
-    ],
-    "mae, warmed up for 200 steps": ["model.attention=mae", "training.warmup_steps=200"],
-    "mae, gates' rate 0.1": ["model.attention=mae", "training.mae.learning_rate=0.1"],
 }
 
-# The experiment, what decides most first.
-CELLS = [
-    "standard,weighted@3e-3,6e-3,1.5e-3@1",
+# The runs of docs/initial-scale.md.
+RUNS = [
+    "standard@1.5e-3,3e-3,4.5e-3,6e-3@1",
+    "weighted gain=1@1.5e-3,3e-3,4.5e-3,6e-3,1.2e-2@1",
+    "weighted gain=8@2e-3,3e-3,4.5e-3,6e-3@1",
+    "weighted gain=3@4.5e-3@1",
+    "weighted gain=32,weighted Σκ=8@3e-3@1",
+    "weighted Σκ=8@6e-3@1",
+    "heads summed@1.5e-3,3e-3@1",
+    "mae,mae by position,mae joint,mae gate rate 0.1@3e-3@1",
+    "mae uniform gate,mae uniform unscaled@3e-3@1",
+    "agreement,agreement λ=10,agreement λ=100@3e-3@1",
+    "standard,weighted gain=1,weighted gain=8,mae,mae joint,mae uniform gate@3e-3@2",
+    "agreement,agreement λ=100@3e-3@2",
+    "weighted gain=1@4.5e-3,6e-3@2",
+    "weighted gain=3@4.5e-3@2",
 ]
 
 
@@ -147,30 +153,29 @@ def main() -> None:
         return
     path = options.output / "runs.jsonl"
     if not options.table:
-        for cell in cells(options.cells or CELLS):
+        for cell in cells(options.cells or RUNS):
             if cell not in results(path):
                 console.print(f"{cell.variant} at {cell.rate:g}, seed {cell.seed}", style="dim")
-                record = train(cell, options.output, console)
+                try:
+                    record = train(cell, options.output, console)
+                except Interrupted:
+                    raise SystemExit("stopped; finished runs are kept") from None
                 with path.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(record, ensure_ascii=False) + "\n")
     console.print(loss_table(results(path), step=600))
     console.print(loss_table(results(path), step=100))
 
 
-def cells(specs: list[str]) -> Iterator[Cell]:
-    """The runs that `variants@rates@seeds` stands for. Commas divide, but for those in names."""
+def cells(specs: list[str]) -> list[Cell]:
+    """The runs that `variants@rates@seeds` stands for, each a list with commas."""
+    found = []
     for spec in specs:
-        names, rates, seeds = spec.split("@")
-        left = f"{names},"
-        while left:
-            known = [name for name in VARIANTS if left.startswith(f"{name},")]
-            if not known:
-                raise SystemExit(f"{left[:-1]!r} names no variant; they are: {'; '.join(VARIANTS)}")
-            name = max(known, key=len)
-            left = left[len(name) + 1 :]
-            for rate in rates.split(","):
-                for seed in seeds.split(","):
-                    yield Cell(name, float(rate), int(seed))
+        variants, rates, seeds = (part.split(",") for part in spec.split("@"))
+        for variant, rate, seed in product(variants, rates, seeds):
+            if variant not in VARIANTS:
+                raise SystemExit(f"there is no variant {variant!r}: {', '.join(VARIANTS)}")
+            found.append(Cell(variant, float(rate), int(seed)))
+    return found
 
 
 def results(path: Path) -> dict[Cell, dict[str, Any]]:
