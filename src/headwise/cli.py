@@ -169,7 +169,7 @@ def compare(
         from headwise.analysis.table import results_table
         from headwise.comparison import RunsFailed, compare_systems
         from headwise.comparison.grid import parse_grid
-        from headwise.experiment import is_main_process
+        from headwise.experiment.folders import is_main_process
         from headwise.files import write_text
         from headwise.recipe import RecipeError, load_recipe
         from headwise.training.run import Interrupted
@@ -294,7 +294,9 @@ def train(
 ) -> None:
     """Train one system and evaluate it. A stopped run continues where it was stopped."""
     with _clear_errors("The same command goes on from here."):
-        from headwise.experiment import is_main_process, prepare_task, train_system
+        from headwise.experiment.folders import is_main_process
+        from headwise.experiment.one_system import train_system
+        from headwise.experiment.preparing import prepare_task
         from headwise.recipe import load_recipe
 
         _quiet()
@@ -391,7 +393,7 @@ def translate(
 ) -> None:
     """Translate lines of text and print them to standard output."""
     with _clear_errors():
-        from headwise.experiment import as_evaluated
+        from headwise.experiment.outcomes import as_evaluated
         from headwise.tasks.sources import decoded_lines, read_lines
         from headwise.tasks.text.parallel.translating import translate as translate_texts
         from headwise.tasks.text.tokenization import TOKENIZER, TranslationTokenizer
@@ -435,7 +437,8 @@ def generate(
     evaluation.temperature=0.7 for images.
     """
     with _clear_errors():
-        from headwise.experiment import as_evaluated, open_run
+        from headwise.experiment.outcomes import as_evaluated
+        from headwise.experiment.reading import open_run
         from headwise.recipe.catalogue import task_class
         from headwise.tasks.task import Wish
 
@@ -457,7 +460,7 @@ def enhance(
 ) -> None:
     """Remove the noise from a recording of speech of any length with a finished run."""
     with _clear_errors():
-        from headwise.experiment import as_evaluated
+        from headwise.experiment.outcomes import as_evaluated
         from headwise.tasks.sound.audio import audio_info
         from headwise.tasks.sound.enhancing import enhance_file
         from headwise.tasks.speech import SpeechEnhancement
@@ -550,7 +553,8 @@ def _open(
     run: Path, task: "type[Task]", changes: list[str] | None
 ) -> "tuple[Recipe, HeadwiseModel]":
     """Returns the recipe and the model of a run, which has to be of a certain task."""
-    from headwise.experiment import FolderError, open_run
+    from headwise.experiment.folders import FolderError
+    from headwise.experiment.reading import open_run
 
     recipe, model = open_run(run, changes or [], _print_note)
     if not isinstance(recipe, task.recipe_class):

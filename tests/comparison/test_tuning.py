@@ -10,14 +10,15 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
-from headwise import experiment
 from headwise.analysis.report import render_report
 from headwise.analysis.results import Comparison
 from headwise.cli import app
 from headwise.comparison import compare_systems, summary
 from headwise.comparison.grid import TUNING_SEED, parse_grid
 from headwise.comparison.trying import train_try
-from headwise.experiment import FolderError, prepare_task, with_seed
+from headwise.experiment import one_system
+from headwise.experiment.folders import FolderError
+from headwise.experiment.preparing import prepare_task, with_seed
 from headwise.recipe import load_recipe
 from headwise.tasks.translation import Translation
 from headwise.training.run import Interrupted
@@ -161,7 +162,7 @@ def test_without_a_choice_nothing_is_tried(world, file):
 
 def test_finished_tries_are_not_trained_again(tuned, file, monkeypatch):
     found, folder = tuned
-    monkeypatch.setattr(experiment, "run_training", None)
+    monkeypatch.setattr(one_system, "run_training", None)
     before = results(folder)
     assert len(before) == 9 + 2
     repeated = compare(file, folder, RATES, PERIODS)
@@ -171,7 +172,7 @@ def test_finished_tries_are_not_trained_again(tuned, file, monkeypatch):
 
 
 def test_an_interrupted_comparison_goes_on_with_the_next_try(world, file, monkeypatch):
-    folder, whole = world / "interrupted", experiment.run_training
+    folder, whole = world / "interrupted", one_system.run_training
     trained = []
 
     def interrupted(*arguments, **options):
@@ -180,7 +181,7 @@ def test_an_interrupted_comparison_goes_on_with_the_next_try(world, file, monkey
         trained.append(options["label"])
         return whole(*arguments, **options)
 
-    monkeypatch.setattr(experiment, "run_training", interrupted)
+    monkeypatch.setattr(one_system, "run_training", interrupted)
     with pytest.raises(Interrupted):
         compare(file, folder, RATES, systems=["standard"])
     assert trained == ["standard try 1/3"]
@@ -190,7 +191,7 @@ def test_an_interrupted_comparison_goes_on_with_the_next_try(world, file, monkey
         trained.append(options["label"])
         return whole(*arguments, **options)
 
-    monkeypatch.setattr(experiment, "run_training", watched)
+    monkeypatch.setattr(one_system, "run_training", watched)
     compare(file, folder, RATES, systems=["standard"])
     assert trained[1:] == ["standard try 2/3", "standard try 3/3", "standard"]
     assert first in results(folder).items()

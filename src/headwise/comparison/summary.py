@@ -29,7 +29,8 @@ from headwise.analysis.speed import (
 )
 from headwise.analysis.verdict import diverged
 from headwise.comparison.planned import Runs
-from headwise.experiment import TEST, batches, read_outcome
+from headwise.experiment.outcomes import TEST, read_outcome
+from headwise.experiment.preparing import batches
 from headwise.models.base import HeadwiseModel
 from headwise.recipe import RecipeFile
 from headwise.recipe.settings import Recipe

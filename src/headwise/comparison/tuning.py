@@ -23,7 +23,8 @@ from headwise.comparison.planned import PlannedRun
 from headwise.comparison.running import train_runs
 from headwise.comparison.summary import Experiment
 from headwise.comparison.trying import finished_try, train_try
-from headwise.experiment import FolderError, changed_keys, empty_model
+from headwise.experiment.folders import FolderError, changed_keys
+from headwise.experiment.preparing import empty_model
 
 TRIES = "tries"
 
