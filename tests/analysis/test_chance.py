@@ -6,24 +6,11 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from headwise.analysis.chance import (
-    POWER,
-    SIGNIFICANT,
-    Difference,
-    Estimate,
-    Resampled,
-    Spread,
-    compare_outcomes,
-    corrected,
-    difference,
-    estimate,
-    holm,
-    judged,
-    mean_difference,
-    mean_estimate,
-    resampled,
-    total,
-)
+from headwise.analysis.chance import Resampled, compare_outcomes, difference, estimate, resampled
+from headwise.analysis.dataset_means import mean_difference, mean_estimate
+from headwise.analysis.estimates import POWER, SIGNIFICANT, Difference, Estimate
+from headwise.analysis.multiple_comparisons import corrected, holm
+from headwise.analysis.variances import Spread, judged, total
 from headwise.tasks.outcome import Outcome, Score
 from headwise.tasks.significance import LEAST_ITEMS, resampled_scores
 

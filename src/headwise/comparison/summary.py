@@ -10,8 +10,9 @@ from typing import NamedTuple, cast
 import torch
 from transformers import PreTrainedModel
 
-from headwise.analysis.chance import compare_outcomes, corrected
+from headwise.analysis.chance import compare_outcomes
 from headwise.analysis.how_soon import how_soon
+from headwise.analysis.multiple_comparisons import corrected
 from headwise.analysis.results import (
     Comparison,
     FurtherTest,
