@@ -14,8 +14,8 @@ from headwise.analysis.report import render_report
 from headwise.analysis.results import Comparison
 from headwise.cli import app
 from headwise.comparison import compare_systems, summary
-from headwise.comparison.grid import TUNING_SEED, parse_grid
-from headwise.comparison.trying import train_try
+from headwise.comparison.tuning.grid import TUNING_SEED, parse_grid
+from headwise.comparison.tuning.trying import train_try
 from headwise.experiment import one_system
 from headwise.experiment.folders import FolderError
 from headwise.experiment.preparing import prepare_task, with_seed

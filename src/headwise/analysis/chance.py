@@ -114,7 +114,7 @@ def estimate(system: Resampled) -> Estimate | None:
     if system.items > 1 and system.resamples is not None and np.isfinite(system.resamples).all():
         spreads.append(_of_items(system.resamples.mean(0), system.items))
     elif system.resamples is not None:
-        spreads = []  # resamples of a single item, or some without a score: speech in none of it
+        spreads = []  # a single item, or a resample without a score, such as one without any speech
     source: Source = "seeds and items"
     if system.resamples is None or system.seeds == 1:
         source = "seeds" if system.resamples is None else "items"

@@ -9,7 +9,7 @@ from headwise.tasks.outcome import RECORD
 SIGNIFICANT = 0.05  # a smaller p-value, corrected for the number of comparisons, is significant
 POWER = 0.8  # probability with which a difference as large as the detectable one is found
 
-# Whose chance an interval or a test tells.
+# The sources of chance that an interval or a test takes into account.
 Source = Literal["seeds and items", "items", "seeds"]
 
 
@@ -56,5 +56,5 @@ class Difference(BaseModel):
 
     @property
     def significant(self) -> bool:
-        """Whether the systems differ, by the corrected p-value; single runs never tell."""
+        """Whether the systems differ, by the corrected p-value; never said of single runs."""
         return self.source != "items" and self.corrected_p_value < SIGNIFICANT

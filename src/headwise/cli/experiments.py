@@ -86,7 +86,7 @@ def compare(
         from headwise.analysis.results import Benchmark, Comparison
         from headwise.analysis.table import results_table
         from headwise.comparison import RunsFailed, compare_systems
-        from headwise.comparison.grid import parse_grid
+        from headwise.comparison.tuning.grid import parse_grid
         from headwise.experiment.folders import is_main_process
         from headwise.files import write_text
         from headwise.recipe import RecipeError, load_recipe

@@ -9,16 +9,16 @@ from headwise.recipe.settings import Recipe
 from headwise.tasks.task import Task
 
 RECIPE, CORPUS, RESULT = "recipe.yaml", "corpus.sha256", "result.json"
-# Differences in these keys make no other run.
+# Recipes that differ in these keys alone are of the same run.
 _NOT_OF_TRAINING = ("description:", "data.tests.")
 
 
 class FolderError(ValueError):
-    """An output folder that holds something else; the message says what."""
+    """A folder that does not hold what is expected of it; the message says what to do."""
 
 
 def claim_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None:
-    """Make `folder` the folder of this recipe's run, or find that it is.
+    """Make `folder` the folder of this recipe's run, if it is not yet.
 
     A comparison stamps its folder with another name than a run does.
 
@@ -59,9 +59,9 @@ def check_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None
 
 
 def changed_keys(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> list[str]:
-    """Returns a line for each key that a recipe has otherwise than the one that claimed a folder.
+    """Returns a line for each key in which a recipe differs from the one that claimed a folder.
 
-    Without such a claim there is none. Other descriptions and further test sets make no other run.
+    A folder that no recipe has claimed gives none. Descriptions and further test sets do not count.
     """
     stamp = folder / stamp_name
     if not stamp.is_file():
@@ -71,7 +71,7 @@ def changed_keys(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> list
 
 
 def _differs(stamp: Path, recipe: Recipe) -> list[str]:
-    """Returns a line for each key that a recipe has otherwise than the one in a file."""
+    """Returns a line for each key in which a recipe differs from the one in a file."""
     return differences(with_defaults(stamp.read_text(encoding="utf-8")), to_yaml(recipe))
 
 

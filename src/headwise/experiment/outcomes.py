@@ -89,7 +89,7 @@ def with_tests(
 def score_again_if_old(
     folder: Path, task: Task, recipe: Recipe, console: Console, label: str
 ) -> None:
-    """Evaluate a finished run of an older headwise again."""
+    """Evaluate a finished run again if its outcome is in the format of an older headwise."""
     if is_main_process() and _is_old(folder / OUTCOME):
         model = read_model(folder, type(task))
         outcome = evaluate(model, task, task.test, recipe.evaluation, console, label)
@@ -102,7 +102,7 @@ def read_outcome(folder: Path, part: str = TEST) -> Outcome:
 
 
 def stored_outcome(folder: Path, task: Task, part: str) -> Outcome | None:
-    """What an earlier evaluation of a run gave on the items of a part; None without any.
+    """What an earlier evaluation of a run gave on the items of a part; None if there was none.
 
     Args:
         folder: of the run.
@@ -127,13 +127,13 @@ def write_outcome(outcome: Outcome, folder: Path, task: Task, part: str = TEST) 
 
 
 def _of_part(name: str, part: str) -> str:
-    """Returns the name of a file for a part: outcome.json, outcome-NAME.json."""
+    """Returns the name of a part's file: outcome.json of the test part, else outcome-NAME.json."""
     stem, dot, suffix = name.partition(".")
     return name if part == TEST else f"{stem}-{part}{dot}{suffix}"
 
 
 def _is_old(path: Path) -> bool:
-    """Whether an older headwise wrote an outcome: with the items of one score, or of none."""
+    """Whether an outcome is in an older format, which has the items of one score or of none."""
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError):
