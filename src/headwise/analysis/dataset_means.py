@@ -40,7 +40,7 @@ def mean_estimate(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def _shared_source(parts: Sequence[Estimate] | Sequence[Difference]) -> Source:
-    """The sources of chance of a mean over data sets; the items alone if one data set has no more."""
+    """What chance a mean over data sets holds: the items alone if one data set has no more."""
     sources: set[Source] = {part.source for part in parts}
     if "items" in sources:
         return "items"

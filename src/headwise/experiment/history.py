@@ -20,7 +20,7 @@ def curves(history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
 
 
 def courses_of(model: HeadwiseModel, history: Sequence[Mapping[str, Any]]) -> list[Course]:
-    """Returns what the rules of training recorded of each system; empty if they recorded nothing."""
+    """Returns what the rules of training recorded of each system; empty without records."""
     records = [(record["step"], found) for record in history if (found := _recorded(record))]
     courses = []
     for place in attention_sites(model):
