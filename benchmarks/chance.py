@@ -204,42 +204,58 @@ def percent(figures: list[float]) -> str:
     return f"{100 * fmean(figures):.1f}%"
 
 
+def without_difference(comparisons: int, processes: int) -> Table:
+    """How often each procedure finds a difference where there is none."""
+    cells = [Cell(w, seeds, spread) for w in WORLDS for seeds in SEEDS for spread in SPREADS]
+    table = Table("score", "seeds", "spread of seeds", "first seed", "resampled", "headwise")
+    table.title = f"Differences found where there are none, in {comparisons:,} comparisons each"
+    for cell, said in zip(cells, judged(cells, comparisons, processes), strict=True):
+        shares = [percent(said[name]) for name in ("first seed", "resampled", "headwise")]
+        table.add_row(cell.world, str(cell.seeds), f"{cell.spread} ×", *shares)
+    return table
+
+
+def of_detectable_size(comparisons: int, processes: int) -> Table:
+    """How often a difference of the detectable size is found, and how large it is."""
+    # How far a lead in quality moves a score, and how large a difference is detectable.
+    known = [Cell(world, seeds, 1.0, lead=0.2) for world in WORLDS for seeds in SEEDS[1:]]
+    leading = []
+    for cell, said in zip(known, judged(known, comparisons, processes), strict=True):
+        lead = 0.2 * median(said["detectable"]) / abs(fmean(said["lead"]))
+        leading.append(cell._replace(lead=lead))
+    table = Table("score", "seeds", "true difference", "found")
+    table.title = "Differences of the detectable size, spread 1 ×"
+    for cell, said in zip(leading, judged(leading, comparisons, processes), strict=True):
+        size = f"{abs(fmean(said['lead'])):.1f}"
+        table.add_row(cell.world, str(cell.seeds), size, percent(said["headwise"]))
+    return table
+
+
+def of_several_systems(comparisons: int, processes: int) -> Table:
+    """How often a table of systems without differences has a star."""
+    cells = [Cell(world, 3, 1.0, systems=1 + SYSTEMS) for world in list(WORLDS)[:2]]
+    table = Table("score", "corrected by Holm's method", "not corrected")
+    table.title = f"Tables of {SYSTEMS} systems with a star, 3 seeds, spread 1 ×"
+    for cell, said in zip(cells, judged(cells, comparisons, processes), strict=True):
+        table.add_row(cell.world, percent(said["headwise"]), percent(said["not corrected"]))
+    return table
+
+
+TABLES = {
+    "none": without_difference,
+    "detectable": of_detectable_size,
+    "several": of_several_systems,
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("tables", nargs="*", help=f"of {', '.join(TABLES)}; by default all")
     parser.add_argument("--comparisons", type=int, default=2000, help="simulated, for each row")
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
-    how = (arguments.comparisons, arguments.processes)
-    console = Console()
-
-    equal = [
-        Cell(world, seeds, spread) for world in WORLDS for seeds in SEEDS for spread in SPREADS
-    ]
-    table = Table("score", "seeds", "spread of seeds", "first seed", "resampled", "headwise")
-    table.title = f"Differences found where there are none, in {how[0]:,} comparisons each"
-    for cell, said in zip(equal, judged(equal, *how), strict=True):
-        shares = [percent(said[name]) for name in ("first seed", "resampled", "headwise")]
-        table.add_row(cell.world, str(cell.seeds), f"{cell.spread} ×", *shares)
-    console.print(table)
-
-    # How far a lead in quality moves a score, and how large a difference is detectable.
-    known = [Cell(world, 3, 1.0, lead=0.2) for world in WORLDS]
-    leading = []
-    for cell, said in zip(known, judged(known, *how), strict=True):
-        lead = 0.2 * median(said["detectable"]) / abs(fmean(said["lead"]))
-        leading.append(cell._replace(lead=lead))
-    table = Table("score", "true difference", "found")
-    table.title = "Differences of the detectable size, 3 seeds, spread 1 ×"
-    for cell, said in zip(leading, judged(leading, *how), strict=True):
-        table.add_row(cell.world, f"{fmean(said['lead']):.2f}", percent(said["headwise"]))
-    console.print(table)
-
-    tables = [Cell(world, 3, 1.0, systems=1 + SYSTEMS) for world in list(WORLDS)[:2]]
-    table = Table("score", "corrected by Holm's method", "not corrected")
-    table.title = f"Tables of {SYSTEMS} systems with a star, 3 seeds, spread 1 ×"
-    for cell, said in zip(tables, judged(tables, *how), strict=True):
-        table.add_row(cell.world, percent(said["headwise"]), percent(said["not corrected"]))
-    console.print(table)
+    for name in arguments.tables or TABLES:
+        Console().print(TABLES[name](arguments.comparisons, arguments.processes))
 
 
 if __name__ == "__main__":

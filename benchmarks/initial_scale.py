@@ -23,7 +23,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,47 +90,32 @@ EVERY = ["training.max_steps=600", "training.final_model=last"]
 # What each variant changes in the recipe, as arguments of `headwise train --set`.
 VARIANTS: dict[str, list[str]] = {
     "standard": [],
-    "weighted": ["model.attention=weighted"],
     **{
-        f"weighted, W drawn {gain} times larger": [
-            f"model.attention={{system: weighted, output_gain: {gain}.0}}",
-        ]
-        for gain in (3, 8, 32)
+        f"weighted gain={gain}": [f"model.attention={{system: weighted, output_gain: {gain}.0}}"]
+        for gain in (1, 3, 8, 32)
     },
-    "weighted, Σκ = 8": ["model.attention={system: 'initial_scale:UnitKappa'}"],
-    "weighted, Σκ = Σα = 8": ["model.attention={system: 'initial_scale:UnitWeights'}"],
-    "heads summed before the feed-forward": [
-        "model.attention={system: 'initial_scale:SummedHeads'}",
+    "weighted Σκ=8": ["model.attention={system: 'initial_scale:UnitKappa', output_gain: 1.0}"],
+    "weighted Σκ=Σα=8": ["model.attention={system: 'initial_scale:UnitWeights', output_gain: 1.0}"],
+    "heads summed": ["model.attention={system: 'initial_scale:SummedHeads', output_gain: 1.0}"],
+    "mae": ["model.attention=mae"],
+    "mae by position": ["model.attention=mae", "training.mae.draw=position"],
+    "mae joint": ["model.attention=mae", "training.mae.method=joint"],
+    "mae gate rate 0.1": ["model.attention=mae", "training.mae.learning_rate=0.1"],
+    "mae uniform gate": ["model.attention={system: mae, gate: uniform}"],
+    "mae uniform unscaled": [
+        "model.attention={system: 'initial_scale:UnscaledExperts', gate: uniform}"
     ],
-    "weighted, κ and α fixed": ["model.attention=weighted", "training.weighted.freeze_last=600"],
-    "weighted, softmax": ["model.attention={system: weighted, weights: softmax}"],
-    "weighted, merged": ["model.attention={system: weighted, merged: true}"],
-    "weighted, random": ["model.attention={system: weighted, weights: random}"],
-    "weighted, top 4": ["model.attention={system: weighted, top_k: 4}"],
-    "weighted, encoder alone": ["model.attention={encoder_self: weighted}"],
     "agreement": ["model.attention={agreement: low}"],
     **{
-        f"agreement, λ to {limit}": [
+        f"agreement λ={limit}": [
             "model.attention={encoder_self: {system: agreement, layers: low, "
-            f"inverse_temperature: {limit}.0}}}}",
+            f"inverse_temperature: {limit}.0}}}}"
         ]
-        for limit in (1, 10, 100)
+        for limit in (10, 100)
     },
-    "mae": ["model.attention=mae"],
-    "mae, draw per position": ["model.attention=mae", "training.mae.draw=position"],
-    "mae, joint": ["model.attention=mae", "training.mae.method=joint"],
-    "mae, uniform gate": ["model.attention={system: mae, gate: uniform}"],
-    "mae, uniform gate, unscaled": [
-        "model.attention={system: 'initial_scale:UnscaledExperts', gate: uniform}",
-    ],
-    "mae, warmed up for 200 steps": ["model.attention=mae", "training.warmup_steps=200"],
-    "mae, gates' rate 0.1": ["model.attention=mae", "training.mae.learning_rate=0.1"],
 }
 
-# The experiment, what decides most first.
-CELLS = [
-    "standard,weighted@3e-3,6e-3,1.5e-3@1",
-]
+CELLS_OF_PAGE = []
 
 
 class Cell(NamedTuple):
@@ -152,7 +137,7 @@ def main() -> None:
         return
     path = options.output / "runs.jsonl"
     if not options.table:
-        for cell in cells(options.cells or CELLS):
+        for cell in cells(options.cells or CELLS_OF_PAGE):
             if cell not in results(path):
                 console.print(f"{cell.variant} at {cell.rate:g}, seed {cell.seed}", style="dim")
                 record = train(cell, options.output, console)
@@ -162,20 +147,16 @@ def main() -> None:
     console.print(loss_table(results(path), step=100))
 
 
-def cells(specs: list[str]) -> Iterator[Cell]:
-    """The runs that `variants@rates@seeds` stands for. Commas divide, but for those in names."""
+def cells(specs: list[str]) -> list[Cell]:
+    """The runs that `variants@rates@seeds` stands for, each a list with commas."""
+    found = []
     for spec in specs:
-        names, rates, seeds = spec.split("@")
-        left = f"{names},"
-        while left:
-            known = [name for name in VARIANTS if left.startswith(f"{name},")]
-            if not known:
-                raise SystemExit(f"{left[:-1]!r} names no variant; they are: {'; '.join(VARIANTS)}")
-            name = max(known, key=len)
-            left = left[len(name) + 1 :]
-            for rate in rates.split(","):
-                for seed in seeds.split(","):
-                    yield Cell(name, float(rate), int(seed))
+        variants, rates, seeds = (part.split(",") for part in spec.split("@"))
+        for variant, rate, seed in product(variants, rates, seeds):
+            if variant not in VARIANTS:
+                raise SystemExit(f"there is no variant {variant!r}: {', '.join(VARIANTS)}")
+            found.append(Cell(variant, float(rate), int(seed)))
+    return found
 
 
 def results(path: Path) -> dict[Cell, dict[str, Any]]:

@@ -140,13 +140,13 @@ def test_it_starts_at_random_points_of_the_simplex():
 
 
 def test_maps_start_as_those_of_a_model():
-    """Glorot's bounds, for the feed-forward and for each branch's map by itself."""
+    """Glorot's bounds, for the feed-forward and for each branch's map by itself where κ is 1/M."""
     torch.manual_seed(0)
     layer = BranchedAttention(64, 4, 256)
     for weight, inputs, outputs in (
         (layer.ffn_up.weight, 64, 256),
         (layer.ffn_down.weight, 256, 64),
-        (layer.branch_output, 16, 64),
+        (layer.branch_output / 4, 16, 64),
     ):
         largest = float(weight.detach().abs().max())
         assert largest == pytest.approx((6 / (inputs + outputs)) ** 0.5, rel=0.01)

@@ -196,10 +196,10 @@ def test_random_weights_leave_nothing_to_learn_by_a_rule(tmp_path):
 # Construction
 
 
-def test_the_output_gain_scales_what_a_branch_adds_at_the_start():
-    torch.manual_seed(0)
-    layer = BranchedAttention(64, 4, 256, output_gain=4.0)
-    bound = 4 * (6 / (16 + 64)) ** 0.5
+@pytest.mark.parametrize(("given", "gain"), [(None, 4.0), (1.0, 1.0), (2.5, 2.5)])
+def test_the_output_gain_scales_what_a_branch_adds_at_the_start(given, gain):
+    layer = BranchedAttention(64, 4, 256, output_gain=given)
+    bound = gain * (6 / (16 + 64)) ** 0.5
     assert float(layer.branch_output.detach().abs().max()) == pytest.approx(bound, rel=0.01)
     assert float(layer.ffn_up.weight.detach().abs().max()) <= (6 / (64 + 256)) ** 0.5
 

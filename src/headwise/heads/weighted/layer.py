@@ -48,9 +48,10 @@ class BranchedAttention(Attention):
     Readings: equation 7 gives all branches the same feed-forward (`ffn="shared"`); it costs no
     more than one, see `headwise.heads.weighted.branches`. `ffn="split"` gives branch i the i-th
     part of the hidden units for itself, with as many parameters. Wᵢ has no bias, since b₁ could
-    hold all that one would add. The factors κᵢ, near 1/M, make a branch's share of the residual
-    sum small at the start; the paper says of the initial weights only that they are random.
-    `output_gain` makes Wᵢ larger at the start.
+    hold all that one would add. The paper says of the initial weights only that they are random.
+    Since κᵢ is near 1/M, W is drawn M times larger than a map is otherwise, so that κᵢWᵢ starts at
+    the scale of a map. With `output_gain=1.0`, W itself has that scale: it then takes a higher
+    learning rate than a standard model's to learn as well (docs/initial-scale.md).
 
     Variants that the paper tried beside its own, and found worse: a softmax in place of the
     simplex; κ and α drawn anew at each pass in training and 1/M in evaluation, as in Shake-Shake
@@ -69,7 +70,8 @@ class BranchedAttention(Attention):
         merged: κ and α are one vector, the parameter `alpha`.
         top_k: how many branches are summed, those of largest α, which is scaled to sum 1 over
             them; all of them if not given. The others are computed all the same.
-        output_gain: the factor by which W is drawn larger than Glorot's bound for one branch.
+        output_gain: the factor by which W is drawn larger than Glorot's bound for the map of one
+            branch; M if not given.
         head_dim: width of a branch's head; `embed_dim // num_branches` if not given.
         kdim, vdim, dropout: as in `MultiHeadAttention`.
         ffn_dropout: probability with which a unit of the hidden layer, summed over the branches,
@@ -118,7 +120,7 @@ class BranchedAttention(Attention):
         weights: Form = "simplex",
         merged: bool = False,
         top_k: int | None = None,
-        output_gain: float = 1.0,
+        output_gain: float | None = None,
         head_dim: int | None = None,
         kdim: int | None = None,
         vdim: int | None = None,
@@ -151,7 +153,7 @@ class BranchedAttention(Attention):
                 f"top_k is {top_k}, but weights='random' learns no α by which to choose: leave "
                 f"top_k out, or choose other weights"
             )
-        if output_gain <= 0.0:
+        if output_gain is not None and output_gain <= 0.0:
             raise ValueError(f"output_gain is {output_gain}, expected a positive number")
         if not 0.0 <= ffn_dropout < 1.0:
             raise ValueError(f"ffn_dropout is {ffn_dropout}, expected a probability in [0, 1)")
@@ -163,7 +165,7 @@ class BranchedAttention(Attention):
         self.weights: Form = weights
         self.merged = merged
         self.top_k = top_k
-        self.output_gain = output_gain
+        self.output_gain = float(num_branches) if output_gain is None else output_gain
         self.ffn_dropout = ffn_dropout
         self.ffn_activation = ffn_activation
         self.dense_projections(bias)
