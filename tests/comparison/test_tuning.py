@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from headwise.analysis.report import render_report
 from headwise.analysis.results import Comparison
 from headwise.cli import app
-from headwise.comparison import compare_systems, summary
+from headwise.comparison import compare_systems
 from headwise.comparison.tuning.grid import TUNING_SEED, parse_grid
 from headwise.comparison.tuning.trying import train_try
 from headwise.experiment import one_system
@@ -23,17 +23,12 @@ from headwise.recipe import load_recipe
 from headwise.tasks.translation import Translation
 from headwise.training.run import Interrupted
 
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 QUIET = Console(quiet=True)
 RATE, PERIOD = "training.learning_rate", "training.mae.period"
 # The last of these rates is so large that the loss is no number.
 RATES, PERIODS = f"{RATE}=1e-3,3e-3,1e30", f"{PERIOD}=1,2"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _step_times_are_not_measured():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(summary, "relative_step_times", lambda models, *_: dict.fromkeys(models, 1.0))
-        yield
 
 
 @pytest.fixture(scope="module")
