@@ -11,8 +11,8 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from headwise import comparison
+from headwise.analysis.chance.multiple_comparisons import holm
 from headwise.analysis.former_results import without_former_keys
-from headwise.analysis.multiple_comparisons import holm
 from headwise.analysis.results import Benchmark, Comparison, RunResult
 from headwise.analysis.speed import OverRounds
 from headwise.comparison import compare_systems

@@ -6,11 +6,17 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from headwise.analysis.chance import Resampled, compare_outcomes, difference, estimate, resampled
-from headwise.analysis.dataset_means import mean_difference, mean_estimate
-from headwise.analysis.estimates import POWER, SIGNIFICANT, Difference, Estimate
-from headwise.analysis.multiple_comparisons import corrected, holm
-from headwise.analysis.variances import Spread, judged, total
+from headwise.analysis.chance.dataset_means import mean_difference, mean_estimate
+from headwise.analysis.chance.estimates import POWER, SIGNIFICANT, Difference, Estimate
+from headwise.analysis.chance.multiple_comparisons import corrected, holm
+from headwise.analysis.chance.seeds_and_items import (
+    Resampled,
+    compare_outcomes,
+    difference,
+    estimate,
+    resampled,
+)
+from headwise.analysis.chance.variances import Spread, judged, total
 from headwise.tasks.outcome import Outcome, Score
 from headwise.tasks.significance import LEAST_ITEMS, resampled_scores
 

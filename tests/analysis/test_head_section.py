@@ -6,7 +6,7 @@ import pytest
 from pages import Page, diverge
 from synthetic import ALL, comparison, of_task
 
-from headwise.analysis.course_figures import course_scale
+from headwise.analysis.figures.courses import course_scale
 from headwise.analysis.report import render_report
 from headwise.analysis.results import Course
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from headwise.analysis.generalization_figure import losses_against_each_other
+from headwise.analysis.figures.generalization import losses_against_each_other
 from headwise.analysis.how_soon import how_soon
 from headwise.analysis.how_soon_table import how_soon_section
 from headwise.analysis.report import render_benchmark, render_report

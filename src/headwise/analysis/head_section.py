@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from headwise.analysis.course_figures import course_over_training, course_scale, smoothing_radius
-from headwise.analysis.head_figures import entropy_by_layer, expert_load, load_scale, site_name
-from headwise.analysis.looks import Look
+from headwise.analysis.figures.courses import course_over_training, course_scale, smoothing_radius
+from headwise.analysis.figures.heads import entropy_by_layer, expert_load, load_scale, site_name
+from headwise.analysis.figures.looks import Look
 from headwise.analysis.results import AttentionRecord, Course, SystemSummary
 from headwise.heads.words import Words
 

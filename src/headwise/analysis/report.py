@@ -7,24 +7,29 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from headwise.analysis import score_figures
 from headwise.analysis.benchmark import (
     benchmark_columns,
     benchmark_notes,
     benchmark_rows,
     benchmark_verdict,
 )
-from headwise.analysis.formatting import NONE, count, heading
-from headwise.analysis.further_tests import further_columns, further_notes, further_rows
-from headwise.analysis.head_figures import (
+from headwise.analysis.figures.heads import (
     HEAT_OPACITY,
     site_name,
     uniform_entropy,
 )
+from headwise.analysis.figures.learning_curves import (
+    close_up,
+    learning_curves,
+    measured_curves,
+    measures,
+)
+from headwise.analysis.figures.looks import looks, swatch
+from headwise.analysis.figures.scores import differences, intervals
+from headwise.analysis.formatting import NONE, count, heading
+from headwise.analysis.further_tests import further_columns, further_notes, further_rows
 from headwise.analysis.head_section import decisions_of
 from headwise.analysis.how_soon_table import how_soon_section
-from headwise.analysis.learning_curves import close_up, learning_curves, measured_curves, measures
-from headwise.analysis.looks import looks, swatch
 from headwise.analysis.picture_section import views_of
 from headwise.analysis.results import (
     Benchmark,
@@ -159,8 +164,8 @@ def _body(comparison: Comparison, at: str = "") -> Markup:
                 )
                 for number, system in enumerate(comparison.systems)
             ],
-            intervals=_drawn(comparison, score_figures.intervals, f"{at}intervals"),
-            differences=_drawn(comparison, score_figures.differences, f"{at}differences"),
+            intervals=_drawn(comparison, intervals, f"{at}intervals"),
+            differences=_drawn(comparison, differences, f"{at}differences"),
             intervals_over=chance_over(interval_sources(comparison), comparison.item_name),
             differences_over=chance_over(difference_sources(comparison), comparison.item_name),
             first_score=heading(first_score(comparison).name),

@@ -20,7 +20,7 @@ from headwise.cli.printing import (
 )
 
 if TYPE_CHECKING:
-    from headwise.analysis.estimates import Difference
+    from headwise.analysis.chance.estimates import Difference
     from headwise.tasks.outcome import Score
 
 

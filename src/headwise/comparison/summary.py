@@ -10,9 +10,9 @@ from typing import NamedTuple, cast
 import torch
 from transformers import PreTrainedModel
 
-from headwise.analysis.chance import compare_outcomes
+from headwise.analysis.chance.multiple_comparisons import corrected
+from headwise.analysis.chance.seeds_and_items import compare_outcomes
 from headwise.analysis.how_soon import how_soon
-from headwise.analysis.multiple_comparisons import corrected
 from headwise.analysis.results import (
     Comparison,
     FurtherTest,

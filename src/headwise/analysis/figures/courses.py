@@ -6,10 +6,10 @@ from statistics import fmean
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from headwise.analysis.head_figures import site_name
-from headwise.analysis.looks import Look
+from headwise.analysis.figures.heads import site_name
+from headwise.analysis.figures.looks import Look
+from headwise.analysis.figures.svg import MUTED, drawing, panels, to_svg
 from headwise.analysis.results import Course
-from headwise.analysis.svg import MUTED, drawing, panels, to_svg
 from headwise.heads.words import Words
 
 _POINTS_OF_A_CURVE = 100

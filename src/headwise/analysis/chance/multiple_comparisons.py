@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from headwise.analysis.estimates import Difference
+from headwise.analysis.chance.estimates import Difference
 
 Key = TypeVar("Key")
 

@@ -7,10 +7,10 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from headwise.analysis.figures.looks import looks
+from headwise.analysis.figures.svg import drawing, panel, to_svg
 from headwise.analysis.formatting import heading
-from headwise.analysis.looks import looks
 from headwise.analysis.results import Comparison, RunResult, SystemSummary
-from headwise.analysis.svg import drawing, panel, to_svg
 from headwise.analysis.verdict import diverged, sound_runs
 
 # Records of a validation that are no figures measured by a task.

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headwise.analysis.estimates import Difference, Estimate, Source
-from headwise.analysis.variances import Spread, estimated, judged, total
+from headwise.analysis.chance.estimates import Difference, Estimate, Source
+from headwise.analysis.chance.variances import Spread, estimated, judged, total
 
 
 def mean_difference(differences: Sequence[Difference], comparisons: int = 1) -> Difference | None:
@@ -15,7 +15,7 @@ def mean_difference(differences: Sequence[Difference], comparisons: int = 1) -> 
 
     Args:
         differences: one for each data set.
-        comparisons: as in `chance.difference`.
+        comparisons: as in `seeds_and_items.difference`.
     """
     value = float(np.mean([each.value for each in differences]))
     source = _shared_source(differences)

@@ -5,8 +5,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from headwise.analysis.figures.svg import SERIES, drawing, to_svg
 from headwise.analysis.results import Comparison
-from headwise.analysis.svg import SERIES, drawing, to_svg
 
 _MARKERS = "osD^vPX*<>"
 

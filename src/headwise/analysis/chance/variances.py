@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headwise.analysis.estimates import POWER, SIGNIFICANT, Difference, Estimate, Source
+from headwise.analysis.chance.estimates import POWER, SIGNIFICANT, Difference, Estimate, Source
 
 
 class Spread(NamedTuple):

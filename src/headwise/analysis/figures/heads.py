@@ -7,9 +7,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from headwise.analysis.looks import Look
+from headwise.analysis.figures.looks import Look
+from headwise.analysis.figures.svg import GRID, HEAT, MUTED, SURFACE, drawing, panel, to_svg
 from headwise.analysis.results import AttentionRecord, Course
-from headwise.analysis.svg import GRID, HEAT, MUTED, SURFACE, drawing, panel, to_svg
 from headwise.heads.words import Words
 
 SITES = {
