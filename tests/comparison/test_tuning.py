@@ -10,7 +10,7 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
-from headwise.analysis.report import render_report
+from headwise.analysis.report import duration, render_report
 from headwise.analysis.results import Comparison
 from headwise.cli import app
 from headwise.comparison import compare_systems
@@ -291,7 +291,8 @@ def test_the_report_has_every_try(tuned):
             loss = "diverged" if each.diverged else f"{each.validation_loss:#.5g}"
             row = (
                 f'<tr><th scope="row">{system.name}</th><td>{each.values[RATE]}</td>'
-                f"<td>{each.values.get(PERIOD, '–')}</td><td>4</td><td>0 s</td><td>{loss}</td>"
+                f"<td>{each.values.get(PERIOD, '–')}</td><td>4</td><td>{duration(each.seconds)}</td>"
+                f"<td>{loss}</td>"
                 f"<td>{chosen}</td></tr>"
             )
             assert row in section
