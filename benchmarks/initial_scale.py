@@ -45,7 +45,7 @@ from headwise.recipe.catalogue import task_class
 from headwise.recipe.settings import Recipe
 from headwise.tasks.task import Task
 from headwise.training.rules import TrainingRules
-from headwise.training.run import run_training
+from headwise.training.run import Interrupted, run_training
 
 
 class UnitKappa(BranchedAttention):
@@ -115,7 +115,23 @@ VARIANTS: dict[str, list[str]] = {
     },
 }
 
-CELLS_OF_PAGE = []
+# The runs of docs/initial-scale.md.
+RUNS = [
+    "standard@1.5e-3,3e-3,4.5e-3,6e-3@1",
+    "weighted gain=1@1.5e-3,3e-3,4.5e-3,6e-3,1.2e-2@1",
+    "weighted gain=8@2e-3,3e-3,4.5e-3,6e-3@1",
+    "weighted gain=3@4.5e-3@1",
+    "weighted gain=32,weighted Σκ=8@3e-3@1",
+    "weighted Σκ=8@6e-3@1",
+    "heads summed@1.5e-3,3e-3@1",
+    "mae,mae by position,mae joint,mae gate rate 0.1@3e-3@1",
+    "mae uniform gate,mae uniform unscaled@3e-3@1",
+    "agreement,agreement λ=10,agreement λ=100@3e-3@1",
+    "standard,weighted gain=1,weighted gain=8,mae,mae joint,mae uniform gate@3e-3@2",
+    "agreement,agreement λ=100@3e-3@2",
+    "weighted gain=1@4.5e-3,6e-3@2",
+    "weighted gain=3@4.5e-3@2",
+]
 
 
 class Cell(NamedTuple):
@@ -137,10 +153,13 @@ def main() -> None:
         return
     path = options.output / "runs.jsonl"
     if not options.table:
-        for cell in cells(options.cells or CELLS_OF_PAGE):
+        for cell in cells(options.cells or RUNS):
             if cell not in results(path):
                 console.print(f"{cell.variant} at {cell.rate:g}, seed {cell.seed}", style="dim")
-                record = train(cell, options.output, console)
+                try:
+                    record = train(cell, options.output, console)
+                except Interrupted:
+                    raise SystemExit("stopped; finished runs are kept") from None
                 with path.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(record, ensure_ascii=False) + "\n")
     console.print(loss_table(results(path), step=600))
