@@ -291,9 +291,8 @@ def test_the_report_has_every_try(tuned):
             loss = "diverged" if each.diverged else f"{each.validation_loss:#.5g}"
             row = (
                 f'<tr><th scope="row">{system.name}</th><td>{each.values[RATE]}</td>'
-                f"<td>{each.values.get(PERIOD, '–')}</td><td>4</td><td>{duration(each.seconds)}</td>"
-                f"<td>{loss}</td>"
-                f"<td>{chosen}</td></tr>"
+                f"<td>{each.values.get(PERIOD, '–')}</td><td>4</td>"
+                f"<td>{duration(each.seconds)}</td><td>{loss}</td><td>{chosen}</td></tr>"
             )
             assert row in section
     assert Comparison.model_validate_json(found.model_dump_json()).systems[0].tuning is not None
