@@ -26,7 +26,9 @@ from rich.progress import Progress
 from rich.table import Table
 from sacrebleu.metrics import BLEU
 
-from headwise.analysis.chance import SIGNIFICANT, Resampled, corrected, difference
+from headwise.analysis.chance.estimates import SIGNIFICANT
+from headwise.analysis.chance.multiple_comparisons import corrected
+from headwise.analysis.chance.seeds_and_items import Resampled, difference
 from headwise.tasks.significance import Statistic, of_totals, resampled_scores, score_of
 
 SEEDS = (1, 3, 5)

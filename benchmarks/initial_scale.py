@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from headwise.experiment import batches, build_model
+from headwise.experiment.preparing import batches, build_model
 from headwise.heads.attention import Inputs
 from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.system import AttentionOutput, Routing, System

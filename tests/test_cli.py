@@ -13,9 +13,9 @@ import soundfile
 import tiny_tasks
 from typer.testing import CliRunner
 
-from headwise import experiment
 from headwise.analysis.formatting import count
 from headwise.cli import app
+from headwise.experiment import one_system, reading
 from headwise.recipe import load_recipe, shipped_recipes
 from headwise.tasks import translation
 from headwise.tasks.text.parallel.corpus import load_parallel_corpus
@@ -254,7 +254,7 @@ def test_translate_gives_a_line_for_each_line(run, tmp_path):
 
 def test_translate_gives_what_the_run_kept(run, world):
     pairs = dict(numerals.pairs(120))
-    corpus = load_parallel_corpus(experiment.open_run(run)[0].data)
+    corpus = load_parallel_corpus(reading.open_run(run)[0].data)
     assert {pair.source for pair in corpus.test} < set(pairs)
     done = headwise("translate", run, stdin="\n".join(pair.source for pair in corpus.test))
     assert done.stdout == (run / "outputs.txt").read_text(encoding="utf-8")
@@ -286,7 +286,7 @@ def test_compare_leaves_figures_and_a_report(world, monkeypatch):
     assert not [path for path in folder.rglob("*") if "partial" in path.name]
 
     # Once more, nothing is trained, and the figures are the same but for the time of a step.
-    monkeypatch.setattr(experiment, "run_training", None)
+    monkeypatch.setattr(one_system, "run_training", None)
     assert headwise(*arguments).exit_code == 0
     again = json.loads((folder / "comparison.json").read_text())
     for system in (*found["systems"], *again["systems"]):
@@ -384,7 +384,7 @@ def test_a_failed_run_is_named_at_the_end(world, tmp_path, monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("no batch")
 
-    monkeypatch.setattr(experiment, "run_training", broken)
+    monkeypatch.setattr(one_system, "run_training", broken)
     done = headwise("compare", world / "numerals.yaml", "--output", tmp_path / "failed")
     assert done.exit_code == 1
     assert "error: 3 of 3 runs failed:\n  standard: RuntimeError: no batch\n" in done.stderr
@@ -479,7 +479,7 @@ def test_mistakes_of_ours_keep_their_traceback(run, monkeypatch):
     def broken(*_):
         raise KeyError("a mistake of ours")
 
-    monkeypatch.setattr(experiment, "open_run", broken)
+    monkeypatch.setattr(reading, "open_run", broken)
     assert isinstance(headwise("generate", run).exception, KeyError)
 
 
@@ -487,7 +487,7 @@ def test_a_reader_that_has_had_enough_is_no_error(run, monkeypatch):
     def closed(*_):
         raise BrokenPipeError
 
-    monkeypatch.setattr(experiment, "open_run", closed)
+    monkeypatch.setattr(reading, "open_run", closed)
     done = headwise("translate", run, stdin="one\n")
     assert (done.exit_code, done.stderr) == (0, "")
 

@@ -10,14 +10,18 @@ import tiny_tasks
 from rich.console import Console
 from typer.testing import CliRunner
 
-from headwise import evaluation, experiment
+from headwise import evaluation
 from headwise.analysis.report import render_report
 from headwise.analysis.results import RunResult
 from headwise.analysis.table import comparison_table
 from headwise.cli import app
 from headwise.comparison import compare_systems
 from headwise.evaluation import compare_runs, evaluate_run
-from headwise.experiment import FolderError, prepare_task, read_outcome, train_system
+from headwise.experiment import one_system, outcomes, reading
+from headwise.experiment.folders import FolderError
+from headwise.experiment.one_system import train_system
+from headwise.experiment.outcomes import read_outcome
+from headwise.experiment.preparing import prepare_task
 from headwise.recipe import load_recipe
 
 QUIET = Console(quiet=True)
@@ -81,20 +85,20 @@ def test_one_that_comes_later_is_scored_without_training(world, run, tmp_path, m
     shutil.copytree(run, tmp_path / "run")
     before = RunResult.model_validate_json((run / "result.json").read_text())
     scored = []
-    evaluate = experiment.evaluate
+    evaluate = outcomes.evaluate
 
     def spy(model, task, items, *others):
         scored.append(len(items))
         return evaluate(model, task, items, *others)
 
-    monkeypatch.setattr(experiment, "run_training", None)  # nothing is trained again
-    monkeypatch.setattr(experiment, "evaluate", spy)
+    monkeypatch.setattr(one_system, "run_training", None)  # nothing is trained again
+    monkeypatch.setattr(outcomes, "evaluate", spy)
     later = of(world, "short", "other").system("mae")
     after = train(later, tmp_path / "run")
     assert scored == [20]  # the new one alone
     assert after.tests["short"] == before.tests["short"]
     assert after.model_copy(update={"tests": before.tests}) == before
-    assert experiment.read_recipe(tmp_path / "run") == later
+    assert reading.read_recipe(tmp_path / "run") == later
     assert train(later, tmp_path / "run") == after and len(scored) == 1
     # A run that is asked for fewer keeps what it has.
     assert train(recipe, tmp_path / "run").tests == before.tests
@@ -126,7 +130,7 @@ def test_other_keys_of_the_data_still_make_another_run(world, run):
 
 
 def test_lines_that_do_not_match_are_found_before_training(world, tmp_path, monkeypatch):
-    monkeypatch.setattr(experiment, "run_training", None)
+    monkeypatch.setattr(one_system, "run_training", None)
     (tmp_path / "cut.fr").write_text("un\n")
     cut = [f"data.tests.cut.source={world}/short.en", f"data.tests.cut.target={tmp_path}/cut.fr"]
     with pytest.raises(

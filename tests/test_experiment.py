@@ -10,21 +10,17 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from headwise import comparison, experiment
-from headwise.analysis.chance import holm
+from headwise import comparison
+from headwise.analysis.chance.multiple_comparisons import holm
 from headwise.analysis.former_results import without_former_keys
 from headwise.analysis.results import Benchmark, Comparison, RunResult
 from headwise.analysis.speed import OverRounds
 from headwise.comparison import compare_systems
-from headwise.experiment import (
-    FolderError,
-    build_model,
-    claim_folder,
-    open_run,
-    prepare_task,
-    train_system,
-    with_seed,
-)
+from headwise.experiment import one_system
+from headwise.experiment.folders import FolderError, claim_folder
+from headwise.experiment.one_system import train_system
+from headwise.experiment.preparing import build_model, prepare_task, with_seed
+from headwise.experiment.reading import open_run
 from headwise.recipe import load_recipe
 from headwise.tasks.text.tokenization import TranslationTokenizer
 from headwise.training.run import Interrupted
@@ -155,7 +151,7 @@ def test_a_run_that_was_stopped_early_says_so(world, run, tmp_path):
 
 
 def test_a_finished_run_is_not_trained_again(run, file, monkeypatch):
-    monkeypatch.setattr(experiment, "run_training", None)
+    monkeypatch.setattr(one_system, "run_training", None)
     before = (run / "result.json").stat().st_mtime_ns
     train(file.system("mae"), run)
     assert (run / "result.json").stat().st_mtime_ns == before
@@ -203,14 +199,14 @@ def test_what_was_trained_can_be_opened(run, file):
 
 
 def test_long_sentences_are_found_before_training(world, tmp_path, monkeypatch):
-    monkeypatch.setattr(experiment, "run_training", None)
+    monkeypatch.setattr(one_system, "run_training", None)
     recipe = load_recipe(str(world / "numerals.yaml"), ["training.batch_tokens=4"])
     with pytest.raises(ValueError, match="batch_tokens is 4, expected at least"):
         train(recipe.system("standard"), tmp_path / "run")
 
 
 def test_an_ablation_that_does_not_fit_is_found_before_training(world, tmp_path, monkeypatch):
-    monkeypatch.setattr(experiment, "run_training", None)
+    monkeypatch.setattr(one_system, "run_training", None)
     asked = "evaluation.ablation.weighted={name: top-k, top_k: 99}"
     changes = [asked, "model.attention=weighted"]
     recipe = load_recipe(str(world / "numerals.yaml"), changes)
@@ -399,7 +395,7 @@ def test_finished_runs_of_an_older_headwise_are_scored_again(
     assert list(whole) == ["BLEU", "chrF"]
     kept["items"] = [] if older == "without items" else whole["BLEU"]
     path.write_text(json.dumps(kept))
-    monkeypatch.setattr(experiment, "run_training", None)  # it is not trained again
+    monkeypatch.setattr(one_system, "run_training", None)  # it is not trained again
     again = compare(file, tmp_path / "old")
     assert json.loads(path.read_text())["items"] == whole
     assert [s.difference for s in again.systems] == [s.difference for s in found.systems]
@@ -419,7 +415,7 @@ def test_samples_and_facts_are_of_the_test_part(compared):
 
 def test_finished_systems_are_not_trained_again(compared, file, monkeypatch):
     found, folder = compared
-    monkeypatch.setattr(experiment, "run_training", None)
+    monkeypatch.setattr(one_system, "run_training", None)
     results = {path: path.stat().st_mtime_ns for path in folder.rglob("result.json")}
     assert len(results) == 6
     again = compare(file, folder, ["mae", "standard"], seeds=[2])
@@ -431,7 +427,7 @@ def test_finished_systems_are_not_trained_again(compared, file, monkeypatch):
 def test_a_comparison_goes_on_where_it_was_stopped(compared, file, tmp_path, monkeypatch):
     found, _ = compared
     trained = []
-    run_training = experiment.run_training
+    run_training = one_system.run_training
 
     def stops_the_second(*args, label, **options):
         if trained == ["standard"]:
@@ -440,7 +436,7 @@ def test_a_comparison_goes_on_where_it_was_stopped(compared, file, tmp_path, mon
         return run_training(*args, label=label, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(experiment, "run_training", stops_the_second)
+        patched.setattr(one_system, "run_training", stops_the_second)
         with pytest.raises(Interrupted):
             compare(file, tmp_path / "compared", ["standard", "mae"], seeds=[1])
 
@@ -448,7 +444,7 @@ def test_a_comparison_goes_on_where_it_was_stopped(compared, file, tmp_path, mon
         trained.append(label)
         return run_training(*args, label=label, **options)
 
-    monkeypatch.setattr(experiment, "run_training", notes)
+    monkeypatch.setattr(one_system, "run_training", notes)
     again = compare(file, tmp_path / "compared", ["standard", "mae"], seeds=[1])
     assert trained == ["standard", "mae"]
     for system, expected in zip(again.systems, found.systems, strict=False):
@@ -534,7 +530,7 @@ def test_a_comparison_goes_through_all_data_sets(benchmark):
 
 
 def test_what_is_wrong_with_a_data_set_is_found_before_any_is_trained(world, monkeypatch):
-    monkeypatch.setattr(experiment, "run_training", None)
+    monkeypatch.setattr(one_system, "run_training", None)
     changes = ["datasets.right={}", "datasets.wrong={train: {source: none, target: none}}"]
     file = load_recipe(str(world / "numerals.yaml"), changes)
     with pytest.raises(ValueError, match="none"):

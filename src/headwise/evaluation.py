@@ -12,14 +12,11 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from headwise.analysis.chance import Difference, compare_outcomes
-from headwise.experiment import (
-    evaluate,
-    is_other_data,
-    read_model,
-    read_recipe,
-    stored_outcome,
-)
+from headwise.analysis.chance.estimates import Difference
+from headwise.analysis.chance.seeds_and_items import compare_outcomes
+from headwise.experiment.folders import is_other_data
+from headwise.experiment.outcomes import evaluate, stored_outcome
+from headwise.experiment.reading import read_model, read_recipe
 from headwise.models.base import HeadwiseModel
 from headwise.recipe.catalogue import task_class
 from headwise.recipe.settings import Recipe

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headwise.analysis.chance import compare_outcomes
+from headwise.analysis.chance.seeds_and_items import compare_outcomes
 from headwise.analysis.results import (
     AttentionRecord,
     Benchmark,

@@ -6,24 +6,17 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from headwise.analysis.chance import (
-    POWER,
-    SIGNIFICANT,
-    Difference,
-    Estimate,
+from headwise.analysis.chance.dataset_means import mean_difference, mean_estimate
+from headwise.analysis.chance.estimates import POWER, SIGNIFICANT, Difference, Estimate
+from headwise.analysis.chance.multiple_comparisons import corrected, holm
+from headwise.analysis.chance.seeds_and_items import (
     Resampled,
-    Spread,
     compare_outcomes,
-    corrected,
     difference,
     estimate,
-    holm,
-    judged,
-    mean_difference,
-    mean_estimate,
     resampled,
-    total,
 )
+from headwise.analysis.chance.variances import Spread, judged, total
 from headwise.tasks.outcome import Outcome, Score
 from headwise.tasks.significance import LEAST_ITEMS, resampled_scores
 

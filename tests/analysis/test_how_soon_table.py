@@ -5,9 +5,9 @@ import re
 
 import pytest
 
+from headwise.analysis.figures.generalization import losses_against_each_other
 from headwise.analysis.how_soon import how_soon
 from headwise.analysis.how_soon_table import how_soon_section
-from headwise.analysis.progress_figures import losses_against_each_other
 from headwise.analysis.report import render_benchmark, render_report
 from headwise.analysis.results import Benchmark, Comparison, RunResult, SystemSummary
 from headwise.analysis.speed import DecodingSpeed, OverRounds

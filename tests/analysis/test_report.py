@@ -2,93 +2,28 @@
 
 import math
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from pages import Page, diverge
 from synthetic import ALL, HOSTILE, KINDS, LONG, comparison, judge, of_task, picture, png
 
-from headwise.analysis import report, score_figures
-from headwise.analysis.figures import course_scale
+from headwise.analysis import report
 from headwise.analysis.formatting import heading
 from headwise.analysis.report import render_report, write_report
 from headwise.analysis.results import (
     ComparedPicture,
     Comparison,
-    Course,
     compare_pictures,
     compare_samples,
 )
 from headwise.analysis.verdict import verdict
 from headwise.tasks.outcome import Picture, Sample
 
-VOID = {"meta", "link", "br", "img", "input", "hr"}
-
-
-class Page(HTMLParser):
-    """What the tests ask of a page: its tags, the text of chosen ones, and that it is nested."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.open: list[str] = []
-        self.texts: dict[str, list[str]] = {}
-        self.rows: list[list[str]] = []
-        self.feed(html)
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag in VOID:
-            return
-        self.open.append(tag)
-        self.texts.setdefault(tag, []).append("")
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self.rows[-1].append("")
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        for tag in set(self.open):
-            self.texts[tag][-1] += data
-        if {"td", "th"} & set(self.open):
-            self.rows[-1][-1] += f" {data.strip()}"
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.tags if name == tag]
-
-    def row(self, *start: str) -> list[str]:
-        """The first table row that begins so."""
-        rows = [[cell.strip() for cell in row] for row in self.rows]
-        return next(row for row in rows if row[: len(start)] == list(start))
-
 
 @pytest.fixture(scope="module")
 def three() -> Page:
     return Page(render_report(comparison()))
-
-
-def _diverge(made: Comparison, system: int, run: int, step: int) -> None:
-    broken = made.systems[system].runs[run]
-    broken.validation_loss = math.nan
-    for score in broken.scores:
-        score.value = score.low = score.high = 0.0
-    for record in broken.history:
-        for key in {"loss", "eval_loss"} & set(record):
-            if record["step"] > step:
-                record[key] = math.nan
-            elif record["step"] == step:
-                record[key] = 1e6
-    for attention in broken.attention:
-        attention.entropy = math.nan
-        attention.load = [math.nan] * attention.experts
-    judge(made)
 
 
 def test_main_table_holds_the_numbers(three: Page) -> None:
@@ -119,32 +54,6 @@ def test_one_seed_has_no_star_and_several_have_the_test() -> None:
         "< 0.001",
     ]
     assert "p, not corrected" in [text.strip() for text in page.texts["th"]]
-
-
-def test_differences_are_drawn_with_zero() -> None:
-    made = comparison(seeds=3)
-    svg = score_figures.differences(made, "d")
-    assert svg is not None
-    assert (
-        "Differences to the baseline with their 95% intervals: mae-7 +0.9, +0.5 to +1.3; moa +0.5,"
-    ) in svg
-    # Zero is among the numbers of the axis, and within what is drawn, even if no interval holds it.
-    for system in made.systems[1:]:
-        assert system.difference is not None
-        system.difference.low, system.difference.value, system.difference.high = 4.0, 5.0, 6.0
-    svg = score_figures.differences(made, "d") or ""
-    assert "0" in Page(svg).texts["text"]
-    assert score_figures.differences(comparison(("standard",)), "d") is None
-
-
-def test_the_figure_of_scores_has_a_mark_for_each_seed_beside_the_mean() -> None:
-    def marks(seeds: int) -> int:
-        svg = score_figures.intervals(comparison(seeds=seeds), "i")
-        assert svg is not None
-        return len(Page(svg).all("use"))
-
-    # A mark for each seed of three systems, besides the means, the ends and the ticks.
-    assert marks(5) - marks(3) == 3 * 2
 
 
 def test_figures_are_named_and_tables_have_scopes(three: Page) -> None:
@@ -261,7 +170,7 @@ def test_histories_of_validation_alone_and_of_a_single_record() -> None:
 
 def test_a_diverged_seed_is_left_out_of_the_means() -> None:
     made = comparison(seeds=3)
-    _diverge(made, system=1, run=2, step=200)
+    diverge(made, system=1, run=2, step=200)
     page = Page(render_report(made))
     row = page.row("mae-7 experts of 7 of 8 heads, a gate per sentence 1 of 3 seeds diverged")
     assert row[4] == "2.060 ± 0.014"
@@ -270,7 +179,7 @@ def test_a_diverged_seed_is_left_out_of_the_means() -> None:
 
 def test_a_diverged_first_seed_leaves_the_others_score_and_no_experts() -> None:
     made = comparison(seeds=2)
-    _diverge(made, system=1, run=0, step=10)
+    diverge(made, system=1, run=0, step=10)
     page = Page(render_report(made))
     row = page.row("mae-7 experts of 7 of 8 heads, a gate per sentence 1 of 2 seeds diverged")
     # One run is left: its difference is one of runs, and has no p-value.
@@ -283,7 +192,7 @@ def test_a_diverged_first_seed_leaves_the_others_score_and_no_experts() -> None:
 def test_a_comparison_where_all_diverged_still_reports() -> None:
     made = comparison()
     for system in range(3):
-        _diverge(made, system, run=0, step=10)
+        diverge(made, system, run=0, step=10)
     page = Page(render_report(made))
     assert page.row("moa")[4:] == ["diverged", "–", "–", "–", "–"]  # no difference has a p-value
     assert "moa (diverged)" in [text.strip() for text in page.texts["li"]]
@@ -303,103 +212,10 @@ def test_losses_that_explode_do_not_flatten_the_others() -> None:
 
 def test_a_diverged_run_survives_its_file() -> None:
     made = comparison(("standard",))
-    _diverge(made, system=0, run=0, step=10)
+    diverge(made, system=0, run=0, step=10)
     read = Comparison.model_validate_json(made.model_dump_json())
     assert math.isnan(read.systems[0].runs[0].validation_loss)
     assert render_report(read) == render_report(made)
-
-
-def test_every_kind_of_decision_in_its_own_words() -> None:
-    made = comparison(ALL, layers=3)
-    page = Page(render_report(made))
-    assert page.texts["h3"][:5] == ["weighted", "agreement", "mae-7", "tim", "moa"]
-    captions = page.texts["figcaption"]
-    assert captions.count("Encoder self-attention: share of each branch") == 1
-    assert captions.count("Encoder self-attention: share of each head") == 1
-    assert captions.count("Encoder self-attention: share of each expert") == 2
-    assert captions.count("Decoder layers: share of each mechanism") == 1
-    axes = page.texts["text"]
-    assert [axes.count(name) for name in ("Branch", "Head", "Expert", "Mechanism")] == [2, 1, 6, 2]
-    numbers = page.row("Encoder layers", "0")
-    record = made.systems[4].runs[0].attention[0]
-    percentiles = [f"{value:.3f}" for value in record.entropy_percentiles.values()]
-    assert numbers[2:7] == ["2", f"{record.entropy:.3f}", *percentiles]
-    # A branch's weights are one row: percentiles of its entropy would say nothing.
-    assert len(page.row("Encoder self-attention", "0")) == 7
-
-
-def test_weights_of_branches_over_training() -> None:
-    made = comparison(("standard", "weighted"), layers=3)
-    page = Page(render_report(made))
-    assert page.texts["h4"] == ["Encoder self-attention", "Decoder cross-attention"]
-    labels = [svg["aria-label"] or "" for svg in page.all("svg") if "aria-label" in svg]
-    found = [label for label in labels if "κ ends between" in label]
-    assert [label.split(":")[0] for label in found] == [
-        f"{site}, layer {layer}" for site in page.texts["h4"] for layer in range(3)
-    ]
-    last = made.systems[1].runs[0].courses[0].values["kappa"][-1]
-    assert f"{max(last):.3f} (branch {last.index(max(last))})" in found[0]
-    # Nothing where only the start was recorded, or where the run diverged.
-    for course in made.systems[1].runs[0].courses:
-        course.steps, course.values = [0], {"kappa": [last], "alpha": [last]}
-    assert "h4" not in Page(render_report(made)).texts
-    _diverge(made, system=1, run=0, step=10)
-    assert "h4" not in Page(render_report(made)).texts
-
-
-def test_what_a_rule_records_of_a_system_that_decides_nothing() -> None:
-    made = comparison(("standard", "weighted"), layers=2)
-    run = made.systems[1].runs[0]
-    run.attention = []
-    page = Page(render_report(made))
-    assert page.texts["h4"] == ["Encoder self-attention", "Decoder cross-attention"]
-    labels = [svg["aria-label"] or "" for svg in page.all("svg") if "aria-label" in svg]
-    assert sum("κ ends between" in label for label in labels) == 4
-    assert not any(text.startswith("The numbers of") for text in page.texts["summary"])
-    for course in run.courses:
-        course.steps, course.values = [0], {n: v[:1] for n, v in course.values.items()}
-    assert "h4" not in Page(render_report(made)).texts
-    _diverge(made, system=1, run=0, step=10)
-    assert "because the run diverged: weighted" in render_report(made)
-
-
-@pytest.mark.parametrize(
-    "rows, scale",
-    [
-        ([[0.2, 0.8], [0.4, 0.6]], (0.0, 0.8)),
-        ([[-0.3, -0.4], [-0.5, -0.6]], (-0.6, 0.0)),
-        ([[-0.5, 2.0], [math.nan, math.inf]], (-0.5, 2.0)),
-        ([[0.0, 0.0]], (0.0, 1.0)),
-    ],
-)
-def test_the_scale_of_a_record_holds_its_values_and_zero(
-    rows: list[list[float]], scale: tuple[float, float]
-) -> None:
-    steps = list(range(len(rows)))
-    course = Course(site="encoder_self", layer=0, system="own", steps=steps, values={"x": rows})
-    assert course_scale([course]) == scale
-
-
-def test_a_long_record_of_branches_is_drawn_with_few_points() -> None:
-    made = comparison(("weighted",), layers=1)
-    course = made.systems[0].runs[0].courses[0]
-    short = len(render_report(made))
-    course.steps = list(range(5000))
-    rows = [[i % 3 / 10, 0.3, 0.7 - i % 3 / 10] for i in range(5000)]
-    course.values = {"kappa": rows, "alpha": rows}
-    assert len(render_report(made)) < 1.5 * short
-
-
-def test_two_kinds_in_one_system() -> None:
-    made = comparison(("moa", "tim"))
-    moa, tim = (system.runs[0] for system in made.systems)
-    moa.attention += tim.attention
-    moa.words |= tim.words
-    page = Page(render_report(made))
-    assert page.texts["h3"][:3] == ["moa: experts", "moa: mechanisms", "tim"]
-    # Two layers, under moa's mechanisms and again under tim; none of them under moa's experts.
-    assert sum(row[0].strip() == "Encoder layers" for row in page.rows) == 4
-    assert sum(row[0].strip() == "Encoder self-attention" for row in page.rows) == 2
 
 
 def test_what_was_matched_is_under_the_name() -> None:
@@ -432,13 +248,6 @@ def test_other_tasks_in_their_own_words(kind: str) -> None:
     assert "Encoder" not in text
     assert "Decoder" not in text
     assert len(page.row("standard", "0", "600")) == 6 + is_text + len(scores)
-
-
-def test_sites_of_a_single_stack() -> None:
-    page = Page(render_report(of_task("images", ("standard", "mae-7", "weighted"))))
-    assert "Self-attention: share of each expert" in page.texts["figcaption"]
-    assert page.texts["h4"] == ["Self-attention"]
-    assert not any(word in "".join(page.texts["body"]) for word in ("Decoder", "Encoder"))
 
 
 def test_figures_measured_during_training() -> None:
@@ -569,12 +378,6 @@ def test_samples_and_pictures_are_put_side_by_side() -> None:
     ]
     twice = compare_pictures({"a": [one, one], "b": [one]})
     assert [list(p.pngs) for p in twice] == [["a", "b"], ["a"]]
-
-
-@pytest.mark.parametrize("rows", [[[1.0]], [[1.0], [0.5, 0.5]]])
-def test_a_course_has_a_row_for_each_step(rows: list[list[float]]) -> None:
-    with pytest.raises(ValueError, match="expected a row of equal length for each step"):
-        Course(site="encoder_self", layer=0, system="weighted", steps=[1, 2], values={"κ": rows})
 
 
 def test_ten_systems_are_all_told_apart() -> None:

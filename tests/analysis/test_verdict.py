@@ -6,7 +6,7 @@ import re
 import pytest
 from synthetic import ALL, comparison, judge, of_task
 
-from headwise.analysis.chance import Difference
+from headwise.analysis.chance.estimates import Difference
 from headwise.analysis.results import Comparison, SystemSummary
 from headwise.analysis.verdict import verdict
 

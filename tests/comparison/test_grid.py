@@ -3,8 +3,8 @@
 import numerals
 import pytest
 
-from headwise.comparison.candidates import candidates
-from headwise.comparison.grid import TUNING_SEED, Grid, check_grid, parse_grid
+from headwise.comparison.tuning.candidates import candidates
+from headwise.comparison.tuning.grid import TUNING_SEED, Grid, check_grid, parse_grid
 from headwise.recipe import load_recipe
 
 RATE = ("training", "learning_rate")

@@ -11,11 +11,11 @@ import numerals
 import pytest
 from rich.console import Console
 
-from headwise import experiment
 from headwise.analysis.report import write_report
 from headwise.analysis.results import Benchmark, Comparison
 from headwise.comparison import RunsFailed, compare_systems
 from headwise.comparison.side_by_side import _for_process
+from headwise.experiment import one_system
 from headwise.recipe import load_recipe
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
@@ -186,14 +186,14 @@ def test_ctrl_c_stops_all_runs_and_the_next_start_goes_on(world, tmp_path, troub
 
 def break_runs(monkeypatch, labels):
     """Has the training of some runs fail in this process."""
-    run_training = experiment.run_training
+    run_training = one_system.run_training
 
     def breaks(*args, label, **options):
         if label in labels:
             raise RuntimeError("no batch")
         return run_training(*args, label=label, **options)
 
-    monkeypatch.setattr(experiment, "run_training", breaks)
+    monkeypatch.setattr(one_system, "run_training", breaks)
 
 
 def test_in_one_process_too_the_others_are_trained(world, tmp_path, monkeypatch):
@@ -254,7 +254,7 @@ def test_a_folder_of_another_run_is_found_before_any_is_trained(world, tmp_path,
         with pytest.raises(RunsFailed):
             compare(world, tmp_path, ["mae"])
     file = load_recipe(str(world / "numerals.yaml"), ["systems.mae.training.learning_rate=0.5"])
-    monkeypatch.setattr(experiment, "run_training", None)
+    monkeypatch.setattr(one_system, "run_training", None)
     with pytest.raises(ValueError, match=r"learning_rate: 0\.003 before, 0\.5 now"):
         compare_systems(file, ["standard", "mae"], [1], tmp_path, "", QUIET)
     assert not (tmp_path / "standard-seed1").exists()

@@ -10,29 +10,25 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
-from headwise import experiment
-from headwise.analysis.report import render_report
+from headwise.analysis.report import duration, render_report
 from headwise.analysis.results import Comparison
 from headwise.cli import app
-from headwise.comparison import compare_systems, summary
-from headwise.comparison.grid import TUNING_SEED, parse_grid
-from headwise.comparison.trying import train_try
-from headwise.experiment import FolderError, prepare_task, with_seed
+from headwise.comparison import compare_systems
+from headwise.comparison.tuning.grid import TUNING_SEED, parse_grid
+from headwise.comparison.tuning.trying import train_try
+from headwise.experiment import one_system
+from headwise.experiment.folders import FolderError
+from headwise.experiment.preparing import prepare_task, with_seed
 from headwise.recipe import load_recipe
 from headwise.tasks.translation import Translation
 from headwise.training.run import Interrupted
+
+pytestmark = pytest.mark.usefixtures("few_rounds")
 
 QUIET = Console(quiet=True)
 RATE, PERIOD = "training.learning_rate", "training.mae.period"
 # The last of these rates is so large that the loss is no number.
 RATES, PERIODS = f"{RATE}=1e-3,3e-3,1e30", f"{PERIOD}=1,2"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _step_times_are_not_measured():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(summary, "relative_step_times", lambda models, *_: dict.fromkeys(models, 1.0))
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +157,7 @@ def test_without_a_choice_nothing_is_tried(world, file):
 
 def test_finished_tries_are_not_trained_again(tuned, file, monkeypatch):
     found, folder = tuned
-    monkeypatch.setattr(experiment, "run_training", None)
+    monkeypatch.setattr(one_system, "run_training", None)
     before = results(folder)
     assert len(before) == 9 + 2
     repeated = compare(file, folder, RATES, PERIODS)
@@ -171,7 +167,7 @@ def test_finished_tries_are_not_trained_again(tuned, file, monkeypatch):
 
 
 def test_an_interrupted_comparison_goes_on_with_the_next_try(world, file, monkeypatch):
-    folder, whole = world / "interrupted", experiment.run_training
+    folder, whole = world / "interrupted", one_system.run_training
     trained = []
 
     def interrupted(*arguments, **options):
@@ -180,7 +176,7 @@ def test_an_interrupted_comparison_goes_on_with_the_next_try(world, file, monkey
         trained.append(options["label"])
         return whole(*arguments, **options)
 
-    monkeypatch.setattr(experiment, "run_training", interrupted)
+    monkeypatch.setattr(one_system, "run_training", interrupted)
     with pytest.raises(Interrupted):
         compare(file, folder, RATES, systems=["standard"])
     assert trained == ["standard try 1/3"]
@@ -190,7 +186,7 @@ def test_an_interrupted_comparison_goes_on_with_the_next_try(world, file, monkey
         trained.append(options["label"])
         return whole(*arguments, **options)
 
-    monkeypatch.setattr(experiment, "run_training", watched)
+    monkeypatch.setattr(one_system, "run_training", watched)
     compare(file, folder, RATES, systems=["standard"])
     assert trained[1:] == ["standard try 2/3", "standard try 3/3", "standard"]
     assert first in results(folder).items()
@@ -295,8 +291,8 @@ def test_the_report_has_every_try(tuned):
             loss = "diverged" if each.diverged else f"{each.validation_loss:#.5g}"
             row = (
                 f'<tr><th scope="row">{system.name}</th><td>{each.values[RATE]}</td>'
-                f"<td>{each.values.get(PERIOD, '–')}</td><td>4</td><td>0 s</td><td>{loss}</td>"
-                f"<td>{chosen}</td></tr>"
+                f"<td>{each.values.get(PERIOD, '–')}</td><td>4</td>"
+                f"<td>{duration(each.seconds)}</td><td>{loss}</td><td>{chosen}</td></tr>"
             )
             assert row in section
     assert Comparison.model_validate_json(found.model_dump_json()).systems[0].tuning is not None

@@ -4,7 +4,7 @@ import pytest
 import tiny_tasks
 import torch
 
-from headwise.experiment import build_model
+from headwise.experiment.preparing import build_model
 from headwise.recipe import load_recipe
 from headwise.recipe.catalogue import TASKS, task_class
 from headwise.tasks import images, language_modelling, translation

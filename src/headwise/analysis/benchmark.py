@@ -6,15 +6,9 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, Group, RenderResult
 from rich.text import Text
 
-from headwise.analysis.chance import (
-    SIGNIFICANT,
-    Difference,
-    Estimate,
-    Source,
-    corrected,
-    mean_difference,
-    mean_estimate,
-)
+from headwise.analysis.chance.dataset_means import mean_difference, mean_estimate
+from headwise.analysis.chance.estimates import SIGNIFICANT, Difference, Estimate, Source
+from headwise.analysis.chance.multiple_comparisons import corrected
 from headwise.analysis.formatting import NONE, heading, in_words, listed, p_value, signed
 from headwise.analysis.results import Benchmark, Comparison, SystemSummary
 from headwise.analysis.table_cells import (

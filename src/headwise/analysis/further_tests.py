@@ -12,7 +12,7 @@ from functools import partial
 from rich.table import Table
 from rich.text import Text
 
-from headwise.analysis.chance import SIGNIFICANT, Difference
+from headwise.analysis.chance.estimates import SIGNIFICANT, Difference
 from headwise.analysis.formatting import NONE, heading
 from headwise.analysis.results import Comparison, SystemSummary
 from headwise.analysis.table_cells import (

@@ -32,7 +32,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from pydantic import BaseModel, Field
 
-from headwise.analysis.chance import Resampled, difference
+from headwise.analysis.chance.seeds_and_items import Resampled, difference
 from headwise.analysis.speed import DecodingSpeed, OverRounds
 from headwise.tasks.outcome import RECORD
 

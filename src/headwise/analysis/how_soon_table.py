@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from headwise.analysis.figures.generalization import losses_against_each_other
 from headwise.analysis.formatting import NONE, count, listed, signed
 from headwise.analysis.how_soon import OverSeeds, target
-from headwise.analysis.progress_figures import losses_against_each_other
 from headwise.analysis.results import Comparison, SystemSummary
 from headwise.analysis.speed import DecodingSpeed
 from headwise.analysis.table import Column

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, model_validator
 from typing_extensions import Self
 
-from headwise.analysis.chance import Difference, Estimate
+from headwise.analysis.chance.estimates import Difference, Estimate
 from headwise.analysis.how_soon import HowSoon
 from headwise.analysis.speed import OverRounds
 from headwise.heads.words import Words

@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResul
 from rich.text import Text
 
 from headwise.analysis.benchmark import benchmark_table
-from headwise.analysis.chance import POWER, SIGNIFICANT
+from headwise.analysis.chance.estimates import POWER, SIGNIFICANT
 from headwise.analysis.formatting import (
     NONE,
     count,

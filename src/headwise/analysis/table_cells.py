@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from headwise.analysis.chance import SIGNIFICANT, Difference, Estimate, Source
+from headwise.analysis.chance.estimates import SIGNIFICANT, Difference, Estimate, Source
 from headwise.analysis.formatting import NONE, compact, heading, in_words, listed, p_value, signed
 from headwise.analysis.results import Comparison, RunResult, SystemSummary
 from headwise.analysis.speed import OverRounds

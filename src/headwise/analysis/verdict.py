@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 
-from headwise.analysis.chance import POWER, Estimate
+from headwise.analysis.chance.estimates import POWER, Estimate
 from headwise.analysis.formatting import count, in_words, listed, p_value, signed
 from headwise.analysis.results import Comparison, RunResult, SystemSummary
 from headwise.tasks.outcome import Score

@@ -10,7 +10,8 @@ from typing import NamedTuple, cast
 import torch
 from transformers import PreTrainedModel
 
-from headwise.analysis.chance import compare_outcomes, corrected
+from headwise.analysis.chance.multiple_comparisons import corrected
+from headwise.analysis.chance.seeds_and_items import compare_outcomes
 from headwise.analysis.how_soon import how_soon
 from headwise.analysis.results import (
     Comparison,
@@ -29,7 +30,8 @@ from headwise.analysis.speed import (
 )
 from headwise.analysis.verdict import diverged
 from headwise.comparison.planned import Runs
-from headwise.experiment import TEST, batches, read_outcome
+from headwise.experiment.outcomes import TEST, read_outcome
+from headwise.experiment.preparing import batches
 from headwise.models.base import HeadwiseModel
 from headwise.recipe import RecipeFile
 from headwise.recipe.settings import Recipe

@@ -13,7 +13,11 @@ from rich.console import Console
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from headwise.experiment import claim_folder, open_run, prepare_task, read_outcome, train_system
+from headwise.experiment.folders import claim_folder
+from headwise.experiment.one_system import train_system
+from headwise.experiment.outcomes import read_outcome
+from headwise.experiment.preparing import prepare_task
+from headwise.experiment.reading import open_run
 from headwise.recipe import load_recipe
 from headwise.recipe.catalogue import task_class
 from headwise.tasks.text.tokenization import TextTokenizer, TranslationTokenizer

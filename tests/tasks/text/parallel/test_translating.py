@@ -4,7 +4,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from headwise.experiment import as_evaluated
+from headwise.experiment.outcomes import as_evaluated
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.seq2seq import Seq2SeqLM
 from headwise.tasks.text.parallel import translating

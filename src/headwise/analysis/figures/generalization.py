@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from headwise.analysis.figures import looks
+from headwise.analysis.figures.looks import looks
+from headwise.analysis.figures.svg import drawing, panel, to_svg
 from headwise.analysis.how_soon import by_training_loss
 from headwise.analysis.results import Comparison, SystemSummary
-from headwise.analysis.svg import drawing, panel, to_svg
 from headwise.analysis.verdict import diverged
 
 

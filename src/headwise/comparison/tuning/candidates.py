@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from headwise.comparison.grid import TUNING_SEED, Grid, KeyPath, dotted
+from headwise.comparison.tuning.grid import TUNING_SEED, Grid, KeyPath, dotted
 from headwise.models.plan import rule_name
 from headwise.models.sites import attention_sites
 from headwise.recipe import RecipeError, RecipeFile, to_yaml

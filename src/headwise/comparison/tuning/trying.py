@@ -14,14 +14,11 @@ from pathlib import Path
 from rich.console import Console
 
 from headwise.analysis.results import TryResult
-from headwise.experiment import (
-    batches,
-    claim_folder,
-    curves,
-    is_main_process,
-    read_record,
-    train_model,
-)
+from headwise.experiment.folders import claim_folder, is_main_process
+from headwise.experiment.history import curves
+from headwise.experiment.one_system import train_model
+from headwise.experiment.preparing import batches
+from headwise.experiment.reading import read_record
 from headwise.files import write_text
 from headwise.recipe.settings import Recipe
 from headwise.tasks.task import Task

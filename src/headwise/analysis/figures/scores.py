@@ -4,10 +4,10 @@ import math
 
 from matplotlib.axes import Axes
 
-from headwise.analysis.figures import Look, looks
+from headwise.analysis.figures.looks import Look, looks
+from headwise.analysis.figures.svg import MUTED, TEXT, drawing, panel, to_svg
 from headwise.analysis.formatting import heading, signed
 from headwise.analysis.results import Comparison, SystemSummary
-from headwise.analysis.svg import MUTED, TEXT, drawing, panel, to_svg
 from headwise.analysis.verdict import first_score, interval_of, sound_runs
 
 _LETTERS_OF_A_NAME = 22

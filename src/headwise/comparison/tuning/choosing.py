@@ -1,14 +1,4 @@
-"""Gives every system the same tries: values of keys, chosen by the loss on the validation part.
-
-Without it all systems train with the settings that suit one of them, often the baseline. A try
-trains a system with one combination of values and a seed that no run of the comparison has. The
-best is chosen once for each system, and all of its seeds are trained with it. So the chance of the
-choice is not in the spread over seeds: Bouthillier et al. 2021, *Accounting for Variance in Machine
-Learning Benchmarks*, https://arxiv.org/abs/2103.03098, call this estimator `FixHOptEst`. Their
-ideal one tunes anew for every seed.
-
-The folders of the tries are `OUTPUT/tries/SYSTEM/training.learning_rate=0.003`, and so on.
-"""
+"""Trains the tries of every system and chooses the one of the lowest validation loss."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,13 +7,14 @@ from rich.console import Console
 
 from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import Tries, Try, TryResult
-from headwise.comparison.candidates import Candidate
-from headwise.comparison.grid import TUNING_SEED
 from headwise.comparison.planned import PlannedRun
 from headwise.comparison.running import train_runs
 from headwise.comparison.summary import Experiment
-from headwise.comparison.trying import finished_try, train_try
-from headwise.experiment import FolderError, changed_keys, empty_model
+from headwise.comparison.tuning.candidates import Candidate
+from headwise.comparison.tuning.grid import TUNING_SEED
+from headwise.comparison.tuning.trying import finished_try, train_try
+from headwise.experiment.folders import FolderError, changed_keys
+from headwise.experiment.preparing import empty_model
 
 TRIES = "tries"
 

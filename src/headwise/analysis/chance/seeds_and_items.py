@@ -1,0 +1,196 @@
+"""Means and differences of scores, with the chance of seeds and of test items together."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from headwise.analysis.chance.estimates import Difference, Estimate, Source
+from headwise.analysis.chance.multiple_comparisons import corrected
+from headwise.analysis.chance.variances import Spread, estimated, judged, total
+from headwise.tasks.outcome import Outcome
+from headwise.tasks.significance import LEAST_ITEMS, Statistic, resampled_scores
+
+
+class Resampled(NamedTuple):
+    """The scores of one system.
+
+    Attributes:
+        scores: of each seed on all items, `(seeds,)`.
+        resamples: of each seed on resamples of the items, `(seeds, resamples)`; None of a score
+            that is not made from items.
+        items: number of items.
+    """
+
+    scores: np.ndarray
+    resamples: np.ndarray | None
+    items: int
+
+    @property
+    def seeds(self) -> int:
+        return len(self.scores)
+
+
+def compare_outcomes(
+    outcomes: Mapping[str, Sequence[Outcome]],
+    baseline: str,
+    statistic: Callable[[str], Statistic],
+    tables: int = 1,
+) -> tuple[dict[str, dict[str, Estimate]], dict[str, Difference | None]]:
+    """Returns the mean of each score of each system, and the differences of the first score.
+
+    Args:
+        outcomes: name of a system to those of its seeds, all on the same test items.
+        baseline: name of the system that the others are compared with.
+        statistic: returns what computes a score, from the score's name.
+        tables: number of such comparisons that are made on different data at once; the detectable
+            difference is that of a test which is corrected over all of them.
+
+    Returns:
+        By system the estimates by score, and by system the difference to the baseline, with
+        p-values corrected over all systems.
+    """
+    estimates: dict[str, dict[str, Estimate]] = {name: {} for name in outcomes}
+    scores = [s.name for of in outcomes.values() for o in of for s in o.scores]
+    differences: dict[str, Difference | None] = {}
+    for number, score in enumerate(dict.fromkeys(scores)):
+        found = {name: resampled(of, score, statistic(score)) for name, of in outcomes.items()}
+        for name, system in found.items():
+            if (mean := estimate(system)) is not None:
+                estimates[name][score] = mean
+        if number == 0 and baseline in found:
+            others = [name for name in found if name != baseline]
+            differences = {
+                name: difference(found[name], found[baseline], tables * len(others))
+                for name in others
+            }
+    return estimates, corrected(differences)
+
+
+def resampled(outcomes: Sequence[Outcome], name: str, statistic: Statistic) -> Resampled:
+    """Returns the scores of one system's runs.
+
+    Args:
+        outcomes: of its seeds, on the same test items.
+        name: of the score; runs that lack it, or have no finite value, are left out.
+        statistic: computes the score from the items.
+    """
+    found = [
+        (score.value, outcome.items.get(name))
+        for outcome in outcomes
+        for score in outcome.scores
+        if score.name == name and math.isfinite(score.value)
+    ]
+    scores = np.array([value for value, _ in found])
+    rows = [items for _, items in found if items is not None]
+    if len(rows) < len(found) or not rows:
+        return Resampled(scores, None, 0)
+    return Resampled(scores, resampled_scores(rows, statistic), len(rows[0]))
+
+
+def estimate(system: Resampled) -> Estimate | None:
+    """Returns the mean of a system's score with its interval; None without a finite mean."""
+    if not system.seeds:
+        return None
+    value = float(system.scores.mean())
+    spreads = [_of_seeds(system)] if system.seeds > 1 else []
+    if system.items > 1 and system.resamples is not None and np.isfinite(system.resamples).all():
+        spreads.append(_of_items(system.resamples.mean(0), system.items))
+    elif system.resamples is not None:
+        spreads = []  # a single item, or a resample without a score, such as one without any speech
+    source: Source = "seeds and items"
+    if system.resamples is None or system.seeds == 1:
+        source = "seeds" if system.resamples is None else "items"
+    if not spreads:
+        return Estimate(value=value, source=source, seeds=system.seeds)
+    interval = None
+    if source == "items":
+        assert system.resamples is not None
+        interval = _percentiles(system.resamples[0])
+    return estimated(value, total(spreads), source, system.seeds, interval)
+
+
+def difference(system: Resampled, baseline: Resampled, comparisons: int = 1) -> Difference | None:
+    """Returns the difference of a system's mean score to the baseline's.
+
+    Args:
+        system, baseline: their scores, on the same items.
+        comparisons: how many there are in the table; the detectable difference is that of the
+            strictest test of Holm's method.
+
+    Returns:
+        The difference, whose corrected p-value is still p; `corrected` corrects those of a table.
+        None if there is nothing to judge it by: no finite scores, single runs of a score that is
+        not made from items, or fewer than ten items.
+
+    >>> generator = np.random.default_rng(0)
+    >>> items = generator.normal(size=(2, 3, 1000)) / 10  # of two systems with three seeds
+    >>> scores = np.array([[5.0, 5.1, 4.9], [4.0, 4.2, 3.9]])
+    >>> ours, theirs = (Resampled(s, s[:, None] + i, 100) for s, i in zip(scores, items))
+    >>> found = difference(ours, theirs)
+    >>> round(found.value, 2), found.significant
+    (0.97, True)
+    """
+    fewest = min(system.seeds, baseline.seeds)
+    if not fewest:
+        return None
+    value = float(system.scores.mean() - baseline.scores.mean())
+    if system.resamples is None or baseline.resamples is None:
+        if fewest == 1:
+            return None
+        return judged(value, total([_of_seeds(system), _of_seeds(baseline)]), "seeds", comparisons)
+    differences = system.resamples.mean(0) - baseline.resamples.mean(0)
+    if system.items < LEAST_ITEMS or not np.isfinite(differences).all():
+        return None
+    items = _of_items(differences, system.items)
+    if fewest == 1:
+        return _of_runs(value, differences, items)
+    spread = total([items, _of_seeds(system), _of_seeds(baseline)])
+    return judged(value, spread, "seeds and items", comparisons)
+
+
+def _of_items(values: np.ndarray, items: int) -> Spread:
+    """The variance of a score over resamples of the items."""
+    variance = float(np.var(values, ddof=1))
+    return Spread(variance, variance**2 / (items - 1))
+
+
+def _of_seeds(system: Resampled) -> Spread:
+    """The variance of a mean over seeds that the seeds add to that of the items."""
+    seeds = system.seeds
+    among = float(np.var(system.scores, ddof=1))
+    by_items = 0.0
+    if system.resamples is not None:
+        # Deviations from the mean over seeds: what all seeds share is no difference between them.
+        own = system.resamples - system.resamples.mean(0)
+        by_items = float(own.var(axis=1, ddof=1).sum() / (seeds - 1))
+    # The difference is as doubtful as its first term: the bootstrap knows the second one well.
+    return Spread(max(0.0, among - by_items) / seeds, (among / seeds) ** 2 / (seeds - 1))
+
+
+def _of_runs(value: float, differences: np.ndarray, items: Spread) -> Difference:
+    """The difference of single runs over items: percentiles, and the paired bootstrap's p.
+
+    The p-value is the share of resamples whose difference deviates from the mean over all
+    resamples by at least the observed difference; the observed items count as one resample more.
+    """
+    low, high = _percentiles(differences)
+    strayed = np.abs(differences - differences.mean()) >= abs(value)
+    p_value = float((strayed.sum() + 1) / (len(differences) + 1)) if value else 1.0
+    return Difference(
+        value=value,
+        low=low,
+        high=high,
+        error=math.sqrt(items.variance),
+        freedom=items.freedom,
+        source="items",
+        p_value=p_value,
+        corrected_p_value=p_value,
+        detectable=None,
+    )
+
+
+def _percentiles(values: np.ndarray) -> tuple[float, float]:
+    low, high = np.percentile(values, [2.5, 97.5])
+    return float(low), float(high)

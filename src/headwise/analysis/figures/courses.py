@@ -1,0 +1,129 @@
+"""The figures of the report that show what rules of training recorded, each an `<svg>` element."""
+
+import math
+from statistics import fmean
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from headwise.analysis.figures.heads import site_name
+from headwise.analysis.figures.looks import Look
+from headwise.analysis.figures.svg import MUTED, drawing, panels, to_svg
+from headwise.analysis.results import Course
+from headwise.heads.words import Words
+
+_POINTS_OF_A_CURVE = 100
+
+
+def smoothed(values: list[float], radius: int) -> list[float]:
+    """Means over neighbours up to `radius` away, equally many on both sides.
+
+    >>> smoothed([0.0, 3.0, 0.0, 3.0], radius=1)
+    [0.0, 1.0, 2.0, 3.0]
+    """
+    means = []
+    for middle in range(len(values)):
+        reach = min(radius, middle, len(values) - 1 - middle)
+        means.append(fmean(values[middle - reach : middle + reach + 1]))
+    return means
+
+
+def smoothing_radius(course: Course) -> int:
+    """Returns the radius of a smoothing window of about a twentieth of the curve."""
+    return len(course.steps) // 40
+
+
+def course_scale(courses: list[Course]) -> tuple[float, float]:
+    """Returns both ends of the scale of all panels of a system: all recorded values, and zero.
+
+    >>> course_scale([])
+    (0.0, 1.0)
+    """
+    values = [
+        x for course in courses for rows in course.values.values() for row in rows for x in row
+    ]
+    finite = [x for x in values if math.isfinite(x)]
+    floor, ceiling = min([0.0, *finite]), max([0.0, *finite])
+    return (floor, ceiling) if floor < ceiling else (0.0, 1.0)
+
+
+def course_over_training(
+    course: Course,
+    words: Words,
+    scale: tuple[float, float],
+    look: Look,
+    identity: str,
+    *,
+    alone: bool = False,
+) -> str:
+    """What was recorded of a layer over training, a panel for each name and a line per unit.
+
+    The units that end highest and lowest are named.
+
+    Args:
+        course: of the layer.
+        words: of its system.
+        scale: `course_scale` of all layers of the system, so that their panels can be compared.
+        look: of the system.
+        identity: unique in the page.
+        alone: the model has a single stack.
+    """
+    floor, ceiling = scale
+    said = []
+    with drawing(identity):
+        number = len(course.values)
+        figure, side_by_side = panels(160, columns=number, width=140 * number)
+        for axes, (name, rows) in zip(side_by_side, course.values.items(), strict=True):
+            symbol = words.recorded.get(name, name)
+            radius = smoothing_radius(course)
+            curves = [smoothed(list(of_unit), radius) for of_unit in zip(*rows, strict=True)]
+            last = [curve[-1] for curve in curves]
+            top, bottom = last.index(max(last)), last.index(min(last))
+            are_shares = all(math.isclose(sum(row), 1.0, abs_tol=1e-3) for row in rows)
+            _draw_course(axes, course.steps, curves, {top, bottom}, look, evenly=are_shares)
+            axes.set_title(symbol, loc="left", fontsize=13)
+            axes.set_ylim(1.05 * floor, 1.05 * ceiling)
+            said.append(
+                f"{symbol} ends between {last[bottom]:.3f} ({words.unit} {bottom}) and "
+                f"{last[top]:.3f} ({words.unit} {top})"
+            )
+        site = site_name(course, alone=alone)
+        return to_svg(figure, identity, f"{site}, layer {course.layer}: {'; '.join(said)}.")
+
+
+def _draw_course(
+    axes: Axes,
+    steps: list[int],
+    curves: list[list[float]],
+    named: set[int],
+    look: Look,
+    *,
+    evenly: bool,
+) -> None:
+    """Draws a line for each unit, and for shares a dashed line at the equal share."""
+    if evenly:
+        axes.axhline(1 / len(curves), color=MUTED, linestyle="--", linewidth=1)
+    for unit, values in enumerate(curves):
+        width, alpha = (1.8, 1.0) if unit in named else (1.0, 0.6)
+        points = _thinned(steps, values)
+        axes.plot(*points, color=look.colour, linewidth=width, alpha=alpha)
+    for unit in sorted(named):
+        axes.annotate(
+            str(unit),
+            (steps[-1], curves[unit][-1]),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=11,
+            annotation_clip=False,
+        )
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=3, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
+    axes.set_xlabel("Step")
+
+
+def _thinned(steps: list[int], values: list[float]) -> tuple[list[int], list[float]]:
+    """Returns at most as many points as a small plot can show; the last one is kept."""
+    stride = -(-len(steps) // _POINTS_OF_A_CURVE)
+    kept = sorted({*range(0, len(steps), stride), len(steps) - 1})
+    return [steps[i] for i in kept], [values[i] for i in kept]

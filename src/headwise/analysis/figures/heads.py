@@ -1,0 +1,182 @@
+"""The figures of the report that show what the heads do, each an `<svg>` element."""
+
+import math
+from typing import Any
+
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from headwise.analysis.figures.looks import Look
+from headwise.analysis.figures.svg import GRID, HEAT, MUTED, SURFACE, drawing, panel, to_svg
+from headwise.analysis.results import AttentionRecord, Course
+from headwise.heads.words import Words
+
+SITES = {
+    "encoder_self": "Encoder self-attention",
+    "decoder_self": "Decoder self-attention",
+    "decoder_cross": "Decoder cross-attention",
+}
+# Opacity of the cell of a fully used expert; more would hide its number.
+HEAT_OPACITY = 0.75
+
+_SITE_MARKERS = {"encoder_self": "o", "decoder_self": "s", "decoder_cross": "^"}
+_SITE_DASHES = {"encoder_self": "-", "decoder_self": (0, (5, 2)), "decoder_cross": (0, (1, 1.5))}
+
+
+def uniform_entropy(record: AttentionRecord) -> float:
+    """The entropy if all experts that may count did so alike."""
+    return math.log(record.experts) if record.uniform is None else record.uniform
+
+
+def site_name(record: AttentionRecord | Course, *, alone: bool = False) -> str:
+    """Where a system stands, for titles.
+
+    Args:
+        record: of the system.
+        alone: the model has a single stack, which needs no name.
+    """
+    site = record.site
+    if record.whole_layer:
+        return "Layers" if alone else f"{site.partition('_')[0].capitalize()} layers"
+    if alone and site.endswith("_self"):
+        return "Self-attention"
+    return SITES.get(site, site)
+
+
+def entropy_by_layer(
+    records: list[AttentionRecord],
+    words: Words,
+    look: Look,
+    identity: str,
+    *,
+    alone: bool = False,
+) -> str:
+    """Entropy over layers, a line per site, and the entropy of equal weights for reference.
+
+    Args:
+        records: of one system.
+        words: of this system; they say whether the lowest percentile is drawn too.
+        look: of the system.
+        identity: unique in the page.
+        alone: the model has a single stack.
+    """
+    bounds = sorted({round(uniform_entropy(record), 6) for record in records})
+    sites = list(dict.fromkeys(record.site for record in records))
+    with drawing(identity):
+        figure, axes = panel(250)
+        for bound in bounds:
+            axes.axhline(bound, color=MUTED, linestyle="--", linewidth=1.2)
+            text = f"uniform: ln {math.exp(bound):.0f} = {bound:.2f}"
+            axes.annotate(
+                text,
+                (0.995, bound),
+                xycoords=("axes fraction", "data"),
+                xytext=(0, 3),
+                textcoords="offset points",
+                ha="right",
+                va="bottom",
+                color=MUTED,
+                fontsize=11,
+            )
+        handles = []
+        for site in sites:
+            points = sorted((r.layer, r.entropy) for r in records if r.site == site)
+            style: dict[str, Any] = {
+                "color": look.colour,
+                "linestyle": _SITE_DASHES.get(site, "-"),
+                "marker": _SITE_MARKERS.get(site, "D"),
+                "markersize": 7,
+            }
+            axes.plot([layer for layer, _ in points], [value for _, value in points], **style)
+            name = _short_site(next(r for r in records if r.site == site), alone)
+            handles.append(Line2D([], [], label=name, **style))
+            lowest = [
+                (r.layer, min(r.entropy_percentiles.values()))
+                for r in sorted(records, key=lambda record: record.layer)
+                if r.site == site and words.shows_lowest and r.entropy_percentiles
+            ]
+            style |= {"linewidth": 1.2, "alpha": 0.7, "markersize": 4}
+            axes.plot([layer for layer, _ in lowest], [value for _, value in lowest], **style)
+        layers = sorted({record.layer for record in records})
+        axes.set_xticks(layers if len(layers) <= 12 else layers[:: len(layers) // 6])
+        axes.set_xlim(layers[0] - 0.4, layers[-1] + 0.4)
+        finite = [r.entropy for r in records if math.isfinite(r.entropy)]
+        axes.set_ylim(0, 1.18 * max([*finite, *bounds, 0.1]))
+        axes.set_xlabel("Layer")
+        axes.set_ylabel("Entropy, nats")
+        if not alone:
+            figure.legend(
+                handles=handles, loc="outside upper left", ncols=3, fontsize=11, handlelength=2.4,
+                columnspacing=1.2, borderpad=0,
+            )  # fmt: skip
+        said = "; ".join(f"{_short_site(r, alone)} {r.layer}: {r.entropy:.2f}" for r in records)
+        limit = ", ".join(f"{bound:.2f}" for bound in bounds)
+        return to_svg(
+            figure, identity, f"Entropy per site and layer, {said}; {limit} would be uniform."
+        )
+
+
+def load_scale(records: list[AttentionRecord]) -> float:
+    """The load at full colour, in multiples of an even share; at least 2, so even is midway."""
+    return max([2.0, *(max(r.load) * r.experts for r in records if r.load)])
+
+
+def expert_load(
+    records: list[AttentionRecord],
+    words: Words,
+    scale: float,
+    identity: str,
+    *,
+    alone: bool = False,
+) -> str:
+    """Layers × experts of one site; the stronger a cell's colour, the larger its share.
+
+    Args:
+        records: of one site, with equally many experts.
+        words: of their system.
+        scale: `load_scale` of all sites of the system, so that their colours can be compared.
+        identity: unique in the page.
+        alone: the model has a single stack.
+    """
+    records = sorted(records, key=lambda record: record.layer)
+    experts = records[0].experts
+    with drawing(identity):
+        figure, axes = panel(52 + 26 * len(records))
+        for row, record in enumerate(records):
+            for expert, share in enumerate(record.load):
+                opacity = HEAT_OPACITY * min(1.0, max(0.0, share * experts / scale))
+                box = Rectangle((expert - 0.5, row - 0.5), 1, 1, alpha=opacity, facecolor=HEAT)
+                axes.add_patch(box)
+                if experts <= 10:
+                    percent = f"{100 * share:.0f}%"
+                    axes.text(expert, row, percent, ha="center", va="center", fontsize=11)
+        # Lines between the cells, in the colour of the page.
+        axes.vlines([e + 0.5 for e in range(experts - 1)], -0.5, len(records) - 0.5, SURFACE, lw=1)
+        axes.hlines([r + 0.5 for r in range(len(records) - 1)], -0.5, experts - 0.5, SURFACE, lw=2)
+        axes.set_xlim(-0.5, experts - 0.5)
+        axes.set_ylim(len(records) - 0.5, -0.5)
+        axes.grid(visible=False)
+        for side in axes.spines.values():
+            side.set(visible=True, color=GRID)
+        axes.set_yticks(range(len(records)), [str(record.layer) for record in records])
+        axes.tick_params(length=0)
+        if experts > 10:
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+        else:
+            axes.set_xticks(range(experts))
+        axes.set_xlabel(words.unit.capitalize())
+        axes.set_ylabel("Layer")
+        said = "; ".join(f"layer {r.layer} {_extremes(r)}" for r in records)
+        place = site_name(records[0], alone=alone)
+        what = f"{place}, share of each of {experts} {words.units}"
+        return to_svg(figure, identity, f"{what}: {said}.")
+
+
+def _extremes(record: AttentionRecord) -> str:
+    return f"from {100 * min(record.load):.1f}% to {100 * max(record.load):.1f}%"
+
+
+def _short_site(record: AttentionRecord, alone: bool) -> str:
+    name = site_name(record, alone=alone)
+    return name.removesuffix("-attention").removesuffix(" layers").lower()

@@ -1,0 +1,99 @@
+"""What the report shows of the heads of a system: what they decide, and what training recorded."""
+
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from headwise.analysis.figures.courses import course_over_training, course_scale, smoothing_radius
+from headwise.analysis.figures.heads import entropy_by_layer, expert_load, load_scale, site_name
+from headwise.analysis.figures.looks import Look
+from headwise.analysis.results import AttentionRecord, Course, SystemSummary
+from headwise.heads.words import Words
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What the report shows of the decisions of one system of heads in a model."""
+
+    title: str
+    alone: bool  # the model has a single stack
+    words: Words
+    records: list[AttentionRecord]  # none of a system that decides nothing
+    percentiles: list[int]  # those that are worth a column
+    entropy: Markup
+    scale: float
+    loads: list[tuple[str, Markup]]  # title and figure per site
+    courses: dict[str, list[tuple[str, Markup]]]  # by site: title and figure per layer
+    smoothing: int  # how many records of these a point is the mean of
+
+
+def decisions_of(system: SystemSummary, look: Look, identity: str) -> list[Decisions]:
+    """Of the first seed: which expert bears which number is chance, so seeds have no mean."""
+    run = system.runs[0]
+    alone = len(run.macs_lengths) == 1
+    # A system that decides nothing may still have a rule of training that records something.
+    followed = [course for course in run.courses if len(course.steps) > 1]
+    of_attention = [record.system for record in run.attention]
+    names = list(dict.fromkeys([*of_attention, *(course.system for course in followed)]))
+    found = []
+    for number, name in enumerate(names):
+        words = run.words.get(name, Words())
+        records = [record for record in run.attention if record.system == name]
+        title = f"{system.name}: {words.units}" if len(names) > 1 else system.name
+        courses = [course for course in followed if course.system == name]
+        prefix = f"{identity}-{number}"
+        scale = load_scale(records)
+        entropy = ""
+        if records:
+            entropy = entropy_by_layer(records, words, look, f"{prefix}-entropy", alone=alone)
+        found.append(
+            Decisions(
+                title=title,
+                alone=alone,
+                words=words,
+                records=records,
+                percentiles=_percentiles(records),
+                entropy=Markup(entropy),
+                scale=scale,
+                loads=_loads(records, words, scale, prefix, alone),
+                courses=_courses(courses, words, look, prefix, alone),
+                smoothing=max((2 * smoothing_radius(c) + 1 for c in courses), default=1),
+            )
+        )
+    return found
+
+
+def _percentiles(records: list[AttentionRecord]) -> list[int]:
+    # Of a decision that holds for all positions there is a single row, which is its percentiles.
+    if all(len(set(record.entropy_percentiles.values())) == 1 for record in records):
+        return []
+    return sorted({percent for record in records for percent in record.entropy_percentiles})
+
+
+def _loads(
+    records: list[AttentionRecord], words: Words, scale: float, prefix: str, alone: bool
+) -> list[tuple[str, Markup]]:
+    groups: dict[tuple[str, int], list[AttentionRecord]] = {}
+    for record in records:
+        groups.setdefault((record.site, record.experts), []).append(record)
+    sizes = {experts for _, experts in groups}
+    loads = []
+    for number, ((_, experts), group) in enumerate(groups.items()):
+        title = site_name(group[0], alone=alone)
+        title += f", {experts} {words.units}" if len(sizes) > 1 else ""
+        svg = expert_load(group, words, scale, f"{prefix}-load-{number}", alone=alone)
+        loads.append((title, Markup(svg)))
+    return loads
+
+
+def _courses(
+    courses: list[Course], words: Words, look: Look, prefix: str, alone: bool
+) -> dict[str, list[tuple[str, Markup]]]:
+    scale = course_scale(courses)
+    by_site: dict[str, list[tuple[str, Markup]]] = {}
+    for number, course in enumerate(courses):
+        site = site_name(course, alone=alone)
+        identity = f"{prefix}-course-{number}"
+        svg = course_over_training(course, words, scale, look, identity, alone=alone)
+        by_site.setdefault(site, []).append((f"Layer {course.layer}", Markup(svg)))
+    return by_site

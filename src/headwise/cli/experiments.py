@@ -1,0 +1,270 @@
+"""The commands of experiments: compare systems, train one, evaluate a finished run."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from headwise.cli.parameters import Changes, RecipeName, RunFolder, parse_names, parse_seeds
+from headwise.cli.printing import (
+    clear_errors,
+    print_error,
+    print_note,
+    print_notes,
+    print_path,
+    silence,
+)
+
+if TYPE_CHECKING:
+    from headwise.analysis.chance.estimates import Difference
+    from headwise.tasks.outcome import Score
+
+
+def compare(
+    recipe: RecipeName = "interface-strings",
+    systems: Annotated[
+        str | None,
+        typer.Option(help="Systems of the recipe, separated by commas; the first is the baseline."),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            help="Seeds, separated by commas: 1,2,3. Every system is trained once with each."
+        ),
+    ] = None,
+    datasets: Annotated[
+        str | None, typer.Option(help="Data sets of the recipe, separated by commas.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the runs and the report.", show_default="runs/RECIPE"),
+    ] = None,
+    jobs: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Train N runs at a time, each in a process of its own with its share of the CPU "
+            "threads and, of several GPUs, one.",
+        ),
+    ] = 1,
+    match: Annotated[
+        str | None,
+        typer.Option(
+            metavar="parameters",
+            help="Give every system as many parameters as the first has by changing its width.",
+        ),
+    ] = None,
+    tune: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE,VALUE",
+            help="Try these values of a key of `model` or `training` with every system, and train "
+            "the seeds with the value of the lowest validation loss. Given several times, all "
+            "combinations are tried.",
+        ),
+    ] = None,
+    tune_steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="How many steps each try of --tune takes.", show_default="as many as a run"
+        ),
+    ] = None,
+    changes: Changes = None,
+) -> None:
+    """Train several systems under one budget and report which is better, and at what cost.
+
+    You can stop it with Ctrl-C and start it again: finished systems are not trained again.
+
+    The report is written whenever a run has ended. A run that fails leaves the others alone.
+    """
+    with clear_errors("The same command goes on from here."):
+        from headwise.analysis.report import write_report
+        from headwise.analysis.results import Benchmark, Comparison
+        from headwise.analysis.table import results_table
+        from headwise.comparison import RunsFailed, compare_systems
+        from headwise.comparison.tuning.grid import parse_grid
+        from headwise.experiment.folders import is_main_process
+        from headwise.files import write_text
+        from headwise.recipe import RecipeError, load_recipe
+        from headwise.training.run import Interrupted
+
+        silence()
+        file = load_recipe(recipe, changes or [])
+        print_notes(file)
+        names = parse_names("--systems", systems) or file.system_names
+        if not names:
+            raise RecipeError(
+                f"recipe {recipe} names no systems, expected at least one to train; add some under "
+                f"`systems`"
+            )
+        if match not in (None, "parameters"):
+            raise ValueError(f"--match is {match!r}, expected 'parameters'")
+        grid = parse_grid(tune or [], tune_steps)
+        numbers = parse_seeds(seeds) if seeds else file.recipe.seeds or [file.recipe.training.seed]
+        folder = output or Path("runs") / Path(recipe).stem
+        report = folder / "report.html"
+        console = Console(quiet=not is_main_process())
+
+        def write(found: Comparison | Benchmark) -> None:
+            write_text(folder / "comparison.json", found.model_dump_json(indent=1))
+            write_report(found, report)
+
+        try:
+            found = compare_systems(
+                file,
+                names,
+                numbers,
+                folder,
+                _command_line(),
+                console,
+                datasets=parse_names("--datasets", datasets) or file.dataset_names,
+                match=match is not None,
+                grid=grid,
+                jobs=jobs,
+                write=write,
+            )
+        except (Interrupted, RunsFailed) as error:
+            if report.is_file():
+                print_path(console, "report as far as it goes", report)
+            if isinstance(error, Interrupted):
+                raise
+            print_error(f"{error}\nThe same command tries again.")
+            raise typer.Exit(1) from None
+        if found is not None:
+            console.print(results_table(found))
+            print_path(console, "report", report)
+
+
+def train(
+    recipe: RecipeName = "interface-strings",
+    system: Annotated[
+        str | None,
+        typer.Option(help="A system of the recipe; by default, the recipe without any changes."),
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(help="A data set of the recipe; by default, the recipe's `data`."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for the run.", show_default="runs/RECIPE-SYSTEM")
+    ] = None,
+    changes: Changes = None,
+) -> None:
+    """Train one system and evaluate it. A stopped run continues where it was stopped."""
+    with clear_errors("The same command goes on from here."):
+        from headwise.experiment.folders import is_main_process
+        from headwise.experiment.one_system import train_system
+        from headwise.experiment.preparing import prepare_task
+        from headwise.recipe import load_recipe
+
+        silence()
+        file = load_recipe(recipe, changes or [])
+        print_notes(file)
+        chosen = file.system(system, dataset)
+        name = system or "model"
+        parts = [Path(recipe).stem, *([dataset] if dataset else []), name]
+        folder = output or Path("runs") / "-".join(parts)
+        console = Console(quiet=not is_main_process())
+        task = prepare_task(chosen, folder, console)
+        result = train_system(chosen, name, folder, task, console)
+        scores = "  ".join(str(score) for score in result.scores)
+        console.print(f"validation loss {result.validation_loss:.3f}  {scores}", highlight=False)
+        console.print(f"model: {folder / 'model'}", soft_wrap=True, highlight=False, markup=False)
+
+
+def evaluate(
+    run: RunFolder,
+    part: Annotated[
+        str,
+        typer.Option(
+            help="Part of the data: train, validation, test, or the name of a further test set."
+        ),
+    ] = "test",
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY=VALUE,...",
+            help="Evaluate on other data in place of a part: source=a.en,target=a.de for "
+            "translation. The keys are those of data.tests.NAME; headwise keys TASK lists them.",
+        ),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Test the difference to another run on the same items."),
+    ] = None,
+    ablate: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SYSTEM=NAME[,OPTION=VALUE]",
+            help="Evaluate a system otherwise than it was trained: SYSTEM=uniform. May be given "
+            "several times; headwise keys lists what there is. Not for the run of --against.",
+        ),
+    ] = None,
+    changes: Changes = None,
+) -> None:
+    """Evaluate a finished run on a part of its data or on other data, with 95% intervals."""
+    with clear_errors():
+        from functools import partial
+
+        from headwise.evaluation import compare_runs, evaluate_run
+        from headwise.models.ablation import parse_ablations
+
+        silence()
+        if data is not None and part != "test":
+            raise ValueError(f"--data is {data!r} and --part is {part!r}, expected one of them")
+        console = Console()
+        evaluated = partial(
+            evaluate_run,
+            part=part,
+            console=console,
+            data=data,
+            changes=changes or [],
+            note=print_note,
+            may_be_stored=against is not None,
+        )
+        found = evaluated(run, ablations=parse_ablations(ablate or []))
+        size = f"{len(found.task.part(found.part)):,} {found.task.item_name}"
+        facts = found.task.notes.get(f"test {found.part}", size)  # of a further test set
+        console.print(f"{found.part}: {facts}", highlight=False, soft_wrap=True, markup=False)
+        if against is None:
+            print_scores(found.outcome.scores, console)
+            return
+        other = evaluated(against)
+        difference = compare_runs(found, other)
+        for name, of in ((run, found), (against, other)):
+            console.print(str(name), style="bold", highlight=False, soft_wrap=True, markup=False)
+            print_scores(of.outcome.scores, console)
+        print_difference(difference, found.outcome.scores[0], console)
+
+
+def print_scores(scores: "Sequence[Score]", console: Console) -> None:
+    for score in scores:
+        console.print(
+            f"{score}  {score.note}".rstrip(), highlight=False, soft_wrap=True, markup=False
+        )
+
+
+def print_difference(difference: "Difference | None", score: "Score", console: Console) -> None:
+    """Prints what the items of a test say of two runs, and what they cannot say."""
+    if difference is None:
+        text = "There are too few items, or no finite scores, to test the difference."
+    else:
+        value, low, high = (
+            f"{number:+.{score.digits + 1}f}"
+            for number in (difference.value, difference.low, difference.high)
+        )
+        text = (
+            f"difference of {score.name}: {value} [{low}, {high}], p = {difference.p_value:.3g} "
+            f"over items\n"
+            f"These are single runs: interval and p hold the chance of the items, and nothing of "
+            f"that of training. With other seeds the difference may be another."
+        )
+    console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def _command_line() -> str:
+    return shlex.join(["headwise", *sys.argv[1:]])

@@ -1,0 +1,65 @@
+"""Parameters that several commands share, and the parsing of lists separated by commas."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+RecipeName = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="Name of a recipe, or path of a .yaml file.")
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a key of the recipe: training.max_steps=100. May be given several times.",
+    ),
+]
+RunFolder = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Folder of a finished run, which contains model/.")
+]
+
+
+def parse_names(option: str, text: str | None) -> list[str]:
+    """Returns the names in the text of an option; none without a text."""
+    names = _split(text or "")
+    if len(set(names)) < len(names):
+        raise ValueError(f"{option} is {text!r}, expected different names, separated by commas")
+    return names
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Returns the numbers in the text of `--seeds`."""
+    try:
+        seeds = [int(seed) for seed in _split(text)]
+    except ValueError:
+        seeds = []
+    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise ValueError(
+            f"--seeds is {text!r}, expected different whole numbers from 0, separated by commas: "
+            f"1,2,3"
+        )
+    return seeds
+
+
+def parse_lengths(text: str | None, default: dict[str, int]) -> dict[str, int]:
+    """Returns a length for each stack of the task's model."""
+    if text is None:
+        return default
+    try:
+        numbers = [int(number) for number in _split(text)]
+    except ValueError:
+        numbers = []
+    if len(numbers) != len(default) or min(numbers) < 1:
+        expected = ",".join(str(length) for length in default.values())
+        what = " and ".join(default)
+        raise ValueError(
+            f"--lengths is {text!r}, expected the lengths of the {what}, separated by commas: "
+            f"{expected}"
+        )
+    return dict(zip(default, numbers, strict=True))
+
+
+def _split(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]

@@ -1,0 +1,72 @@
+"""What the commands print besides results: errors, notes, paths and progress."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from headwise.recipe import RecipeFile
+
+
+@contextmanager
+def clear_errors(when_stopped: str = "") -> Iterator[None]:
+    """Prints an error of the user as a message, not as a traceback."""
+    from headwise.training.run import Interrupted
+
+    try:
+        yield
+    except Interrupted as stop:
+        Console(stderr=True).print(f"{stop}. {when_stopped}", highlight=False)
+        raise typer.Exit(130) from None
+    except KeyboardInterrupt:
+        Console(stderr=True).print(f"stopped. {when_stopped}", highlight=False)
+        raise typer.Exit(130) from None
+    except BrokenPipeError:  # the reader of our output has closed it
+        raise typer.Exit(0) from None
+    except (ValueError, OSError) as error:
+        print_error(str(error))
+        raise typer.Exit(2) from None
+
+
+def print_error(text: str) -> None:
+    """Prints an error to standard error."""
+    Console(stderr=True).print(
+        f"error: {text}", style="red", highlight=False, markup=False, emoji=False, soft_wrap=True
+    )
+
+
+def print_path(console: Console, what: str, path: Path) -> None:
+    """Prints where something was written, in one line that can be copied."""
+    console.print(f"{what}: {path}", soft_wrap=True, highlight=False, markup=False)
+
+
+def print_notes(file: "RecipeFile") -> None:
+    """Prints what the author of a recipe should know."""
+    for note in file.notes:
+        print_note(note)
+
+
+def print_note(note: str) -> None:
+    """Prints a note to standard error."""
+    Console(stderr=True).print(f"note: {note}", style="yellow", highlight=False, markup=False)
+
+
+def silence() -> None:
+    """Silences the progress bars and the advice of other libraries."""
+    from headwise.training.progress import silence_libraries
+
+    silence_libraries()
+
+
+@contextmanager
+def progress_bar(total: int, console: Console) -> Iterator[Callable[[int], None]]:
+    """Shows a progress bar with the time left."""
+    from rich.progress import Progress
+
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda count: progress.advance(task, count)

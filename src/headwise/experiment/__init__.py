@@ -1,0 +1,16 @@
+"""One system of a recipe, trained and evaluated, whatever the task.
+
+A run lives in a folder of its own:
+
+    recipe.yaml         what it is a run of; nothing else is ever trained in the folder
+    corpus.sha256       and on what data (of a comparison: in the folder above)
+    tokenizer/, ...     what encodes the data
+    checkpoint-N/       what it resumes from
+    model/              the final model, a Hugging Face folder
+    outputs.txt         what it wrote for the test part, one a line, where it writes
+    pictures/           and what it drew
+    outcome.json        all that its evaluation gave
+    outcome-NAME.json   and all that its evaluation on the further test set NAME gave, with
+                        outputs-NAME.txt and pictures-NAME/; these may be added later
+    result.json         figures; once it is there the run is finished
+"""

@@ -1,0 +1,86 @@
+"""Folders of runs: what the files in them are called, and what they are a run of."""
+
+import os
+from pathlib import Path
+
+from headwise.files import write_text
+from headwise.recipe import differences, to_yaml, with_defaults
+from headwise.recipe.settings import Recipe
+from headwise.tasks.task import Task
+
+RECIPE, CORPUS, RESULT = "recipe.yaml", "corpus.sha256", "result.json"
+# Recipes that differ in these keys alone are of the same run.
+_NOT_OF_TRAINING = ("description:", "data.tests.")
+
+
+class FolderError(ValueError):
+    """A folder that does not hold what is expected of it; the message says what to do."""
+
+
+def claim_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None:
+    """Make `folder` the folder of this recipe's run, if it is not yet.
+
+    A comparison stamps its folder with another name than a run does.
+
+    Raises:
+        FolderError: as `check_folder` does.
+    """
+    check_folder(folder, recipe, stamp_name)
+    stamp = folder / stamp_name
+    if is_main_process() and (not stamp.is_file() or _differs(stamp, recipe)):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(stamp, to_yaml(recipe))
+
+
+def check_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None:
+    """Find out whether `folder` is, or can become, that of this recipe's run.
+
+    Raises:
+        FolderError: it holds the run of another recipe (says how they differ), or other things.
+    """
+    if not is_main_process():
+        return
+    if (folder / stamp_name).is_file():
+        if changed := changed_keys(folder, recipe, stamp_name):
+            raise FolderError(
+                f"{folder} holds a run of another recipe:\n  "
+                + "\n  ".join(changed)
+                + "\nUse the recipe it was started with, or another output folder."
+            )
+        return
+    if folder.exists() and not folder.is_dir():
+        raise FolderError(f"{folder} is a file: use another output folder")
+    strangers = sorted(p.name for p in folder.glob("[!.]*"))
+    if strangers:
+        shown = ", ".join(strangers[:3]) + (", ..." if len(strangers) > 3 else "")
+        raise FolderError(
+            f"{folder} holds other things ({shown}) and no {stamp_name}: use another output folder"
+        )
+
+
+def changed_keys(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> list[str]:
+    """Returns a line for each key in which a recipe differs from the one that claimed a folder.
+
+    A folder that no recipe has claimed gives none. Descriptions and further test sets do not count.
+    """
+    stamp = folder / stamp_name
+    if not stamp.is_file():
+        return []
+    lines = _differs(stamp, recipe)
+    return [line for line in lines if not line.startswith(_NOT_OF_TRAINING)]
+
+
+def _differs(stamp: Path, recipe: Recipe) -> list[str]:
+    """Returns a line for each key in which a recipe differs from the one in a file."""
+    return differences(with_defaults(stamp.read_text(encoding="utf-8")), to_yaml(recipe))
+
+
+def is_other_data(task: Task, folder: Path) -> bool:
+    """Whether the runs in a folder were started on other data than these."""
+    stamp = folder / CORPUS
+    return stamp.is_file() and stamp.read_text(encoding="utf-8").strip() != task.digest()
+
+
+def is_main_process() -> bool:
+    """Whether this is the process that prints and writes; the only one without `torchrun`."""
+    return int(os.environ.get("RANK", "0")) == 0

@@ -1,0 +1,121 @@
+"""One system of a recipe, trained and evaluated, whatever the task."""
+
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from headwise.analysis.cost import count_macs, count_parameters
+from headwise.analysis.recording import record_attention
+from headwise.analysis.results import EarlyStop, RunResult
+from headwise.experiment.folders import RESULT, claim_folder, is_main_process
+from headwise.experiment.history import courses_of, curves
+from headwise.experiment.outcomes import evaluate, score_again_if_old, with_tests, write_outcome
+from headwise.experiment.preparing import batches, build_model
+from headwise.experiment.reading import read_result
+from headwise.files import write_text
+from headwise.models.ablation import ablated
+from headwise.models.base import HeadwiseModel
+from headwise.models.plan import system_name
+from headwise.models.sites import attention_sites
+from headwise.recipe.settings import Recipe
+from headwise.tasks.task import Task
+from headwise.training.run import Run, run_training
+from headwise.training.validation import validation_loss
+
+
+def train_system(
+    recipe: Recipe, name: str, folder: Path, task: Task, console: Console, label: str = ""
+) -> RunResult:
+    """Train and evaluate one system in `folder`, from wherever an earlier start got to.
+
+    Args:
+        recipe: of the system.
+        name: of the system.
+        folder: of the run.
+        task: the recipe's data.
+        console: for the bars.
+        label: what they call the run; by default the name.
+
+    Raises:
+        FolderError: the folder is that of another run.
+        Interrupted: Ctrl-C came; the next call goes on.
+    """
+    claim_folder(folder, recipe)
+    finished = finished_result(recipe, folder, task, console, label or name)
+    if finished is not None:
+        return finished
+    if is_main_process():
+        task.save(folder)
+    run = train_model(recipe, folder, task, console, label or name)
+    assert isinstance(run.model, HeadwiseModel)
+    model = run.model
+    outcome = evaluate(model, task, task.test, recipe.evaluation, console, label or name)
+    result = RunResult(
+        system=name,
+        seed=recipe.training.seed,
+        parameters=count_parameters(model),
+        macs=count_macs(model, task.cost_lengths(recipe)),
+        macs_lengths=task.cost_lengths(recipe),
+        steps=run.steps,
+        early_stop=EarlyStop(planned_steps=run.planned_steps, best_step=run.best_step)
+        if run.stopped_early
+        else None,
+        seconds=run.history[-1]["seconds"],
+        threads=list(dict.fromkeys(r["threads"] for r in run.history if "threads" in r)),
+        validation_loss=validation_loss(model, batches(task, task.validation, recipe.training)),
+        history=curves(run.history),
+        scores=outcome.scores,
+        attention=record_attention(model, batches(task, task.test, recipe.training)),
+        courses=courses_of(model, run.history),
+        words={
+            system_name(type(place.module)): place.module.words for place in attention_sites(model)
+        },
+    )
+    if is_main_process():
+        write_outcome(outcome, folder, task)
+        write_text(folder / RESULT, result.model_dump_json(indent=1))
+    return with_tests(result, recipe, folder, task, console, label or name)
+
+
+def train_model(recipe: Recipe, folder: Path, task: Task, console: Console, label: str) -> Run:
+    """Trains the model of a recipe in `folder`; nothing is evaluated but the validation loss.
+
+    Raises:
+        ValueError: a sequence is too long for `batch_tokens` or for the model's positions, or an
+            ablation of the recipe does not fit the model.
+        Interrupted: Ctrl-C came; the next call goes on.
+    """
+    for part in (task.validation, task.test):
+        batches(task, part, recipe.training)  # too long for batch_tokens: found before training
+    task.check_positions(task.model_config(recipe.model))
+    model = build_model(recipe, task)
+    with torch.random.fork_rng(), ablated(model, recipe.evaluation.ablation):
+        pass  # one that does not fit the model: found before training, whose draws stay the same
+    return run_training(
+        model,
+        task.train,
+        task.validation,
+        task.collate,
+        recipe.training,
+        folder,
+        measure=task.measure,
+        label=label,
+        console=console,
+    )
+
+
+def finished_result(
+    recipe: Recipe, folder: Path, task: Task, console: Console, label: str
+) -> RunResult | None:
+    """Returns the result of a run, or None while it is not finished.
+
+    It has the scores on all further test sets, on which the run is evaluated if need be. The
+    arguments are those of `train_system`.
+    """
+    if not (folder / RESULT).is_file():
+        return None
+    claim_folder(folder, recipe)  # which may name other test sets than before
+    score_again_if_old(folder, task, recipe, console, label)
+    result = read_result(folder / RESULT, task.model_config(recipe.model))
+    return with_tests(result, recipe, folder, task, console, label)

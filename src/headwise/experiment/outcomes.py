@@ -1,0 +1,141 @@
+"""Outcomes: what evaluation gives, computed, written into the folder of a run and read again."""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from headwise.analysis.results import RunResult
+from headwise.experiment.folders import RESULT, is_main_process
+from headwise.experiment.reading import how_to_evaluate_again, read_model, read_record
+from headwise.files import write_bytes, write_text
+from headwise.models.ablation import LEARNED, ablated, held_systems
+from headwise.models.base import HeadwiseModel
+from headwise.recipe.settings import EvaluationSettings, Recipe
+from headwise.tasks.outcome import Outcome, Score
+from headwise.tasks.task import Items, Task
+from headwise.training.progress import RunBars
+
+TEST = "test"  # the name of the test part
+OUTPUTS, PICTURES, OUTCOME = "outputs.txt", "pictures", "outcome.json"
+
+
+def evaluate(
+    model: HeadwiseModel,
+    task: Task,
+    part: Items,
+    settings: EvaluationSettings,
+    console: Console,
+    label: str,
+) -> Outcome:
+    """Evaluates a model on a part of the data and shows a progress bar."""
+    with (
+        as_evaluated(model, settings, console, label),
+        torch.no_grad(),
+        torch.random.fork_rng(),
+        RunBars(console, transient=True) as bars,
+    ):
+        bar = bars.begin(label, len(part), figures=f"{task.item_name} evaluated")
+        model.eval()
+        return task.evaluate(model, part, settings, lambda n: bars.update(bar, advance=n))
+
+
+@contextmanager
+def as_evaluated(
+    model: HeadwiseModel, settings: EvaluationSettings, console: Console, label: str
+) -> Iterator[None]:
+    """While this context is open, the model computes with the ablations of the evaluation."""
+    for name, asked in settings.ablation.items():
+        if asked != LEARNED and not held_systems(model, name):
+            console.print(
+                f"evaluation.ablation names {name}, which changes nothing: {label} has no system "
+                f"of that name",
+                style="yellow",
+                highlight=False,
+            )
+    with ablated(model, settings.ablation):
+        yield
+
+
+def with_tests(
+    result: RunResult, recipe: Recipe, folder: Path, task: Task, console: Console, label: str
+) -> RunResult:
+    """Returns the result of a finished run with the scores on all further test sets.
+
+    The run is evaluated on those that it was not evaluated on before, or whose data have changed.
+    """
+    scores: dict[str, list[Score]] = {}
+    model: HeadwiseModel | None = None
+    for name, items in task.tests.items():
+        outcome = stored_outcome(folder, task, name)
+        if outcome is None:
+            model = model or read_model(folder, type(task))
+            outcome = evaluate(model, task, items, recipe.evaluation, console, f"{label} {name}")
+            if is_main_process():
+                write_outcome(outcome, folder, task, name)
+        scores[name] = outcome.scores
+    if scores == result.tests:
+        return result
+    result = result.model_copy(update={"tests": scores})
+    if is_main_process():
+        write_text(folder / RESULT, result.model_dump_json(indent=1))
+    return result
+
+
+def score_again_if_old(
+    folder: Path, task: Task, recipe: Recipe, console: Console, label: str
+) -> None:
+    """Evaluate a finished run again if its outcome is in the format of an older headwise."""
+    if is_main_process() and _is_old(folder / OUTCOME):
+        model = read_model(folder, type(task))
+        outcome = evaluate(model, task, task.test, recipe.evaluation, console, label)
+        write_outcome(outcome, folder, task)
+
+
+def read_outcome(folder: Path, part: str = TEST) -> Outcome:
+    """What the evaluation of a finished run on the test part, or a further test set, gave."""
+    return read_record(Outcome, folder / _of_part(OUTCOME, part), how_to_evaluate_again(folder))
+
+
+def stored_outcome(folder: Path, task: Task, part: str) -> Outcome | None:
+    """What an earlier evaluation of a run gave on the items of a part; None if there was none.
+
+    Args:
+        folder: of the run.
+        task: its data.
+        part: `test`, or the name of a further test set.
+    """
+    path = folder / _of_part(OUTCOME, part)
+    if not path.is_file() or _is_old(path):
+        return None
+    outcome = read_outcome(folder, part)
+    return outcome if outcome.digest == task.digest_of(part) else None
+
+
+def write_outcome(outcome: Outcome, folder: Path, task: Task, part: str = TEST) -> None:
+    outcome = outcome.model_copy(update={"digest": task.digest_of(part)})
+    if outcome.outputs:
+        write_text(folder / _of_part(OUTPUTS, part), "\n".join(outcome.outputs) + "\n")
+    for number, picture in enumerate(outcome.pictures, 1):
+        name = re.sub(r"[^a-z0-9]+", "-", picture.title.lower()).strip("-")
+        write_bytes(folder / _of_part(PICTURES, part) / f"{number:02}-{name}.png", picture.bytes)
+    write_text(folder / _of_part(OUTCOME, part), outcome.model_dump_json(indent=1))
+
+
+def _of_part(name: str, part: str) -> str:
+    """Returns the name of a part's file: outcome.json of the test part, else outcome-NAME.json."""
+    stem, dot, suffix = name.partition(".")
+    return name if part == TEST else f"{stem}-{part}{dot}{suffix}"
+
+
+def _is_old(path: Path) -> bool:
+    """Whether an outcome is in an older format, which has the items of one score or of none."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError):
+        return False  # whoever reads it says what to do
+    return not isinstance(kept.get("items", []), dict)

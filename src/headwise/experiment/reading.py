@@ -1,0 +1,143 @@
+"""Reading what a run has left in its folder: its recipe, its model and its records."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from pydantic import BaseModel, ValidationError
+from safetensors import SafetensorError
+
+from headwise.analysis.former_results import without_former_keys
+from headwise.analysis.results import RunResult
+from headwise.experiment.folders import RECIPE, RESULT, FolderError
+from headwise.models.base import HeadwiseModel
+from headwise.models.config import TransformerConfig
+from headwise.recipe import load_recipe
+from headwise.recipe.catalogue import task_class
+from headwise.recipe.settings import Recipe
+from headwise.tasks.task import Task
+from headwise.training.run import MODEL
+
+_Record = TypeVar("_Record", bound=BaseModel)
+
+
+def open_run(
+    folder: Path,
+    changes: Sequence[str] = (),
+    note: Callable[[str], object] = lambda text: None,
+) -> tuple[Recipe, HeadwiseModel]:
+    """The recipe and the final model of a run, to be used with the settings of its evaluation.
+
+    Args:
+        folder: of the run.
+        changes: to `evaluation` in its recipe, as `--set` takes them.
+        note: called with each note on the changes, such as that a key has another name by now.
+
+    Raises:
+        FolderError: it is none, or it is not finished.
+        ValueError: a change is not one of `evaluation`, the only keys that are read.
+    """
+    recipe = read_recipe(folder, changes, note, keys=("evaluation",))
+    return recipe, read_model(folder, task_class(recipe.task))
+
+
+def read_recipe(
+    folder: Path,
+    changes: Sequence[str] = (),
+    note: Callable[[str], object] = lambda text: None,
+    *,
+    keys: Sequence[str] | None = None,
+) -> Recipe:
+    """The recipe of a run.
+
+    Args:
+        folder, changes, note: see `open_run`.
+        keys: which keys changes may be of; by default those that the evaluation of its task reads.
+    """
+    inside = sorted(path.parent.name for path in folder.glob(f"*/{MODEL}"))
+    if inside and not (folder / MODEL).exists():
+        raise FolderError(f"{folder} holds several runs, name one of them: {', '.join(inside)}")
+    _check_holds(folder, "a run of headwise", RECIPE)
+    file = load_recipe(str(folder / RECIPE), changes)
+    for text in file.notes_on_changes:
+        note(text)
+    known = task_class(file.recipe.task).evaluation_keys if keys is None else keys
+    for change in changes:
+        path = change.partition("=")[0].strip()
+        if path.partition(".")[0] not in known:
+            raise ValueError(
+                f"--set is {change!r}, but a finished run does not read {path}; expected keys of "
+                f"{', '.join(known)}. Train another run to change others"
+            )
+    return file.recipe
+
+
+def read_model(folder: Path, task: type[Task]) -> HeadwiseModel:
+    """The final model of a run, in evaluation mode.
+
+    Raises:
+        FolderError: the run is not finished, or its files are damaged.
+    """
+    _check_holds(folder, "finished", MODEL)
+    _check_holds(folder, "whole", *task.saved)
+    try:
+        model = task.model_class.from_pretrained(folder / MODEL)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise FolderError(
+            f"{folder / MODEL} cannot be read ({error}): delete {RESULT} from {folder}, if it is "
+            f"there, and start the run again, which writes the model anew from its checkpoints"
+        ) from error
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    return model.eval()
+
+
+def _check_holds(folder: Path, what: str, *names: str) -> None:
+    for name in names:
+        if not (folder / name).exists():
+            raise FolderError(
+                f"{folder} is not {what}: it has no {name}; name the folder of a run that "
+                f"`headwise train` or `headwise compare` has finished"
+            )
+
+
+def read_result(path: Path, config: TransformerConfig) -> RunResult:
+    """The result of a finished run, also of one that was written by an older headwise."""
+    return read_record(
+        RunResult,
+        path,
+        how_to_evaluate_again(path.parent),
+        lambda raw: without_former_keys(raw, config),
+    )
+
+
+def read_record(
+    kind: type[_Record], path: Path, remedy: str, change: Callable[[Any], Any] = lambda raw: raw
+) -> _Record:
+    """Returns what a JSON file of a run holds.
+
+    Args:
+        kind: of the record.
+        path: of the file.
+        remedy: what the user can do if the file is damaged.
+        change: makes what an older headwise has written into what is read today.
+
+    Raises:
+        FolderError: the file cannot be read.
+    """
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        return kind.model_validate_json(json.dumps(change(raw)))
+    except json.JSONDecodeError as error:
+        raise FolderError(f"{path} cannot be read ({error}): {remedy}") from error
+    except (ValidationError, OSError) as error:
+        problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+        raise FolderError(f"{path} cannot be read ({problem}): {remedy}") from error
+
+
+def how_to_evaluate_again(folder: Path) -> str:
+    return (
+        f"delete {RESULT} in {folder}, and the same command evaluates the run again from its "
+        f"checkpoints"
+    )
