@@ -17,7 +17,7 @@ from headwise.analysis.benchmark import (
     benchmark_rows,
     benchmark_verdict,
 )
-from headwise.analysis.chance import mean_difference
+from headwise.analysis.chance.dataset_means import mean_difference
 from headwise.analysis.report import render_benchmark, write_report
 from headwise.analysis.results import Benchmark
 from headwise.analysis.table import results_table

@@ -1,5 +1,6 @@
 """Several systems of a recipe under one budget, side by side; on one data set or on several."""
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -106,7 +107,10 @@ def compare_systems(
     planned = [run for plan in plans.values() for run in plan]
     results = train_runs(planned, console, jobs=jobs, after_each=write_what_there_is)
     if dist.is_initialized():
-        dist.destroy_process_group()  # from here on the main process works alone
+        # From here on the main process works alone. A model that is not freed yet would keep the
+        # threads of the group alive, and the other processes would abort as they end.
+        gc.collect()
+        dist.destroy_process_group()
     if not is_main_process():
         return None
     found = compared(results)
