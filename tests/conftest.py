@@ -1,5 +1,6 @@
 import gc
 
+import numerals
 import pytest
 import torch
 
@@ -14,6 +15,14 @@ def pytest_collection_finish(session):
     # Every training ends with a garbage collection, which would go through all that the libraries
     # hold: half a second, more than the training of a tiny model.
     gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A folder with a corpus and its recipe, numerals.yaml."""
+    folder = tmp_path_factory.mktemp("world")
+    numerals.write_recipe(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -29,14 +29,6 @@ COMMANDS = (
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """A folder with a corpus and its recipe, numerals.yaml."""
-    folder = tmp_path_factory.mktemp("world")
-    numerals.write_recipe(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def run(world):
     """The folder of a finished run."""
     folder = world / "run"

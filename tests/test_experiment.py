@@ -32,14 +32,6 @@ SYSTEMS = ["standard", "mae", "moa"]
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """A folder with a corpus and its recipe."""
-    folder = tmp_path_factory.mktemp("world")
-    numerals.write_recipe(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def file(world):
     return load_recipe(str(world / "numerals.yaml"))
 

@@ -4,7 +4,6 @@ import json
 import math
 import shutil
 
-import numerals
 import pytest
 import yaml
 from rich.console import Console
@@ -29,13 +28,6 @@ QUIET = Console(quiet=True)
 RATE, PERIOD = "training.learning_rate", "training.mae.period"
 # The last of these rates is so large that the loss is no number.
 RATES, PERIODS = f"{RATE}=1e-3,3e-3,1e30", f"{PERIOD}=1,2"
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("world")
-    numerals.write_recipe(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -76,43 +78,42 @@ def write_report(results: Comparison | Benchmark, path: Path) -> None:
 
 def render_benchmark(benchmark: Benchmark) -> str:
     """The page as HTML, with the report of each data set. All that is data is escaped."""
-    return (
-        _environment()
-        .get_template(BENCHMARK_TEMPLATE)
-        .render(
-            title=benchmark.title,
-            incomplete=incomplete(benchmark),
-            verdict=benchmark_verdict(benchmark),
-            columns=benchmark_columns(benchmark),
-            rows=benchmark_rows(benchmark),
-            notes=benchmark_notes(benchmark),
-            reports=[
-                {
-                    "name": name,
-                    "at": (at := f"data-set-{number}-"),
-                    "verdict": verdict(comparison),
-                    "body": _body(comparison, at),
-                }
-                for number, (name, comparison) in enumerate(benchmark.comparisons.items(), 1)
-            ],
-        )
+    return _rendered(
+        BENCHMARK_TEMPLATE,
+        title=benchmark.title,
+        incomplete=incomplete(benchmark),
+        verdict=benchmark_verdict(benchmark),
+        columns=benchmark_columns(benchmark),
+        rows=benchmark_rows(benchmark),
+        notes=benchmark_notes(benchmark),
+        reports=[
+            {
+                "name": name,
+                "at": (at := f"data-set-{number}-"),
+                "verdict": verdict(comparison),
+                "body": Markup(_body(comparison, at)),
+            }
+            for number, (name, comparison) in enumerate(benchmark.comparisons.items(), 1)
+        ],
     )
 
 
 def render_report(comparison: Comparison) -> str:
     """The report as HTML. Everything that comes from the data is escaped."""
-    return (
-        _environment()
-        .get_template(TEMPLATE)
-        .render(
-            title=comparison.title,
-            incomplete=incomplete(comparison),
-            verdict=verdict(comparison),
-            body=_body(comparison),
-        )
+    return _rendered(
+        TEMPLATE,
+        title=comparison.title,
+        incomplete=incomplete(comparison),
+        verdict=verdict(comparison),
+        body=Markup(_body(comparison)),
     )
 
 
+def _rendered(template: str, **values: Any) -> str:
+    return _environment().get_template(template).render(values)
+
+
+@cache
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -125,7 +126,7 @@ def _environment() -> Environment:
     return environment
 
 
-def _body(comparison: Comparison, at: str = "") -> Markup:
+def _body(comparison: Comparison, at: str = "") -> str:
     """What a comparison has found, as HTML.
 
     Args:
@@ -142,61 +143,58 @@ def _body(comparison: Comparison, at: str = "") -> Markup:
         for n, name in enumerate(measures(comparison))
     ]
     runs = [run for system in comparison.systems for run in system.runs]
-    return Markup(
-        _environment()
-        .get_template(BODY_TEMPLATE)
-        .render(
-            at=at,
-            comparison=comparison,
-            columns=table_columns(comparison),
-            rows=table_rows(comparison),
-            notes=table_notes(comparison),
-            further={
-                "columns": further_columns(comparison),
-                "rows": further_rows(comparison),
-                "notes": further_notes(comparison),
-            },
-            several_seeds=any(len(system.runs) > 1 for system in comparison.systems),
-            legend=[
-                (
-                    _in_legend(system),
-                    Markup(swatch(look_of[system.name], f"{at}swatch-{number}")),
-                )
-                for number, system in enumerate(comparison.systems)
-            ],
-            intervals=_drawn(comparison, intervals, f"{at}intervals"),
-            differences=_drawn(comparison, differences, f"{at}differences"),
-            intervals_over=chance_over(interval_sources(comparison), comparison.item_name),
-            differences_over=chance_over(difference_sources(comparison), comparison.item_name),
-            first_score=heading(first_score(comparison).name),
-            learning=[(title, Markup(svg)) for title, svg in learning if svg is not None],
-            soon=how_soon_section(comparison, f"{at}how-soon-losses"),
-            measured=[(title, Markup(svg)) for title, svg in measured],
-            decisions=[
-                decision
-                for number, system in enumerate(comparison.systems)
-                if not diverged(system.runs[0])
-                for decision in decisions_of(system, look_of[system.name], f"{at}heads-{number}")
-            ],
-            decisions_lost=[
-                s.name
-                for s in comparison.systems
-                if (s.runs[0].attention or s.runs[0].courses) and diverged(s.runs[0])
-            ],
-            heat_opacity=HEAT_OPACITY,
-            site_name=site_name,
-            uniform_entropy=uniform_entropy,
-            diverged=diverged,
-            perplexity=perplexity,
-            has_perplexity=comparison.loss_has_perplexity,
-            expected=_expected,
-            pictures=[views_of(comparison, picture) for picture in comparison.pictures],
-            shown_pictures=SHOWN_PICTURES,
-            scores={heading(score.name): score.name for score in all_scores(comparison)},
-            score_notes=_score_notes(runs),
-            exactly=_exactly,
-            runs=runs,
-        )
+    return _rendered(
+        BODY_TEMPLATE,
+        at=at,
+        comparison=comparison,
+        columns=table_columns(comparison),
+        rows=table_rows(comparison),
+        notes=table_notes(comparison),
+        further={
+            "columns": further_columns(comparison),
+            "rows": further_rows(comparison),
+            "notes": further_notes(comparison),
+        },
+        several_seeds=any(len(system.runs) > 1 for system in comparison.systems),
+        legend=[
+            (
+                _in_legend(system),
+                Markup(swatch(look_of[system.name], f"{at}swatch-{number}")),
+            )
+            for number, system in enumerate(comparison.systems)
+        ],
+        intervals=_drawn(comparison, intervals, f"{at}intervals"),
+        differences=_drawn(comparison, differences, f"{at}differences"),
+        intervals_over=chance_over(interval_sources(comparison), comparison.item_name),
+        differences_over=chance_over(difference_sources(comparison), comparison.item_name),
+        first_score=heading(first_score(comparison).name),
+        learning=[(title, Markup(svg)) for title, svg in learning if svg is not None],
+        soon=how_soon_section(comparison, f"{at}how-soon-losses"),
+        measured=[(title, Markup(svg)) for title, svg in measured],
+        decisions=[
+            decision
+            for number, system in enumerate(comparison.systems)
+            if not diverged(system.runs[0])
+            for decision in decisions_of(system, look_of[system.name], f"{at}heads-{number}")
+        ],
+        decisions_lost=[
+            s.name
+            for s in comparison.systems
+            if (s.runs[0].attention or s.runs[0].courses) and diverged(s.runs[0])
+        ],
+        heat_opacity=HEAT_OPACITY,
+        site_name=site_name,
+        uniform_entropy=uniform_entropy,
+        diverged=diverged,
+        perplexity=perplexity,
+        has_perplexity=comparison.loss_has_perplexity,
+        expected=_expected,
+        pictures=[views_of(comparison, picture) for picture in comparison.pictures],
+        shown_pictures=SHOWN_PICTURES,
+        scores={heading(score.name): score.name for score in all_scores(comparison)},
+        score_notes=_score_notes(runs),
+        exactly=_exactly,
+        runs=runs,
     )
 
 

@@ -62,7 +62,7 @@ def summary(
     command: str,
     missing: Sequence[str] = (),
 ) -> Comparison:
-    """Puts the runs that there are side by side.
+    """Returns the comparison of all runs of a data set that are finished.
 
     Times are measured when none is missing: others at work would disturb them.
     """

@@ -109,7 +109,7 @@ def locate(settings: type[BaseModel], location: Sequence[int | str]) -> Location
 
 
 def _fields(settings: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The fields of a class by their keys in a recipe."""
+    """Returns the fields of a class of settings, by the keys that they have in a recipe."""
     return {field.alias or name: field for name, field in settings.model_fields.items()}
 
 

@@ -94,20 +94,20 @@ def estimate(system: Resampled) -> Estimate | None:
     if not system.seeds:
         return None
     value = float(system.scores.mean())
-    spreads = [_of_seeds(system)] if system.seeds > 1 else []
-    if system.items > 1 and system.resamples is not None and np.isfinite(system.resamples).all():
-        spreads.append(_of_items(system.resamples.mean(0), system.items))
-    elif system.resamples is not None:
-        spreads = []  # a single item, or a resample without a score, such as one without any speech
     source: Source = "seeds and items"
-    if system.resamples is None or system.seeds == 1:
-        source = "seeds" if system.resamples is None else "items"
+    interval = None
+    spreads = [_of_seeds(system)] if system.seeds > 1 else []
+    if system.resamples is None:
+        source = "seeds"
+    else:
+        if system.seeds == 1:
+            source, interval = "items", _percentiles(system.resamples[0])
+        if system.items == 1 or not np.isfinite(system.resamples).all():
+            spreads = []  # one item, or a resample without a score, such as one without any speech
+        else:
+            spreads.append(_of_items(system.resamples.mean(0), system.items))
     if not spreads:
         return Estimate(value=value, source=source, seeds=system.seeds)
-    interval = None
-    if source == "items":
-        assert system.resamples is not None
-        interval = _percentiles(system.resamples[0])
     return estimated(value, total(spreads), source, system.seeds, interval)
 
 

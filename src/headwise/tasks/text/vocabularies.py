@@ -104,7 +104,7 @@ def train_words(
 def ready_made(
     name: str, special_tokens: Mapping[Role, str], needed: Sequence[Role]
 ) -> PreTrainedTokenizerFast:
-    """Returns a tokenizer of the transformers library that ends texts with its end token.
+    """Loads a ready-made tokenizer and makes it put its end token behind every text.
 
     Args:
         name: a folder with tokenizer.json, or a name on the Hugging Face hub.

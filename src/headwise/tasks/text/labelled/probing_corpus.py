@@ -58,7 +58,7 @@ def _load_senteval(settings: SentEvalFile) -> LabelledCorpus:
 
 
 def _check_labels(rows: Mapping[str, Sequence[Row]]) -> None:
-    """Checks labels that are to be the classes: each must also occur in a row that is scored.
+    """Raises `CorpusError` if a label occurs in training rows but in no row that is scored.
 
     In SentEval's files every class, also each of the 1,000 of WC, has examples in all three
     partitions. A label that only training rows have is a mistake, which would become a class.
