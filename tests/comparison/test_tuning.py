@@ -9,7 +9,8 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
-from headwise.analysis.report import duration, render_report
+from headwise.analysis.rendering import duration
+from headwise.analysis.report import render_report
 from headwise.analysis.results import Comparison
 from headwise.cli import app
 from headwise.comparison import compare_systems

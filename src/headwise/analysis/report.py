@@ -2,11 +2,8 @@
 
 import math
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from headwise.analysis.benchmark import (
@@ -28,11 +25,12 @@ from headwise.analysis.figures.learning_curves import (
 )
 from headwise.analysis.figures.looks import looks, swatch
 from headwise.analysis.figures.scores import differences, intervals
-from headwise.analysis.formatting import NONE, count, heading
+from headwise.analysis.formatting import NONE, heading
 from headwise.analysis.further_tests import further_columns, further_notes, further_rows
 from headwise.analysis.head_section import decisions_of
 from headwise.analysis.how_soon_table import how_soon_section
 from headwise.analysis.picture_section import views_of
+from headwise.analysis.rendering import rendered
 from headwise.analysis.results import (
     Benchmark,
     ComparedSample,
@@ -78,7 +76,7 @@ def write_report(results: Comparison | Benchmark, path: Path) -> None:
 
 def render_benchmark(benchmark: Benchmark) -> str:
     """The page as HTML, with the report of each data set. All that is data is escaped."""
-    return _rendered(
+    return rendered(
         BENCHMARK_TEMPLATE,
         title=benchmark.title,
         incomplete=incomplete(benchmark),
@@ -100,30 +98,13 @@ def render_benchmark(benchmark: Benchmark) -> str:
 
 def render_report(comparison: Comparison) -> str:
     """The report as HTML. Everything that comes from the data is escaped."""
-    return _rendered(
+    return rendered(
         TEMPLATE,
         title=comparison.title,
         incomplete=incomplete(comparison),
         verdict=verdict(comparison),
         body=Markup(_body(comparison)),
     )
-
-
-def _rendered(template: str, **values: Any) -> str:
-    return _environment().get_template(template).render(values)
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(count=count, duration=duration)
-    return environment
 
 
 def _body(comparison: Comparison, at: str = "") -> str:
@@ -143,7 +124,7 @@ def _body(comparison: Comparison, at: str = "") -> str:
         for n, name in enumerate(measures(comparison))
     ]
     runs = [run for system in comparison.systems for run in system.runs]
-    return _rendered(
+    return rendered(
         BODY_TEMPLATE,
         at=at,
         comparison=comparison,
@@ -231,17 +212,3 @@ def _exactly(run: RunResult, name: str) -> str:
     if not found or not math.isfinite(found[0].value):
         return NONE
     return f"{found[0].value:.{found[0].digits + 1}f}"
-
-
-def duration(seconds: float) -> str:
-    """Hours, minutes and seconds.
-
-    >>> duration(59.6), duration(754), duration(7384)
-    ('1 min 0 s', '12 min 34 s', '2 h 3 min')
-    """
-    if not math.isfinite(seconds):
-        return "–"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes >= 60:
-        return f"{minutes // 60} h {minutes % 60} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -13,6 +13,7 @@ from headwise.models.base import HeadwiseModel
 from headwise.models.config import TransformerConfig
 from headwise.recipe.settings import ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome
+from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic
 from headwise.tasks.splits import PARTS
 from headwise.training.batching import Items
@@ -175,6 +176,14 @@ class Task(ABC):
 
         Labels are -100 where the model predicts nothing.
         """
+
+    def positions(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
+        """Returns what stands at the positions of a batch: `encoder` or `decoder` to that.
+
+        Args:
+            batch: as `collate` returns it.
+        """
+        return {}
 
     def measure(self, model: HeadwiseModel) -> dict[str, float]:
         """Returns figures to record at each validation in addition to the loss: name to value."""

@@ -1,0 +1,132 @@
+"""The decisions of one batch, as rows that all analyses count."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headwise.heads.system import Routing
+from headwise.models.sites import AttentionSite
+from headwise.tasks.positions import Positions
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What one system decided in one batch.
+
+    A row is one decision: of a position, of a sequence, or of everything. Padding is left out, in
+    rows and positions alike.
+
+    Attributes:
+        place: the system, and where it stands.
+        weights: `(rows, units)`, each row scaled to sum 1.
+        shares: `(rows, units)`, how the work of each row is shared, as the system's words measure
+            it; each row sums to 1.
+        leads: `(rows, units)`, 1 at the unit of largest weight; units that are largest together
+            share it.
+        chosen: `(rows, units)`, 1 at each unit that is chosen, where a system chooses; else None.
+        sequences: `(rows,)`, which sequence of the batch a row belongs to; None if one decision
+            holds for everything.
+        row_of: `(positions,)`, the row that decides for each real position.
+        sequence_of: `(positions,)`, the sequence of each real position.
+        time_of: `(positions,)`, its number in the sequence, from 0.
+        real: `(batch, time)`, `False` at padding: picks the positions out of a tensor of the batch.
+        described: what stands at the positions; None where nobody has said so.
+    """
+
+    place: AttentionSite
+    weights: Tensor
+    shares: Tensor
+    leads: Tensor
+    chosen: Tensor | None
+    sequences: Tensor | None
+    row_of: Tensor
+    sequence_of: Tensor
+    time_of: Tensor
+    real: Tensor
+    described: Positions | None
+
+    @property
+    def candidates(self) -> int:
+        """How many units have a weight in each row: all, or as many as are chosen."""
+        return self.weights.size(-1) if self.chosen is None else int(self.chosen[0].sum())
+
+    @property
+    def decides_by_position(self) -> bool:
+        return len(self.row_of) == len(self.weights) and self.sequences is not None
+
+    def at_positions(self, values: Tensor) -> Tensor:
+        """Picks the real positions out of `(batch, time)`, or repeats `(batch,)` for them."""
+        values = values.to(self.real.device)
+        return values[self.sequence_of] if values.dim() == 1 else values[self.real]
+
+
+def observe(
+    decided: Mapping[AttentionSite, Iterable[Routing]],
+    positions: Mapping[str, Positions],
+    padding: Mapping[str, Tensor],
+) -> list[Observed]:
+    """Returns the decisions of a batch in the order in which their systems stand.
+
+    Args:
+        decided: what a forward pass of the batch decided.
+        positions: `encoder` or `decoder` to what stands at its positions; `""` for a model that
+            is none of headwise's.
+        padding: the same to `(batch, time)`, `True` at padding, of stacks that have any.
+    """
+    found = []
+    for place, made in decided.items():
+        stack = place.site.partition("_")[0]
+        for routing in made:
+            observed = _observed(place, routing, positions.get(stack), padding.get(stack))
+            if len(observed.weights):
+                found.append(observed)
+    return found
+
+
+def _observed(
+    place: AttentionSite, routing: Routing, described: Positions | None, padding: Tensor | None
+) -> Observed:
+    weights = routing.weights.float()  # (batch, time, units) or less, see Routing
+    weights = weights / weights.sum(-1, keepdim=True)
+    padding = routing.padding if routing.padding is not None else padding
+    shape = _shape(weights, described)
+    if described is not None and described.shape != shape:
+        described = None
+    real = torch.ones(shape, dtype=torch.bool, device=weights.device)
+    if padding is not None and padding.shape == shape:
+        real = real & ~padding.to(weights.device)
+    sequence_of, time_of = real.nonzero(as_tuple=True)
+    chosen = None if routing.indices is None else _ones_at(weights, routing.indices)
+    if weights.dim() == 3:
+        rows, row_of = weights[real], torch.arange(len(sequence_of), device=weights.device)
+        sequences = sequence_of
+        chosen = None if chosen is None else chosen[real]
+    elif weights.dim() == 2:
+        rows, row_of = weights, sequence_of
+        sequences = torch.arange(len(weights), device=weights.device)
+    else:
+        rows, row_of, sequences = weights.unsqueeze(0), torch.zeros_like(sequence_of), None
+        chosen = None if chosen is None else chosen.unsqueeze(0)
+    leads = (rows == rows.amax(-1, keepdim=True)).float()
+    leads = leads / leads.sum(-1, keepdim=True)
+    shares = {"lead": leads, "weight": rows, "choice": rows}[place.module.words.measure]
+    if place.module.words.measure == "choice" and chosen is not None:
+        shares = chosen / chosen.sum(-1, keepdim=True)
+    return Observed(
+        place, rows, shares, leads, chosen, sequences, row_of, sequence_of, time_of, real, described
+    )
+
+
+def _shape(weights: Tensor, described: Positions | None) -> tuple[int, int]:
+    """Batch and time: of the decisions, or where these are of no position, of what stands there."""
+    if weights.dim() == 3:
+        return weights.size(0), weights.size(1)
+    if described is not None:
+        return described.shape
+    return (weights.size(0) if weights.dim() == 2 else 1), 1
+
+
+def _ones_at(weights: Tensor, indices: Tensor) -> Tensor:
+    return torch.zeros_like(weights).scatter(-1, indices, 1.0)
