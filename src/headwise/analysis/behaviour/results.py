@@ -3,6 +3,8 @@
 from pydantic import BaseModel, Field
 
 from headwise.analysis.behaviour.explained import ExplainedShare
+from headwise.analysis.behaviour.layers import StackLikeness
+from headwise.analysis.behaviour.ranges import PlaceRanges
 from headwise.heads.words import Words
 from headwise.tasks.outcome import RECORD
 
@@ -15,6 +17,12 @@ class RunAnalysis(BaseModel):
     name: str = Field(description="Name of the run, as the page shows it.")
     words: dict[str, Words] = Field(description="A system's name to the words for its decisions.")
     sequences: int = Field(description="Number of sequences that were read.")
+    layers: list[StackLikeness] = Field(
+        default=[], description="How alike the layers of each stack decide."
+    )
+    ranges: list[PlaceRanges] = Field(
+        default=[], description="The weights that frequent tokens get of each system."
+    )
     explained: list[ExplainedShare] = Field(
         default=[], description="How much of the decisions of each system each label explains."
     )
