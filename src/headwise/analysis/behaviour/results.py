@@ -3,6 +3,7 @@
 from pydantic import BaseModel, Field
 
 from headwise.analysis.behaviour.entropy import EntropyRecord
+from headwise.analysis.behaviour.explained import ExplainedShare
 from headwise.analysis.behaviour.load import LoadRecord
 from headwise.analysis.behaviour.tokens import TokensRecord
 from headwise.heads.words import Words
@@ -26,6 +27,9 @@ class RunAnalysis(BaseModel):
     tokens: list[TokensRecord] = Field(
         default=[],
         description="Which tokens, and classes of positions, go to which units of each system.",
+    )
+    explained: list[ExplainedShare] = Field(
+        default=[], description="How much of the decisions of each system each label explains."
     )
 
 
