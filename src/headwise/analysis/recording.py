@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from headwise.analysis.results import AttentionRecord
 from headwise.heads.system import Routing
-from headwise.models.decisions import decisions
+from headwise.models.decisions import record
 from headwise.models.plan import system_name
 from headwise.models.sites import AttentionSite
 
@@ -44,13 +44,13 @@ def record_attention(
     with torch.no_grad():
         for batch in batches:
             inputs = {name: tensor.to(model.device) for name, tensor in batch.items()}
-            with decisions(model) as decided:
+            with record(model) as decided:
                 model(**inputs)
             for place, made in decided.items():
                 counter = counters.setdefault(place, _Counter(place))
                 for routing in made:
                     counter.count(routing)
-    return [record for counter in counters.values() if (record := counter.record()) is not None]
+    return [found for counter in counters.values() if (found := counter.record()) is not None]
 
 
 class _Counter:
