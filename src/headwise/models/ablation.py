@@ -44,7 +44,7 @@ def ablated(model: nn.Module, ablations: Ablations) -> Iterator[None]:
         ...     pass
         Traceback (most recent call last):
         ...
-        ValueError: ablation of standard is 'uniform', expected one of learned
+        ValueError: ablation of standard is 'uniform', expected one of learned, without-head, ...
     """
     check_ablations(ablations)
     with ExitStack() as stack:
@@ -139,7 +139,7 @@ def ablation_names(system: type[System]) -> list[str]:
     """The ablations of a system, the one that changes nothing first.
 
     >>> ablation_names(system_class("standard"))
-    ['learned']
+    ['learned', 'without-head', 'only-head']
     """
     return [LEARNED, *system.ablations]
 
