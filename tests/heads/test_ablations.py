@@ -9,7 +9,8 @@ from tim import tim_reference
 import headwise as hw
 from headwise.heads.ablations import without
 from headwise.heads.mae.naive import naive_mixture
-from headwise.models.ablation import ablation_of, ablation_options
+from headwise.models.ablation import ablation_of
+from headwise.models.ablation_names import ablation_options
 
 BATCH, TIME = 2, 4
 
