@@ -1,14 +1,13 @@
 """What the systems of a model decide while it runs."""
 
-import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from headwise.heads.system import AttentionOutput, Routing
+from headwise.models.compiling import run_as_written
 from headwise.models.sites import AttentionSite, attention_sites
 
 
@@ -58,7 +57,7 @@ def decisions(model: nn.Module) -> Iterator[dict[AttentionSite, list[Routing]]]:
 
         hooks.append(place.module.register_forward_hook(note))
     try:
-        with _eager():
+        with run_as_written():
             yield decided
     finally:
         for hook in hooks:
@@ -92,13 +91,6 @@ def decisions_by_position(model: nn.Module, **inputs: Tensor) -> dict[AttentionS
         for place, (made, *_) in decided.items()
         if made.weights.dim() == 3 and made.weights.shape[:2] == (batch, time)
     }
-
-
-def _eager() -> AbstractContextManager[Any]:
-    """A context in which compiled models run as they are written: else they pass over hooks."""
-    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and its import takes long
-        return nullcontext()
-    return torch.compiler.set_stance("force_eager")
 
 
 def _detached(routing: Routing) -> Routing:
