@@ -42,6 +42,8 @@ class AnalysisRecord(BaseModel):
     command: str
     part: str = Field(description="The part of the data, and how much it is.")
     runs: list[RunAnalysis] = Field(min_length=1)
-    findings: list[str] = Field([], description="What the analyses come to: a sentence for each run.")
+    findings: list[str] = Field(
+        [], description="What the analyses come to: a sentence for each run."
+    )
     versions: dict[str, str] = {}
     machine: str = ""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from headwise.analysis.behaviour.observing import Observed, observe
 from headwise.analysis.behaviour.where import Where
 from headwise.heads.attention import MultiHeadAttention
-from headwise.models.decisions import decisions
+from headwise.models.decisions import record
 from headwise.models.sites import attention_sites
 from headwise.tasks.task import Task
 from headwise.training.batching import Items
@@ -56,7 +56,7 @@ class Snapshots:
     def __call__(self, model: nn.Module) -> dict[str, dict[str, Any]]:
         """Returns what each system that decides something does: its path to figures by name."""
         batch = self._inputs(next(model.parameters()).device)
-        with torch.no_grad(), decisions(model) as decided:
+        with torch.no_grad(), record(model) as decided:
             model(**batch)
         by_path: dict[str, list[Observed]] = {}
         for observed in observe(decided, {}, {}):
