@@ -2,9 +2,12 @@
 
 from pydantic import BaseModel, Field
 
+from headwise.analysis.behaviour.entropy import EntropyRecord
 from headwise.analysis.behaviour.explained import ExplainedShare
 from headwise.analysis.behaviour.layers import StackLikeness
+from headwise.analysis.behaviour.load import LoadRecord
 from headwise.analysis.behaviour.ranges import PlaceRanges
+from headwise.analysis.behaviour.tokens import TokensRecord
 from headwise.heads.words import Words
 from headwise.tasks.outcome import RECORD
 
@@ -23,6 +26,16 @@ class RunAnalysis(BaseModel):
     ranges: list[PlaceRanges] = Field(
         default=[], description="The weights that frequent tokens get of each system."
     )
+    entropy: EntropyRecord | None = Field(
+        default=None, description="How undecided the systems are; None if none decides anything."
+    )
+    load: list[LoadRecord] = Field(
+        default=[], description="How the work is shared among the units of each system."
+    )
+    tokens: list[TokensRecord] = Field(
+        default=[],
+        description="Which tokens, and classes of positions, go to which units of each system.",
+    )
     explained: list[ExplainedShare] = Field(
         default=[], description="How much of the decisions of each system each label explains."
     )
@@ -37,5 +50,8 @@ class AnalysisRecord(BaseModel):
     command: str
     part: str = Field(description="The part of the data, and how much it is.")
     runs: list[RunAnalysis] = Field(min_length=1)
+    findings: list[str] = Field(
+        [], description="What the analyses come to: a sentence for each run."
+    )
     versions: dict[str, str] = {}
     machine: str = ""
