@@ -42,6 +42,9 @@ class AnalysisRecord(BaseModel):
     command: str
     part: str = Field(description="The part of the data, and how much it is.")
     runs: list[RunAnalysis] = Field(min_length=1)
+    against: str | None = Field(
+        default=None, description="Name of the run to which differences are given."
+    )
     findings: list[str] = Field(
         [], description="What the analyses come to: a sentence for each run."
     )
