@@ -29,7 +29,7 @@ class TokenSums:
             tokens: `(count,)`, numbers from 0 on.
             values: `(count, columns)`, float64.
         """
-        rows = self._rows(tokens)  # may make room for new ones
+        rows = self._rows(tokens)  # which makes room for new tokens
         self._sums.index_add_(0, rows, values)
 
     def _rows(self, tokens: Tensor) -> Tensor:
