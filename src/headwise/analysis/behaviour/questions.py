@@ -30,6 +30,7 @@ def ask(
     batches: Iterable[Mapping[str, Tensor]],
     positions: Callable[[Mapping[str, Tensor]], Mapping[str, Positions]],
     advance: Callable[[int], object] = lambda count: None,
+    padding: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = lambda batch: {},
 ) -> dict[str, Any]:
     """Runs a model on all batches and returns the answers, by their fields in `RunAnalysis`.
 
@@ -38,6 +39,8 @@ def ask(
         batches: keyword arguments of its forward.
         positions: returns what stands at the positions of a batch, see `Task.positions`.
         advance: called with the number of sequences that are done.
+        padding: returns what is padding in a batch, for systems that were not told: `encoder`,
+            `decoder` or the empty stack to `(batch, time)`, `True` at padding.
 
     Raises:
         ValueError: the model holds no system.
@@ -50,7 +53,7 @@ def ask(
         for batch in batches:
             with record(model) as decided:
                 model(**{name: tensor.to(device) for name, tensor in batch.items()})
-            observed = observe(decided, positions(batch), {})
+            observed = observe(decided, positions(batch), padding(batch))
             for question in questions.values():
                 question.add(observed)
             count = len(next(iter(batch.values())))

@@ -47,7 +47,7 @@ class AnalysisRecord(BaseModel):
     model_config = RECORD
 
     title: str
-    command: str
+    command: str = Field("", description="The command that made it; empty if none did.")
     part: str = Field(description="The part of the data, and how much it is.")
     runs: list[RunAnalysis] = Field(min_length=1)
     against: str | None = Field(
