@@ -10,7 +10,7 @@ from headwise.analysis.behaviour.entropy import Entropy, ModuleEntropy
 from headwise.analysis.behaviour.load import Load, LoadRecord
 from headwise.analysis.behaviour.observing import observe
 from headwise.analysis.results import AttentionRecord
-from headwise.models.decisions import decisions
+from headwise.models.decisions import record
 
 
 def record_attention(
@@ -40,7 +40,7 @@ def record_attention(
     with torch.no_grad():
         for batch in batches:
             inputs = {name: tensor.to(model.device) for name, tensor in batch.items()}
-            with decisions(model) as decided:
+            with record(model) as decided:
                 model(**inputs)
             observed = observe(decided, {}, {})
             entropy.add(observed)

@@ -3,6 +3,7 @@
 from pydantic import BaseModel, Field
 
 from headwise.analysis.behaviour.entropy import EntropyRecord
+from headwise.analysis.behaviour.explained import ExplainedShare
 from headwise.analysis.behaviour.load import LoadRecord
 from headwise.analysis.behaviour.tokens import TokensRecord
 from headwise.heads.words import Words
@@ -27,6 +28,9 @@ class RunAnalysis(BaseModel):
         default=[],
         description="Which tokens, and classes of positions, go to which units of each system.",
     )
+    explained: list[ExplainedShare] = Field(
+        default=[], description="How much of the decisions of each system each label explains."
+    )
 
 
 class AnalysisRecord(BaseModel):
@@ -38,5 +42,8 @@ class AnalysisRecord(BaseModel):
     command: str
     part: str = Field(description="The part of the data, and how much it is.")
     runs: list[RunAnalysis] = Field(min_length=1)
+    findings: list[str] = Field(
+        [], description="What the analyses come to: a sentence for each run."
+    )
     versions: dict[str, str] = {}
     machine: str = ""
