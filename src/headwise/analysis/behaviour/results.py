@@ -2,6 +2,7 @@
 
 from pydantic import BaseModel, Field
 
+from headwise.analysis.behaviour.likeness import ModelLikeness
 from headwise.heads.words import Words
 from headwise.tasks.outcome import RECORD
 
@@ -14,6 +15,9 @@ class RunAnalysis(BaseModel):
     name: str = Field(description="Name of the run, as the page shows it.")
     words: dict[str, Words] = Field(description="A system's name to the words for its decisions.")
     sequences: int = Field(description="Number of sequences that were read.")
+    likeness: ModelLikeness | None = Field(
+        None, description="How alike the heads are. None if no attention has several."
+    )
 
 
 class AnalysisRecord(BaseModel):
