@@ -21,11 +21,11 @@ def cka(*heads, dtype=DOUBLE, batches=1):
 def naive_hsic(x, y):
     """The unbiased estimate as the equation reads, with the kernels themselves."""
     n = len(x)
-    k, l = ([[float(a @ b) if i != j else 0.0 for j, b in enumerate(z)] for i, a in enumerate(z)]
+    k, m = ([[float(a @ b) if i != j else 0.0 for j, b in enumerate(z)] for i, a in enumerate(z)]
             for z in (x, y))  # fmt: skip
-    trace = sum(k[i][j] * l[j][i] for i in range(n) for j in range(n))
-    sums = sum(map(sum, k)) * sum(map(sum, l))
-    product = sum(sum(k[i]) * sum(l[i]) for i in range(n))
+    trace = sum(k[i][j] * m[j][i] for i in range(n) for j in range(n))
+    sums = sum(map(sum, k)) * sum(map(sum, m))
+    product = sum(sum(k[i]) * sum(m[i]) for i in range(n))
     return (trace + sums / (n - 1) / (n - 2) - 2 * product / (n - 2)) / (n * (n - 3))
 
 
