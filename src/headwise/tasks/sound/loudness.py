@@ -9,8 +9,8 @@ from headwise.tasks.sound.spectrum import magnitude
 
 STEP = 6.0  # decibels of a class of loudness
 CLASSES = ["0 to 6", "6 to 12", "12 to 18", "18 to 24", "24 or more"]
-# Frames further below the loudest hold no speech, as in the measure of intelligibility STOI: Taal et
-# al. 2011, https://doi.org/10.1109/TASL.2011.2114881.
+# Frames further below the loudest hold no speech, as in the measure of intelligibility STOI:
+# Taal et al. 2011, https://doi.org/10.1109/TASL.2011.2114881.
 SPEECH_RANGE = 40.0
 
 

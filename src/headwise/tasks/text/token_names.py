@@ -20,9 +20,9 @@ def token_names(tokenizer: PreTrainedTokenizerFast) -> dict[int, str]:
         >>> tokenizer = train_bpe(["an été", "an été"], 300)
         >>> names = token_names(tokenizer)
         >>> [names[number] for number in tokenizer("an été")["input_ids"]]
-        ['an', '▁été', '<eos>']
+        ['▁an', '▁été', '<eos>']
         >>> [names[number] for number in tokenizer("\tà")["input_ids"]]
-        ['\\t', '\\xc3', '\\xa0', '<eos>']
+        ['▁', '\\t', '\\xc3', '\\xa0', '<eos>']
     """
     backend = tokenizer.backend_tokenizer
     vocabulary = tokenizer.get_vocab()
