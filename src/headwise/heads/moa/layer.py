@@ -80,6 +80,7 @@ class MixtureOfAttentionHeads(Attention):
     """
 
     out_proj: ClassVar[Any] = NoPackedWeights()
+    chooses_heads = True
     routing_parameters = ("router",)
     ablations = ABLATIONS
     words = Words(
@@ -171,15 +172,18 @@ class MixtureOfAttentionHeads(Attention):
     def project(self, inputs: Inputs) -> Projected:
         choice = self._route(inputs.query)
         if choice.assignment is None:
-            # (embed_dim, experts * head_dim): all experts as one matrix
-            dense = self.expert_query.transpose(0, 1).flatten(1)
-            q = self._by_head(F.linear(inputs.query, dense.t()))
+            q = self.queries_of_every_head(inputs)
         else:
             rows = inputs.query.flatten(0, 1)  # (batch * queries, embed_dim)
             chosen = expert_project(rows, self.expert_query, choice.assignment)
             q = chosen.unflatten(0, inputs.query.shape[:2]).transpose(1, 2)
         # q: (batch, top_k, queries, head_dim)
         return Projected(q, *self._keys_and_values(inputs), choice)
+
+    def queries_of_every_head(self, inputs: Inputs) -> Tensor:
+        # (embed_dim, experts * head_dim): all experts as one matrix
+        dense = self.expert_query.transpose(0, 1).flatten(1)
+        return self._by_head(F.linear(inputs.query, dense.t()))
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool

@@ -254,12 +254,15 @@ class IndependentMechanismsLayer(System):
             cache=cache,
         )
         x = self._after(self.norm1, x, self._scale(read.output, competition))
+        if query_padding_mask is None and key_padding_mask is not None:
+            query_padding_mask = key_padding_mask[:, -x.size(1) :]
 
         if self.cross_attention is not None and self.cross_norm is not None:
             of_memory = self.cross_attention(
                 self._before(self.cross_norm, x),
                 memory,
                 key_padding_mask=memory_key_padding_mask,
+                query_padding_mask=query_padding_mask,
                 cache=cross_cache,
             )
             x = self._after(self.cross_norm, x, of_memory.output)
@@ -277,8 +280,6 @@ class IndependentMechanismsLayer(System):
         x = self._after(self.norm3, x, update)
         routing = None
         if competition is not None:
-            if query_padding_mask is None and key_padding_mask is not None:
-                query_padding_mask = key_padding_mask[:, -x.size(1) :]
             routing = Routing(competition, padding=padding_positions(query_padding_mask))
         return AttentionOutput(x, read.weights, routing)
 
