@@ -6,11 +6,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headwise.analysis.behaviour.entropy import Entropy
+from headwise.analysis.behaviour.explained import Explained
+from headwise.analysis.behaviour.load import Load
 from headwise.analysis.behaviour.observing import observe
+from headwise.analysis.behaviour.tokens import Tokens
+from headwise.heads.words import Words
 from headwise.models.decisions import record
+from headwise.models.plan import system_name
+from headwise.models.sites import attention_sites
 from headwise.tasks.positions import Positions
 
-QUESTIONS: dict[str, Callable[[], Any]] = {}
+QUESTIONS: dict[str, Callable[[], Any]] = {
+    "entropy": Entropy,
+    "load": Load,
+    "tokens": Tokens,
+    "explained": Explained,
+}
 
 
 def ask(
@@ -46,3 +58,8 @@ def ask(
             advance(count)
     answers = {name: question.result() for name, question in questions.items()}
     return {**answers, "sequences": sequences}
+
+
+def words_of(model: nn.Module) -> dict[str, Words]:
+    """Returns the words for the decisions of each system of a model, by its name in plans."""
+    return {system_name(type(place.module)): place.module.words for place in attention_sites(model)}

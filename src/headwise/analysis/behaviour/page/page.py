@@ -9,9 +9,7 @@ from headwise.analysis.rendering import rendered
 
 TEMPLATE = "behaviour/page/page.html.jinja"
 # In the order of the page.
-SECTIONS: tuple[
-    Callable[[Sequence[RunAnalysis], Mapping[str, Look]], Section | None], ...
-] = ()
+SECTIONS: tuple[Callable[[Sequence[RunAnalysis], Mapping[str, Look]], Section | None], ...] = ()
 
 
 def render_analysis(record: AnalysisRecord) -> str:
