@@ -8,7 +8,7 @@ import pytest
 import tiny_tasks
 import torch
 
-from headwise.models.decisions import decisions
+from headwise.models.decisions import record
 from headwise.recipe import load_recipe
 from headwise.recipe.catalogue import TASKS, task_class
 from headwise.tasks.image.palette import Raster
@@ -44,7 +44,7 @@ def described(tmp_path_factory):
 def test_there_are_as_many_as_the_systems_see(described, name):
     task, recipe, batch, found = described(name)
     model = task.build_model(recipe.model).eval()
-    with torch.no_grad(), decisions(model) as decided:
+    with torch.no_grad(), record(model) as decided:
         model(**batch)
     assert {place.site.partition("_")[0] for place in decided} == set(found)
     for place, (made,) in decided.items():

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, NamedTuple
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from headwise.heads.ablations import HEADS, Heads
 from headwise.heads.cache import AttentionCache
 from headwise.heads.heads_read import HeadsRead, Observer
 from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
@@ -213,6 +214,9 @@ class Attention(System):
             device=query.device,
         )
         heads = self.attend(q, k, v, mask, plain)
+        # Other ablations, which have other objects there, are for the steps that they change.
+        if isinstance(self.ablation, Heads) and not self.training:
+            heads = self.ablation(heads)
         output, routing = self.combine(heads, inputs, choice)
         if routing is not None:
             routing = routing._replace(padding=inputs.query_padding)
@@ -365,6 +369,8 @@ class MultiHeadAttention(Attention):
         torch.Size([2, 4, 5, 5])
     """
 
+    ablations = HEADS
+
     def __init__(
         self,
         embed_dim: int,
@@ -387,6 +393,10 @@ class MultiHeadAttention(Attention):
         nn.init.xavier_uniform_(self.out_proj.weight)
         if self.out_proj.bias is not None:
             nn.init.zeros_(self.out_proj.bias)
+
+    def ablation_ranges(self) -> dict[str, range]:
+        # A subclass may declare others, whose options are its own.
+        return {"head": range(self.num_heads)} if "without-head" in self.ablations else {}
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing | None]:
         joined = heads.transpose(1, 2).flatten(2)  # (batch, queries, heads * head_dim)

@@ -16,7 +16,7 @@ from headwise.analysis.behaviour.explained import Explained
 from headwise.analysis.behaviour.observing import Observed, observe
 from headwise.analysis.behaviour.where import Where
 from headwise.heads.attention import MultiHeadAttention
-from headwise.models.decisions import decisions
+from headwise.models.decisions import record
 from headwise.models.sites import attention_sites
 from headwise.tasks.positions import Positions
 from headwise.tasks.task import Task
@@ -66,7 +66,7 @@ class Snapshots:
         """Returns what each system that decides something does: its path to figures by name."""
         device = next(model.parameters()).device
         batch, positions = self._read
-        with torch.no_grad(), decisions(model) as decided:
+        with torch.no_grad(), record(model) as decided:
             model(**{name: tensor.to(device) for name, tensor in batch.items()})
         by_path: dict[str, list[Observed]] = {}
         for observed in observe(decided, positions, {}):

@@ -9,7 +9,7 @@ from typing_extensions import Self
 
 from headwise.heads.cache import AttentionCache
 from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
-from headwise.heads.tim.ablations import ABLATIONS
+from headwise.heads.tim.ablations import ABLATIONS, Competing
 from headwise.heads.tim.grouped import grouped_feed_forward, grouped_linear
 from headwise.heads.tim.mechanisms import (
     MechanismAttention,
@@ -283,6 +283,9 @@ class IndependentMechanismsLayer(System):
             routing = Routing(competition, padding=padding_positions(query_padding_mask))
         return AttentionOutput(x, read.weights, routing)
 
+    def ablation_ranges(self) -> dict[str, range]:
+        return {"mechanism": range(self.num_mechanisms)}
+
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         """Counts the multiply-accumulates of one sequence.
 
@@ -305,9 +308,11 @@ class IndependentMechanismsLayer(System):
         logits = grouped_linear(h, self.competition_weight)
         # Float32 at least: weights that are to sum to 1 want more digits than bf16 has.
         competition = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-        if self.ablation is not None and not self.training:
-            competition = self.ablation(competition)
-        return competition
+        ablation = self._ablation()
+        return competition if ablation is None else ablation.competition(competition)
+
+    def _ablation(self) -> Competing | None:
+        return None if self.training else self.ablation
 
     def _scale(self, update: Tensor, competition: Tensor | None) -> Tensor:
         if competition is None:
@@ -319,6 +324,10 @@ class IndependentMechanismsLayer(System):
         return norm(x) if self.pre_norm else x
 
     def _after(self, norm: nn.Module, x: Tensor, update: Tensor) -> Tensor:
+        ablation = self._ablation()
+        if ablation is not None:
+            by_mechanism = update.unflatten(-1, (self.num_mechanisms, -1))
+            update = ablation.updates(by_mechanism).flatten(-2)
         total = x + F.dropout(update, self.residual_dropout, self.training)
         return total if self.pre_norm else norm(total)
 

@@ -1,0 +1,1 @@
+"""Looking into finished runs: what the heads of their models do, as a page and as numbers."""
