@@ -26,6 +26,7 @@ FLOORS = (
     ("analysis", "matching", "testing"),
     ("experiment",),
     ("evaluation",),
+    ("inspection",),
     ("comparison",),
     ("cli", "__init__", "__main__", "recipes"),
 )

@@ -1,0 +1,1 @@
+"""Looking into trained models: what their heads do with data, and with one input of the user's."""
