@@ -157,6 +157,9 @@ class AgreementAttention(Attention):
         how["inverse_temperature"] = self.inverse_temperature
         return em_routing(votes, self.beta_a, self.beta_u, **how)
 
+    def unit_of_head(self) -> list[int]:
+        return list(range(self.num_heads))
+
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         combining = queries * (self.capsule_weight.numel() + self.vote_weight.numel())
         return super().macs(queries, keys, is_causal=is_causal) + Macs(combining, 0)

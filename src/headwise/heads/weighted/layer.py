@@ -254,6 +254,9 @@ class BranchedAttention(Attention):
         )
         return output, Routing(alpha)
 
+    def unit_of_head(self) -> list[int]:
+        return list(range(self.num_branches))
+
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         sizes = (self.num_branches, self.head_dim, self.embed_dim, self.ffn_dim)
         branches = branched_macs(queries, *sizes, split=self.ffn == "split")
