@@ -283,9 +283,7 @@ class IndependentMechanismsLayer(System):
         return AttentionOutput(x, read.weights, routing)
 
     def unit_of_head(self) -> list[int]:
-        return [
-            head * self.num_mechanisms // self.num_heads for head in range(self.num_heads)
-        ]
+        return [head * self.num_mechanisms // self.num_heads for head in range(self.num_heads)]
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         """Counts the multiply-accumulates of one sequence.

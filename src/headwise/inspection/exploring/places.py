@@ -108,7 +108,7 @@ def _decisions(
 def _attention(
     reading: Reading, system: System, stack: str, stacks: Mapping[str, Stack], levels: int
 ) -> Attention:
-    heads, queries, keys = reading.weights.shape
+    _, queries, keys = reading.weights.shape
     source: str | None = stack
     if reading.is_cross:
         source = next((name for name in stacks if name != stack), None)

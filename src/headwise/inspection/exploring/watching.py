@@ -51,7 +51,7 @@ def watch(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[Any, list[Watche
     watched = {place.path: Watched(place) for place in attention_sites(model)}
     training = [module for module in model.modules() if module.training]
     hooks = []
-    for path, seen in watched.items():
+    for seen in watched.values():
         for inner, module in seen.place.module.named_modules():
             if isinstance(module, Attention):
                 hooks += _ask_for_weights(module, inner, seen)
@@ -75,9 +75,7 @@ def _ask_for_weights(module: Attention, name: str, seen: Watched) -> list[Any]:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return args, {**given, "need_weights": True, "average_attn_weights": False}
 
-    def after(
-        module: nn.Module, args: tuple[Any, ...], given: dict[str, Any], out: Any
-    ) -> None:
+    def after(module: nn.Module, args: tuple[Any, ...], given: dict[str, Any], out: Any) -> None:
         query = args[0] if args else given["query"]
         key = args[1] if len(args) > 1 else given.get("key")
         is_cross = key is not None and key is not query

@@ -1,15 +1,13 @@
 """The input that a user asks for, and a model's reading of it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from torch import Tensor
 
 from headwise.inspection.exploring.payload import Item, Output, Stack
-from headwise.models.base import HeadwiseModel
-from headwise.recipe.settings import Recipe
 from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Items, Task
 
@@ -124,3 +122,25 @@ def refuse_file(source: Source, task: str) -> None:
     """Raises `ValueError` if a source is a file that a task of texts cannot read."""
     if source.file is not None:
         raise ValueError(f"{source.file} is a file, but a run of {task} reads text")
+
+
+def refuse_target(source: Source, task: str) -> None:
+    """Raises `ValueError` if a target is given for a task that translates nothing."""
+    if source.target is not None:
+        raise ValueError(f"target is given, but a run of {task} translates nothing; leave it out")
+
+
+def refuse_text(source: Source, task: str, expected: str) -> None:
+    """Raises `ValueError` if a text is given to a task that reads none.
+
+    Args:
+        source: the input.
+        task: name of the task.
+        expected: what it reads.
+    """
+    refuse_target(source, task)
+    if source.text is not None:
+        raise ValueError(
+            f"text is {source.text!r}, but a run of {task} reads no text; give {expected} with "
+            f"--input, or an item with --item"
+        )
