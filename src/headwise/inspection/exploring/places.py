@@ -1,10 +1,10 @@
 """The systems of a model as the page is given them: decisions and attention as few bytes."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
-from torch import Tensor
 
 from headwise.heads.system import Routing, System
 from headwise.inspection.exploring.blob import Blob
@@ -14,9 +14,10 @@ from headwise.models.plan import system_name
 
 Decides = Literal["position", "sequence", "everything", "nothing"]
 
-# Bytes that all attention of a run may take; base64 makes four of three.
-_BUDGET = 6_000_000
-_LEVELS = (255, 127, 63, 31, 15)
+# Letters that all attention of a run may take. Without a budget, 144 heads over 512 tokens would
+# take 30 million, more than a browser reads in the blink of an eye.
+_BUDGET = 9_000_000
+_LEVELS = (3, 5, 7, 11, 15, 31, 63, 127, 255)
 # Attention weights that a browser can hold.
 _MOST = 150_000_000
 
@@ -24,9 +25,16 @@ _MOST = 150_000_000
 def recorded_places(watched: Sequence[Watched], stacks: Mapping[str, Stack]) -> list[Place]:
     """Returns what each system of a model has done in one pass, for the page.
 
+    Attention weights keep steps of 1/255 of the largest of a head if all of them together are few,
+    as for some hundred tokens, or compress well, as where heads look at single tokens. Of others
+    the steps are coarser.
+
     Args:
         watched: the systems.
         stacks: the stacks of the model; keys that no stack has the length of belong to none.
+
+    Raises:
+        ValueError: the input is so long that no browser could hold the attention.
     """
     readings = [reading for seen in watched for reading in seen.readings]
     number = sum(reading.weights.numel() for reading in readings)
@@ -36,34 +44,11 @@ def recorded_places(watched: Sequence[Watched], stacks: Mapping[str, Stack]) -> 
             f"the input has {queries:,} positions, for which the model's heads have {number:,} "
             f"attention weights, expected at most {_MOST:,}; give a shorter input"
         )
-    levels = attention_levels([reading.weights for reading in readings])
-    return [_place(seen, stacks, levels) for seen in watched]
+    share = _BUDGET / max(1, number)
+    return [_place(seen, stacks, share) for seen in watched]
 
 
-def attention_levels(weights: Sequence[Tensor]) -> int:
-    """Returns by how many steps attention is told apart, so that all of it stays in budget.
-
-    Up to some hundred positions these are 255. A weight w is stored as √w, so that the steps are
-    finest near 0, where most weights of long inputs are.
-
-    Args:
-        weights: `(heads, queries, keys)` of each attention.
-    """
-    for levels in _LEVELS[:-1]:
-        if sum(_bits(each, levels) for each in weights) / 8 < _BUDGET:
-            return levels
-    return _LEVELS[-1]
-
-
-def _bits(weights: Tensor, levels: int) -> float:
-    """About as many as deflate needs, which has a whole number of bits for each byte."""
-    sample = weights[:, :: max(1, weights.size(1) // 32)]  # some rows of all heads
-    counts = (sample.clamp(min=0).sqrt() * levels + 0.5).long().flatten().bincount().double()
-    shares = counts[counts > 0] / counts.sum()
-    return weights.numel() * (0.15 + float(-(shares * shares.log2()).sum()))
-
-
-def _place(seen: Watched, stacks: Mapping[str, Stack], levels: int) -> Place:
+def _place(seen: Watched, stacks: Mapping[str, Stack], share: float) -> Place:
     place = seen.place
     stack = place.site.partition("_")[0] or next(iter(stacks))
     weights, decides, chosen = _decisions(seen.routing)
@@ -82,7 +67,7 @@ def _place(seen: Watched, stacks: Mapping[str, Stack], levels: int) -> Place:
         weights=None if weights is None else Blob.of(weights),
         chosen=chosen,
         attentions=[
-            _attention(reading, place.module, stack, stacks, levels) for reading in seen.readings
+            _attention(reading, place.module, stack, stacks, share) for reading in seen.readings
         ],
     )
 
@@ -106,7 +91,7 @@ def _decisions(
 
 
 def _attention(
-    reading: Reading, system: System, stack: str, stacks: Mapping[str, Stack], levels: int
+    reading: Reading, system: System, stack: str, stacks: Mapping[str, Stack], share: float
 ) -> Attention:
     _, queries, keys = reading.weights.shape
     source: str | None = stack
@@ -119,9 +104,20 @@ def _attention(
         name=reading.name,
         queries=stack,
         keys=source,
-        heads=[
-            Blob.of(head.numpy(), scale=1.0, levels=levels, power=2, triangle=triangle)
-            for head in reading.weights
-        ],
+        heads=[_packed(head.numpy(), triangle, share * head.numel()) for head in reading.weights],
         unit_of_head=system.unit_of_head(),
     )
+
+
+def _packed(head: np.ndarray, triangle: bool, most: float) -> Blob:
+    """The weights of a head, in as many steps as let it take no more than so many letters."""
+
+    # Of √w the steps are even: those of w are finest near 0, where most weights are.
+    def blob(levels: int) -> Blob:
+        return Blob.of(head, levels=levels, power=2, triangle=triangle)
+
+    finest = blob(_LEVELS[-1])
+    if len(finest.data) <= most:
+        return finest
+    fitting = bisect_right(_LEVELS[:-1], most, key=lambda levels: len(blob(levels).data))
+    return blob(_LEVELS[max(0, fitting - 1)])
