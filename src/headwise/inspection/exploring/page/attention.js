@@ -69,7 +69,7 @@ class Matrix {
     this.heads = heads;
     drawMatrix(this.canvas, heads);
     // Few tokens are drawn large enough to be pointed at, many no wider than the column.
-    this.frame.style.width = `min(100%, ${Math.max(96, Math.min(28 * heads[0].columns, 420))}px)`;
+    this.frame.style.width = `min(100%, ${Math.max(96, Math.min(24 * heads[0].columns, 340))}px)`;
     this.canvas.setAttribute(
       "aria-label",
       `Attention matrix of ${headName(place, attention, headInView(attention))}: ` +

@@ -19,11 +19,12 @@ class Column {
     this.sentences = make("div", { class: "sentences" });
     this.inspector = make("div", { class: "inspector" });
     this.attention = make("div", { class: "attention" });
-    this.body = make("div", { class: "place" }, this.sentences, this.inspector, this.attention);
+    const place = make("div", { class: "place" }, this.sentences, this.inspector, this.attention);
+    this.body = make("div", { class: "place-frame" }, place);
     this.element = make(
       "section",
       { class: "run", "aria-label": run.name },
-      make("h2", { text: run.name }),
+      make("h2", { text: run.name, class: actions.alone ? "hidden" : null }),
       outputOf(run, before),
       this.heading,
       this.legend,
@@ -84,7 +85,7 @@ class Column {
   showAttention(place) {
     const attention = attentionInView(place);
     if (!attention) return this.attention.replaceChildren();
-    const title = `Attention matrix of ${headName(place, attention, headInView(attention))}`;
+    const title = `Attention of ${headName(place, attention, headInView(attention))}`;
     const all = this.allHeads(place, attention);
     this.attention.replaceChildren(make("h3", { text: title }), this.matrix.element, ...(all ? [all] : []));
     this.matrix.show(this.run, place, attention);
@@ -170,5 +171,6 @@ class Column {
 
 function titleOf(place, words) {
   if (place.decides === "nothing") return place.system;
-  return `${words.decision} of ${place.units} ${words.units}`;
+  const units = `${place.units} ${words.units}`;
+  return words.decision === words.units ? units : `${words.decision} of ${units}`;
 }

@@ -13,7 +13,7 @@ class Page {
     this.runs = make("div", { class: "runs" });
     this.fields = payload.served ? new InputFields(payload, (input) => this.send(input)) : null;
     this.main.replaceChildren(
-      make("header", {}, make("h1", { text: payload.title }), this.subtitle(payload)),
+      make("header", {}, make("h1", { text: titleOfPage(payload) }), this.subtitle(payload)),
       ...(this.fields ? [this.fields.element] : []),
       this.removed,
       this.controls,
@@ -73,6 +73,7 @@ class Page {
 
   actions() {
     return {
+      alone: this.payload.runs.length === 1,
       point: (token) => {
         if (sameToken(pointed, token)) return;
         pointed = token;
@@ -232,6 +233,10 @@ class Page {
     const again = [...document.querySelectorAll("[data-focus]")].find((each) => each.dataset.focus === name);
     again?.focus({ preventScroll: true });
   }
+}
+
+function titleOfPage({ title, runs }) {
+  return runs.length > 2 ? `${runs.length} models side by side` : title;
 }
 
 // The first place that decides something: it shows what the page is for.

@@ -39,7 +39,7 @@ function weightTable(place, painting, position, removal) {
       ),
       value: row[unit],
       most,
-      label: chosen && !chosen.includes(unit) ? "not chosen" : undefined,
+      label: chosen && !chosen.includes(unit) ? "–" : undefined,
       action: removal?.(unit),
     });
   const caption = position === null && weights.rows > 1 ? "Mean weights" : "Weights";
@@ -61,7 +61,7 @@ const READ = 5;
 
 // What is read most, of a reading as attention.js makes it; without one as many empty rows.
 function readingTable(run, attention, reading, head) {
-  if (!reading) return emptyTable(`What ${head} reads: point at a token`, READ);
+  if (!reading) return emptyTable("Point at a token to see what is read from there", READ);
   const stack = run.stacks[reading.stack];
   const order = [...reading.shares.keys()].sort((a, b) => reading.shares[b] - reading.shares[a]);
   const rows = order.slice(0, READ).map((position) =>
@@ -77,7 +77,7 @@ function readingTable(run, attention, reading, head) {
       most: 1,
     }),
   );
-  return barTable(reading.reads ? `What ${head} reads from here` : `What reads this by ${head}`, rows);
+  return barTable(reading.reads ? `Read from here by ${head}` : `Reads this: ${head}`, rows);
 }
 
 // What the model takes for probable at one position, or as many empty rows.

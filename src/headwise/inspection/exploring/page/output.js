@@ -16,13 +16,15 @@ function outputOf(run, before) {
 
 // Candidates where nothing stands yet: at masks, and behind the last token.
 function holesShown(run) {
+  const written = run.output.made.some((made) => made.by_model && made.text !== null);
   const open = run.output.predictions.filter(({ stack, position }) => {
     const { special, tokens } = run.stacks[stack];
-    return position >= tokens.length || (stack === "encoder" && special.includes(position));
+    if (position >= tokens.length) return !written;
+    return stack === "encoder" && special.includes(position);
   });
   return open.slice(0, HOLES).map((prediction) => {
     const next = prediction.position >= run.stacks[prediction.stack].tokens.length;
-    const caption = next ? "What would come next" : `At position ${prediction.position}`;
+    const caption = next ? "What would come next" : `In the gap at position ${prediction.position}`;
     return make("div", { class: "made" }, candidateTable(caption, prediction.best));
   });
 }

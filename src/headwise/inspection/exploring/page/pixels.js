@@ -6,25 +6,31 @@ function put(canvas, data, width, height) {
   canvas.getContext("2d").putImageData(new ImageData(data, width, height), 0, 0);
 }
 
-// The colours of a painting as red, green, blue and opacity of each position.
+// The colours of a painting: red, green, blue and opacity of each position.
 function pixelsOf(painting, positions) {
-  const data = new Uint8ClampedArray(4 * positions);
   const colours = new Map();
-  for (let position = 0; position < positions; position++) {
+  return mixed(positions, painting.strengths, (position) => {
     const unit = painting.units[position];
     if (!colours.has(unit)) colours.set(unit, rgbOfUnit(painting.colours, unit));
-    data.set([...colours.get(unit), 255 * painting.strengths[position]], 4 * position);
-  }
-  return data;
+    return colours.get(unit);
+  });
 }
 
-// How much of each position is read, as one colour of more or less opacity.
+// How much of each position is read, as one colour.
 function heatPixels(shares, positions) {
-  const data = new Uint8ClampedArray(4 * positions);
-  const heat = rgbOf("--heat");
   const most = Math.max(...shares, 1e-9);
+  const heat = rgbOf("--heat");
+  return mixed(positions, shares.map((share) => Math.sqrt(share / most)), () => heat);
+}
+
+// Weak colours are those of the page, not see-through: over dark pixels they would look strong.
+function mixed(positions, strengths, colourOf) {
+  const data = new Uint8ClampedArray(4 * positions);
+  const weak = rgbOf("--surface");
   for (let position = 0; position < positions; position++) {
-    data.set([...heat, 255 * Math.sqrt((shares[position] ?? 0) / most)], 4 * position);
+    const strength = strengths[position] ?? 0;
+    const colour = colourOf(position).map((part, index) => weak[index] + strength * (part - weak[index]));
+    data.set([...colour, 255], 4 * position);
   }
   return data;
 }

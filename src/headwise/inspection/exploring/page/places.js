@@ -44,7 +44,11 @@ function siteTitle(place, alone) {
 
 // In a sentence: encoder self-attention, layer 2.
 function placeName(run, place) {
-  const title = siteTitle(place, Object.keys(run.stacks).length === 1);
+  const alone = Object.keys(run.stacks).length === 1;
+  if (place.whole_layer) {
+    return alone ? `layer ${place.layer}` : `${place.site.split("_")[0]} layer ${place.layer}`;
+  }
+  const title = siteTitle(place, alone);
   return `${title.charAt(0).toLowerCase()}${title.slice(1)}, layer ${place.layer}`;
 }
 
@@ -71,7 +75,7 @@ function headInView(attention) {
 }
 
 function headName(place, attention, head) {
-  if (head === null) return "the mean of all heads";
+  if (head === null) return "all heads on average";
   if (attention.unit_of_head === null) {
     return place.chosen ? `the head of choice ${head + 1}` : `head ${head}`;
   }
@@ -108,5 +112,5 @@ function pixelOrFrame(stack, position) {
   const token = stack.tokens[position];
   if (stack.kind === "speech" || stack.special.includes(position)) return token;
   const pixel = position - stack.offset;
-  return `row ${Math.floor(pixel / stack.width)}, column ${pixel % stack.width} (${token})`;
+  return `row ${Math.floor(pixel / stack.width)}, column ${pixel % stack.width}`;
 }
