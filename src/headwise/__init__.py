@@ -15,7 +15,7 @@ from headwise.models.ablation import ablated
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
 from headwise.models.config import Seq2SeqConfig
-from headwise.models.decisions import decisions
+from headwise.models.decisions import Decisions, record
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
 from headwise.models.seq2seq import Seq2SeqLM
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
@@ -32,6 +32,7 @@ __all__ = [
     "BranchedAttention",
     "CausalLM",
     "CausalLMConfig",
+    "Decisions",
     "IndependentMechanismsLayer",
     "Macs",
     "MaskedLM",
@@ -55,9 +56,9 @@ __all__ = [
     "TrainingRules",
     "Words",
     "ablated",
-    "decisions",
     "gate_parameters",
     "other_parameters",
     "output_parameters",
+    "record",
     "training_rules",
 ]

@@ -35,6 +35,22 @@ _NOT_OF_DATA = (
 Note = Callable[[str], object]
 
 
+class Opened(NamedTuple):
+    """A run and one part of its data.
+
+    Attributes:
+        run: folder of the run.
+        recipe: of the run, with the changes of the command line.
+        task: its data.
+        part: name of the part.
+    """
+
+    run: Path
+    recipe: Recipe
+    task: Task
+    part: str
+
+
 class Evaluation(NamedTuple):
     """A run and its scores on one part.
 
@@ -83,6 +99,30 @@ def evaluate_run(
         ValueError: there is no such part, the other data cannot be read, or the changes are of
             keys that evaluation does not read.
     """
+    opened = open_part(run, part, console, data=data, changes=changes, note=note)
+    _, recipe, task, part = opened
+    if may_be_stored and not ablations and not changes and data is None:
+        outcome = stored_outcome(run, task, part)
+        if outcome is not None:
+            return Evaluation(run, recipe, task, part, outcome)
+    model = model_of(opened, changes)
+    settings = recipe.evaluation.model_copy(
+        update={"ablation": {**recipe.evaluation.ablation, **(ablations or {})}}
+    )
+    outcome = evaluate(model, task, task.part(part), settings, console, run.name)
+    return Evaluation(run, recipe, task, part, outcome)
+
+
+def open_part(
+    run: Path,
+    part: str,
+    console: Console,
+    *,
+    data: str | None = None,
+    changes: Sequence[str] = (),
+    note: Note = lambda text: None,
+) -> Opened:
+    """Reads the recipe of a finished run and a part of its data; see `evaluate_run`."""
     if data is None:
         recipe = read_recipe(run, changes, note)
     else:
@@ -94,21 +134,22 @@ def evaluate_run(
             f"{did_you_mean(part, parts)}"
         )
     task = task_class(recipe.task).prepare(recipe, run)
-    items = task.part(part)
     if is_other_data(task, run) or is_other_data(task, run.resolve().parent):
         console.print(f"{run.name} was trained on other data than these", style="yellow")
-    if may_be_stored and not ablations and not changes and data is None:
-        outcome = stored_outcome(run, task, part)
-        if outcome is not None:
-            return Evaluation(run, recipe, task, part, outcome)
-    model = read_model(run, type(task))
+    return Opened(run, recipe, task, part)
+
+
+def model_of(opened: Opened, changes: Sequence[str] = ()) -> HeadwiseModel:
+    """The model of an opened run.
+
+    Raises:
+        FolderError: the run is not finished.
+        ValueError: the changes give data for another model.
+    """
+    model = read_model(opened.run, type(opened.task))
     if changes:
-        _check_fits(model, task, recipe)
-    settings = recipe.evaluation.model_copy(
-        update={"ablation": {**recipe.evaluation.ablation, **(ablations or {})}}
-    )
-    outcome = evaluate(model, task, items, settings, console, run.name)
-    return Evaluation(run, recipe, task, part, outcome)
+        _check_fits(model, opened.task, opened.recipe)
+    return model
 
 
 def compare_runs(run: Evaluation, other: Evaluation) -> Difference | None:
@@ -124,7 +165,7 @@ def compare_runs(run: Evaluation, other: Evaluation) -> Difference | None:
     Raises:
         ValueError: the runs are not scored on the same items, or not in the same way.
     """
-    _check_same_items(run, other)
+    check_same_items(run, other)
     first, second = run.outcome.scores[0], other.outcome.scores[0]
     if (first.name, first.note) != (second.name, second.note):
         raise ValueError(
@@ -168,7 +209,8 @@ def _check_fits(model: HeadwiseModel, task: Task, recipe: Recipe) -> None:
             )
 
 
-def _check_same_items(run: Evaluation, other: Evaluation) -> None:
+def check_same_items(run: Opened | Evaluation, other: Opened | Evaluation) -> None:
+    """Raises `ValueError` unless two runs are scored on the same items."""
     if run.recipe.task != other.recipe.task:
         raise ValueError(
             f"{run.run} is a run of {run.recipe.task} and {other.run} one of {other.recipe.task}, "

@@ -10,8 +10,10 @@ from tiny import MOA, tokens
 
 import headwise as hw
 from headwise.heads.agreement.naive import naive_em_routing
-from headwise.models.ablation import ablated, ablation_names, check_ablations, held_systems
+from headwise.models.ablation import ablated, held_systems
+from headwise.models.ablation_names import ablation_names, check_ablations
 from headwise.models.plan import SYSTEMS as REGISTRY
+from headwise.models.sites import attention_sites
 
 BATCH, TIME = 3, 5
 
@@ -218,6 +220,89 @@ def test_systems_of_one_model_are_changed_by_their_names():
     assert torch.equal(model(**inputs).logits, before)
     with ablated(model, {"standard": "learned", "mae": "learned"}):
         assert torch.equal(model(**inputs).logits, before)
+
+
+def sites_of(model):
+    return {place.path: place.module for place in attention_sites(model)}
+
+
+def test_one_system_is_changed_by_its_path():
+    model = tiny.model(PLAN).eval()
+    systems = sites_of(model)
+    path = "decoder.layers.1.self_attention"
+    with ablated(model, path, expert=3):
+        assert [p for p, system in systems.items() if system.ablation is not None] == [path]
+    x = torch.randn(2, 5, systems[path].embed_dim)
+    with ablated(model, path, expert=3):
+        by_path = systems[path](x).output
+    with ablated(model, {"mae": {"name": "without-expert", "expert": 3}}):
+        assert torch.equal(systems[path](x).output, by_path)
+    with ablated(model, "encoder.layers.0", "top-k", top_k=1):  # it holds that system alone
+        (changed,) = [p for p, system in systems.items() if system.ablation is not None]
+        assert changed.startswith("encoder.layers.0.")
+    layer, alone = SYSTEMS["standard"].build(), torch.randn(1, 3, DIM).double()
+    with ablated(layer, "", head=0):
+        assert not torch.allclose(layer(alone).output, layer.train()(alone).output)
+    assert all(system.ablation is None for system in systems.values())
+
+
+def test_a_random_ablation_is_the_same_for_one_system_as_for_all():
+    model = tiny.model("mae").eval()
+    systems = sites_of(model)
+    x = torch.randn(2, 5, 16)
+    with ablated(model, {"mae": {"name": "random", "seed": 2}}):
+        together = [system(x).routing.weights for system in systems.values()]
+    for path, expected in zip(systems, together, strict=True):
+        with ablated(model, path, "random", seed=2):
+            assert torch.equal(systems[path](x).routing.weights, expected)
+
+
+def test_the_inner_of_two_ablations_of_a_system_is_in_force():
+    model = torch.nn.ModuleDict({n: SYSTEMS["mae-7"].build() for n in ("first", "second")})
+    first, second, x = model["first"], model["second"], x_()
+
+    def gates(layer):
+        return layer(x).routing.weights
+
+    before = gates(first), gates(second)
+    with ablated(model, "first", "uniform"):
+        with ablated(model, "second", expert=0), ablated(model, "first", expert=1):
+            assert (gates(first)[:, 1] == 0).all() and (gates(second)[:, 0] == 0).all()
+        assert torch.equal(gates(first), torch.full_like(before[0], 0.25))
+        assert torch.equal(gates(second), before[1])
+        with pytest.raises(RuntimeError), ablated(model, "first", head=1):
+            raise RuntimeError
+        assert torch.equal(gates(first), torch.full_like(before[0], 0.25))
+    assert torch.equal(gates(first), before[0])
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "options", "parts"),
+    [
+        ("encoder.layers.0.self_atention", None, {"head": 0}, ["did you mean", "path is"]),
+        ("encoder.layers.7", None, {"head": 0}, ["path is", "such as 'encoder"]),
+        ("decoder.layers.0", None, {"head": 0}, ["where 2 systems are", "cross_attention'"]),
+        ("decoder.layers.0.self_attention.gate", None, {}, ["is a part of the system at"]),
+        ("encoder.embedding", None, {"head": 0}, ["holds no system"]),
+        ("decoder.layers.0.self_attention", None, {}, ["has nothing", "expert=0 or head=0"]),
+        (
+            "decoder.layers.0.self_attention",
+            None,
+            {"exprt": 1},
+            ["removes a unit 'exprt'", "did you mean 'expert'"],
+        ),
+        ("decoder.layers.0.self_attention", None, {"expert": 99}, ["expected 0 to"]),
+        ("decoder.layers.0.self_attention", "unifrom", {}, ["mean 'uniform'"]),
+        ("decoder.layers.0.self_attention", "uniform", {"seed": 1}, ["the option 'seed'"]),
+        ({"mae": "uniform"}, None, {"expert": 1}, ["beside it there is expert=1"]),
+        (3, None, {"expert": 1}, ["ablated has 3", "a mapping"]),
+    ],
+)
+def test_what_there_is_not_at_a_path_is_named(where, name, options, parts):
+    model = tiny.model(PLAN)
+    with pytest.raises(ValueError) as error, ablated(model, where, name, **options):
+        pass
+    assert all(part in str(error.value) for part in parts), error.value
 
 
 def test_decoding_step_by_step_under_ablations():

@@ -6,13 +6,13 @@ import torch
 from tiny import MOA, PLANS, tokens
 
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
-from headwise.models.decisions import decisions, decisions_by_position
+from headwise.models.decisions import decisions_by_position, record
 from headwise.models.sites import attention_sites
 
 
 def test_each_pass_is_noted_at_its_site():
     made = tiny.model(PLANS["all mixed"])
-    with decisions(made) as decided:
+    with record(made) as decided:
         for length in (5, 3):
             made(input_ids=tokens(2, length), decoder_input_ids=tokens(2, 4))
     found = {
@@ -35,7 +35,7 @@ def test_it_is_what_the_systems_return():
     made, returned = tiny.model({"decoder_self": {**MOA, "layers": [1]}}), []
     (place,) = [p for p in attention_sites(made) if p.site == "decoder_self" and p.layer == 1]
     place.module.register_forward_hook(lambda module, args, out: returned.append(out.routing))
-    with decisions(made) as decided:
+    with record(made) as decided:
         out = made.train()(input_ids=tokens(2, 3), labels=tokens(2, 4))
     ((noted,),) = decided.values()
     assert torch.equal(noted.weights, returned[0].weights)
@@ -47,7 +47,7 @@ def test_it_is_what_the_systems_return():
 
 def test_an_error_inside_leaves_no_hooks():
     made = tiny.model("mae")
-    with pytest.raises(KeyError), decisions(made):
+    with pytest.raises(KeyError), record(made):
         raise KeyError
     assert not any(module._forward_hooks for module in made.modules())
 
@@ -66,7 +66,7 @@ def test_positions_are_told_of_where_systems_decide_for_each(training):
     moa = next(each for place, each in decided.items() if place.layer == 1)
     assert moa.indices is not None and moa.weights.shape[:2] == (2, 5)
     assert made.training == training and not moa.weights.requires_grad
-    with decisions(made.eval()) as noted, torch.no_grad():
+    with record(made.eval()) as noted, torch.no_grad():
         made(input_ids=ids)
     expected = next(each[0] for place, each in noted.items() if place.layer == 1)
     assert torch.equal(moa.weights, expected.weights)
@@ -77,10 +77,10 @@ def test_a_compiled_model_tells_them_too():
     inputs = {"input_ids": tokens(2, 5), "decoder_input_ids": tokens(2, 4)}
     compiled = torch.compile(made, backend="eager")
     compiled(**inputs)
-    with decisions(made) as expected:
+    with record(made) as expected:
         made(**inputs)
     for _ in range(2):
-        with decisions(compiled) as decided:
+        with record(compiled) as decided:
             compiled(**inputs)
         assert len(decided) == len(expected) == 5
         for told, noted in zip(decided.values(), expected.values(), strict=True):

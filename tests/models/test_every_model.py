@@ -10,7 +10,7 @@ import headwise as hw
 from headwise.analysis.cost import forward_macs, measure_macs, model_cost
 from headwise.models.base import HeadwiseModel, model_class
 from headwise.models.classifier import SequenceClassifierConfig
-from headwise.models.decisions import decisions
+from headwise.models.decisions import record
 from headwise.models.masked_lm import MaskedLMConfig
 from headwise.models.plan import SYSTEMS
 from headwise.models.sites import attention_sites
@@ -285,7 +285,7 @@ def test_the_compiler_takes_learned_positions():
 @every_model
 def test_what_it_decides_is_noted(kind, plan):
     made, given = build(kind, plan), batch(kind)
-    with decisions(made) as decided:
+    with record(made) as decided:
         made(**given)
         made(**given)
     made(**given)

@@ -40,3 +40,15 @@ def test_noise_follows_the_sequence_not_the_process(monkeypatch, rows):
         shares.append(replicas.uniform_noise(rows[rank], times[rank], torch.device("cpu")))
     torch.testing.assert_close(shares[0], alone[: rows[0], : times[0]])
     torch.testing.assert_close(shares[1], alone[rows[0] :, : times[1]])
+
+
+def test_what_one_process_does_alone_waits_for_nobody(monkeypatch):
+    monkeypatch.setattr(replicas.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(replicas.dist, "get_world_size", lambda: 2)
+    x = torch.randn(3)
+    with replicas.alone():
+        with replicas.alone():
+            pass
+        assert replicas.replicas() == 1
+        assert replicas.sum_over_replicas(x) is x
+    assert replicas.replicas() == 2

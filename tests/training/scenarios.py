@@ -1,4 +1,4 @@
-"""Short trainings whose course must not depend on how many processes share the batches.
+"""Short trainings, observed by snapshots, whose course must not depend on how many processes share the batches.
 
 Run by `torchrun`, it trains all of them and writes what it saw to the file named on the command
 line; `test_processes.py` compares that with a single process.
@@ -10,11 +10,13 @@ import os
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import toy
 
+from headwise.analysis.behaviour.snapshots import Snapshots
 from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.mae.rule import GateSettings
 from headwise.training.run import Interrupted
@@ -79,19 +81,28 @@ def course(name: str, folder: Path, *, stopped_process: int | None = None) -> Co
     for layer in network.modules():
         if isinstance(layer, MixtureOfAttentiveExperts) and layer.gate is not None:
             layer.gate.dropout = 0.0
+    task: Any = SimpleNamespace(validation=toy.Reversals(8, seed=1), collate=toy.join)
+    snapshot = Snapshots(task, how.batch_tokens)
     if stopped_process is not None:
+        stops = StopsOneProcess(stopped_process)
         try:
-            toy.train(folder, copy.deepcopy(network), how, StopsOneProcess(stopped_process))
+            toy.train(folder, copy.deepcopy(network), how, stops, snapshot=snapshot)
         except Interrupted as stop:
             assert str(stop) == "stopped at step 3", stop
         else:
             raise AssertionError("not stopped")
-    run = toy.train(folder, network, how)
+    run = toy.train(folder, network, how, snapshot=snapshot)
     state = run.model.state_dict()
     return {
         "loss": [record["loss"] for record in run.history if "loss" in record],
         "validation": [record["eval_loss"] for record in run.history if "eval_loss" in record],
         "weights": [float(state[name].double().norm()) for name in sorted(state)],
+        "snapshots": [
+            figure
+            for record in run.history
+            for found in record.get("snapshot", {}).values()
+            for figure in (record["step"], found["entropy"], *found["shares"], *found["weights"])
+        ],
     }
 
 

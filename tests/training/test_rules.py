@@ -428,7 +428,7 @@ def test_a_user_s_gpt_in_a_plain_trainer(tmp_path):
     )
     trainer.train()
     assert on_simplex(model)
-    with hw.decisions(model.eval()) as decided:
+    with hw.record(model.eval()) as decided:
         model(**toy.join(toy.Reversals(3).items))
     assert [place.path for place in decided] == ["first", "second"]
 

@@ -70,11 +70,16 @@ def quiet() -> Console:
     return Console(quiet=True)
 
 
-def train(folder: Path, network: Seq2SeqLM, how: TrainingSettings, collate: Any = join) -> Run:
+def train(
+    folder: Path,
+    network: Seq2SeqLM,
+    how: TrainingSettings,
+    collate: Any = join,
+    **looks: Any,
+) -> Run:
     """Train on 40 reversals (5 batches of up to 60 tokens), validate on 8."""
-    return run_training(
-        network, Reversals(40), Reversals(8, seed=1), collate, how, folder, console=quiet()
-    )
+    data = (Reversals(40), Reversals(8, seed=1))
+    return run_training(network, *data, collate, how, folder, console=quiet(), **looks)
 
 
 def curve(run: Run) -> list[tuple[int, str, float]]:

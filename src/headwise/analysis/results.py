@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, model_validator
 from typing_extensions import Self
 
+from headwise.analysis.behaviour.snapshots import DecisionCourse
 from headwise.analysis.chance.estimates import Difference, Estimate
 from headwise.analysis.how_soon import HowSoon
 from headwise.analysis.speed import OverRounds
@@ -129,6 +130,11 @@ class RunResult(BaseModel):
     courses: list[Course] = Field(
         default=[],
         description="What rules of training recorded; empty if they record nothing.",
+    )
+    snapshots: list[DecisionCourse] = Field(
+        default=[],
+        description="How the decisions of each system moved over the training; empty for standard "
+        "attention, and if no snapshots were taken.",
     )
     words: dict[str, Words] = Field(
         default={},

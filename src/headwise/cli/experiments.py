@@ -211,7 +211,7 @@ def evaluate(
         from functools import partial
 
         from headwise.evaluation import compare_runs, evaluate_run
-        from headwise.models.ablation import parse_ablations
+        from headwise.models.ablation_names import parse_ablations
 
         silence()
         if data is not None and part != "test":

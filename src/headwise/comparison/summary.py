@@ -1,9 +1,6 @@
 """What the runs of a comparison on one data set say together."""
 
-import os
-import platform
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -28,6 +25,7 @@ from headwise.analysis.speed import (
     decoding_speeds,
     relative_step_times,
 )
+from headwise.analysis.surroundings import machine, versions
 from headwise.analysis.verdict import diverged
 from headwise.comparison.planned import Runs
 from headwise.experiment.outcomes import TEST, read_outcome
@@ -131,8 +129,8 @@ def summary(
         facts=task.notes,
         recipe=file.yaml(),
         command=command,
-        versions=_versions(),
-        machine=_machine(),
+        versions=versions(),
+        machine=machine(),
     )
 
 
@@ -184,14 +182,3 @@ def _decoding_speeds(
         return tokens
 
     return decoding_speeds(models, decode, ROUNDS)
-
-
-def _versions() -> dict[str, str]:
-    packages = ("headwise", "torch", "transformers", "tokenizers", "sacrebleu")
-    return {"python": platform.python_version()} | {p: metadata.version(p) for p in packages}
-
-
-def _machine() -> str:
-    if torch.cuda.is_available():
-        return f"{torch.cuda.device_count()} × {torch.cuda.get_device_name()}"
-    return f"CPU, {os.cpu_count()} cores, {torch.get_num_threads()} threads"

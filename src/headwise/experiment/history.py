@@ -1,8 +1,11 @@
-"""The log of training as a result keeps it: curves, and what the rules of training recorded."""
+"""The log of training as a result keeps it: curves, what rules recorded, and snapshots."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headwise.analysis.behaviour.snapshots import DecisionCourse
+from headwise.analysis.behaviour.where import Where
 from headwise.analysis.results import Course
 from headwise.models.base import HeadwiseModel
 from headwise.models.plan import rules_by_name, system_name
@@ -34,6 +37,30 @@ def courses_of(model: HeadwiseModel, history: Sequence[Mapping[str, Any]]) -> li
                     whole_layer=place.module.replaces == "layer",
                     steps=[step for step, _ in of_place],
                     values={name: [made[name] for _, made in of_place] for name in of_place[0][1]},
+                )
+            )
+    return courses
+
+
+def decision_courses(
+    model: HeadwiseModel, history: Sequence[Mapping[str, Any]]
+) -> list[DecisionCourse]:
+    """Returns how the decisions of each system moved, from the snapshots; empty without any."""
+    taken = [(record["step"], record["snapshot"]) for record in history if "snapshot" in record]
+    courses = []
+    for place in attention_sites(model):
+        of_place = [(step, found[place.path]) for step, found in taken if place.path in found]
+        if of_place:
+            _, last = of_place[-1]
+            courses.append(
+                DecisionCourse(
+                    **Where.of(place).model_dump(),
+                    uniform=math.log(last["candidates"]),
+                    steps=[step for step, _ in of_place],
+                    entropy=[found["entropy"] for _, found in of_place],
+                    lowest_entropy=[found["lowest_entropy"] for _, found in of_place],
+                    shares=[found["shares"] for _, found in of_place],
+                    weights=[found["weights"] for _, found in of_place],
                 )
             )
     return courses

@@ -5,11 +5,12 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from headwise.analysis.behaviour.snapshots import Snapshots, decides
 from headwise.analysis.cost import count_macs, count_parameters
 from headwise.analysis.recording import record_attention
 from headwise.analysis.results import EarlyStop, RunResult
 from headwise.experiment.folders import RESULT, claim_folder, is_main_process
-from headwise.experiment.history import courses_of, curves
+from headwise.experiment.history import courses_of, curves, decision_courses
 from headwise.experiment.outcomes import evaluate, score_again_if_old, with_tests, write_outcome
 from headwise.experiment.preparing import batches, build_model
 from headwise.experiment.reading import read_result
@@ -47,7 +48,9 @@ def train_system(
         return finished
     if is_main_process():
         task.save(folder)
-    run = train_model(recipe, folder, task, console, label or name)
+    run = train_model(
+        recipe, folder, task, console, label or name, snapshots=recipe.training.snapshots
+    )
     assert isinstance(run.model, HeadwiseModel)
     model = run.model
     outcome = evaluate(model, task, task.test, recipe.evaluation, console, label or name)
@@ -68,6 +71,7 @@ def train_system(
         scores=outcome.scores,
         attention=record_attention(model, batches(task, task.test, recipe.training)),
         courses=courses_of(model, run.history),
+        snapshots=decision_courses(model, run.history),
         words={
             system_name(type(place.module)): place.module.words for place in attention_sites(model)
         },
@@ -78,8 +82,20 @@ def train_system(
     return with_tests(result, recipe, folder, task, console, label or name)
 
 
-def train_model(recipe: Recipe, folder: Path, task: Task, console: Console, label: str) -> Run:
+def train_model(
+    recipe: Recipe,
+    folder: Path,
+    task: Task,
+    console: Console,
+    label: str,
+    *,
+    snapshots: bool = False,
+) -> Run:
     """Trains the model of a recipe in `folder`; nothing is evaluated but the validation loss.
+
+    Args:
+        recipe, folder, task, console, label: as in `train_system`.
+        snapshots: whether to note what its systems decide at each validation.
 
     Raises:
         ValueError: a sequence is too long for `batch_tokens` or for the model's positions, or an
@@ -92,6 +108,7 @@ def train_model(recipe: Recipe, folder: Path, task: Task, console: Console, labe
     model = build_model(recipe, task)
     with torch.random.fork_rng(), ablated(model, recipe.evaluation.ablation):
         pass  # one that does not fit the model: found before training, whose draws stay the same
+    takes_snapshots = snapshots and decides(model)
     return run_training(
         model,
         task.train,
@@ -100,6 +117,7 @@ def train_model(recipe: Recipe, folder: Path, task: Task, console: Console, labe
         recipe.training,
         folder,
         measure=task.measure,
+        snapshot=Snapshots(task, recipe.training.batch_tokens) if takes_snapshots else None,
         label=label,
         console=console,
     )

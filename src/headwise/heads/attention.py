@@ -5,7 +5,9 @@ from typing import Any, ClassVar, NamedTuple
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from headwise.heads.ablations import HEADS, Heads
 from headwise.heads.cache import AttentionCache
+from headwise.heads.heads_read import HeadsRead, Observer
 from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
 from headwise.ops.attention import attention_weights, dot_product_attention
 from headwise.ops.masks import (
@@ -70,7 +72,15 @@ class Attention(System):
         head_dim: width of a head; `embed_dim // num_heads` if not given.
         kdim, vdim: width of keys and values; `embed_dim` if not given.
         dropout: probability with which an attention weight is dropped in training.
+
+    Attributes:
+        chooses_heads: whether each query has heads of its own, those of `routing.indices`.
+        observers: who is called with the `HeadsRead` of each call; see
+            `headwise.models.heads_read`.
     """
+
+    chooses_heads: ClassVar[bool] = False
+    observers: tuple[Observer, ...] = ()
 
     # torch.nn's transformer layers read these of their attention, see NoPackedWeights.
     batch_first: ClassVar[bool] = True
@@ -204,9 +214,14 @@ class Attention(System):
             device=query.device,
         )
         heads = self.attend(q, k, v, mask, plain)
+        # Other ablations, which have other objects there, are for the steps that they change.
+        if isinstance(self.ablation, Heads) and not self.training:
+            heads = self.ablation(heads)
         output, routing = self.combine(heads, inputs, choice)
         if routing is not None:
             routing = routing._replace(padding=inputs.query_padding)
+        for observer in self.observers:
+            observer(HeadsRead(self, inputs, q, k, v, mask, plain, heads, routing))
 
         weights = None
         if need_weights:
@@ -241,6 +256,16 @@ class Attention(System):
         """
         return attention_weights(q, k, mask)
 
+    def queries_of_every_head(self, inputs: Inputs) -> Tensor:
+        """Queries of all heads, chosen or not, `(batch, heads, queries, head_dim)`.
+
+        A subclass with `chooses_heads` has it, for those who compare its heads.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} chooses heads, but does not say what the others would read: "
+            f"override queries_of_every_head"
+        )
+
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing | None]:
         """The output from what the heads read.
 
@@ -264,6 +289,12 @@ class Attention(System):
         inner_dim = self.num_heads * self.head_dim
         linear = inner_dim * (queries * self.embed_dim + keys * (self.kdim + self.vdim))
         return Macs(linear, 2 * queries * keys * inner_dim)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Who observes this module does not observe a copy.
+        return {
+            name: value for name, value in super().__getstate__().items() if name != "observers"
+        }
 
     def _keys_and_values(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         cache = inputs.cache
@@ -338,6 +369,8 @@ class MultiHeadAttention(Attention):
         torch.Size([2, 4, 5, 5])
     """
 
+    ablations = HEADS
+
     def __init__(
         self,
         embed_dim: int,
@@ -360,6 +393,10 @@ class MultiHeadAttention(Attention):
         nn.init.xavier_uniform_(self.out_proj.weight)
         if self.out_proj.bias is not None:
             nn.init.zeros_(self.out_proj.bias)
+
+    def ablation_ranges(self) -> dict[str, range]:
+        # A subclass may declare others, whose options are its own.
+        return {"head": range(self.num_heads)} if "without-head" in self.ablations else {}
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing | None]:
         joined = heads.transpose(1, 2).flatten(2)  # (batch, queries, heads * head_dim)

@@ -103,7 +103,9 @@ class System(nn.Module):
         rule: its rule of training, or None if gradient descent on all parameters is all.
         ablations: ways to evaluate it otherwise than it was trained, by name. Each is a function
             `(system, *, option=default, ...)` that returns what `ablation` is to be; the first line
-            of its docstring says what it does. See `headwise.models.ablation`.
+            of its docstring says what it does. By convention `without-UNIT` removes one unit, and
+            `only-UNIT` leaves that one alone in force; their option UNIT is its number. See
+            `headwise.models.ablation`.
         words: what its decisions are called in reports.
         ablation: what the ablation in force has returned; None without one. `forward` looks at it
             in evaluation only.
@@ -141,6 +143,13 @@ class System(nn.Module):
         """
         return set(), None
 
+    def ablation_ranges(self) -> dict[str, range]:
+        """Returns the values worth trying of the ablations' options: name of an option to these.
+
+        By them tools take each ablation in turn. Options that are missing keep their defaults.
+        """
+        return {}
+
     def reset_parameters(self) -> None:
         """Gives all parameters new random values, by functions of `torch.nn.init` alone.
 
@@ -148,6 +157,13 @@ class System(nn.Module):
         functions leave such weights as they are; nothing else knows to.
         """
         raise NotImplementedError
+
+    def unit_of_head(self) -> list[int] | None:
+        """The unit of its decisions to which each of its heads belongs; None if there is none.
+
+        It is None too where each position chooses its heads.
+        """
+        return None
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         """Multiply-accumulates for one sequence of `queries` that attends to `keys` positions."""

@@ -1,1 +1,1 @@
-"""Looking into trained models: what their heads do with data, and with one input of the user's."""
+"""Looking into finished runs: what the heads of their models do, as a page and as numbers."""

@@ -1,56 +1,126 @@
-"""A model evaluated otherwise than it was trained: the ablations that its systems declare."""
+"""A model evaluated otherwise than it was trained, by the ablations that its systems declare."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, get_type_hints
+from typing import Any
 
-import yaml
-from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 from headwise.heads.system import System
+from headwise.models.ablation_names import (
+    LEARNED,
+    Ablations,
+    check_ablation,
+    check_ablations,
+    removable_units,
+    split_ablation,
+)
 from headwise.models.plan import system_class
-from headwise.models.sites import attention_sites
+from headwise.models.sites import attention_sites, system_at
 from headwise.spelling import did_you_mean
-
-LEARNED = "learned"  # every system as it was trained
-# Arguments of an ablation that are no options: which of the model's systems it is, of how many.
-_NUMBERS = ("index", "count")
-
-# The name of a system to the name of an ablation, or to a mapping with that `name` and its options.
-Ablations = Mapping[str, str | Mapping[str, Any]]
 
 
 @contextmanager
-def ablated(model: nn.Module, ablations: Ablations) -> Iterator[None]:
+def ablated(
+    model: nn.Module, where: str | Ablations, name: str | None = None, **options: Any
+) -> Iterator[None]:
     """While this context is open, the systems of a model compute otherwise in evaluation.
 
-    Training is not changed.
+    Training is not changed. Of contexts that are open at once for the same system the inner one
+    is in force; those for other systems stay in force beside it.
 
     Args:
         model: a headwise model, or any module that holds systems.
-        ablations: the name of a system, as plans have it, to the name of one of its ablations, or
-            to a mapping with the key `name` and the ablation's options. `"learned"` changes
-            nothing. Systems that the model does not hold are passed over.
+        where: the path of a system in the model, or of a module that holds a single one: its
+            ablation is `name`. Or a mapping for all systems of a kind: the name of a system, as
+            plans have it, to the name of one of its ablations, or to a mapping with the key `name`
+            and the ablation's options. `"learned"` changes nothing. Systems that the model does
+            not hold are passed over.
+        name: the ablation of the system at a path. Without it, the one option says which unit is
+            removed: `expert=3` is the ablation `without-expert` with that option.
+        options: of the ablation of the system at a path.
 
     Raises:
-        ValueError: there is no such system, ablation or option, or an option does not fit the
-            sizes of the model.
+        ValueError: there is no such path, system, ablation or option, or an option does not fit
+            the sizes of the model.
 
     Example:
+        >>> import torch
         >>> import headwise as hw
+        >>> model = nn.ModuleDict({"first": hw.MixtureOfAttentiveExperts(16, 4)}).eval()
+        >>> x = torch.randn(2, 5, 16)
+        >>> with ablated(model, "first", expert=3):
+        ...     model["first"](x).routing.weights[:, 3]
+        tensor([0., 0.])
+        >>> with ablated(model, "first", "uniform"), ablated(model, "first", head=1):
+        ...     without_head = model["first"](x).output
         >>> with ablated(hw.MultiHeadAttention(16, 4), {"standard": "uniform"}):
         ...     pass
         Traceback (most recent call last):
         ...
-        ValueError: ablation of standard is 'uniform', expected one of learned
+        ValueError: ablation of standard is 'uniform', expected one of learned, without-head, ...
     """
-    check_ablations(ablations)
     with ExitStack() as stack:
-        for name, asked in ablations.items():
-            stack.enter_context(_ablated(held_systems(model, name), asked))
+        if isinstance(where, str):
+            stack.enter_context(_ablated_at(model, where, name, options))
+        else:
+            _check_alone(where, name, options)
+            check_ablations(where)
+            for system, asked in where.items():
+                stack.enter_context(_ablated(held_systems(model, system), *split_ablation(asked)))
         yield
+
+
+@contextmanager
+def _ablated_at(
+    model: nn.Module, path: str, name: str | None, options: Mapping[str, Any]
+) -> Iterator[None]:
+    """The system at a path under an ablation."""
+    module = system_at(model, path).module
+    system = type(module)
+    if name is None:
+        name = _removal(path, system, options)
+    check_ablation(f"{path!r}" if path else system.__name__, system, name, options)
+    # A random ablation is to be the same as where all systems of the model are under it.
+    alike = [place.module for place in attention_sites(model) if type(place.module) is system]
+    with _ablated([module], name, options, alike.index(module), len(alike)):
+        yield
+
+
+def _removal(path: str, system: type[System], options: Mapping[str, Any]) -> str:
+    """The ablation that removes the unit that the one option numbers."""
+    units = removable_units(system)
+    known = " or ".join(f"{unit}=0" for unit in units) or "none: it declares no without-UNIT"
+    if len(options) != 1:
+        given = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "nothing"
+        raise ValueError(
+            f"ablation of {path!r} has {given}, expected the name of one of its ablations "
+            f"({', '.join(system.ablations)}), or one unit to remove ({known})"
+        )
+    (unit,) = options
+    if unit not in units:
+        raise ValueError(
+            f"ablation of {path!r} removes a unit {unit!r}, which {system.__name__} has not; "
+            f"expected {known}{did_you_mean(unit, units)}"
+        )
+    return f"without-{unit}"
+
+
+def _check_alone(where: object, name: str | None, options: Mapping[str, Any]) -> None:
+    """Raises `ValueError` unless ablations are a mapping, with no other arguments beside it."""
+    if not isinstance(where, Mapping):
+        raise ValueError(
+            f"ablated has {where!r}, expected the path of a system in the model, or a mapping of "
+            f"names of systems to ablations"
+        )
+    given = [f"name={name!r}"] if name is not None else []
+    given += [f"{key}={value!r}" for key, value in options.items()]
+    if given:
+        raise ValueError(
+            f"ablations are a mapping by system, and beside it there is {', '.join(given)}; put "
+            f"these into the mapping, or give the path of one system in its place"
+        )
 
 
 def held_systems(model: nn.Module, name: str) -> list[System]:
@@ -62,56 +132,6 @@ def held_systems(model: nn.Module, name: str) -> list[System]:
     # A class may have several names: that of its module, and those of modules that import it.
     system = system_class(name)
     return [place.module for place in attention_sites(model) if type(place.module) is system]
-
-
-def check_ablations(ablations: Ablations) -> None:
-    """Raise `ValueError` unless these are systems, ablations and options that there are."""
-    for name, asked in ablations.items():
-        try:
-            system = system_class(name)
-        except ValueError as error:
-            raise ValueError(f"ablation: {error}") from None
-        _check(name, system, *_split(asked))
-
-
-def parse_ablations(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Reads ablations as the command line gives them.
-
-    Args:
-        texts: `SYSTEM=NAME[,OPTION=VALUE...]` each; values are YAML.
-
-    Raises:
-        ValueError: a text of another form, or what it names is not there.
-
-    >>> parse_ablations(["standard=learned"])
-    {'standard': {'name': 'learned'}}
-    """
-    found: dict[str, dict[str, Any]] = {}
-    for text in texts:
-        first, *options = text.split(",")
-        system, equals, name = first.partition("=")
-        asked: dict[str, Any] = {"name": name.strip()}
-        for option in options:
-            key, has_value, value = option.partition("=")
-            equals = equals and has_value
-            asked[key.strip()] = yaml.safe_load(value)
-        if not (equals and system.strip() and name.strip()):
-            raise ValueError(
-                f"ablation is {text!r}, expected SYSTEM=NAME, and options behind it as "
-                f"SYSTEM=NAME,OPTION=VALUE"
-            )
-        found[system.strip()] = asked
-    check_ablations(found)
-    return found
-
-
-def ablation_options(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Returns the options that an ablation function takes: name to parameter."""
-    return {
-        name: parameter
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY and name not in _NUMBERS
-    }
 
 
 def ablation_of(
@@ -135,76 +155,22 @@ def ablation_of(
     return function(system, **options, **numbers)
 
 
-def ablation_names(system: type[System]) -> list[str]:
-    """The ablations of a system, the one that changes nothing first.
-
-    >>> ablation_names(system_class("standard"))
-    ['learned']
-    """
-    return [LEARNED, *system.ablations]
-
-
-def _split(asked: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The name of an ablation, and its options."""
-    if isinstance(asked, str):
-        return asked, {}
-    options = dict(asked)
-    name = options.pop("name", None)
-    if not isinstance(name, str):
-        raise ValueError(
-            f"ablation is {dict(asked)!r}, expected a mapping with the key `name`, whose value is "
-            f"the name of an ablation"
-        )
-    return name, options
-
-
-def _check(system_name: str, system: type[System], name: str, options: Mapping[str, Any]) -> None:
-    known = ablation_names(system)
-    if name not in known:
-        raise ValueError(
-            f"ablation of {system_name} is {name!r}, expected one of {', '.join(known)}"
-            f"{did_you_mean(name, known)}"
-        )
-    if name == LEARNED:
-        if options:
-            raise ValueError(f"ablation {LEARNED!r} takes no options, but has {dict(options)!r}")
-        return
-    function = system.ablations[name]
-    hints = get_type_hints(function)
-    parameters = ablation_options(function)
-    for key, value in options.items():
-        if key not in parameters:
-            expected = f"one of {', '.join(parameters)}" if parameters else "none"
-            raise ValueError(
-                f"ablation {name!r} of {system_name} has the option {key!r}, expected {expected}"
-                f"{did_you_mean(key, parameters)}"
-            )
-        try:
-            TypeAdapter(hints.get(key, Any)).validate_python(value, strict=True)
-        except ValidationError as error:
-            message = error.errors()[0]["msg"]
-            raise ValueError(
-                f"ablation {name!r} of {system_name}: {key} is {value!r}: {message[0].lower()}"
-                f"{message[1:]}"
-            ) from None
-    for key, parameter in parameters.items():
-        if parameter.default is parameter.empty and key not in options:
-            raise ValueError(
-                f"ablation {name!r} of {system_name} lacks the option {key!r}: give it a number, "
-                f"as in {system_name}={name},{key}=1"
-            )
-
-
 @contextmanager
-def _ablated(systems: list[System], asked: str | Mapping[str, Any]) -> Iterator[None]:
-    name, options = _split(asked)
+def _ablated(
+    systems: list[System],
+    name: str,
+    options: Mapping[str, Any],
+    first: int = 0,
+    count: int | None = None,
+) -> Iterator[None]:
+    """Systems of a kind under an ablation; they are numbered from `first`, of `count`."""
     if name == LEARNED:
         yield
         return
     before = [system.ablation for system in systems]
     try:
-        for index, system in enumerate(systems):
-            system.ablation = ablation_of(system, name, options, index, len(systems))
+        for index, system in enumerate(systems, first):
+            system.ablation = ablation_of(system, name, options, index, count or len(systems))
         yield
     finally:
         for system, previous in zip(systems, before, strict=True):

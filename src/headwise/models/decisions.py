@@ -1,27 +1,80 @@
 """What the systems of a model decide while it runs."""
 
-import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from headwise.heads.system import AttentionOutput, Routing
+from headwise.models.compiling import run_as_written
+from headwise.models.decisions_table import Tokens, decisions_table
 from headwise.models.sites import AttentionSite, attention_sites
 
 
+class Decisions(dict[AttentionSite, list[Routing]]):
+    """What the systems of a model have decided: for each place, the decisions of each pass."""
+
+    def frame(self, tokens: Tokens | Mapping[str, Tokens] | None = None) -> Any:
+        """Returns the decisions as a table, with a row for each unit in each decision.
+
+        Its columns:
+
+        - `path`: of the system's module in the model;
+        - `pass`: the number of the forward pass, from 0;
+        - `sequence`, `position`: whose decision it is, from 0; empty where one decision holds for
+          a sequence, or for everything. Padding has no rows;
+        - `unit`: the number of the expert, the head, or whatever the system's units are;
+        - `weight`: its weight, as the system decided it;
+        - `chosen`: whether it has been chosen; true where a system chooses none, since all count;
+        - `token`: what stands there, if `tokens` are given.
+
+        Args:
+            tokens: what stands at the positions of the one pass that has been made: for each
+                sequence a list of words or ids, of all positions or of those that are no padding.
+                Of a model with encoder and decoder, `"encoder"` and `"decoder"` to theirs.
+
+        Returns:
+            A pandas DataFrame where pandas is installed, else a list of dictionaries, one a row.
+
+        Raises:
+            ValueError: the tokens do not fit the positions; more than one pass has been made.
+
+        Example:
+            >>> import headwise as hw
+            >>> layer = hw.MixtureOfAttentionHeads(16, num_experts=4, top_k=2, head_dim=8)
+            >>> with record(nn.ModuleDict({"first": layer})) as decisions:
+            ...     y = layer(torch.randn(1, 3, 16))
+            >>> frame = decisions.frame(tokens=[["the", "same", "word"]])
+            >>> len(frame)  # three positions, four experts
+            12
+        """
+        table = decisions_table(self, tokens)
+        if find_spec("pandas") is None:
+            return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+        import pandas  # takes long, and is no dependency
+
+        # Whole numbers also where some are missing.
+        return pandas.DataFrame(table).astype({"sequence": "Int64", "position": "Int64"})
+
+
 @contextmanager
-def decisions(model: nn.Module) -> Iterator[dict[AttentionSite, list[Routing]]]:
+def record(model: nn.Module) -> Iterator[Decisions]:
     """While this context is open, each forward pass of a model notes what its systems decide.
+
+    What was decided is held until nobody holds the result: `(batch, time, units)` numbers for each
+    system and pass. For long data `headwise.Analysis` keeps sums alone.
 
     Args:
         model: a headwise model, or any module that holds systems of headwise or of your own.
+            Compiled models run as they are written meanwhile.
 
     Yields:
-        For each place, in the order in which they stand, the decisions of the passes so far, their
-        tensors detached. Systems that decide nothing, such as standard attention, are left out.
+        A dictionary: for each place, in the order in which they stand, the decisions of the passes
+        so far, their tensors detached. Systems that decide nothing, such as standard attention, are
+        left out. `frame()` makes a table of it.
 
     Raises:
         ValueError: the model holds no system.
@@ -34,10 +87,10 @@ def decisions(model: nn.Module) -> Iterator[dict[AttentionSite, list[Routing]]]:
         ...         return output, hw.Routing(torch.ones_like(heads[..., 0]).transpose(1, 2))
         >>> layer = nn.TransformerEncoderLayer(16, 4, batch_first=True)
         >>> layer.self_attn = Even(16, 4)
-        >>> with decisions(layer) as decided:
+        >>> with hw.record(layer) as decisions:
         ...     y = layer(torch.randn(2, 5, 16))
         >>> [(place.path, [tuple(each.weights.shape) for each in routings])
-        ...  for place, routings in decided.items()]
+        ...  for place, routings in decisions.items()]
         [('self_attn', [(2, 5, 4)])]
     """
     places = attention_sites(model)
@@ -46,7 +99,7 @@ def decisions(model: nn.Module) -> Iterator[dict[AttentionSite, list[Routing]]]:
             f"model is a {type(model).__name__} without any system of heads, expected at least one "
             f"module that derives from headwise.System"
         )
-    decided: dict[AttentionSite, list[Routing]] = {}
+    decided = Decisions()
     hooks = []
     for place in places:
 
@@ -58,7 +111,7 @@ def decisions(model: nn.Module) -> Iterator[dict[AttentionSite, list[Routing]]]:
 
         hooks.append(place.module.register_forward_hook(note))
     try:
-        with _eager():
+        with run_as_written():
             yield decided
     finally:
         for hook in hooks:
@@ -81,7 +134,7 @@ def decisions_by_position(model: nn.Module, **inputs: Tensor) -> dict[AttentionS
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        with decisions(model) as decided:
+        with record(model) as decided:
             model(**inputs)
     finally:
         # Each by itself: parts of a model in training may be in evaluation.
@@ -92,13 +145,6 @@ def decisions_by_position(model: nn.Module, **inputs: Tensor) -> dict[AttentionS
         for place, (made, *_) in decided.items()
         if made.weights.dim() == 3 and made.weights.shape[:2] == (batch, time)
     }
-
-
-def _eager() -> AbstractContextManager[Any]:
-    """A context in which compiled models run as they are written: else they pass over hooks."""
-    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and its import takes long
-        return nullcontext()
-    return torch.compiler.set_stance("force_eager")
 
 
 def _detached(routing: Routing) -> Routing:

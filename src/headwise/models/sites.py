@@ -6,6 +6,7 @@ from typing import NamedTuple
 from torch import nn
 
 from headwise.heads.system import System
+from headwise.spelling import did_you_mean
 
 _PATH = re.compile(r"(encoder|decoder)\.layers\.(\d+)\.(?:(self|cross)_attention|system)$")
 
@@ -46,6 +47,50 @@ def attention_sites(model: nn.Module) -> list[AttentionSite]:
             within = path
             found.append(_site(path, module, len(found)))
     return found
+
+
+def system_at(model: nn.Module, path: str) -> AttentionSite:
+    """Returns the system at a path of a model, or the only one in the module there.
+
+    Args:
+        model: a headwise model, or any other module that holds systems.
+        path: as `model.named_modules()` has it: `encoder.layers.0.self_attention`, or
+            `encoder.layers.0` if that layer holds a single system.
+
+    Raises:
+        ValueError: there is no such module, or it does not hold a single system.
+
+    >>> import headwise as hw
+    >>> layers = nn.ModuleDict({"first": nn.Sequential(hw.MultiHeadAttention(8, 2))})
+    >>> system_at(layers, "first").path
+    'first.0'
+    """
+    places = attention_sites(model)
+    paths = [place.path for place in places]
+    if path in paths:
+        return places[paths.index(path)]
+    if path not in dict(model.named_modules()):
+        raise ValueError(
+            f"path is {path!r}, expected that of a module with a system, such as {_some(paths)}"
+            f"{did_you_mean(path, paths)}"
+        )
+    within = [place for place in places if not path or place.path.startswith(f"{path}.")]
+    if len(within) == 1:
+        return within[0]
+    around = [other for other in paths if not other or path.startswith(f"{other}.")]
+    if within:
+        problem = f"where {len(within)} systems are: name one of {_some([p.path for p in within])}"
+    elif around:
+        problem = f"which is a part of the system at {around[0]!r}: name that"
+    else:
+        problem = f"which holds no system, expected one of {_some(paths)}"
+    raise ValueError(f"path is {path!r}, {problem}")
+
+
+def _some(paths: list[str], most: int = 6) -> str:
+    """A list of paths for a message."""
+    more = f" and {len(paths) - most} more" if len(paths) > most else ""
+    return ", ".join(map(repr, paths[:most])) + more if paths else "none: the model has no system"
 
 
 def _site(path: str, module: System, number: int) -> AttentionSite:

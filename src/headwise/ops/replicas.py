@@ -5,14 +5,36 @@ sequence must come out the same whether a batch is computed by one process or sh
 Without `torch.distributed` every function here is the identity of its single-process case.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+_alone = False
+
 
 def replicas() -> int:
     """How many processes share a batch."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    if _alone or not dist.is_available() or not dist.is_initialized():
+        return 1
+    return dist.get_world_size()
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """While this context is open, the process shares its batches with no other.
+
+    For what one process of a run computes by itself: it would wait for ever for the others' part of
+    a sum.
+    """
+    global _alone
+    before, _alone = _alone, True
+    try:
+        yield
+    finally:
+        _alone = before
 
 
 def sum_over_replicas(x: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from headwise.models.ablation import ablation_options
+from headwise.models.ablation_names import ablation_options
 from headwise.models.plan import SYSTEMS
 from headwise.recipe.catalogue import TASKS, task_class
 from headwise.recipe.schema import kinds, named_value, tag

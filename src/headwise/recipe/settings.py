@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from headwise.models.ablation import check_ablations
+from headwise.models.ablation_names import check_ablations
 from headwise.models.config import TransformerConfig
 from headwise.ops.activations import Activation
 from headwise.training.settings import TrainingSettings

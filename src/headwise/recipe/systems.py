@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field, create_model
 
 from headwise.heads.rule import Rule
-from headwise.models.ablation import LEARNED
+from headwise.models.ablation_names import LEARNED
 from headwise.models.plan import SYSTEMS, rule_name, rules_by_name, system_class
 from headwise.recipe.errors import RecipeError
 from headwise.recipe.settings import Recipe

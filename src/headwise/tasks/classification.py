@@ -28,6 +28,7 @@ from headwise.recipe.settings import (
     TokenModelSettings,
 )
 from headwise.tasks.outcome import Outcome, Picture, Sample, Score, spread
+from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic, of_rows, score_of
 from headwise.tasks.task import Advance, Items
 from headwise.tasks.text.labelled.corpus import (
@@ -287,6 +288,10 @@ class Classification(TextTask):
     def collate(self, items: list[ClassificationItem]) -> dict[str, Tensor]:
         label_dtype = torch.float32 if self.classes is None else torch.int64
         return collate_examples(items, self.tokenizer.pad_token_id, label_dtype)
+
+    def positions(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
+        label = {"class": (batch["labels"], list(self.classes))} if self.classes else None
+        return {"encoder": self.tokens(batch["input_ids"], label)}
 
     def measure(self, model: HeadwiseModel) -> dict[str, float]:
         """Computes the first score on the validation part."""

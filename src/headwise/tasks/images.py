@@ -8,6 +8,7 @@ sequences (`dataset`), samples and maps (`drawing`), and the measure of figure 2
 
 import hashlib
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -28,8 +29,10 @@ from headwise.tasks.image.dataset import ImageDataset
 from headwise.tasks.image.drawing import draw_samples, sample_images, sheet, winner_map
 from headwise.tasks.image.metrics import specialisation
 from headwise.tasks.image.palette import FILE_NAME, PaletteSettings, Raster
+from headwise.tasks.image.pixels import pixel_positions
 from headwise.tasks.image.settings import ImageSettings, PairImages, image_shape
 from headwise.tasks.outcome import Outcome, Picture, Score
+from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items, Task, Wish
@@ -187,6 +190,9 @@ class Images(Task):
         labels = input_ids.clone()
         labels[:, 0] = IGNORED_LABEL
         return {"input_ids": input_ids, "labels": labels}
+
+    def positions(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
+        return {"decoder": pixel_positions(batch["input_ids"], self.raster)}
 
     def measure(self, model: HeadwiseModel) -> dict[str, float]:
         """The measure of figure 2 of Lamb et al. 2021, the mean over layers; for pairs alone."""

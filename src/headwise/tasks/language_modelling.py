@@ -19,7 +19,7 @@ words are one token there, so it is comparable with that of subwords only if the
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
@@ -35,6 +35,7 @@ from headwise.models.base import HeadwiseModel
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.recipe.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
+from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items, Wish
@@ -219,6 +220,9 @@ class LanguageModelling(RunningTextTask):
 
     def collate(self, items: list[Tensor]) -> dict[str, Tensor]:
         return collate_blocks(items, self.tokenizer.pad_token_id)
+
+    def positions(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
+        return {"decoder": self.tokens(batch["input_ids"])}
 
     def decode(self, model: HeadwiseModel, evaluation: LanguageEvaluation) -> int:
         """Writes one text, with the recipe's sampling."""

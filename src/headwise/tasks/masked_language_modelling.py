@@ -7,7 +7,7 @@ encoder of a finished run.
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Literal
 
@@ -22,6 +22,7 @@ from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipe.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
+from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.sources import CorpusError
 from headwise.tasks.splits import PARTS
@@ -148,6 +149,15 @@ class MaskedLanguageModelling(RunningTextTask):
 
     def collate(self, items: list[MaskedItem]) -> dict[str, Tensor]:
         return collate_masked(items, self.tokenizer.pad_token_id)
+
+    def positions(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
+        """The tokens that the model reads, most of the predicted ones masked."""
+        read = batch["input_ids"]
+        predicted = batch["labels"] != IGNORED_LABEL
+        masked = predicted & (read == self.mask_token_id)
+        # 0 where nothing is predicted, 1 at a mask, 2 where a predicted token is not masked.
+        hidden = (2 * predicted.long() - masked.long(), ["not predicted", "masked", "shown"])
+        return {"encoder": self.tokens(read, {"mask": hidden})}
 
     def evaluate(
         self,

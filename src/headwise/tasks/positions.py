@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
+from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Positions:
         names: the name of each such number, as pages show it.
         word: what they are called, in the singular: token, colour.
         classes: name of a label to the class of each position, `(batch, time)`, or of each
-            sequence, `(batch,)`, counted from 0.
+            sequence, `(batch,)`, counted from 0; negative where there is none.
         class_names: name of a label to the names of its classes.
         levels: name of a quantity to its value at each position, `(batch, time)`: the loudness of
             a frame.
@@ -30,3 +31,27 @@ class Positions:
     classes: Mapping[str, Tensor] = field(default_factory=dict)
     class_names: Mapping[str, list[str]] = field(default_factory=dict)
     levels: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of_tokens(
+        cls,
+        tokens: Tensor,
+        names: Mapping[int, str],
+        word: str,
+        classes: Mapping[str, tuple[Tensor, list[str]]] | None = None,
+    ) -> Self:
+        """Returns the description of tokens, `(batch, time)`.
+
+        Args:
+            tokens, names, word: see the class.
+            classes: name of a label to its classes and their names.
+        """
+        labels = classes or {}
+        return cls(
+            shape=(tokens.size(0), tokens.size(1)),
+            tokens=tokens,
+            names=names,
+            word=word,
+            classes={name: numbers for name, (numbers, _) in labels.items()},
+            class_names={name: called for name, (_, called) in labels.items()},
+        )

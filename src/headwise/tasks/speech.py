@@ -13,7 +13,7 @@ of any length (`enhancing`), scores (`metrics`) and pictures (`spectrograms`).
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,11 +28,13 @@ from headwise.models.decisions import decisions_by_position
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
 from headwise.recipe.settings import EvaluationSettings, ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome, Picture, Score, spread
+from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.sound.audio import AudioError, Waveform
 from headwise.tasks.sound.corpus import SpeechCorpus, load_speech
 from headwise.tasks.sound.dataset import Frames, Utterances, collate
 from headwise.tasks.sound.enhancing import enhance
+from headwise.tasks.sound.loudness import frame_positions
 from headwise.tasks.sound.metrics import LOWEST_PESQ, has_pesq, pesq_rate, pesq_score, si_sdr
 from headwise.tasks.sound.settings import GeneratedSpeech, SpeechSettings
 from headwise.tasks.sound.spectrograms import draw_spectrograms
@@ -171,6 +173,11 @@ class SpeechEnhancement(Task):
 
     def collate(self, items: list[Frames]) -> dict[str, Tensor]:
         return collate(items)
+
+    def positions(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
+        """The convolutions in front of the layers leave the number of frames as it is."""
+        floor = self.corpus.train.floor
+        return {"decoder": frame_positions(batch["inputs"], batch["labels"], floor)}
 
     def evaluate(
         self, model: HeadwiseModel, part: Items, evaluation: SpeechEvaluation, advance: Advance

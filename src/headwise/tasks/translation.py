@@ -5,7 +5,7 @@ Its parts are in the package `text.parallel`: settings and readers of the data, 
 `text.tokenization`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,9 +15,11 @@ from typing_extensions import Self
 
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import Seq2SeqConfig
-from headwise.models.seq2seq import Seq2SeqLM
+from headwise.models.seq2seq import Seq2SeqLM, shift_right
+from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipe.settings import Recipe, TokenModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
+from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic
 from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items, Task
@@ -173,6 +175,17 @@ class Translation(Task):
 
     def collate(self, items: list[TranslationItem]) -> dict[str, Tensor]:
         return collate_pairs(items, self.tokenizer.pad_token_id)
+
+    def positions(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
+        """The decoder reads the labels as its model shifts them, behind `<bos>`."""
+        tokenizer = self.tokenizer
+        labels, padding = batch["labels"], tokenizer.pad_token_id
+        read = shift_right(labels, tokenizer.bos_token_id, padding)
+        read = read.masked_fill(labels == IGNORED_LABEL, padding)
+        return {
+            "encoder": Positions.of_tokens(batch["input_ids"], tokenizer.source_names, "subword"),
+            "decoder": Positions.of_tokens(read, tokenizer.target_names, "subword"),
+        }
 
     def decode(self, model: HeadwiseModel, evaluation: TranslationEvaluation) -> int:
         """Translates some sentences of the test part by the recipe's search.

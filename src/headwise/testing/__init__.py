@@ -79,7 +79,7 @@ def check_system(
       are still there after a step of training, by the system's rule if it declares one.
     - `macs`: the formula counts what PyTorch's flop counter counts, to two percent.
     - `ablations`: ablations change evaluation, and not training; decoding step by step agrees with
-      decoding at once under each of them.
+      decoding at once under each of them; what `ablation_ranges()` returns fits.
 
     Most parameters are random, since a scale that starts at 1 or a router that starts at 0 would
     hide mistakes. The caller's random state is left as it is.
@@ -87,7 +87,8 @@ def check_system(
     Args:
         system: the class; a model builds it by `from_plan`, and so does this.
         ablation_options: options of its ablations, by the name of the ablation. An option without
-            a default is 1 where its type is `int`; others have to stand here.
+            a default is the last that `ablation_ranges()` has for it, or 1 where its type is `int`;
+            others have to stand here.
         leave_out: names of checks, from this list, that do not fit the system.
         options: what a plan sets beside its name.
 

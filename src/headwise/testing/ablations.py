@@ -3,7 +3,8 @@
 from typing import get_type_hints
 
 from headwise.heads.system import System
-from headwise.models.ablation import ablation_of, ablation_options
+from headwise.models.ablation import ablation_of
+from headwise.models.ablation_names import ablation_options
 from headwise.testing.outputs import expect_same_in_steps
 from headwise.testing.subject import BATCH, KEYS, TIME, Subject, close, random_input
 
@@ -16,6 +17,7 @@ def check_ablations(subject: Subject) -> None:
         f"ablation_options are given for {', '.join(sorted(unknown))}",
         f"the ablations are {', '.join(ablations) or 'none'}",
     )
+    _expect_ranges(subject)
     changing: dict[str, bool] = {}
     for name in ablations:
         # Random, since what is learned may start as what the ablation puts in its place.
@@ -34,6 +36,30 @@ def check_ablations(subject: Subject) -> None:
         f"no ablation changes an output in evaluation, of {', '.join(changing)}",
         "forward has to look at self.ablation, which is what the ablation's function returns",
     )
+
+
+def _expect_ranges(subject: Subject) -> None:
+    """What `ablation_ranges` declares has to be there, and has to fit."""
+    module = subject.build()
+    ranges = module.ablation_ranges()
+    for name, function in subject.system.ablations.items():
+        given = dict(subject.ablation_options.get(name, {}))
+        for option in ablation_options(function):
+            subject.expect(
+                option in ranges or name not in (f"without-{option}", f"only-{option}"),
+                f"the ablation {name} has the option {option}, which ablation_ranges() lacks",
+                f"return its values there: {{{option!r}: range(...)}}",
+            )
+            for value in ranges.get(option, range(0)):
+                try:
+                    ablation_of(module, name, {**given, option: value})
+                except ValueError as error:
+                    subject.expect(
+                        value == 0 and len(ranges[option]) == 1,
+                        f"ablation_ranges() has {option} = {value}, but the ablation {name} with "
+                        f"it raises ValueError: {error}",
+                        "return the values that fit the module's sizes",
+                    )
 
 
 def _expect_evaluation_alone(subject: Subject, name: str) -> None:
@@ -68,7 +94,7 @@ def _ablate(subject: Subject, module: System, name: str) -> bool:
             f"the ablation {name} has the option {key}, which has no default and is no int",
             f"give it a value: check_system(..., ablation_options={{{name!r}: {{{key!r}: ...}}}})",
         )
-        options[key] = 1
+        options[key] = max(module.ablation_ranges().get(key, ()), default=1)
     try:
         module.ablation = ablation_of(module, name, options)
     except ValueError as error:

@@ -217,3 +217,16 @@ class Recorder(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         self.record()
+
+
+class BeforeFirstStep(TrainerCallback):
+    """Calls `look` before the first step, unless a run goes on from a checkpoint."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self.look = look
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        if state.global_step == 0:
+            self.look()

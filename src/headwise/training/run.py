@@ -21,7 +21,7 @@ from headwise.training.checkpoints import (
     checkpoints,
 )
 from headwise.training.settings import TrainingSettings
-from headwise.training.trainer import Collate, Measure, Trainer
+from headwise.training.trainer import Collate, Measure, Snapshot, Trainer
 
 MODEL = "model"
 
@@ -36,7 +36,8 @@ class Run:
 
     Attributes:
         model: the final model, which `settings.final_model` selects.
-        history: the records of validations, and of the training loss every `log_every` steps.
+        history: the records of validations, of the training loss every `log_every` steps, and of
+            what was noted beside them.
         steps: the number of optimizer steps.
         planned_steps: the number of steps that the run would have had without stopping early.
         best_step: the step of the lowest validation loss; None if no loss was finite.
@@ -63,6 +64,7 @@ def run_training(
     folder: Path,
     *,
     measure: Measure | None = None,
+    snapshot: Snapshot | None = None,
     label: str = "training",
     console: Console | None = None,
 ) -> Run:
@@ -77,6 +79,7 @@ def run_training(
         settings: the recipe's settings of training.
         folder: the folder of the run.
         measure: returns figures to record at each validation.
+        snapshot: returns what else to record at each validation, and before the first step.
         label: the text before the progress bar.
         console: where the progress bar appears.
 
@@ -92,6 +95,7 @@ def run_training(
         settings,
         folder,
         measure=measure,
+        snapshot=snapshot,
         label=label,
         console=console,
     )

@@ -122,6 +122,12 @@ class CommonSettings(BaseModel):
     log_every: int = Field(
         10, ge=1, description="The training loss is recorded every this many steps."
     )
+    snapshots: bool = Field(
+        True,
+        description="Whether each validation, and the start of the run, also records what the "
+        "systems of heads decide on a few sequences of the validation part: entropy, shares, mean "
+        "weights, and what explains the decisions. It changes nothing else.",
+    )
     patience: int | None = Field(
         None,
         ge=1,

@@ -19,6 +19,7 @@ from headwise.files import partial_path, remove_partial, written_whole
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.training.batching import BatchLoader, Items, TokenBudgetSampler
 from headwise.training.callbacks import (
+    BeforeFirstStep,
     EvaluateAtEnd,
     ProgressBar,
     Recorder,
@@ -31,11 +32,12 @@ from headwise.training.rules import TrainingRules
 from headwise.training.rules_mixin import RulesMixin
 from headwise.training.schedule import Plateau, learning_rate_scheduler
 from headwise.training.settings import TrainingSettings
-from headwise.training.validation import validation_loss
+from headwise.training.validation import aside_of_training, validation_loss
 
 Batch = dict[str, Tensor]
 Collate = Callable[[list[Any]], Batch]
 Measure = Callable[[Any], dict[str, float]]
+Snapshot = Callable[[Any], dict[str, Any]]
 
 
 class Trainer(RulesMixin, transformers.Trainer):
@@ -46,8 +48,10 @@ class Trainer(RulesMixin, transformers.Trainer):
     as if it had not been; checkpoints appear under their name only when they are whole. What the
     rules record is among the records of the losses, as `{"step": ..., "recorded": {system: {path:
     {name: [...]}}}}`; what `measure` finds is in those of validations, as
-    `{"measured": {name: figure}}`. With several processes (`torchrun`, `accelerate launch`) each
-    takes its share of every batch, and losses are those of one process.
+    `{"measured": {name: figure}}`, and so is what `snapshot` finds, as `{"snapshot": {...}}`, which
+    has a record before the first step too. Neither changes the training. With several processes
+    (`torchrun`, `accelerate launch`) each takes its share of every batch, and losses are those of
+    one process.
 
     Args:
         model: what to train.
@@ -57,6 +61,8 @@ class Trainer(RulesMixin, transformers.Trainer):
         settings: how to train.
         folder: where checkpoints go.
         measure: figures to follow beside the loss, taken of the model at each validation.
+        snapshot: what else to note of the model, before the first step and at each validation: a
+            dictionary that JSON can hold, or an empty one. The main process alone calls it.
         label: what the progress bar calls the run.
         console: where the bar is drawn.
     """
@@ -75,11 +81,13 @@ class Trainer(RulesMixin, transformers.Trainer):
         folder: Path,
         *,
         measure: Measure | None = None,
+        snapshot: Snapshot | None = None,
         label: str = "training",
         console: Console | None = None,
     ) -> None:
         self.settings = settings
         self.measure = measure
+        self.snapshot = snapshot
         self.progress = ProgressBar(label, console or Console(stderr=True))
         self.stop = StopOnInterrupt()
         self.rule_settings = settings.of_rules()
@@ -95,6 +103,8 @@ class Trainer(RulesMixin, transformers.Trainer):
         )
         if self.rules.rules:
             self.add_callback(Recorder(self.log_records))
+        if snapshot is not None:
+            self.add_callback(BeforeFirstStep(self.log_start))
         if settings.patience is not None:
             self.add_callback(StopEarly(settings.patience))
         self.remove_callback(transformers.PrinterCallback)
@@ -200,6 +210,11 @@ class Trainer(RulesMixin, transformers.Trainer):
 
     # Validation
 
+    def log_start(self) -> None:
+        """Logs what `snapshot` finds of the model as it is."""
+        if found := self._aside(snapshot=self.snapshot):
+            self.log(found)
+
     def evaluate(
         self,
         eval_dataset: Any = None,
@@ -213,15 +228,19 @@ class Trainer(RulesMixin, transformers.Trainer):
             self.compute_loss_context_manager(),
         )
         metrics = {f"{metric_key_prefix}_loss": loss}
-        measured = {}
-        if self.measure is not None and self.args.should_save:
-            with torch.no_grad(), torch.random.fork_rng():
-                measured = self.measure(self.model.eval())
-        self.log({**metrics, "measured": measured} if measured else dict(metrics))
+        self.log({**metrics, **self._aside(measured=self.measure, snapshot=self.snapshot)})
         self.control = self.callback_handler.on_evaluate(
             self.args, self.state, self.control, metrics
         )
         return metrics
+
+    def _aside(self, **looks: Callable[[Any], Any] | None) -> dict[str, Any]:
+        """What the main process finds when it looks at the model; nothing that is empty."""
+        if not self.args.should_save:
+            return {}
+        with aside_of_training(self.model):
+            found = {name: look(self.model) for name, look in looks.items() if look is not None}
+        return {name: made for name, made in found.items() if made}
 
     # Checkpoints
 

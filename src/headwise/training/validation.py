@@ -1,14 +1,14 @@
-"""Computes the loss of a model on held-out data."""
+"""Computes the loss of a model on held-out data, and lets others look at a model in training."""
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.ops.replicas import sum_over_replicas
+from headwise.ops.replicas import alone, sum_over_replicas
 
 
 def validation_loss(
@@ -35,3 +35,21 @@ def validation_loss(
             total += torch.stack([loss.double(), (batch["labels"] != IGNORED_LABEL).sum().double()])
     loss, count = sum_over_replicas(total).tolist()
     return loss / max(1.0, count)
+
+
+@contextmanager
+def aside_of_training(model: nn.Module) -> Iterator[None]:
+    """While this context is open, a process may run the model, and training goes on unchanged.
+
+    The model is in evaluation mode; afterwards each of its modules is in the mode that it had. No
+    gradients are recorded, random draws are not those of training, and nothing is shared with
+    other processes.
+    """
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad(), torch.random.fork_rng(), alone():
+            yield
+    finally:
+        for module in training:
+            module.training = True

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from headwise.heads.weighted.naive import naive_project_to_simplex
-from headwise.heads.weighted.simplex import project_to_simplex, random_simplex
+from headwise.heads.weighted.simplex import project_to_simplex
+from headwise.ops.simplex import random_simplex
 
 
 @pytest.mark.parametrize("entries", [1, 2, 3, 8, 33])

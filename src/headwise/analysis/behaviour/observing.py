@@ -120,12 +120,15 @@ def _observed(
 
 
 def _shape(weights: Tensor, described: Positions | None) -> tuple[int, int]:
-    """Batch and time: of the decisions, or where these are of no position, of what stands there."""
+    """Batch and time: of the decisions, or where these are of no position, of what stands there.
+
+    Where nobody has said what stands there, no positions are known.
+    """
     if weights.dim() == 3:
         return weights.size(0), weights.size(1)
     if described is not None:
         return described.shape
-    return (weights.size(0) if weights.dim() == 2 else 1), 1
+    return (weights.size(0) if weights.dim() == 2 else 1), 0
 
 
 def _ones_at(weights: Tensor, indices: Tensor) -> Tensor:

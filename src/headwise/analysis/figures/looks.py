@@ -1,5 +1,6 @@
 """How the systems of a report are drawn: each in a colour, with a marker and a kind of line."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +24,13 @@ class Look:
 def looks(comparison: Comparison) -> dict[str, Look]:
     """The look of each system; the baseline is the neutral one."""
     others = [s.name for s in comparison.systems if s.name != comparison.baseline]
-    found = {comparison.baseline: Look(SERIES[0], _MARKERS[0], "-")}
-    for number, name in enumerate(others):
+    return looks_of([comparison.baseline, *others])
+
+
+def looks_of(names: Sequence[str]) -> dict[str, Look]:
+    """The look of each name; the first is the neutral one."""
+    found = {name: Look(SERIES[0], _MARKERS[0], "-") for name in names[:1]}
+    for number, name in enumerate(names[1:]):
         colour = SERIES[1 + number % (len(SERIES) - 1)]
         marker = _MARKERS[1 + number % (len(_MARKERS) - 1)]
         found[name] = Look(colour, marker, "-" if number < len(SERIES) - 1 else "--")

@@ -15,7 +15,7 @@ from torch import Tensor
 from headwise.heads.agreement.votes import (
     ENTROPY,
     VARIANCE_FLOOR,
-    constant,
+    first_shares,
     over_dims,
     scheduled,
     weighted_sum,
@@ -41,11 +41,12 @@ class EM(NamedTuple):
 
     iterations: int
     inverse_temperature: float
+    shares: tuple[float, ...] | None = None  # of the heads in the first iteration
 
     def steps(self, votes: Tensor, beta_a: Tensor, beta_u: Tensor) -> list[EMStep]:
         """The M steps, with an E step between each and the next."""
         heads, tokens, capsules, dims = votes.shape
-        share = constant(votes[..., 0], 1 / heads)
+        share = first_shares(votes, self.shares)
         mass = votes.new_full((tokens, capsules), heads / capsules)
         steps: list[EMStep] = []
         for i in range(self.iterations):

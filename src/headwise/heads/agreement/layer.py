@@ -9,6 +9,7 @@ from headwise.heads.agreement.ablations import ABLATIONS
 from headwise.heads.agreement.routing import em_routing, simple_routing
 from headwise.heads.agreement.votes import (
     INVERSE_TEMPERATURE,
+    Routed,
     check_inverse_temperature,
     check_routing,
 )
@@ -146,16 +147,25 @@ class AgreementAttention(Attention):
         shape = inputs.query.shape[:2]
         return output.unflatten(0, shape), Routing(weights.unflatten(0, shape))
 
-    def _route(self, votes: Tensor) -> tuple[Tensor, Tensor]:
+    def _route(self, votes: Tensor) -> Routed:
         """Output `(tokens, embed_dim)` and weights `(tokens, heads)`."""
-        iterations = self.iterations
         if self.ablation is not None and not self.training:
-            iterations = self.ablation
-        how: dict[str, Any] = {"num_capsules": self.num_capsules, "iterations": iterations}
+            return self.ablation(self._route_by_own, votes)
+        return self._route_by_own(votes)
+
+    def _route_by_own(self, votes: Tensor, **how: Any) -> Routed:
+        """The routing of any number of heads; `how` wins over the module's own settings."""
+        how = {"num_capsules": self.num_capsules, "iterations": self.iterations, **how}
         if self.beta_a is None or self.beta_u is None:
             return simple_routing(votes, squash=self.squash, **how)
         how["inverse_temperature"] = self.inverse_temperature
         return em_routing(votes, self.beta_a, self.beta_u, **how)
+
+    def unit_of_head(self) -> list[int]:
+        return list(range(self.num_heads))
+
+    def ablation_ranges(self) -> dict[str, range]:
+        return {"head": range(self.num_heads), "iterations": range(1, self.iterations)}
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         combining = queries * (self.capsule_weight.numel() + self.vote_weight.numel())

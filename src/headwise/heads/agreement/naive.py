@@ -22,7 +22,12 @@ from headwise.heads.agreement.votes import (
 
 
 def naive_simple_routing(
-    votes: Tensor, *, num_capsules: int | None = None, iterations: int = 3, squash: bool = True
+    votes: Tensor,
+    *,
+    num_capsules: int | None = None,
+    iterations: int = 3,
+    squash: bool = True,
+    shares: tuple[float, ...] | None = None,
 ) -> Routed:
     """`simple_routing`, equation by equation; torch.compile makes the most of it."""
     v = by_capsule(votes, check_votes(votes, num_capsules, iterations))
@@ -30,6 +35,8 @@ def naive_simple_routing(
     for i in range(iterations):
         log_c = b.log_softmax(-1)
         share = log_c.softmax(-2)
+        if i == 0 and shares is not None:
+            share = v.new_tensor(shares).unsqueeze(-1).expand_as(share)
         output = (share.unsqueeze(-1) * v).sum(-3)  # (..., capsules, dims)
         if squash:
             square = output.square().sum(-1, keepdim=True)
@@ -49,6 +56,7 @@ def naive_em_routing(
     num_capsules: int | None = None,
     iterations: int = 3,
     inverse_temperature: float = INVERSE_TEMPERATURE,
+    shares: tuple[float, ...] | None = None,
 ) -> Routed:
     """`em_routing`, equation by equation; torch.compile makes the most of it."""
     v = by_capsule(votes, check_votes(votes, num_capsules, iterations))
@@ -57,6 +65,8 @@ def naive_em_routing(
     for i in range(iterations):
         mass = log_c.exp().sum(-2)  # (..., capsules)
         share = log_c.softmax(-2)  # = C / mass, also where all C of a capsule vanish
+        if i == 0 and shares is not None:
+            share = v.new_tensor(shares).unsqueeze(-1).expand_as(share)
         mu = (share.unsqueeze(-1) * v).sum(-3)  # (..., capsules, dims)
         square = (v - mu.unsqueeze(-3)).square()
         variance = (share.unsqueeze(-1) * square).sum(-3).clamp(min=VARIANCE_FLOOR)

@@ -48,7 +48,12 @@ _SMALL_CHUNK = 2**17
 
 
 def simple_routing(
-    votes: Tensor, *, num_capsules: int | None = None, iterations: int = 3, squash: bool = True
+    votes: Tensor,
+    *,
+    num_capsules: int | None = None,
+    iterations: int = 3,
+    squash: bool = True,
+    shares: tuple[float, ...] | None = None,
 ) -> Routed:
     """Algorithm 1: agreement is the scalar product of a vote and its capsule.
 
@@ -62,6 +67,7 @@ def simple_routing(
         num_capsules: N, which divides `embed_dim`; `embed_dim` if not given.
         iterations: how often to compute Ω; at least 1.
         squash: whether to squash the capsules, so that their length is below 1.
+        shares: of each head in every capsule of the first iteration, in place of equal ones.
 
     Raises:
         ValueError: `num_capsules` does not divide `embed_dim`; no iterations.
@@ -74,9 +80,13 @@ def simple_routing(
     num_capsules = check_votes(votes, num_capsules, iterations)
     if torch.compiler.is_compiling():
         return naive_simple_routing(
-            votes, num_capsules=num_capsules, iterations=iterations, squash=squash
+            votes,
+            num_capsules=num_capsules,
+            iterations=iterations,
+            squash=squash,
+            shares=shares,
         )
-    return Routed(*_Routing.apply(votes, num_capsules, Simple(iterations, squash)))
+    return Routed(*_Routing.apply(votes, num_capsules, Simple(iterations, squash, shares)))
 
 
 def em_routing(
@@ -87,6 +97,7 @@ def em_routing(
     num_capsules: int | None = None,
     iterations: int = 3,
     inverse_temperature: float = INVERSE_TEMPERATURE,
+    shares: tuple[float, ...] | None = None,
 ) -> Routed:
     """Algorithm 2: agreement is how probable a vote is under the Gaussian of its capsule.
 
@@ -115,6 +126,7 @@ def em_routing(
         num_capsules: N, which divides `embed_dim`; `embed_dim` if not given.
         iterations: how many M steps; at least 1.
         inverse_temperature: the limit of λ over the iterations; positive.
+        shares: of each head in every capsule of the first iteration, in place of equal ones.
 
     Raises:
         ValueError: `num_capsules` does not divide `embed_dim`; no iterations; an inverse
@@ -135,8 +147,9 @@ def em_routing(
             num_capsules=num_capsules,
             iterations=iterations,
             inverse_temperature=inverse_temperature,
+            shares=shares,
         )
-    algorithm = EM(iterations, inverse_temperature)
+    algorithm = EM(iterations, inverse_temperature, shares)
     return Routed(*_Routing.apply(votes, num_capsules, algorithm, beta_a, beta_u))
 
 
@@ -194,6 +207,8 @@ def _chunks(tokens: Tensor, algorithm: Any) -> Iterator[tuple[slice, Any, Any]]:
     # Compiled chunks are all of one size, whatever the number of tokens; the rest, and calls that
     # fill no chunk, are not compiled.
     compiles = is_worth_compiling(tokens) and count >= whole
+    # Given shares, as the ablation with random ones has them in each layer, are not compiled anew.
+    compiles = compiles and algorithm.shares is None
     small = min(max(elements // _CHUNKS, _SMALL_CHUNK), largest) // per_token
     size = whole if compiles else max(1, small)
     plain, fast = (algorithm.route, algorithm.gradients), _compiled_methods(algorithm)

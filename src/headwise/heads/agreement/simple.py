@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headwise.heads.agreement.votes import constant, over_dims, weighted_sum
+from headwise.heads.agreement.votes import constant, first_shares, over_dims, weighted_sum
 
 
 class SimpleStep(NamedTuple):
@@ -27,11 +27,12 @@ class Simple(NamedTuple):
 
     iterations: int
     squash: bool
+    shares: tuple[float, ...] | None = None  # of the heads in the first iteration
 
     def steps(self, votes: Tensor) -> list[SimpleStep]:
         """The iterations."""
-        share = constant(votes[..., 0], 1 / votes.size(0))
-        weight = constant(share, 1 / votes.size(2))
+        share = first_shares(votes, self.shares)
+        weight = constant(share, 1 / votes.size(2))  # no gradient is made of it
         logits: Tensor | None = None
         steps: list[SimpleStep] = []
         for _ in range(self.iterations):

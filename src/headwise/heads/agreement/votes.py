@@ -47,6 +47,13 @@ def constant(like: Tensor, value: float) -> Tensor:
     return like.new_full((1,) * like.dim(), value).expand(like.shape)
 
 
+def first_shares(votes: Tensor, shares: tuple[float, ...] | None) -> Tensor:
+    """The shares of the first iteration, `(heads, tokens, capsules)`: equal ones if not given."""
+    if shares is None:
+        return constant(votes[..., 0], 1 / votes.size(0))
+    return votes.new_tensor(shares).view(-1, 1, 1).expand(votes.shape[:3])
+
+
 def weighted_sum(weights: Tensor, votes: Tensor) -> Tensor:
     """Returns the sum of the votes over heads, weighted by `weights`."""
     return (weights.unsqueeze(-1) * votes).sum(0)

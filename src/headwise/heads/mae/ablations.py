@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise.heads.ablations import drawn_weights, largest, one_of, system_generator, without
+
 
 def _as_they_are(x: Tensor) -> Tensor:
     return x
@@ -31,53 +33,44 @@ def mixture(layer: Any) -> None:
 
 def top_expert(layer: Any) -> Mixture:
     """The expert of the largest gate alone, for each sequence or position (table 5)."""
-
-    def gates(gates: Tensor) -> Tensor:
-        return torch.zeros_like(gates).scatter(-1, gates.argmax(-1, keepdim=True), 1.0)
-
-    return Mixture(gates)
+    return Mixture(largest)
 
 
 def random_expert(layer: Any, *, seed: int = 0, index: int = 0, count: int = 1) -> Mixture:
     """A random expert alone, another one in each layer (table 5)."""
-    generator = torch.Generator("cpu").manual_seed(seed * count + index)
+    generator = system_generator(seed, index, count)
     with torch.device("cpu"):
         drawn = int(torch.randint(layer.num_experts, (), generator=generator))
+    return only_expert(layer, expert=drawn)
 
-    def gates(gates: Tensor) -> Tensor:
-        chosen = torch.zeros_like(gates)
-        chosen[..., drawn] = 1.0
-        return chosen
 
-    return Mixture(gates)
+def only_expert(layer: Any, *, expert: int) -> Mixture:
+    """One expert alone, the same for all sequences and positions."""
+    chosen = one_of("expert", expert, "num_experts", layer.num_experts)
+    return Mixture(lambda gates: chosen.to(gates).expand_as(gates))
 
 
 def without_expert(layer: Any, *, expert: int) -> Mixture:
     """Every gate leaves out one expert; the others keep their proportions and sum to 1."""
-    _check("expert", expert, "num_experts", layer.num_experts)
+    removed = one_of("expert", expert, "num_experts", layer.num_experts)
+    return Mixture(lambda gates: without(gates, removed))
 
-    def gates(gates: Tensor) -> Tensor:
-        left = gates.clone()
-        left[..., expert] = 0.0
-        total = left.sum(-1, keepdim=True)
-        # A gate that held nothing but this expert has nothing left: then the others count alike.
-        even = torch.full_like(left, 1 / (left.size(-1) - 1))
-        even[..., expert] = 0.0
-        return torch.where(total > 0, left / total.clamp(min=torch.finfo(total.dtype).tiny), even)
 
-    return Mixture(gates)
+def without_top_expert(layer: Any) -> Mixture:
+    """Every gate leaves out its largest expert; the others keep their proportions and sum to 1."""
+    return Mixture(lambda gates: without(gates, largest(gates)))
 
 
 def without_head(layer: Any, *, head: int) -> Mixture:
     """One head adds nothing to the output; the scales of the others stay."""
-    _check("head", head, "num_heads", layer.num_heads)
+    removed = one_of("head", head, "num_heads", layer.num_heads)
+    return Mixture(scales=lambda scales: scales * (1 - removed.to(scales)))
 
-    def scales(scales: Tensor) -> Tensor:
-        left = scales.clone()
-        left[..., head] = 0.0
-        return left
 
-    return Mixture(scales=scales)
+def only_head(layer: Any, *, head: int) -> Mixture:
+    """One head alone counts, by its own scale; the others add nothing to the output."""
+    kept = one_of("head", head, "num_heads", layer.num_heads)
+    return Mixture(scales=lambda scales: scales * kept.to(scales))
 
 
 def uniform(layer: Any) -> Mixture:
@@ -85,16 +78,21 @@ def uniform(layer: Any) -> Mixture:
     return Mixture(lambda gates: torch.full_like(gates, 1 / layer.num_experts))
 
 
-def _check(name: str, value: int, size_name: str, size: int) -> None:
-    if not 0 <= value < size:
-        raise ValueError(f"{name} is {value}, expected 0 to {size - 1}: {size_name} is {size}")
+def random(layer: Any, *, seed: int = 0, index: int = 0, count: int = 1) -> Mixture:
+    """The gates are a random point of the simplex, the same everywhere, another in each layer."""
+    (drawn,) = drawn_weights(layer.num_experts, 1, seed, index, count)
+    return Mixture(lambda gates: drawn.to(gates).expand_as(gates))
 
 
 ABLATIONS: dict[str, Callable[..., Any]] = {
     "mixture": mixture,
+    "uniform": uniform,
+    "random": random,
     "top-expert": top_expert,
     "random-expert": random_expert,
+    "without-top-expert": without_top_expert,
     "without-expert": without_expert,
     "without-head": without_head,
-    "uniform": uniform,
+    "only-expert": only_expert,
+    "only-head": only_head,
 }

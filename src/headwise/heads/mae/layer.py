@@ -214,6 +214,9 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
             return self.gate(summary, padding, causal=causal, fixed=fixed)
 
+    def ablation_ranges(self) -> dict[str, range]:
+        return {"expert": range(self.num_experts), "head": range(self.num_heads)}
+
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         total = super().macs(queries, keys, is_causal=is_causal)
         if self.gate is None:

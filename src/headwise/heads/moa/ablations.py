@@ -1,43 +1,96 @@
-"""MoA evaluated with a smaller choice of experts.
+"""MoA evaluated with another choice of experts, or with other weights of those chosen.
 
-Each function returns what changes the router's decision: a function from the logits
-`(batch, queries, experts)` and the number of experts per token to logits and number.
+Each function returns an object with two functions that change the router's decision. `choose`
+takes the logits `(batch, queries, experts)` and the number of experts per token, and returns logits
+and number; `weigh` takes the weights of the chosen ones, `(batch, queries, top_k)`.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from headwise.heads.ablations import drawn_weights, largest, one_of, system_generator
+
 Choice = tuple[Tensor, int]
+_BARRED = float("-inf")
 
 
-def without_expert(layer: Any, *, expert: int) -> Callable[[Tensor, int], Choice]:
+def _as_they_are(logits: Tensor, top_k: int) -> Choice:
+    return logits, top_k
+
+
+def _by_the_router(weights: Tensor) -> Tensor:
+    return weights
+
+
+@dataclass(frozen=True)
+class Choosing:
+    """What takes the place of the router's choice, and of the weights of the chosen experts."""
+
+    choose: Callable[[Tensor, int], Choice] = _as_they_are
+    weigh: Callable[[Tensor], Tensor] = _by_the_router
+
+
+def uniform(layer: Any) -> Choosing:
+    """The experts that a token has chosen count alike: each has the mean of their weights."""
+    return Choosing(weigh=lambda weights: weights.mean(-1, keepdim=True).expand_as(weights))
+
+
+def random(layer: Any, *, seed: int = 0, index: int = 0, count: int = 1) -> Choosing:
+    """All tokens have the same random experts with random weights, others in each layer."""
+    generator = system_generator(seed, index, count)
+    with torch.device("cpu"):
+        experts = torch.randperm(layer.num_experts, generator=generator)[: layer.top_k]
+    (weights,) = drawn_weights(layer.top_k, 1, seed, index, count)
+    drawn = torch.full((layer.num_experts,), _BARRED, device="cpu")
+    # The router's softmax makes these weights of their logarithms.
+    drawn[experts] = weights.log()
+    return Choosing(lambda logits, top_k: (drawn.to(logits).expand_as(logits), top_k))
+
+
+def without_expert(layer: Any, *, expert: int) -> Choosing:
     """No token may choose one of the experts; it chooses the next best in its place."""
-    if not 0 <= expert < layer.num_experts:
-        raise ValueError(
-            f"expert is {expert}, expected 0 to {layer.num_experts - 1}: num_experts is "
-            f"{layer.num_experts}"
-        )
-    if layer.num_experts == 1:
-        raise ValueError("num_experts is 1: without its only expert a layer has nothing to choose")
-
-    def choose(logits: Tensor, top_k: int) -> Choice:
-        barred = torch.arange(logits.size(-1), device=logits.device) == expert
-        return logits.masked_fill(barred, float("-inf")), min(top_k, layer.num_experts - 1)
-
-    return choose
+    removed = one_of("expert", expert, "num_experts", layer.num_experts)
+    return _without(layer, lambda logits: removed.to(logits))
 
 
-def fewer_experts(layer: Any, *, top_k: int) -> Callable[[Tensor, int], Choice]:
+def without_top_expert(layer: Any) -> Choosing:
+    """No token may choose its first choice; it chooses the next best in its place."""
+    return _without(layer, largest)
+
+
+def only_expert(layer: Any, *, expert: int) -> Choosing:
+    """All tokens choose one expert, and no other."""
+    kept = one_of("expert", expert, "num_experts", layer.num_experts)
+    return Choosing(lambda logits, _: (_bar(logits, 1 - kept.to(logits)), 1))
+
+
+def fewer_experts(layer: Any, *, top_k: int) -> Choosing:
     """Every token chooses fewer experts than in training."""
     if not 1 <= top_k <= layer.top_k:
         raise ValueError(f"top_k is {top_k}, expected 1 to {layer.top_k}, as many as in training")
-    return lambda logits, _: (logits, top_k)
+    return Choosing(lambda logits, _: (logits, top_k))
+
+
+def _without(layer: Any, removed: Callable[[Tensor], Tensor]) -> Choosing:
+    if layer.num_experts == 1:
+        raise ValueError("num_experts is 1: without its only expert a layer has nothing to choose")
+    most = layer.num_experts - 1
+    return Choosing(lambda logits, top_k: (_bar(logits, removed(logits)), min(top_k, most)))
+
+
+def _bar(logits: Tensor, barred: Tensor) -> Tensor:
+    return logits.masked_fill(barred > 0, _BARRED)
 
 
 ABLATIONS: dict[str, Callable[..., Any]] = {
-    "without-expert": without_expert,
+    "uniform": uniform,
+    "random": random,
     "fewer-experts": fewer_experts,
+    "without-top-expert": without_top_expert,
+    "without-expert": without_expert,
+    "only-expert": only_expert,
 }

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from headwise.heads.attention import Attention, Inputs, NoPackedWeights, Projected
-from headwise.heads.moa.ablations import ABLATIONS
+from headwise.heads.moa.ablations import ABLATIONS, Choosing
 from headwise.heads.moa.balance import router_losses
 from headwise.heads.moa.experts import (
     ExpertAssignment,
@@ -80,6 +80,7 @@ class MixtureOfAttentionHeads(Attention):
     """
 
     out_proj: ClassVar[Any] = NoPackedWeights()
+    chooses_heads = True
     routing_parameters = ("router",)
     ablations = ABLATIONS
     words = Words(
@@ -171,15 +172,18 @@ class MixtureOfAttentionHeads(Attention):
     def project(self, inputs: Inputs) -> Projected:
         choice = self._route(inputs.query)
         if choice.assignment is None:
-            # (embed_dim, experts * head_dim): all experts as one matrix
-            dense = self.expert_query.transpose(0, 1).flatten(1)
-            q = self._by_head(F.linear(inputs.query, dense.t()))
+            q = self.queries_of_every_head(inputs)
         else:
             rows = inputs.query.flatten(0, 1)  # (batch * queries, embed_dim)
             chosen = expert_project(rows, self.expert_query, choice.assignment)
             q = chosen.unflatten(0, inputs.query.shape[:2]).transpose(1, 2)
         # q: (batch, top_k, queries, head_dim)
         return Projected(q, *self._keys_and_values(inputs), choice)
+
+    def queries_of_every_head(self, inputs: Inputs) -> Tensor:
+        # (embed_dim, experts * head_dim): all experts as one matrix
+        dense = self.expert_query.transpose(0, 1).flatten(1)
+        return self._by_head(F.linear(inputs.query, dense.t()))
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
@@ -212,8 +216,9 @@ class MixtureOfAttentionHeads(Attention):
         if self.router_noise is not None and self.training:
             logits = logits + torch.randn_like(logits) * F.softplus(self.router_noise(query))
         top_k = self.top_k
-        if self.ablation is not None and not self.training:
-            logits, top_k = self.ablation(logits, top_k)
+        ablation: Choosing | None = None if self.training else self.ablation
+        if ablation is not None:
+            logits, top_k = ablation.choose(logits, top_k)
         # Float32 at least: weights that are to sum to 1 want more digits than bf16 has.
         probability = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
         if top_k == self.num_experts:
@@ -224,6 +229,8 @@ class MixtureOfAttentionHeads(Attention):
             assignment = assign_experts(indices.flatten(0, 1), self.num_experts)
         if self.normalize_weights:
             selected = selected / selected.sum(-1, keepdim=True).detach()
+        if ablation is not None:
+            selected = ablation.weigh(selected)
         return _Choice(indices, selected, logits, assignment)
 
     def _routing(self, choice: _Choice, inputs: Inputs) -> Routing:
@@ -236,6 +243,9 @@ class MixtureOfAttentionHeads(Attention):
         )
         loss = self.balance_coef * balance + self.z_coef * z
         return Routing(weights, choice.indices, loss)
+
+    def ablation_ranges(self) -> dict[str, range]:
+        return {"expert": range(self.num_experts), "top_k": range(1, self.top_k)}
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         linear = queries * self.embed_dim * (2 * self.top_k * self.head_dim + self.num_experts)

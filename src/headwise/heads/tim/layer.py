@@ -9,7 +9,7 @@ from typing_extensions import Self
 
 from headwise.heads.cache import AttentionCache
 from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
-from headwise.heads.tim.ablations import ABLATIONS
+from headwise.heads.tim.ablations import ABLATIONS, Competing
 from headwise.heads.tim.grouped import grouped_feed_forward, grouped_linear
 from headwise.heads.tim.mechanisms import (
     MechanismAttention,
@@ -254,12 +254,15 @@ class IndependentMechanismsLayer(System):
             cache=cache,
         )
         x = self._after(self.norm1, x, self._scale(read.output, competition))
+        if query_padding_mask is None and key_padding_mask is not None:
+            query_padding_mask = key_padding_mask[:, -x.size(1) :]
 
         if self.cross_attention is not None and self.cross_norm is not None:
             of_memory = self.cross_attention(
                 self._before(self.cross_norm, x),
                 memory,
                 key_padding_mask=memory_key_padding_mask,
+                query_padding_mask=query_padding_mask,
                 cache=cross_cache,
             )
             x = self._after(self.cross_norm, x, of_memory.output)
@@ -277,10 +280,14 @@ class IndependentMechanismsLayer(System):
         x = self._after(self.norm3, x, update)
         routing = None
         if competition is not None:
-            if query_padding_mask is None and key_padding_mask is not None:
-                query_padding_mask = key_padding_mask[:, -x.size(1) :]
             routing = Routing(competition, padding=padding_positions(query_padding_mask))
         return AttentionOutput(x, read.weights, routing)
+
+    def unit_of_head(self) -> list[int]:
+        return [head * self.num_mechanisms // self.num_heads for head in range(self.num_heads)]
+
+    def ablation_ranges(self) -> dict[str, range]:
+        return {"mechanism": range(self.num_mechanisms)}
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         """Counts the multiply-accumulates of one sequence.
@@ -304,9 +311,11 @@ class IndependentMechanismsLayer(System):
         logits = grouped_linear(h, self.competition_weight)
         # Float32 at least: weights that are to sum to 1 want more digits than bf16 has.
         competition = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-        if self.ablation is not None and not self.training:
-            competition = self.ablation(competition)
-        return competition
+        ablation = self._ablation()
+        return competition if ablation is None else ablation.competition(competition)
+
+    def _ablation(self) -> Competing | None:
+        return None if self.training else self.ablation
 
     def _scale(self, update: Tensor, competition: Tensor | None) -> Tensor:
         if competition is None:
@@ -318,6 +327,10 @@ class IndependentMechanismsLayer(System):
         return norm(x) if self.pre_norm else x
 
     def _after(self, norm: nn.Module, x: Tensor, update: Tensor) -> Tensor:
+        ablation = self._ablation()
+        if ablation is not None:
+            by_mechanism = update.unflatten(-1, (self.num_mechanisms, -1))
+            update = ablation.updates(by_mechanism).flatten(-2)
         total = x + F.dropout(update, self.residual_dropout, self.training)
         return total if self.pre_norm else norm(total)
 

@@ -12,9 +12,10 @@ from headwise.heads.system import Macs, Place, Routing
 from headwise.heads.weighted.ablations import ABLATIONS
 from headwise.heads.weighted.branches import branched_feed_forward, branched_macs
 from headwise.heads.weighted.rule import BranchesOnSimplex
-from headwise.heads.weighted.simplex import keep_largest, random_simplex
+from headwise.heads.weighted.simplex import keep_largest
 from headwise.heads.words import Words
 from headwise.ops.activations import Activation, check_activation
+from headwise.ops.simplex import random_simplex
 
 Form = Literal["simplex", "softmax", "random"]
 
@@ -253,6 +254,12 @@ class BranchedAttention(Attention):
             activation=self.ffn_activation,
         )
         return output, Routing(alpha)
+
+    def unit_of_head(self) -> list[int]:
+        return list(range(self.num_branches))
+
+    def ablation_ranges(self) -> dict[str, range]:
+        return {"branch": range(self.num_branches), "top_k": range(1, self.num_branches)}
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         sizes = (self.num_branches, self.head_dim, self.embed_dim, self.ffn_dim)

@@ -40,17 +40,6 @@ def project_to_simplex(x: Tensor) -> Tensor:
     return (x - theta.gather(-1, positive - 1)).clamp(min=0)
 
 
-def random_simplex(entries: int, *, generator: torch.Generator | None = None) -> Tensor:
-    """A random point of the simplex, `(entries,)`, each as likely as any other: Dirichlet(1, …, 1).
-
-    >>> random_simplex(1)
-    tensor([1.])
-    """
-    # Exponential draws divided by their sum. 1 − u is never 0, whose logarithm is infinite.
-    draws = -torch.log1p(-torch.rand(entries, generator=generator, dtype=torch.float64))
-    return (draws / draws.sum()).float()
-
-
 def keep_largest(x: Tensor, count: int) -> Tensor:
     """A point of the simplex, `(entries,)`, with all but its largest entries set to zero, and these
     scaled to sum 1.

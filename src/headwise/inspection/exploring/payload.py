@@ -86,8 +86,8 @@ class Place(BaseModel):
     units: int = Field(description="How many units there are; 0 if it decides nothing.")
     unit_names: list[str] = Field([], description="What each unit is called: `expert 3`.")
     weights: Blob | None = Field(
-        description="The weight of each unit: positions × units, or 1 × units if one decision holds "
-        "for all positions. A row sums to 1. None if it decides nothing."
+        description="The weight of each unit: positions × units, or 1 × units if one decision "
+        "holds for all positions. A row sums to 1. None if it decides nothing."
     )
     chosen: list[list[int]] | None = Field(
         None,
@@ -228,4 +228,4 @@ class Question(BaseModel):
     text: str | None = None
     target: str | None = None
     item: int | None = Field(None, ge=0, description="The number of an item of the page's part.")
-    ablations: list[Asked] = []
+    ablations: list[Asked] = Field([], description="At most one for each system of a run.")

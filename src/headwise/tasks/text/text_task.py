@@ -1,9 +1,12 @@
 """The base of tasks on text of one language: a tokenizer that a run saves."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import ClassVar
 
+from torch import Tensor
+
+from headwise.tasks.positions import Positions
 from headwise.tasks.task import Task
 from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer
 from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings
@@ -59,6 +62,13 @@ class TextTask(Task):
     def unit(self) -> str:
         """What the tokens are, in the plural: words or subwords."""
         return "words" if self.tokenizer.has_words else "subwords"
+
+    def tokens(
+        self, input_ids: Tensor, classes: Mapping[str, tuple[Tensor, list[str]]] | None = None
+    ) -> Positions:
+        """Returns what stands at the positions of texts; `classes` as in `Positions.of_tokens`."""
+        word = self.unit.removesuffix("s")
+        return Positions.of_tokens(input_ids, self.tokenizer.names, word, classes)
 
     def vocabulary(self) -> str:
         """Returns a description of the vocabulary."""

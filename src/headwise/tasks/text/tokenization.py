@@ -12,6 +12,7 @@ in pieces already, which decoding joins. `vocabularies` makes all of these.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ from tokenizers import models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from headwise.files import written_whole
+from headwise.tasks.text.token_names import token_names
 from headwise.tasks.text.tokenizer_settings import (
     SPECIAL_TOKENS,
     TEXT_SPECIAL_TOKENS,
@@ -107,6 +109,16 @@ class TranslationTokenizer:
     def is_joint(self) -> bool:
         """Whether source and target share one vocabulary."""
         return self.source is self.target
+
+    @cached_property
+    def source_names(self) -> dict[int, str]:
+        """Each token of the source as a person reads it."""
+        return token_names(self.source)
+
+    @cached_property
+    def target_names(self) -> dict[int, str]:
+        """Each token of the target as a person reads it."""
+        return self.source_names if self.is_joint else token_names(self.target)
 
     @property
     def source_vocab_size(self) -> int:
@@ -234,6 +246,11 @@ class TextTokenizer:
         assert settings.pretrained is not None
         needed: tuple[Role, ...] = ("pad", "bos", "eos", *(("mask",) if mask else ()))
         return cls(ready_made(settings.pretrained, settings.special_tokens, needed))
+
+    @cached_property
+    def names(self) -> dict[int, str]:
+        """Each token as a person reads it."""
+        return token_names(self.tokenizer)
 
     @property
     def vocab_size(self) -> int:

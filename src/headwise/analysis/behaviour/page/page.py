@@ -1,0 +1,24 @@
+"""The page of an analysis, as one HTML file that needs nothing beside it: no network, no scripts."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from headwise.analysis.behaviour.page.section import Section
+from headwise.analysis.behaviour.results import AnalysisRecord, RunAnalysis
+from headwise.analysis.figures.looks import Look, looks_of
+from headwise.analysis.rendering import rendered
+
+TEMPLATE = "behaviour/page/page.html.jinja"
+# In the order of the page.
+SECTIONS: tuple[Callable[[Sequence[RunAnalysis], Mapping[str, Look]], Section | None], ...] = ()
+
+
+def render_analysis(record: AnalysisRecord) -> str:
+    """Returns the page of an analysis as HTML; everything that comes from the data is escaped."""
+    looks = looks_of([run.name for run in record.runs])
+    sections = [section(record.runs, looks) for section in SECTIONS]
+    return rendered(
+        TEMPLATE,
+        title=record.title,
+        record=record,
+        sections=[section for section in sections if section is not None],
+    )

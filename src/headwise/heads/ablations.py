@@ -1,0 +1,116 @@
+"""What the ablations of several systems share: units left out, units alone, random weights.
+
+The names of ablations follow a convention, by which tools find them: `without-UNIT` removes one
+unit, which its option UNIT numbers; `only-UNIT` leaves that unit alone in force.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.ops.simplex import random_simplex
+
+
+@dataclass(frozen=True)
+class Heads:
+    """What takes the place of the heads' outputs: those left out are zero.
+
+    Attributes:
+        kept: `(heads,)`, 1 for a head that counts and 0 for one that adds nothing.
+    """
+
+    kept: Tensor
+
+    def __call__(self, heads: Tensor) -> Tensor:
+        """`(batch, heads, time, head_dim)` to the same."""
+        return heads * self.kept.to(heads).view(-1, 1, 1)
+
+
+def without_head(layer: Any, *, head: int) -> Heads:
+    """One head adds nothing to the output; the others stay as they are."""
+    return Heads(1 - one_of("head", head, "num_heads", layer.num_heads))
+
+
+def only_head(layer: Any, *, head: int) -> Heads:
+    """One head alone counts; the others add nothing to the output."""
+    return Heads(one_of("head", head, "num_heads", layer.num_heads))
+
+
+HEADS: dict[str, Callable[..., Any]] = {"without-head": without_head, "only-head": only_head}
+
+
+def one_of(option: str, unit: int, size_name: str, size: int) -> Tensor:
+    """Returns `(size,)`, 1 at the unit and 0 elsewhere.
+
+    Args:
+        option: name of the ablation's option, for the message.
+        unit: its value.
+        size_name, size: the attribute that says how many units there are.
+
+    Raises:
+        ValueError: there is no such unit.
+
+    >>> one_of("head", 1, "num_heads", 3)
+    tensor([0., 1., 0.])
+    """
+    if not 0 <= unit < size:
+        raise ValueError(f"{option} is {unit}, expected 0 to {size - 1}: {size_name} is {size}")
+    # On the CPU wherever the caller's device is: a module moves it where its inputs are.
+    chosen = torch.zeros(size, device="cpu")
+    chosen[unit] = 1.0
+    return chosen
+
+
+def without(weights: Tensor, removed: Tensor) -> Tensor:
+    """Leaves units out of a distribution; the others keep their proportions and sum to 1.
+
+    Where the others have no weight at all, they count alike.
+
+    Args:
+        weights: `(..., units)`, sums to 1.
+        removed: `(units,)` or `(..., units)`, 1 at the units that are left out, 0 elsewhere.
+
+    >>> removed = torch.tensor([0.0, 0.0, 1.0])
+    >>> without(torch.tensor([[0.1, 0.3, 0.6], [0.0, 0.0, 1.0]]), removed)
+    tensor([[0.2500, 0.7500, 0.0000],
+            [0.5000, 0.5000, 0.0000]])
+    """
+    kept = 1 - removed.to(weights)
+    left = weights * kept
+    total = left.sum(-1, keepdim=True)
+    even = kept / kept.sum(-1, keepdim=True)
+    return torch.where(total > 0, left / total.clamp(min=torch.finfo(total.dtype).tiny), even)
+
+
+def largest(weights: Tensor) -> Tensor:
+    """Returns 1 at the largest weight of each row, the first of equal ones, and 0 elsewhere.
+
+    >>> largest(torch.tensor([[0.1, 0.3, 0.6], [0.4, 0.4, 0.2]]))
+    tensor([[0., 0., 1.],
+            [1., 0., 0.]])
+    """
+    return torch.zeros_like(weights).scatter(-1, weights.argmax(-1, keepdim=True), 1.0)
+
+
+def drawn_weights(units: int, draws: int, seed: int, index: int, count: int) -> list[Tensor]:
+    """Random points of the simplex, `(units,)` each, others for each of a model's systems.
+
+    They are drawn once, so that all steps of a decoding use the same.
+
+    Args:
+        units: number of units.
+        draws: how many points to draw.
+        seed: of all systems of a model.
+        index, count: which of a model's systems of its kind it is, and of how many.
+    """
+    generator = system_generator(seed, index, count)
+    with torch.device("cpu"):
+        return [random_simplex(units, generator=generator) for _ in range(draws)]
+
+
+def system_generator(seed: int, index: int, count: int) -> torch.Generator:
+    """Returns the random numbers of one of a model's systems; see `drawn_weights`."""
+    return torch.Generator("cpu").manual_seed(seed * count + index)

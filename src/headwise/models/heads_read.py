@@ -1,0 +1,105 @@
+"""What the heads of a model read while it runs: queries, keys, outputs, attention weights."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from torch import nn
+
+from headwise.heads.attention import Attention
+from headwise.heads.heads_read import HeadsRead, Observer
+from headwise.models.compiling import run_as_written
+from headwise.models.sites import AttentionSite, attention_sites
+
+_PART = re.compile(r"(encoder|decoder)\.layers\.\d+\.system\.(self|cross)_attention$")
+
+
+class HeadsSite(NamedTuple):
+    """An attention that has heads, and its place in a model.
+
+    Attributes:
+        site, layer: as in `AttentionSite`. The attentions within a system that takes the place of
+            a whole layer have sites of their own: `decoder_self` and `decoder_cross`.
+        module: the attention.
+        path: its path in the model.
+        system: the system that it is, or is a part of.
+    """
+
+    site: str
+    layer: int
+    module: Attention
+    path: str
+    system: AttentionSite
+
+
+def heads_sites(model: nn.Module) -> list[HeadsSite]:
+    """Returns all attentions of a model, in the order in which they stand.
+
+    Args:
+        model: a headwise model, or any module that holds systems, or is one.
+
+    >>> import headwise as hw
+    >>> layer = hw.IndependentMechanismsLayer(8, 2, 16, 2, cross_attention=True)
+    >>> [place.path for place in heads_sites(nn.ModuleDict({"layer": layer}))]
+    ['layer.self_attention', 'layer.cross_attention']
+    """
+    found = []
+    for system in attention_sites(model):
+        for name, module in system.module.named_modules():
+            if isinstance(module, Attention):
+                path = ".".join(filter(None, (system.path, name)))
+                part = _PART.search(path)
+                site = system.site if part is None else "_".join(part.groups())
+                found.append(HeadsSite(site, system.layer, module, path, system))
+    return found
+
+
+@contextmanager
+def heads_read(model: nn.Module, note: Callable[[HeadsSite, HeadsRead], None]) -> Iterator[None]:
+    """While this context is open, each call of each attention of a model is noted.
+
+    Compiled models run as they are written meanwhile. Whoever keeps what is noted detaches it.
+
+    Args:
+        model: a headwise model, or any module that holds attentions of headwise or of your own:
+            all that derive from `headwise.Attention`.
+        note: called with each call's place and what its heads read, as soon as it is computed.
+
+    Raises:
+        ValueError: the model holds no such attention.
+
+    Example:
+        >>> import torch
+        >>> import headwise as hw
+        >>> layer = hw.MixtureOfAttentionHeads(16, num_experts=6, top_k=2, head_dim=4)
+        >>> def note(place, read):
+        ...     print(place.path, tuple(read.outputs.shape), tuple(read.weights().shape))
+        ...     print(tuple(read.chosen.shape), tuple(read.every_head().outputs.shape))
+        >>> with heads_read(nn.ModuleDict({"first": layer}), note):
+        ...     y = layer(torch.randn(3, 5, 16))
+        first (3, 2, 5, 4) (3, 2, 5, 5)
+        (3, 5, 2) (3, 6, 5, 4)
+    """
+    places = heads_sites(model)
+    if not places:
+        raise ValueError(
+            f"model is a {type(model).__name__} without any attention of headwise, expected at "
+            f"least one module that derives from headwise.Attention"
+        )
+    observers: list[tuple[Attention, Observer]] = []
+    try:
+        for place in places:
+
+            def observer(read: HeadsRead, place: HeadsSite = place) -> None:
+                note(place, read)
+
+            place.module.observers = (*place.module.observers, observer)
+            observers.append((place.module, observer))
+        with run_as_written():
+            yield
+    finally:
+        for module, own in observers:
+            module.observers = tuple(other for other in module.observers if other is not own)
+            if not module.observers:
+                del module.observers  # as before: else a compiled model would be compiled anew
