@@ -6,12 +6,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headwise.analysis.behaviour.entropy import Entropy
+from headwise.analysis.behaviour.explained import Explained
 from headwise.analysis.behaviour.likeness import Likeness
+from headwise.analysis.behaviour.load import Load
 from headwise.analysis.behaviour.observing import observe
+from headwise.analysis.behaviour.tokens import Tokens
+from headwise.heads.words import Words
 from headwise.models.decisions import record
+from headwise.models.plan import system_name
+from headwise.models.sites import attention_sites
 from headwise.tasks.positions import Positions
 
-QUESTIONS: dict[str, Callable[[], Any]] = {}
+QUESTIONS: dict[str, Callable[[], Any]] = {
+    "entropy": Entropy,
+    "load": Load,
+    "tokens": Tokens,
+    "explained": Explained,
+}
 
 
 def ask(
@@ -19,6 +31,7 @@ def ask(
     batches: Iterable[Mapping[str, Tensor]],
     positions: Callable[[Mapping[str, Tensor]], Mapping[str, Positions]],
     advance: Callable[[int], object] = lambda count: None,
+    padding: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = lambda batch: {},
 ) -> dict[str, Any]:
     """Runs a model on all batches and returns the answers, by their fields in `RunAnalysis`.
 
@@ -27,6 +40,8 @@ def ask(
         batches: keyword arguments of its forward.
         positions: returns what stands at the positions of a batch, see `Task.positions`.
         advance: called with the number of sequences that are done.
+        padding: returns what is padding in a batch, for systems that were not told: `encoder`,
+            `decoder` or the empty stack to `(batch, time)`, `True` at padding.
 
     Raises:
         ValueError: the model holds no system.
@@ -37,9 +52,11 @@ def ask(
     model.eval()
     with torch.no_grad(), Likeness(model) as likeness:
         for batch in batches:
+            hidden = padding(batch)
+            likeness.padding = hidden
             with record(model) as decided:
                 model(**{name: tensor.to(device) for name, tensor in batch.items()})
-            observed = observe(decided, positions(batch), {})
+            observed = observe(decided, positions(batch), hidden)
             for question in questions.values():
                 question.add(observed)
             count = len(next(iter(batch.values())))
@@ -47,3 +64,8 @@ def ask(
             advance(count)
     answers = {name: question.result() for name, question in questions.items()}
     return {**answers, "likeness": likeness.result(), "sequences": sequences}
+
+
+def words_of(model: nn.Module) -> dict[str, Words]:
+    """Returns the words for the decisions of each system of a model, by its name in plans."""
+    return {system_name(type(place.module)): place.module.words for place in attention_sites(model)}
