@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from made_up import Leading, Weighing, batch, place, positions, random_padding, random_weights
+from decided import Leading, Weighing, batch, place, random_padding, random_weights, standing
 
 from headwise.analysis.behaviour.entropy import Entropy, EntropyRecord
 from headwise.analysis.behaviour.observing import Observed
@@ -52,7 +52,7 @@ def test_random_weights_against_plain_loops() -> None:
     weights, padding = random_weights(6, 20, 5), random_padding(6, 20)
     tokens = torch.randint(30, (6, 20), generator=torch.Generator().manual_seed(2))
     routing = Routing(weights, padding=padding)
-    (module,) = found(batch({place(): routing}, positions(tokens))).modules
+    (module,) = found(batch({place(): routing}, standing(tokens))).modules
     rows = [
         (sequence, time, int(tokens[sequence, time]), -sum(w * math.log(w) for w in row))
         for sequence, of_sequence in enumerate(weights.double().tolist())
@@ -99,7 +99,7 @@ def test_frequent_tokens_are_certain_and_rare_ones_are_not() -> None:
     weights = torch.where(
         tokens.unsqueeze(-1) == 0, torch.tensor([1.0, 0.0]), torch.full((2,), 0.5)
     )
-    (module,) = found(batch({place(): Routing(weights)}, positions(tokens))).modules
+    (module,) = found(batch({place(): Routing(weights)}, standing(tokens))).modules
     rare, frequent = module.by_frequency
     assert (rare.fewest, rare.most, rare.tokens, rare.rows) == (1, 1, 2, 2)
     assert (frequent.fewest, frequent.most, frequent.tokens, frequent.rows) == (4, 7, 1, 6)
@@ -120,7 +120,7 @@ def test_half_batches_give_what_the_whole_batch_gives(shape: tuple[int, ...]) ->
             at: Routing(weights if len(shape) == 1 else weights[rows])
             for at, weights in decided.items()
         }
-        return batch(routings, positions(tokens[rows]), padding[rows])
+        return batch(routings, standing(tokens[rows]), padding[rows])
 
     whole, halves = found(part(slice(None))), found(part(slice(2)), part(slice(2, None)))
     if len(shape) == 1:  # one row in each batch
@@ -139,7 +139,7 @@ def test_half_batches_give_what_the_whole_batch_gives(shape: tuple[int, ...]) ->
 
 def test_padding_counts_nowhere() -> None:
     weights, padding = random_weights(5, 7, 3), random_padding(5, 7, seed=4)
-    tokens = positions(torch.arange(35).view(5, 7) % 4)
+    tokens = standing(torch.arange(35).view(5, 7) % 4)
     one, other = weights.clone(), weights.clone()
     one[padding], other[padding] = torch.tensor([1.0, 0, 0]), torch.full((3,), 1 / 3)
     where = place()
@@ -149,7 +149,7 @@ def test_padding_counts_nowhere() -> None:
 
 
 def test_a_decision_of_a_sequence_is_one_row_without_a_position() -> None:
-    tokens = positions([[0, 1, 2], [0, 0, 0]])
+    tokens = standing(torch.tensor([[0, 1, 2], [0, 0, 0]]))
     weights = torch.tensor([[0.5, 0.5], [1.0, 0.0]])
     (module,) = found(batch({place(): Routing(weights)}, tokens)).modules
     assert (module.decides, module.spread.rows) == ("sequence", 2)

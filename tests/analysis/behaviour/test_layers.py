@@ -181,3 +181,10 @@ def test_layers_of_two_stacks_are_not_compared():
 def test_a_record_comes_back_from_json():
     found = compared([weights(2, 9, 3), torch.full((2, 9, 3), 1 / 3)])
     assert StackLikeness.model_validate_json(found.model_dump_json()) == found
+
+
+def test_a_layer_that_has_diverged_is_like_nothing_and_the_others_stay():
+    good = [weights(4, 30, 3, seed=seed) for seed in range(2)]
+    found = compared([*good, torch.full((4, 30, 3), torch.nan)])
+    assert [row[:2] for row in found.likeness[:2]] == compared(good).likeness
+    assert found.likeness[2] == [None] * 3

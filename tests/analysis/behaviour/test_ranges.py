@@ -72,3 +72,10 @@ def test_nothing_is_said_where_no_token_stands_or_a_decision_is_of_no_position()
     counted.add(places.observed([weights]))
     counted.add(places.observed([weights[:, 0]], standing(tokens)))
     assert counted.result() == []
+
+
+def test_nothing_is_said_of_a_run_that_has_diverged():
+    counted = Ranges()
+    weights, tokens = batch(6)
+    counted.add(Layers("encoder_self", 1).observed([weights * torch.nan], standing(tokens)))
+    assert counted.result() == []

@@ -1,16 +1,24 @@
 """Which tokens go to which units: of decisions made up, and of random ones against plain loops."""
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 import torch
-from made_up import Choosing, batch, place, positions, random_padding, random_weights
+from decided import Choosing, batch, place, random_padding, random_weights, standing
 from scipy.stats import binomtest
 
 from headwise.analysis.behaviour.observing import Observed
 from headwise.analysis.behaviour.tokens import LEAST, Leader, Tokens, TokensRecord
 from headwise.heads.system import Routing
 from headwise.tasks.positions import Positions
+
+NAMES = dict(enumerate(["the", "cat", "sat", "on", "mat"]))
+
+
+def positions(tokens: torch.Tensor, classes: Mapping[str, torch.Tensor] | None = None) -> Positions:
+    return replace(standing(tokens, classes), names=NAMES)
 
 
 def found(*batches: list[Observed]) -> list[TokensRecord]:
@@ -115,7 +123,7 @@ def test_random_choices_against_plain_loops(halves: bool) -> None:
             if taken:
                 ends = binomtest(taken, occurrences[token]).proportion_ci(method="wilson")
                 pmi = math.log(taken / occurrences[token] / share)
-                name = {0: "the", 1: "cat", 2: "sat", 3: "on", 4: "mat"}.get(token, str(token))
+                name = NAMES.get(token, str(token))
                 expected.append((math.log(ends.low / share), pmi, name, taken))
         expected.sort(key=lambda line: -line[0])
         assert unit.standing_out == sum(low > 0 for low, *_ in expected)
@@ -144,14 +152,16 @@ def test_a_sequence_decides_for_each_of_its_tokens_but_only_once() -> None:
 
 def test_a_decision_for_everything_tells_no_tokens_apart() -> None:
     routing = Routing(torch.tensor([0.6, 0.4]))
-    assert found(batch({place(): routing}, positions([[0] * 9]))) == []
+    assert found(batch({place(): routing}, positions(torch.zeros(1, 9, dtype=torch.int64)))) == []
 
 
 def test_labels_of_positions_and_of_sequences() -> None:
     """Side a goes to unit 0. The language is b throughout, or not known."""
     side = torch.tensor([[0, 0, 1, 1, -1]]).expand(8, 5)
     language = torch.tensor([1] * 6 + [-1] * 2)
-    described = positions(torch.zeros(8, 5), {"side": side, "language": language})
+    described = positions(
+        torch.zeros(8, 5, dtype=torch.int64), {"side": side, "language": language}
+    )
     units = side.clamp(min=0)
     tokens, of_side, of_language = found(batch({place(): to_unit(units, 2)}, described))
     assert [record.label for record in (tokens, of_side, of_language)] == [
@@ -160,12 +170,12 @@ def test_labels_of_positions_and_of_sequences() -> None:
         "language",
     ]
     a, b = (unit.leading for unit in of_side.units)
-    assert (names(a), names(b)) == (["a"], ["b"])
+    assert (names(a), names(b)) == (["c0"], ["c1"])
     assert (a[0].occurrences, a[0].decisions, a[0].with_unit) == (16, 16, 16)
     assert a[0].pmi == pytest.approx(math.log(2))
     (leader,) = of_language.units[0].leading
     # Of six sequences of five positions, of which three go to unit 0.
-    assert (leader.name, leader.occurrences, leader.decisions) == ("b", 30, 6)
+    assert (leader.name, leader.occurrences, leader.decisions) == ("c1", 30, 6)
     assert (leader.with_unit, leader.pmi) == (18, pytest.approx(0))
 
 
@@ -192,4 +202,4 @@ def test_nothing_is_said_of_the_positions() -> None:
 
 def test_weights_of_a_run_that_diverged_go_nowhere() -> None:
     routing = Routing(torch.full((2, 8, 2), math.nan))
-    assert found(batch({place(): routing}, positions(torch.zeros(2, 8)))) == []
+    assert found(batch({place(): routing}, positions(torch.zeros(2, 8, dtype=torch.int64)))) == []

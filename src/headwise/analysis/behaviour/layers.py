@@ -75,7 +75,8 @@ class StackLikeness(BaseModel):
     rows: int = Field(description="Number of rows, N.")
     places: list[Where] = Field(description="The systems, in the order in which they stand.")
     likeness: Matrix = Field(
-        description="The likeness of each two places; None where one of them does not vary."
+        description="The likeness of each two places; None where one of them does not vary, or "
+        "has diverged."
     )
     first_unit: Matrix | None = Field(
         description="Where all places have two units: the correlations of the weights of their "
@@ -141,12 +142,15 @@ class _Products:
         self.products.addmm_(rows.mT, rows)
 
     def covariances(self) -> list[list[Tensor]]:
-        """The covariance of each two places, as blocks; that of a constant column is 0."""
+        """The covariance of each two places, as blocks.
+
+        It is 0 for a column that does not vary, and where a run has diverged.
+        """
         mean = self.sums / max(self.rows, 1)
         squares = self.products.diagonal() / max(self.rows, 1)
         whole = self.products / max(self.rows, 1) - torch.outer(mean, mean)
         varies = whole.diagonal() > ROUNDING * squares
-        whole = whole * torch.outer(varies, varies)
+        whole = whole.masked_fill(~torch.outer(varies, varies), 0.0)
         return [list(row.split(self.sizes, 1)) for row in whole.split(self.sizes, 0)]
 
 

@@ -79,8 +79,12 @@ class Ranges:
             self._tables[each.place].add(each.weights.cpu(), tokens.cpu())
 
     def result(self) -> list[PlaceRanges]:
-        """Returns a record for each system that decides at positions."""
-        return [table.record(Where.of(place)) for place, table in self._tables.items()]
+        """Returns a record for each system that decides at positions, and has not diverged."""
+        return [
+            table.record(Where.of(place))
+            for place, table in self._tables.items()
+            if torch.isfinite(table.sums).all()
+        ]
 
 
 class _Table:

@@ -5,6 +5,7 @@ from pydantic import BaseModel, Field
 from headwise.analysis.behaviour.entropy import EntropyRecord
 from headwise.analysis.behaviour.explained import ExplainedShare
 from headwise.analysis.behaviour.layers import StackLikeness
+from headwise.analysis.behaviour.likeness import ModelLikeness
 from headwise.analysis.behaviour.load import LoadRecord
 from headwise.analysis.behaviour.ranges import PlaceRanges
 from headwise.analysis.behaviour.tokens import TokensRecord
@@ -39,6 +40,9 @@ class RunAnalysis(BaseModel):
     explained: list[ExplainedShare] = Field(
         default=[], description="How much of the decisions of each system each label explains."
     )
+    likeness: ModelLikeness | None = Field(
+        default=None, description="How alike the heads are; None if no attention has several."
+    )
 
 
 class AnalysisRecord(BaseModel):
@@ -47,7 +51,7 @@ class AnalysisRecord(BaseModel):
     model_config = RECORD
 
     title: str
-    command: str
+    command: str = Field("", description="The command that made it; empty if none did.")
     part: str = Field(description="The part of the data, and how much it is.")
     runs: list[RunAnalysis] = Field(min_length=1)
     against: str | None = Field(
