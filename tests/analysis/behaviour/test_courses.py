@@ -75,7 +75,7 @@ def test_what_a_run_has_kept():
 
 
 def test_a_value_for_each_step():
-    with pytest.raises(ValueError, match="encoder_self.0 has 2 values for 3 steps"):
+    with pytest.raises(ValueError, match=r"encoder_self\.0 has 2 values for 3 steps"):
         course(explained={"position": [0.5, 0.5]})
 
 

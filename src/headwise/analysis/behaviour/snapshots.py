@@ -52,11 +52,11 @@ class DecisionCourse(Where):
 
     @model_validator(mode="after")
     def _one_value_per_step(self) -> Self:
-        curves = [self.entropy, self.lowest_entropy, self.shares, self.weights]
-        for curve in [*curves, *self.explained.values()]:
-            if len(curve) != len(self.steps):
+        lengths = [len(self.entropy), len(self.lowest_entropy), len(self.shares), len(self.weights)]
+        for length in [*lengths, *map(len, self.explained.values())]:
+            if length != len(self.steps):
                 raise ValueError(
-                    f"{self.path} has {len(curve)} values for {len(self.steps)} steps, expected a "
+                    f"{self.path} has {length} values for {len(self.steps)} steps, expected a "
                     f"value for each step"
                 )
         return self
