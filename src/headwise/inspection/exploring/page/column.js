@@ -14,6 +14,7 @@ class Column {
     };
     this.stacks = new Map();
     this.matrix = new Matrix(this.pointing);
+    this.hint = make("p", { class: "muted small" });
     this.heading = make("p", { class: "explanation" });
     this.legend = make("div");
     this.sentences = make("div", { class: "sentences" });
@@ -74,8 +75,10 @@ class Column {
     const attention = attentionInView(place);
     const names = new Set([attention?.keys, attention?.queries, place.stack]);
     const shown = [...names].filter((name) => name in this.run.stacks).map((name) => [name, this.stackView(name)]);
-    const elements = shown.map(([, stack]) => stack.element);
+    this.hint.textContent = hintOf(this.run, attention);
+    const elements = [...shown.map(([, stack]) => stack.element), this.hint];
     const there = [...this.sentences.children];
+    // Elements stay where they are, or else one of them would lose the focus.
     if (there.length !== elements.length || there.some((each, index) => each !== elements[index])) {
       this.sentences.replaceChildren(...elements);
     }
