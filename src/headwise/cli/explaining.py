@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from headwise.cli.parameters import Changes
-from headwise.cli.printing import clear_errors, print_note, print_path, silence
+from headwise.cli.printing import clear_errors, command_line, print_note, print_path, silence
 
 
 def analyse(
@@ -62,10 +62,10 @@ def analyse(
             runs,
             part,
             folder,
+            command_line(),
             console,
             against=against,
             data=data,
-            detail=ablations,
             changes=changes or [],
             note=print_note,
         )

@@ -152,3 +152,9 @@ def test_a_label_of_as_many_classes_as_rows_is_told_apart():
 def test_a_record_comes_back_from_json():
     (record, *_) = explained(of_two(draws(2, 6)), standing(classes_of(2, 2, 6))).values()
     assert ExplainedShare.model_validate_json(record.model_dump_json()) == record
+
+
+def test_a_run_that_has_diverged_explains_nothing():
+    weights = torch.full((2, 6, 2), torch.nan)
+    found = explained(weights, standing(classes_of(2, 2, 6)))
+    assert {(each.between, each.share) for each in found.values()} == {(None, None)}

@@ -40,8 +40,10 @@ from typing import Literal
 import torch
 from pydantic import BaseModel, Field
 from torch import Tensor
+from torch.nn.functional import pad
 
 from headwise.analysis.behaviour.observing import Observed
+from headwise.analysis.behaviour.token_sums import TokenSums
 from headwise.analysis.behaviour.where import Where
 from headwise.models.sites import AttentionSite
 from headwise.tasks.outcome import RECORD
@@ -64,11 +66,12 @@ class ExplainedShare(BaseModel):
     rows: int = Field(description="Number of rows that have a class, N.")
     classes: int = Field(description="Number of classes that occur, C.")
     between: float | None = Field(
-        description="η², the share of the variance between the classes; None if nothing varies."
+        description="η², the share of the variance between the classes; None if nothing varies, or "
+        "the run has diverged."
     )
     share: float | None = Field(
         description="ε², the same without what is expected by chance; 1 is all, about 0 nothing. "
-        "None if nothing varies, or if each row has a class of its own."
+        "None as before, or if each row has a class of its own."
     )
 
 
@@ -98,7 +101,7 @@ class Explained:
         return [
             found.record(Where.of(place), label, of)
             for (place, label, of), found in self._classes.items()
-            if len(found.counts)
+            if len(found.sums.tokens)
         ]
 
 
@@ -106,27 +109,24 @@ class _Classes:
     """Sums of the rows of each class."""
 
     def __init__(self, units: int) -> None:
-        self.counts = torch.zeros(0, dtype=torch.int64)  # (classes,)
-        self.sums = torch.zeros(0, units, dtype=torch.float64)  # (classes, units)
+        self.sums = TokenSums(units + 1)  # of the weights of each class, and how many rows it has
         self.squares = 0.0
 
     def add(self, rows: Tensor, classes: Tensor) -> None:
         known = classes >= 0
-        rows, classes = rows[known], classes[known]
-        if not len(rows):
-            return
-        missing = int(classes.max()) + 1 - len(self.counts)
-        if missing > 0:
-            self.counts = torch.cat([self.counts, self.counts.new_zeros(missing)])
-            self.sums = torch.cat([self.sums, self.sums.new_zeros(missing, rows.size(1))])
-        self.counts += classes.bincount(minlength=len(self.counts))
-        self.sums.index_add_(0, classes, rows)
-        self.squares += float(rows.square().sum())
+        self.sums.add(classes[known], pad(rows[known], (0, 1), value=1.0))
+        self.squares += float(rows[known].square().sum())
 
     def record(self, where: Where, label: str, of: Unit) -> ExplainedShare:
-        rows, classes = int(self.counts.sum()), int((self.counts > 0).sum())
-        between = self._between(rows)
-        share = None
+        sums, counts = self.sums.sums[:, :-1], self.sums.sums[:, -1]
+        rows, classes = int(counts.sum()), len(counts)
+        of_mean = float(sums.sum(0).square().sum()) / rows
+        of_classes = float((sums.square().sum(1) / counts).sum())
+        total = self.squares - of_mean
+        between = share = None
+        # Not if nothing varies but by rounding, or if the run has diverged.
+        if total > 1e-12 * self.squares:
+            between = min(1.0, max(0.0, (of_classes - of_mean) / total))
         if between is not None and rows > classes:
             by_chance = (classes - 1) / (rows - 1)
             share = (between - by_chance) / (1 - by_chance)
@@ -139,15 +139,6 @@ class _Classes:
             between=between,
             share=share,
         )
-
-    def _between(self, rows: int) -> float | None:
-        """η²; None if nothing varies but by rounding."""
-        of_mean = float(self.sums.sum(0).square().sum()) / max(rows, 1)
-        total = self.squares - of_mean
-        if total <= 1e-12 * self.squares:
-            return None
-        within_classes = self.sums.square().sum(1) / self.counts.clamp(min=1)
-        return min(1.0, max(0.0, (float(within_classes.sum()) - of_mean) / total))
 
 
 def _divided(observed: Observed) -> Iterator[tuple[str, Unit, Tensor, Tensor]]:

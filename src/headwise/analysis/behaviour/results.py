@@ -4,7 +4,9 @@ from pydantic import BaseModel, Field
 
 from headwise.analysis.behaviour.entropy import EntropyRecord
 from headwise.analysis.behaviour.explained import ExplainedShare
+from headwise.analysis.behaviour.layers import StackLikeness
 from headwise.analysis.behaviour.load import LoadRecord
+from headwise.analysis.behaviour.ranges import PlaceRanges
 from headwise.analysis.behaviour.tokens import TokensRecord
 from headwise.heads.words import Words
 from headwise.tasks.outcome import RECORD
@@ -18,6 +20,12 @@ class RunAnalysis(BaseModel):
     name: str = Field(description="Name of the run, as the page shows it.")
     words: dict[str, Words] = Field(description="A system's name to the words for its decisions.")
     sequences: int = Field(description="Number of sequences that were read.")
+    layers: list[StackLikeness] = Field(
+        default=[], description="How alike the layers of each stack decide."
+    )
+    ranges: list[PlaceRanges] = Field(
+        default=[], description="The weights that frequent tokens get of each system."
+    )
     entropy: EntropyRecord | None = Field(
         default=None, description="How undecided the systems are; None if none decides anything."
     )
@@ -39,9 +47,12 @@ class AnalysisRecord(BaseModel):
     model_config = RECORD
 
     title: str
-    command: str
+    command: str = Field("", description="The command that made it; empty if none did.")
     part: str = Field(description="The part of the data, and how much it is.")
     runs: list[RunAnalysis] = Field(min_length=1)
+    against: str | None = Field(
+        default=None, description="Name of the run to which differences are given."
+    )
     findings: list[str] = Field(
         [], description="What the analyses come to: a sentence for each run."
     )

@@ -29,7 +29,8 @@ class TokenSums:
             tokens: `(count,)`, numbers from 0 on.
             values: `(count, columns)`, float64.
         """
-        self._sums.index_add_(0, self._rows(tokens), values)
+        rows = self._rows(tokens)  # which makes room for new tokens
+        self._sums.index_add_(0, rows, values)
 
     def _rows(self, tokens: Tensor) -> Tensor:
         known = len(self._row_of)

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.heads.attention import Attention
+from headwise.heads.heads_read import HeadsRead
 from headwise.heads.system import Routing
-from headwise.models.decisions import decisions
+from headwise.models.decisions import record
+from headwise.models.heads_read import HeadsSite, heads_read
 from headwise.models.sites import AttentionSite, attention_sites
 
 
@@ -49,39 +50,21 @@ def watch(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[Any, list[Watche
         What the model returns, and what each system has done, in the order in which they stand.
     """
     watched = {place.path: Watched(place) for place in attention_sites(model)}
+
+    def note(site: HeadsSite, read: HeadsRead) -> None:
+        name = site.path.removeprefix(site.system.path).removeprefix(".")
+        is_cross = read.inputs.key is not read.inputs.query
+        weights = read.weights(slice(0, 1))[0].float().cpu()
+        watched[site.system.path].readings.append(Reading(name, is_cross, weights))
+
     training = [module for module in model.modules() if module.training]
-    hooks = []
-    for seen in watched.values():
-        for inner, module in seen.place.module.named_modules():
-            if isinstance(module, Attention):
-                hooks += _ask_for_weights(module, inner, seen)
     model.eval()
     try:
-        with decisions(model) as decided:
+        with record(model) as decided, heads_read(model, note):
             output = model(**inputs)
     finally:
-        for hook in hooks:
-            hook.remove()
         for module in training:
             module.training = True
     for place, made in decided.items():
         watched[place.path].routing = made[-1]
     return output, list(watched.values())
-
-
-def _ask_for_weights(module: Attention, name: str, seen: Watched) -> list[Any]:
-    def before(
-        module: nn.Module, args: tuple[Any, ...], given: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return args, {**given, "need_weights": True, "average_attn_weights": False}
-
-    def after(module: nn.Module, args: tuple[Any, ...], given: dict[str, Any], out: Any) -> None:
-        query = args[0] if args else given["query"]
-        key = args[1] if len(args) > 1 else given.get("key")
-        is_cross = key is not None and key is not query
-        seen.readings.append(Reading(name, is_cross, out.weights[0].float().cpu()))
-
-    return [
-        module.register_forward_pre_hook(before, with_kwargs=True, prepend=True),
-        module.register_forward_hook(after, with_kwargs=True),
-    ]

@@ -1,4 +1,4 @@
-"""The page of an analysis, as one HTML file that needs nothing beside it: no network, no scripts."""
+"""The page of an analysis: one HTML file that needs nothing beside it, no network, no scripts."""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,39 +1,36 @@
 """What tokens are called on the page, and which of them a model takes for probable."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
-from transformers.convert_slow_tokenizer import bytes_to_unicode
+from transformers import PreTrainedTokenizerFast
 
 from headwise.inspection.exploring.payload import Candidate, Prediction, Stack
+from headwise.tasks.text.token_names import SPACE, token_names
 
-_BYTES = {letter: byte for byte, letter in bytes_to_unicode().items()}
 _BEST = 5  # candidates of a prediction
 
 
-def token_names(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
-    r"""Returns what tokens are called: their text, with the space that they begin with.
+@lru_cache(maxsize=32)  # one for each tokenizer: of a large vocabulary they take a second
+def _names(tokenizer: PreTrainedTokenizerFast) -> dict[int, str]:
+    return token_names(tokenizer)
 
-    A token that holds a part of a character is called by its bytes: `\xc3`.
+
+def names_of(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int]) -> list[str]:
+    """Returns what tokens are called: their text, with the space that they begin with.
 
     Args:
-        tokenizer: any tokenizer of the transformers library.
+        tokenizer: a fast tokenizer of the transformers library.
         ids: the tokens.
     """
-    special = set(tokenizer.all_special_ids)
-    by_bytes = _has_bytes(tokenizer)
-    names = []
-    for number, token in zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True):
-        token = f"{number}" if token is None else token  # a row of the embedding without a token
-        if number not in special and by_bytes and all(letter in _BYTES for letter in token):
-            token = bytes(_BYTES[letter] for letter in token).decode("utf-8", "backslashreplace")
-        names.append(token.replace("▁", " "))
-    return names
+    names = _names(tokenizer)
+    # An embedding may have more rows than there are tokens.
+    return [names.get(token, str(token)).replace(SPACE, " ") for token in ids]
 
 
 def text_stack(
-    tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], given: int | None = None
+    tokenizer: PreTrainedTokenizerFast, ids: Sequence[int], given: int | None = None
 ) -> Stack:
     """Returns a stack of tokens.
 
@@ -45,14 +42,14 @@ def text_stack(
     special = set(tokenizer.all_special_ids)
     return Stack(
         kind="text",
-        tokens=token_names(tokenizer, ids),
+        tokens=names_of(tokenizer, ids),
         special=[position for position, token in enumerate(ids) if token in special],
         given=given,
     )
 
 
 def predictions(
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: PreTrainedTokenizerFast,
     stack: str,
     logits: Tensor,
     positions: Sequence[int],
@@ -71,22 +68,16 @@ def predictions(
     best = shares.topk(min(_BEST, shares.size(-1)))
     found = []
     for row, (position, token) in enumerate(zip(positions, true, strict=True)):
-        names = token_names(tokenizer, best.indices[row].tolist())
+        names = names_of(tokenizer, best.indices[row].tolist())
         found.append(
             Prediction(
                 stack=stack,
                 position=position,
                 best=[
-                    Candidate(text=name, probability=float(share))
+                    Candidate(text=name, probability=round(float(share), 5))
                     for name, share in zip(names, best.values[row], strict=True)
                 ],
-                probability=None if token is None else float(shares[row, token]),
+                probability=None if token is None else round(float(shares[row, token]), 5),
             )
         )
     return found
-
-
-def _has_bytes(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether its tokens are bytes, each written as a letter."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    return backend is not None and "ByteLevel" in str(backend.decoder)
