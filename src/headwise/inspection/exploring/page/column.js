@@ -1,7 +1,5 @@
 // One run: what the model makes of the input, and its system at the site and layer in view.
 
-const STACK_VIEWS = { text: TokenRow, image: ImageMap, speech: SpectrogramMap };
-
 class Column {
   // `before` is the output of the whole model where something is removed from it, else null.
   constructor(run, number, before, actions) {
@@ -36,7 +34,7 @@ class Column {
   stackView(name) {
     if (!this.stacks.has(name)) {
       const stack = this.run.stacks[name];
-      const View = STACK_VIEWS[stack.kind];
+      const View = { text: TokenRow, image: ImageMap, speech: SpectrogramMap }[stack.kind];
       this.stacks.set(name, new View(stack, name, stackName(this.run, name), this.pointing));
     }
     return this.stacks.get(name);

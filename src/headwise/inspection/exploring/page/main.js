@@ -122,6 +122,7 @@ class Page {
     const focus = this.focused();
     this.controls.replaceChildren(...controlsOf(runs, this.sites, (change) => this.look(change)));
     this.focusAgain(focus);
+    this.main.style.setProperty("--controls", `${this.controls.offsetHeight}px`);
     this.columns.forEach((column, number) => {
       column.element.hidden = view.run !== null && view.run !== number;
     });
