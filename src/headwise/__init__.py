@@ -1,5 +1,6 @@
 """headwise: what to do with the heads of multi-head attention other than concatenating them."""
 
+from headwise.analysis.behaviour.analysis import Analysis
 from headwise.heads.agreement import AgreementAttention
 from headwise.heads.attention import Attention, MultiHeadAttention
 from headwise.heads.cache import AttentionCache
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AgreementAttention",
+    "Analysis",
     "Attention",
     "AttentionCache",
     "AttentionOutput",

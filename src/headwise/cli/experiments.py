@@ -1,7 +1,5 @@
 """The commands of experiments: compare systems, train one, evaluate a finished run."""
 
-import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +10,7 @@ from rich.console import Console
 from headwise.cli.parameters import Changes, RecipeName, RunFolder, parse_names, parse_seeds
 from headwise.cli.printing import (
     clear_errors,
+    command_line,
     print_error,
     print_note,
     print_notes,
@@ -119,7 +118,7 @@ def compare(
                 names,
                 numbers,
                 folder,
-                _command_line(),
+                command_line(),
                 console,
                 datasets=parse_names("--datasets", datasets) or file.dataset_names,
                 match=match is not None,
@@ -264,7 +263,3 @@ def print_difference(difference: "Difference | None", score: "Score", console: C
             f"that of training. With other seeds the difference may be another."
         )
     console.print(text, highlight=False, soft_wrap=True, markup=False)
-
-
-def _command_line() -> str:
-    return shlex.join(["headwise", *sys.argv[1:]])

@@ -1,5 +1,7 @@
 """What the commands print besides results: errors, notes, paths and progress."""
 
+import shlex
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,7 +41,7 @@ def print_error(text: str) -> None:
     )
 
 
-def print_path(console: Console, what: str, path: Path) -> None:
+def print_path(console: Console, what: str, path: Path | str) -> None:
     """Prints where something was written, in one line that can be copied."""
     console.print(f"{what}: {path}", soft_wrap=True, highlight=False, markup=False)
 
@@ -53,6 +55,11 @@ def print_notes(file: "RecipeFile") -> None:
 def print_note(note: str) -> None:
     """Prints a note to standard error."""
     Console(stderr=True).print(f"note: {note}", style="yellow", highlight=False, markup=False)
+
+
+def command_line() -> str:
+    """The command as the user typed it, for pages that say how they were made."""
+    return shlex.join(["headwise", *sys.argv[1:]])
 
 
 def silence() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from headwise.analysis.behaviour.questions import words_of
 from headwise.analysis.behaviour.snapshots import Snapshots, decides
 from headwise.analysis.cost import count_macs, count_parameters
 from headwise.analysis.recording import record_attention
@@ -17,8 +18,6 @@ from headwise.experiment.reading import read_result
 from headwise.files import write_text
 from headwise.models.ablation import ablated
 from headwise.models.base import HeadwiseModel
-from headwise.models.plan import system_name
-from headwise.models.sites import attention_sites
 from headwise.recipe.settings import Recipe
 from headwise.tasks.task import Task
 from headwise.training.run import Run, run_training
@@ -72,9 +71,7 @@ def train_system(
         attention=record_attention(model, batches(task, task.test, recipe.training)),
         courses=courses_of(model, run.history),
         snapshots=decision_courses(model, run.history),
-        words={
-            system_name(type(place.module)): place.module.words for place in attention_sites(model)
-        },
+        words=words_of(model),
     )
     if is_main_process():
         write_outcome(outcome, folder, task)

@@ -81,7 +81,8 @@ class LoadRecord(BaseModel):
         "it together share the row."
     )
     chosen: Shares | None = Field(
-        description="The share of all choices that falls on each unit; None if the system does not choose."
+        description="The share of all choices that falls on each unit; None if the system does not "
+        "choose."
     )
     weight: Shares = Field(description="The mean weight of each unit.")
     balance: float = Field(

@@ -6,11 +6,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headwise.analysis.behaviour.entropy import Entropy
+from headwise.analysis.behaviour.explained import Explained
+from headwise.analysis.behaviour.layers import Layers
+from headwise.analysis.behaviour.likeness import Likeness
+from headwise.analysis.behaviour.load import Load
 from headwise.analysis.behaviour.observing import observe
+from headwise.analysis.behaviour.ranges import Ranges
+from headwise.analysis.behaviour.tokens import Tokens
+from headwise.heads.words import Words
 from headwise.models.decisions import record
+from headwise.models.plan import system_name
+from headwise.models.sites import attention_sites
 from headwise.tasks.positions import Positions
 
-QUESTIONS: dict[str, Callable[[], Any]] = {}
+QUESTIONS: dict[str, Callable[[], Any]] = {
+    "entropy": Entropy,
+    "load": Load,
+    "tokens": Tokens,
+    "explained": Explained,
+    "layers": Layers,
+    "ranges": Ranges,
+}
 
 
 def ask(
@@ -18,6 +35,7 @@ def ask(
     batches: Iterable[Mapping[str, Tensor]],
     positions: Callable[[Mapping[str, Tensor]], Mapping[str, Positions]],
     advance: Callable[[int], object] = lambda count: None,
+    padding: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = lambda batch: {},
 ) -> dict[str, Any]:
     """Runs a model on all batches and returns the answers, by their fields in `RunAnalysis`.
 
@@ -26,6 +44,8 @@ def ask(
         batches: keyword arguments of its forward.
         positions: returns what stands at the positions of a batch, see `Task.positions`.
         advance: called with the number of sequences that are done.
+        padding: returns what is padding in a batch, for systems that were not told: `encoder`,
+            `decoder` or the empty stack to `(batch, time)`, `True` at padding.
 
     Raises:
         ValueError: the model holds no system.
@@ -34,15 +54,22 @@ def ask(
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     sequences = 0
     model.eval()
-    with torch.no_grad():
+    with torch.no_grad(), Likeness(model) as likeness:
         for batch in batches:
+            hidden = padding(batch)
+            likeness.padding = hidden
             with record(model) as decided:
                 model(**{name: tensor.to(device) for name, tensor in batch.items()})
-            observed = observe(decided, positions(batch), {})
+            observed = observe(decided, positions(batch), hidden)
             for question in questions.values():
                 question.add(observed)
             count = len(next(iter(batch.values())))
             sequences += count
             advance(count)
     answers = {name: question.result() for name, question in questions.items()}
-    return {**answers, "sequences": sequences}
+    return {**answers, "likeness": likeness.result(), "sequences": sequences}
+
+
+def words_of(model: nn.Module) -> dict[str, Words]:
+    """Returns the words for the decisions of each system of a model, by its name in plans."""
+    return {system_name(type(place.module)): place.module.words for place in attention_sites(model)}

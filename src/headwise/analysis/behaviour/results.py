@@ -2,9 +2,11 @@
 
 from pydantic import BaseModel, Field
 
+from headwise.analysis.behaviour.courses import OverTraining
 from headwise.analysis.behaviour.entropy import EntropyRecord
 from headwise.analysis.behaviour.explained import ExplainedShare
 from headwise.analysis.behaviour.layers import StackLikeness
+from headwise.analysis.behaviour.likeness import ModelLikeness
 from headwise.analysis.behaviour.load import LoadRecord
 from headwise.analysis.behaviour.ranges import PlaceRanges
 from headwise.analysis.behaviour.tokens import TokensRecord
@@ -39,6 +41,14 @@ class RunAnalysis(BaseModel):
     explained: list[ExplainedShare] = Field(
         default=[], description="How much of the decisions of each system each label explains."
     )
+    courses: OverTraining | None = Field(
+        default=None,
+        description="How decisions moved over the training; None if the run has kept nothing of "
+        "that.",
+    )
+    likeness: ModelLikeness | None = Field(
+        default=None, description="How alike the heads are; None if no attention has several."
+    )
 
 
 class AnalysisRecord(BaseModel):
@@ -47,9 +57,12 @@ class AnalysisRecord(BaseModel):
     model_config = RECORD
 
     title: str
-    command: str
+    command: str = Field("", description="The command that made it; empty if none did.")
     part: str = Field(description="The part of the data, and how much it is.")
     runs: list[RunAnalysis] = Field(min_length=1)
+    against: str | None = Field(
+        default=None, description="Name of the run to which differences are given."
+    )
     findings: list[str] = Field(
         [], description="What the analyses come to: a sentence for each run."
     )

@@ -6,7 +6,7 @@ from markupsafe import Markup
 from matplotlib.patches import Patch
 
 from headwise.analysis.behaviour.explained import ExplainedShare
-from headwise.analysis.behaviour.page.places import place_names
+from headwise.analysis.behaviour.page.names import place_names
 from headwise.analysis.behaviour.page.section import Section
 from headwise.analysis.behaviour.results import RunAnalysis
 from headwise.analysis.figures.looks import Look

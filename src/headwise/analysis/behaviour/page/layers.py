@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from headwise.analysis.behaviour.layers import Matrix, StackLikeness
-from headwise.analysis.behaviour.page.places import place_names
+from headwise.analysis.behaviour.page.names import place_names
 from headwise.analysis.behaviour.page.section import Section
 from headwise.analysis.behaviour.results import RunAnalysis
 from headwise.analysis.figures.heads import HEAT_OPACITY

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup
 from matplotlib.axes import Axes
 
-from headwise.analysis.behaviour.page.places import place_names
+from headwise.analysis.behaviour.page.names import place_names
 from headwise.analysis.behaviour.page.section import Section
 from headwise.analysis.behaviour.ranges import PlaceRanges
 from headwise.analysis.behaviour.results import RunAnalysis

@@ -1,0 +1,127 @@
+"""The analyses on a model, data and tokens of one's own, without a recipe."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from rich.console import Console
+from torch import Tensor, nn
+
+from headwise.analysis.behaviour.page.page import render_analysis
+from headwise.analysis.behaviour.questions import ask, words_of
+from headwise.analysis.behaviour.results import AnalysisRecord, RunAnalysis
+from headwise.analysis.surroundings import machine, versions
+from headwise.files import write_text
+from headwise.tasks.positions import Positions
+from headwise.training.progress import RunBars
+
+Batch = Mapping[str, Tensor]
+_STACKS = ("encoder", "decoder", "")
+
+
+class Analysis:
+    """What the heads of a model do: how sure they are, how the work is shared, on which tokens.
+
+    The model may be any module that holds systems of headwise or of your own. Nothing is computed
+    until it is asked for; then all batches are read once.
+
+    Args:
+        model: it is put into evaluation.
+        batches: keyword arguments of its forward, batch by batch.
+        tokens: name of the argument with the numbers of the tokens, `(batch, time)`; for a model
+            of two stacks, `encoder` and `decoder` to the name of each. Without it nothing is said
+            of tokens.
+        names: the name of each number: a mapping, or a function such as
+            `tokenizer.convert_ids_to_tokens`. By default the number itself.
+        mask: name of the argument that is 0 or `False` at padding, as `attention_mask` is in
+            transformers; batches may lack it. Systems know their padding if they were told it, as
+            by `key_padding_mask`; this is for those that decide for whole sequences, and others.
+        name: of the model, as the page shows it.
+
+    Raises:
+        ValueError: a batch lacks the argument that `tokens` names.
+
+    Example:
+        >>> import torch
+        >>> import headwise as hw
+        >>> model = hw.CausalLM(hw.CausalLMConfig(vocab_size=9, embed_dim=8, num_heads=2,
+        ...                                       ffn_dim=8, layers=1, attention="agreement"))
+        >>> batches = [{"input_ids": torch.randint(9, (3, 20))} for _ in range(2)]
+        >>> analysis = hw.Analysis(model, batches, tokens="input_ids")
+        >>> record = analysis.record
+        >>> record.sequences, len(record.load), record.load[0].units
+        (6, 1, 2)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batches: Sequence[Batch],
+        *,
+        tokens: str | Mapping[str, str] | None = None,
+        names: Mapping[int, str] | Callable[[int], str] | None = None,
+        mask: str = "attention_mask",
+        name: str = "model",
+    ) -> None:
+        self.model = model
+        self.batches = batches
+        self.arguments = dict.fromkeys(_STACKS, tokens) if isinstance(tokens, str) else tokens or {}
+        self.names = names
+        self.mask = mask
+        self.name = name
+        self._known: dict[int, str] = {}
+
+    @cached_property
+    def record(self) -> RunAnalysis:
+        """All numbers; see `RunAnalysis`."""
+        with RunBars(Console(stderr=True), transient=True) as bars:
+            bar = bars.begin(self.name, len(self.batches), figures="batches analysed")
+            answers = ask(
+                self.model,
+                self.batches,
+                self._positions,
+                lambda count: bars.update(bar, advance=1),
+                self._padding,
+            )
+        return RunAnalysis(name=self.name, words=words_of(self.model), **answers)
+
+    def write(self, folder: str | Path) -> Path:
+        """Writes `analysis.html` and `analysis.json` into a folder; returns the page's path."""
+        record = AnalysisRecord(
+            title=f"What the heads do: {self.name}",
+            part=f"{self.record.sequences:,} sequences",
+            runs=[self.record],
+            versions=versions(),
+            machine=machine(),
+        )
+        page = Path(folder) / "analysis.html"
+        write_text(Path(folder) / "analysis.json", record.model_dump_json(indent=1))
+        write_text(page, render_analysis(record))
+        return page
+
+    def _positions(self, batch: Batch) -> dict[str, Positions]:
+        found = {}
+        for stack, argument in self.arguments.items():
+            if argument not in batch:
+                raise ValueError(
+                    f"tokens is {argument!r}, which a batch lacks; expected one of "
+                    f"{', '.join(batch)}"
+                )
+            tokens = batch[argument]
+            self._name(tokens)
+            shape = (tokens.size(0), tokens.size(1))
+            found[stack] = Positions(shape=shape, tokens=tokens, names=self._known)
+        return found
+
+    def _padding(self, batch: Batch) -> dict[str, Tensor]:
+        return dict.fromkeys(_STACKS, batch[self.mask] == 0) if self.mask in batch else {}
+
+    def _name(self, tokens: Tensor) -> None:
+        for number in tokens.unique().tolist():
+            if number not in self._known:
+                self._known[number] = str(self._named(number))
+
+    def _named(self, number: int) -> str | int:
+        if callable(self.names):
+            return self.names(number)
+        return (self.names or {}).get(number, number)
