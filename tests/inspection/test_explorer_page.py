@@ -2,6 +2,7 @@
 
 import base64
 import itertools
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +11,12 @@ import chromium
 import numpy as np
 import pytest
 from explorer_payloads import (
+    LEADERS,
     image,
     large,
     payload,
     place,
+    removals,
     run,
     speech,
     text_stack,
@@ -23,7 +26,7 @@ from explorer_payloads import (
 import headwise.inspection.exploring.page
 from headwise.heads.words import Words
 from headwise.inspection.exploring.page.html import page_html
-from headwise.inspection.exploring.payload import Payload
+from headwise.inspection.exploring.payload import Made, Output, Payload
 
 FILES = Path(headwise.inspection.exploring.page.__file__).parent
 SCRIPTS = sorted(FILES.glob("*.js"))
@@ -102,6 +105,7 @@ def test_colours_of_units_are_told_apart(colours: dict[str, str], vision: str) -
 
 
 # From here on in a browser.
+
 
 
 @pytest.fixture(scope="module")
@@ -244,9 +248,7 @@ def test_runs_side_by_side_share_site_layer_and_token(shown) -> None:
     tab = shown(payload(run(), other), "token=encoder:4")
     assert tab.texts("h2") == ["one", "two"]
     assert tab.texts(".inspector h3") == ["“<b>” position 4"] * 2
-    tops = tab.value(
-        "[...document.querySelectorAll('.run')].map((r) => r.getBoundingClientRect().top)"
-    )
+    tops = tab.value("[...document.querySelectorAll('.run')].map((r) => r.getBoundingClientRect().top)")
     assert tops[0] == tops[1]
     tab.point("[data-focus='Show 1']", click=True)
     tab.wait("location.hash.includes('run=1')")
@@ -261,9 +263,7 @@ def test_cross_attention_shows_both_texts(shown) -> None:
     assert marks(tab) == ["0", "1", "2", "0", "1", "2"]
     tab.point(".tokens:first-of-type .token", 2)  # a key: who reads it?
     tab.wait("document.querySelector('.inspector caption ~ *') !== null")
-    tab.wait(
-        "[...document.querySelectorAll('caption')].some((c) => c.textContent.startsWith('Reads this'))"
-    )
+    tab.wait("[...document.querySelectorAll('caption')].some((c) => c.textContent.startsWith('Reads this'))")
     read = tab.value(
         "[...document.querySelectorAll('.tokens.read .token')].map((t) => t.style.getPropertyValue('--read'))"
     )
