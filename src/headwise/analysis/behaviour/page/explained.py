@@ -77,8 +77,8 @@ def _bars(
                     continue
                 share, text = found[name].share or 0.0, hundredths(found[name].share)
                 at = row + (shift - (len(by_run) - 1) / 2) * height
-                axes.barh(at, share, 0.7 * height, color=look.colour)
-                axes.plot(share, at, marker=look.marker, markersize=5, color=look.colour)
+                axes.barh(at, share, 0.45 * height, color=look.colour)
+                axes.plot(share, at, marker=look.marker, markersize=6, color=look.colour)
                 end = max(share, 0.0) + 0.025 * bounds[1]
                 axes.text(end, at, text, va="center", fontsize=10, color=MUTED)
                 said.append(f"{run + ', ' if len(looks) > 1 else ''}{name} {text}")
