@@ -158,6 +158,13 @@ class System(nn.Module):
         """
         raise NotImplementedError
 
+    def unit_of_head(self) -> list[int] | None:
+        """The unit of its decisions to which each of its heads belongs; None if there is none.
+
+        It is None too where each position chooses its heads.
+        """
+        return None
+
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         """Multiply-accumulates for one sequence of `queries` that attends to `keys` positions."""
         raise NotImplementedError

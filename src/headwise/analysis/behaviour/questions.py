@@ -8,9 +8,11 @@ from torch import Tensor, nn
 
 from headwise.analysis.behaviour.entropy import Entropy
 from headwise.analysis.behaviour.explained import Explained
+from headwise.analysis.behaviour.layers import Layers
 from headwise.analysis.behaviour.likeness import Likeness
 from headwise.analysis.behaviour.load import Load
 from headwise.analysis.behaviour.observing import observe
+from headwise.analysis.behaviour.ranges import Ranges
 from headwise.analysis.behaviour.tokens import Tokens
 from headwise.heads.words import Words
 from headwise.models.decisions import record
@@ -23,6 +25,8 @@ QUESTIONS: dict[str, Callable[[], Any]] = {
     "load": Load,
     "tokens": Tokens,
     "explained": Explained,
+    "layers": Layers,
+    "ranges": Ranges,
 }
 
 

@@ -161,6 +161,9 @@ class AgreementAttention(Attention):
         how["inverse_temperature"] = self.inverse_temperature
         return em_routing(votes, self.beta_a, self.beta_u, **how)
 
+    def unit_of_head(self) -> list[int]:
+        return list(range(self.num_heads))
+
     def ablation_ranges(self) -> dict[str, range]:
         return {"head": range(self.num_heads), "iterations": range(1, self.iterations)}
 

@@ -283,6 +283,9 @@ class IndependentMechanismsLayer(System):
             routing = Routing(competition, padding=padding_positions(query_padding_mask))
         return AttentionOutput(x, read.weights, routing)
 
+    def unit_of_head(self) -> list[int]:
+        return [head * self.num_mechanisms // self.num_heads for head in range(self.num_heads)]
+
     def ablation_ranges(self) -> dict[str, range]:
         return {"mechanism": range(self.num_mechanisms)}
 

@@ -255,6 +255,9 @@ class BranchedAttention(Attention):
         )
         return output, Routing(alpha)
 
+    def unit_of_head(self) -> list[int]:
+        return list(range(self.num_branches))
+
     def ablation_ranges(self) -> dict[str, range]:
         return {"branch": range(self.num_branches), "top_k": range(1, self.num_branches)}
 

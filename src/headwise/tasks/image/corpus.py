@@ -198,23 +198,28 @@ def _path_in_words(path: Path) -> str:
 
 def _joined(pictures: Iterator[Image.Image], settings: Source) -> np.ndarray:
     """Fits images to one size and joins them, `(images, height, width, channels)`."""
-    arrays = [_fitted(picture, settings) for picture in pictures]
+    arrays = [fitted(picture, image_shape(settings)) for picture in pictures]
     return np.stack(arrays) if arrays else np.empty([0, *image_shape(settings)], np.uint8)
 
 
-def _fitted(picture: Image.Image, settings: Source) -> np.ndarray:
-    """Returns the middle square of an image in the size and the mode of the settings."""
+def fitted(picture: Image.Image, shape: tuple[int, int, int]) -> np.ndarray:
+    """Returns the middle of an image in a size and a mode.
+
+    Args:
+        picture: the image.
+        shape: height, width and channels: 3 for RGB and 1 for levels of grey.
+    """
+    height, width, channels = shape
     if picture.has_transparency_data:  # transparent pixels have a colour that nobody sees
         picture = picture.convert("RGBA")
         white = Image.new("RGBA", picture.size, "white")
         picture = Image.alpha_composite(white, picture)
     if picture.mode.startswith("I;16"):  # convert would cut values off at 255
         picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
-    picture = picture.convert("RGB" if settings.mode == "rgb" else "L")
-    size = (settings.size, settings.size)
-    if picture.size != size:
-        picture = ImageOps.fit(picture, size, Image.Resampling.LANCZOS)
-    return np.asarray(picture).reshape(image_shape(settings))
+    picture = picture.convert("RGB" if channels == 3 else "L")
+    if picture.size != (width, height):
+        picture = ImageOps.fit(picture, (width, height), Image.Resampling.LANCZOS)
+    return np.asarray(picture).reshape(shape)
 
 
 def _divide(given: dict[Part, np.ndarray], settings: Source) -> dict[Part, np.ndarray]:

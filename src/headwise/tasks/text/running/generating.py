@@ -76,25 +76,46 @@ def generate_text(
         >>> [type(text).__name__ for text in texts]
         ['str', 'str']
     """
-    model.eval()
     texts = []
     for prompt in prompts:
-        *lines, last = (line.strip() for line in prompt.split("\n"))
-        ids = [
-            tokenizer.eos_token_id,  # a text begins where a line has ended
-            *(token for row in tokenizer.encode(lines) for token in row),
-            *tokenizer.encode([last], eos=False)[0],
-        ]
-        with torch.no_grad(), torch.random.fork_rng():
-            # The prompt is part of the seed: prompts would share their random numbers otherwise.
-            torch.manual_seed(settings.seed + (zlib.crc32(prompt.encode()) << 32))
-            written = _write(model, ids, tokenizer.eos_token_id, settings)
+        ids = prompt_ids(tokenizer, prompt)
+        # The prompt is part of the seed: prompts would share their random numbers otherwise.
+        seed = settings.seed + (zlib.crc32(prompt.encode()) << 32)
+        written = continue_ids(model, ids, tokenizer.eos_token_id, settings, seed)
         # Decoded together with the prompt: a text by itself would lose its first space.
         before, after = tokenizer.decode([ids[1:], ids[1:] + written])
-        if lines and not last:
+        if "\n" in prompt and not prompt.rpartition("\n")[2].strip():
             before += "\n"  # decoding leaves out a line end at the end
         texts.append(after[len(before) :])
     return texts
+
+
+def prompt_ids(tokenizer: TextTokenizer, prompt: str) -> list[int]:
+    """Returns the tokens of a prompt, behind the line end with which a text begins."""
+    *lines, last = (line.strip() for line in prompt.split("\n"))
+    return [
+        tokenizer.eos_token_id,
+        *(token for row in tokenizer.encode(lines) for token in row),
+        *tokenizer.encode([last], eos=False)[0],
+    ]
+
+
+def continue_ids(
+    model: CausalLM, ids: list[int], eos: int, settings: GenerationSettings, seed: int
+) -> list[int]:
+    """Returns the tokens with which a model continues the given ones.
+
+    Args:
+        model: model that writes; it is put into evaluation mode.
+        ids: the tokens to continue, at least one.
+        eos: the token that ends a line.
+        settings: length and sampling; their seed is not used.
+        seed: of the sampling.
+    """
+    model.eval()
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return _write(model, ids, eos, settings)
 
 
 def write_tokens(

@@ -1,0 +1,69 @@
+"""A sentence to translate: the encoder reads it, the decoder its translation."""
+
+from typing import Any
+
+import torch
+
+from headwise.inspection.exploring.inputs.source import (
+    Input,
+    Source,
+    Trained,
+    check_length,
+    chosen_item,
+    given_text,
+    part_of,
+)
+from headwise.inspection.exploring.inputs.tokens import predictions, text_stack
+from headwise.inspection.exploring.payload import Made, Output
+from headwise.tasks.text.parallel.dataset import TranslationDataset
+from headwise.tasks.text.parallel.translating import translate
+from headwise.tasks.text.tokenization import TOKENIZER, TranslationTokenizer
+from headwise.tasks.translation import Translation
+
+
+def translation_input(trained: Trained, source: Source) -> Input:
+    """Returns a sentence with its translation, which the decoder reads token by token."""
+    tokenizer = TranslationTokenizer.load(trained.folder / TOKENIZER)
+    text, item, reference = given_text(source), None, None
+    if text is None:
+        part = part_of(trained.task(Translation), source.part)
+        assert isinstance(part, TranslationDataset)
+        item = chosen_item(part, source)
+        text, reference = part.pairs[item.number]
+    text = " ".join(text.split("\n"))
+    longest = trained.model.config.max_positions
+    (encoded,) = tokenizer.encode_source([text])
+    check_length(encoded, longest, "the text")
+    (made,) = translate(trained.model, tokenizer, [text], trained.recipe.evaluation)
+    (written,) = tokenizer.encode_target([made if source.target is None else source.target])
+    read = [tokenizer.bos_token_id, *written[:-1]]  # what ends it is predicted only
+    check_length(read, longest, "the target")
+
+    def output(out: Any) -> Output:
+        shown = [Made(label="translation", by_model=True, text=made)]
+        if source.target is not None:
+            shown.append(Made(label="target", by_model=False, text=source.target))
+        if reference is not None:
+            shown.append(Made(label="reference", by_model=False, text=reference))
+        rows = list(range(1, len(written) + 1))
+        return Output(
+            made=shown,
+            predictions=predictions(tokenizer.target, "decoder", out.logits[0], rows, written),
+        )
+
+    device = trained.model.device
+    return Input(
+        arguments={
+            "input_ids": torch.tensor([encoded], device=device),
+            "decoder_input_ids": torch.tensor([read], device=device),
+        },
+        stacks={
+            "encoder": text_stack(tokenizer.source, encoded),
+            "decoder": text_stack(
+                tokenizer.target, read, given=1 if source.target is None else None
+            ),
+        },
+        output=output,
+        text=text,
+        item=item,
+    )

@@ -1,0 +1,37 @@
+// Elements of the page. What comes from data goes in as text, never as markup.
+
+function make(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (name === "text") made.textContent = value;
+    else made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children.filter((child) => child !== null));
+  return made;
+}
+
+// Text for those who hear the page.
+function hidden(text) {
+  return make("span", { class: "hidden", text });
+}
+
+// Shares, weights and probabilities: two decimals, as bytes carry no more.
+function twoDecimals(value) {
+  return value.toFixed(2);
+}
+
+function percent(value) {
+  return `${Math.round(100 * value)} %`;
+}
+
+function capital(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
+// Puts an element over one of `count` rows or columns of what it lies on.
+function putAt(element, start, size, index, count) {
+  element.style[start] = `${(100 * index) / count}%`;
+  element.style[size] = `${100 / count}%`;
+}

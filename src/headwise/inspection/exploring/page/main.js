@@ -1,0 +1,261 @@
+// The page: it is drawn from the payload, and anew from each answer of a running model.
+
+class Page {
+  constructor(payload) {
+    this.main = document.getElementById("page");
+    this.announcement = document.getElementById("announcement");
+    this.whole = payload.runs.map((run) => run.output); // outputs of the models with nothing removed
+    this.input = { item: payload.item?.number ?? null, text: payload.text, target: payload.target };
+    this.removals = new Removals((before) => this.remove(before));
+    this.controls = make("div", { class: "controls" });
+    this.removed = make("div");
+    this.columns = [];
+    this.runs = make("div", { class: "runs" });
+    this.fields = payload.served ? new InputFields(payload, (input) => this.send(input)) : null;
+    this.main.replaceChildren(
+      make("header", {}, make("h1", { text: titleOfPage(payload) }), this.subtitle(payload)),
+      ...(this.fields ? [this.fields.element] : []),
+      this.removed,
+      this.controls,
+      this.runs,
+      this.foot(payload),
+    );
+    readView();
+    this.take(payload);
+    addEventListener("hashchange", () => {
+      readView();
+      this.draw();
+    });
+    addEventListener("keydown", (event) => this.key(event));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+  }
+
+  subtitle({ item, text, served }) {
+    const parts = [];
+    if (item && !served) parts.push(`Item ${item.number} of the ${item.part} part, of ${item.of}.`);
+    if (text !== null && !served) parts.push(text);
+    return make("p", { class: "muted", text: parts.join(" ") });
+  }
+
+  foot({ served, command }) {
+    const how = served
+      ? ""
+      : "To type other texts and to remove heads or their like, serve the page from the model: headwise explore RUN --serve.";
+    return make(
+      "footer",
+      {},
+      make("p", { text: "Keys: arrows move from token to token, [ and ] change the layer, Escape lets a token go." }),
+      make("p", { text: how }),
+      command ? make("p", {}, "Made by ", make("code", { text: command })) : make("p", { text: "Made by headwise." }),
+    );
+  }
+
+  // Takes a payload: that of the page, or an answer.
+  take(payload) {
+    this.payload = payload;
+    payload.runs.forEach((run, number) => (run.number = number));
+    if (!this.removals.list.length) this.whole = payload.runs.map((run) => run.output);
+    this.sites = sitesOf(payload.runs);
+    this.columns = payload.runs.map(
+      (run, number) => new Column(run, number, this.before(number), this.actions()),
+    );
+    const focus = this.focused();
+    this.removed.replaceChildren(...[this.removals.shown(payload.runs)].filter(Boolean));
+    this.runs.replaceChildren(...this.columns.map((column) => column.element));
+    return this.draw().then(() => this.focusAgain(focus));
+  }
+
+  // What the whole model made, where something is removed from this run.
+  before(number) {
+    const changed = this.removals.list.some((each) => each.run === number);
+    return changed ? this.whole[number] : null;
+  }
+
+  actions() {
+    return {
+      alone: this.payload.runs.length === 1,
+      point: (token) => {
+        if (sameToken(pointed, token)) return;
+        pointed = token;
+        this.pointSoon();
+      },
+      pick: (token, { again = false } = {}) => {
+        const let_go = !again && sameToken(view.token, token);
+        view.token = let_go ? null : token;
+        pointed = null;
+        writeView();
+        this.point();
+        this.announceToken();
+      },
+      look: (change) => this.look(change),
+      colour: (run, unit) => {
+        view.units = this.payload.runs.map((_, number) => view.units[number] ?? null);
+        view.units[run] = unit;
+        this.look({});
+      },
+      removalOf: (number, place) =>
+        this.payload.served ? this.removals.of(this.payload.runs[number], place) : null,
+      sameText: (token, number) => this.sameText(token, number),
+    };
+  }
+
+  // Whether a token of one run is that of another too. One from the address is of every run.
+  sameText(token, number) {
+    if (token.run === undefined || token.run === number) return true;
+    const tokens = (run) => this.payload.runs[run]?.stacks[token.stack]?.tokens.join("\n");
+    return tokens(token.run) === tokens(number);
+  }
+
+  look(change) {
+    Object.assign(view, change);
+    this.draw();
+  }
+
+  // Draws what is in view. A view that there is not becomes one that there is.
+  async draw() {
+    const { runs } = this.payload;
+    if (!this.sites.has(view.site)) view.site = firstPlace(runs.flatMap((run) => run.places)).site;
+    const { layers, places } = this.sites.get(view.site);
+    view.layer = view.layer === null ? firstPlace(places).layer : nearest(layers, view.layer);
+    if (view.run !== null && !(view.run in runs)) view.run = null;
+    writeView();
+    const focus = this.focused();
+    this.controls.replaceChildren(...controlsOf(runs, this.sites, (change) => this.look(change)));
+    this.focusAgain(focus);
+    this.main.style.setProperty("--controls", `${this.controls.offsetHeight}px`);
+    this.columns.forEach((column, number) => {
+      column.element.hidden = view.run !== null && view.run !== number;
+    });
+    await Promise.all(this.columns.filter((column) => !column.element.hidden).map((column) => column.show()));
+    this.focusAgain(focus);
+    document.documentElement.dataset.drawn = Math.round(performance.now());
+  }
+
+  point() {
+    for (const column of this.columns) if (!column.element.hidden) column.point();
+  }
+
+  // The pointer may move faster than the page is drawn.
+  pointSoon() {
+    this.pointing ??= requestAnimationFrame(() => {
+      this.pointing = undefined;
+      this.point();
+    });
+  }
+
+  announceToken() {
+    const column = this.columns[view.token?.run ?? 0];
+    const stack = column?.run.stacks[view.token?.stack];
+    const label = column?.painting?.labels[view.token?.position];
+    if (stack?.kind === "text") return; // tokens of a text have labels of their own
+    if (stack) this.announce(`${tokenName(stack, view.token.position)}${label ? `: ${label}` : ""}`);
+  }
+
+  announce(text) {
+    this.announcement.textContent = text;
+  }
+
+  key(event) {
+    if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
+    const step = { "[": -1, "]": 1, PageUp: -1, PageDown: 1 }[event.key];
+    if (event.key === "Escape") {
+      view.token = pointed = null;
+      writeView();
+      this.point();
+    }
+    if (!step) return;
+    event.preventDefault();
+    const { layers } = this.sites.get(view.site);
+    const next = layers[layers.indexOf(view.layer) + step];
+    if (next === undefined) return;
+    this.look({ layer: next });
+    this.announce(`Layer ${next}`);
+  }
+
+  // Sends an input. Where something is removed, the whole model is asked too, to compare with it.
+  send(input) {
+    this.input = { item: null, text: null, target: null, ...input };
+    view.token = pointed = null;
+    coloursOfPlaces.clear();
+    return this.ask(async (question) => {
+      if (this.removals.list.length) {
+        const whole = await ask({ ...question, ablations: [] });
+        this.whole = whole.runs.map((run) => run.output);
+      }
+      return ask(question);
+    });
+  }
+
+  // Asks with what is removed now. If the model refuses, it is as it was before.
+  remove(before) {
+    return this.ask(ask, () => (this.removals.list = before));
+  }
+
+  async ask(answer, undo = () => {}) {
+    const number = (this.asked = (this.asked ?? 0) + 1);
+    this.main.setAttribute("aria-busy", "true");
+    this.fields.say("The model is working …");
+    const { item, text, target } = this.input;
+    const question = { text: text || null, target: target || null, ablations: this.removals.asked() };
+    if (item !== null && !question.text) question.item = item;
+    try {
+      const payload = await answer(question);
+      if (number !== this.asked) return;
+      await this.take(payload);
+      this.fields.say("");
+      this.announce(this.summary());
+    } catch (error) {
+      if (number !== this.asked) return;
+      undo();
+      this.fields.say(error.message, true);
+    } finally {
+      if (number === this.asked) this.main.removeAttribute("aria-busy");
+    }
+  }
+
+  summary() {
+    const texts = this.payload.runs.flatMap((run, number) => {
+      const made = run.output.made.find((each) => each.by_model && each.text !== null);
+      const whole = this.whole[number].made.find((each) => each.by_model && each.text !== null);
+      if (!made) return [];
+      const same = this.removals.list.length && whole?.text === made.text ? "unchanged, " : "";
+      return [`${run.name}: ${same}${made.text}`];
+    });
+    return texts.join(". ") || "The answer of the model is there.";
+  }
+
+  // Drawing anew must not take the focus away from who uses the keyboard.
+  focused() {
+    return document.activeElement?.dataset?.focus ?? null;
+  }
+
+  focusAgain(name) {
+    if (name === null || this.focused() === name) return;
+    const again = [...document.querySelectorAll("[data-focus]")].find((each) => each.dataset.focus === name);
+    again?.focus({ preventScroll: true });
+  }
+}
+
+function titleOfPage({ title, runs }) {
+  return runs.length > 2 ? `${runs.length} models side by side` : title;
+}
+
+// The first place that decides something: it shows what the page is for.
+function firstPlace(places) {
+  return places.find((place) => place.units > 0) ?? places[0];
+}
+
+function nearest(layers, wanted) {
+  return layers.reduce((a, b) => (Math.abs(b - wanted) < Math.abs(a - wanted) ? b : a));
+}
+
+// An error of the page stands where it is seen.
+function showError(error) {
+  const shown = make("p", { class: "failed", role: "alert", text: `This page has failed: ${error?.message ?? error}` });
+  document.documentElement.dataset.error = String(error?.stack ?? error);
+  document.getElementById("page").prepend(shown);
+}
+
+addEventListener("error", (event) => showError(event.error ?? event.message));
+addEventListener("unhandledrejection", (event) => showError(event.reason));
+new Page(JSON.parse(document.getElementById("payload").textContent));

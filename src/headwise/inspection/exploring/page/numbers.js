@@ -1,0 +1,101 @@
+// The exact numbers: the weights of the units at a token, and what a head reads there.
+
+// Of more units only the largest are shown at once.
+const ROWS = 10;
+
+// A row: a name, a bar, a number, and what may be done.
+function barRow({ look, name, value, most, label, action }) {
+  const bar = make("span", { class: `bar ${look}`, "aria-hidden": "true" }, make("span"));
+  bar.firstChild.style.width = `${100 * Math.min(value / (most || 1), 1)}%`;
+  return make(
+    "tr",
+    {},
+    make("th", { scope: "row" }, name),
+    make("td", { class: "bars" }, bar),
+    make("td", { class: "number", text: label ?? twoDecimals(value) }),
+    action === undefined ? null : make("td", { class: "action" }, action ?? ""),
+  );
+}
+
+function barTable(caption, rows) {
+  return make("table", { class: "bar-table" }, make("caption", { text: caption }), ...rows);
+}
+
+// The weights at a token, or their mean over all tokens if none is in view.
+function weightTable(place, painting, position, removal) {
+  const { weights, colours } = painting;
+  const row = position === null ? weights.meanRow() : weights.row(position);
+  const chosen = position !== null && place.chosen ? chosenAt(place, position) : null;
+  const units = [...row.keys()];
+  const most = Math.max(...row);
+  const rowOf = (unit) =>
+    barRow({
+      look: colourClass(colours, unit),
+      name: make(
+        "span",
+        {},
+        make("span", { class: `key ${colourClass(colours, unit)}`, "aria-hidden": "true" }),
+        unitName(place, unit),
+      ),
+      value: row[unit],
+      most,
+      label: chosen && !chosen.includes(unit) ? "–" : undefined,
+      action: removal?.(unit),
+    });
+  const caption = position === null && weights.rows > 1 ? "Mean weights" : "Weights";
+  if (units.length <= ROWS) return [barTable(caption, units.map(rowOf))];
+  const sorted = [...units].sort((a, b) => row[b] - row[a]);
+  return [
+    barTable(`${caption}, the largest first`, sorted.slice(0, ROWS).map(rowOf)),
+    make(
+      "details",
+      { "data-kept": `units ${place.path}` },
+      make("summary", { text: `The other ${units.length - ROWS}` }),
+      barTable(caption, sorted.slice(ROWS).map(rowOf)),
+    ),
+  ];
+}
+
+// How many of what is read are shown.
+const READ = 5;
+
+// What is read most, of a reading as attention.js makes it; without one as many empty rows.
+function readingTable(run, attention, reading, head) {
+  if (!reading) return emptyTable("What is read from here", READ);
+  const stack = run.stacks[reading.stack];
+  const order = [...reading.shares.keys()].sort((a, b) => reading.shares[b] - reading.shares[a]);
+  const rows = order.slice(0, READ).map((position) =>
+    barRow({
+      look: "heat",
+      name: make(
+        "span",
+        {},
+        stack ? tokenName(stack, position) : `position ${position}`,
+        stack ? make("small", { text: ` ${position}` }) : "",
+      ),
+      value: reading.shares[position],
+      most: 1,
+    }),
+  );
+  return barTable(reading.reads ? `Read from here by ${head}` : `Reads this: ${head}`, rows);
+}
+
+// What the model takes for probable at one position, or as many empty rows.
+function candidateTable(caption, candidates, length = candidates.length) {
+  if (!candidates.length) return emptyTable(caption, length);
+  const rows = candidates.map(({ text, probability }) =>
+    barRow({
+      look: "heat",
+      name: make("span", { text: `“${tokenText(text)}”` }),
+      value: probability,
+      most: 1,
+    }),
+  );
+  return barTable(caption, rows);
+}
+
+// Keeps the place of a table, so that what lies below it does not move under the pointer.
+function emptyTable(caption, length) {
+  const rows = Array.from({ length }, () => barRow({ look: "none", name: "\u00a0", value: 0, label: "" }));
+  return barTable(caption, rows);
+}

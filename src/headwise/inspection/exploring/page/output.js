@@ -1,0 +1,85 @@
+// What the model makes of the input: a text, classes, a number, a picture or a sound.
+
+// How many holes of a text are shown with their candidates; those of others stand at the token.
+const HOLES = 6;
+
+// `before` is the output of the whole model where something is removed from it, else null.
+function outputOf(run, before) {
+  const { output } = run;
+  const parts = output.made.map((made, index) => madeShown(made, before?.made[index] ?? null));
+  if (output.classes.length) parts.push(classesShown(output.classes, before?.classes ?? null));
+  if (output.number !== null) parts.push(numberShown(output.number, before?.number ?? null));
+  if (output.label !== null) parts.push(labelled("true", make("p", { text: output.label })));
+  parts.push(...holesShown(run));
+  return make("div", { class: "output" }, ...parts);
+}
+
+// Candidates where nothing stands yet: at masks, and behind the last token.
+function holesShown(run) {
+  const written = run.output.made.some((made) => made.by_model && made.text !== null);
+  const open = run.output.predictions.filter(({ stack, position }) => {
+    const { special, tokens } = run.stacks[stack];
+    if (position >= tokens.length) return !written;
+    return stack === "encoder" && special.includes(position);
+  });
+  return open.slice(0, HOLES).map((prediction) => {
+    const next = prediction.position >= run.stacks[prediction.stack].tokens.length;
+    const caption = next ? "What would come next" : `In the gap at position ${prediction.position}`;
+    return make("div", { class: "made" }, candidateTable(caption, prediction.best));
+  });
+}
+
+function labelled(label, ...content) {
+  return make("div", { class: "made" }, make("h3", { text: capital(label) }), ...content);
+}
+
+function madeShown(made, before) {
+  const content = [];
+  if (made.text !== null) content.push(textShown(made, before));
+  if (made.picture !== null) {
+    const changed = made.by_model && before?.picture && before.picture !== made.picture;
+    const picture = (source, alt) => make("img", { class: "picture", src: source, alt });
+    const row = make("div", { class: "pictures" }, picture(made.picture, made.label));
+    if (changed) row.prepend(picture(before.picture, `${made.label}, whole model`), "→");
+    content.push(row);
+  }
+  if (made.spectrogram !== null) {
+    const canvas = make("canvas", { class: "spectrogram", role: "img" });
+    canvas.setAttribute("aria-label", `Spectrogram: ${made.label}`);
+    drawSpectrogram(canvas, made.spectrogram);
+    content.push(canvas);
+  }
+  if (made.sound !== null) {
+    content.push(make("audio", { controls: true, src: made.sound, "aria-label": made.label }));
+  }
+  return labelled(made.label, ...content);
+}
+
+function textShown(made, before) {
+  if (!made.by_model || !before || before.text === null) return make("p", { text: made.text });
+  if (before.text === made.text) {
+    return make("p", {}, make("span", { text: made.text }), make("small", { text: " unchanged" }));
+  }
+  return make("p", { class: "changed" }, ...differenceShown(before.text, made.text));
+}
+
+function classesShown(classes, before) {
+  const rows = classes.map((each) => {
+    const was = before?.find((other) => other.text === each.text)?.probability;
+    const moved = was !== undefined && twoDecimals(was) !== twoDecimals(each.probability);
+    return barRow({
+      look: "heat",
+      name: make("span", { text: each.text }),
+      value: each.probability,
+      most: 1,
+      label: `${moved ? `${twoDecimals(was)} → ` : ""}${twoDecimals(each.probability)}`,
+    });
+  });
+  return make("div", { class: "made" }, barTable("Probability of each class", rows));
+}
+
+function numberShown(number, before) {
+  const moved = before !== null && before.toFixed(3) !== number.toFixed(3);
+  const was = moved ? `${before.toFixed(3)} → ` : "";
+  return labelled("output", make("p", { text: was + number.toFixed(3) }));
+}

@@ -1,0 +1,116 @@
+// Where systems stand: the sites and layers of all runs together, and what they are called.
+
+const SITES = {
+  encoder_self: "Encoder self-attention",
+  decoder_self: "Decoder self-attention",
+  decoder_cross: "Decoder cross-attention",
+};
+
+const CROSS = "decoder_cross";
+
+// Name of a site to its title, places and layers, in the order in which systems stand.
+function sitesOf(runs) {
+  const sites = new Map();
+  const add = (site, title, place) => {
+    const found = sites.get(site) ?? { titles: new Set(), places: [] };
+    found.titles.add(title);
+    found.places.push(place);
+    sites.set(site, found);
+  };
+  for (const run of runs) {
+    const alone = Object.keys(run.stacks).length === 1;
+    for (const place of run.places) {
+      add(place.site, siteTitle(place, alone), place);
+      if (place.attentions.some(isCross)) add(CROSS, SITES[CROSS], place);
+    }
+  }
+  for (const site of sites.values()) {
+    // In some layers an attention, in others a whole layer: the attention names both.
+    site.title = [...site.titles].find((title) => !/layers$/i.test(title)) ?? [...site.titles][0];
+    site.layers = [...new Set(site.places.map((place) => place.layer))].sort((a, b) => a - b);
+  }
+  return sites;
+}
+
+function isCross(attention) {
+  return attention.keys !== null && attention.keys !== attention.queries;
+}
+
+function siteTitle(place, alone) {
+  if (place.whole_layer) return alone ? "Layers" : `${capital(place.site.split("_")[0])} layers`;
+  if (alone && place.site.endsWith("_self")) return "Self-attention";
+  return SITES[place.site] ?? (place.site || "Systems");
+}
+
+// In a sentence: encoder self-attention, layer 2.
+function placeName(run, place) {
+  const alone = Object.keys(run.stacks).length === 1;
+  if (place.whole_layer) {
+    return alone ? `layer ${place.layer}` : `${place.site.split("_")[0]} layer ${place.layer}`;
+  }
+  const title = siteTitle(place, alone);
+  return `${title.charAt(0).toLowerCase()}${title.slice(1)}, layer ${place.layer}`;
+}
+
+// The place of a run at the site and layer in view, if it has one. A layer as a whole holds the
+// cross-attention too.
+function placeInView(run) {
+  const inLayer = run.places.filter((place) => place.layer === view.layer);
+  const whole = (place) => place.whole_layer && place.attentions.some(isCross);
+  return (
+    inLayer.find((place) => place.site === view.site) ??
+    (view.site === CROSS ? inLayer.find(whole) : null) ??
+    null
+  );
+}
+
+function attentionInView(place) {
+  const wanted = place.attentions.find((each) => isCross(each) === (view.site === CROSS));
+  return wanted ?? place.attentions[0] ?? null;
+}
+
+// The head in view; null: the mean of all, also where there is no such head.
+function headInView(attention) {
+  return view.head !== null && view.head < attention.heads.length ? view.head : null;
+}
+
+function headName(place, attention, head) {
+  if (head === null) return "all heads on average";
+  if (attention.unit_of_head === null) {
+    return place.chosen ? `the head of choice ${head + 1}` : `head ${head}`;
+  }
+  return `head ${head} (${unitName(place, attention.unit_of_head[head])})`;
+}
+
+function unitName(place, unit) {
+  return place.unit_names[unit] ?? `unit ${unit}`;
+}
+
+// What a stack holds, as a heading over it.
+function stackName(run, name) {
+  const things = { text: "Text", image: "Image", speech: "Sound" }[run.stacks[name].kind];
+  if (Object.keys(run.stacks).length === 1) return things;
+  if (name === "encoder") return "The encoder reads";
+  if (name === "decoder") {
+    return run.stacks[name].given === null ? "The decoder reads" : "The decoder writes";
+  }
+  return name;
+}
+
+// A token as people read it: spaces and breaks are made visible where nothing else is there.
+function tokenText(token) {
+  const text = token.replace(/\n/g, "↵").replace(/\t/g, "⇥");
+  return text.trim() === "" ? text.replace(/ /g, "␣") || "∅" : text.trim();
+}
+
+function tokenName(stack, position) {
+  if (position >= stack.tokens.length) return `position ${position}`;
+  return stack.kind === "text" ? `“${tokenText(stack.tokens[position])}”` : pixelOrFrame(stack, position);
+}
+
+function pixelOrFrame(stack, position) {
+  const token = stack.tokens[position];
+  if (stack.kind === "speech" || stack.special.includes(position)) return token;
+  const pixel = position - stack.offset;
+  return `row ${Math.floor(pixel / stack.width)}, column ${pixel % stack.width}`;
+}

@@ -1,0 +1,123 @@
+"""The systems of a model as the page is given them: decisions and attention as few bytes."""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from headwise.heads.system import Routing, System
+from headwise.inspection.exploring.blob import Blob
+from headwise.inspection.exploring.payload import Attention, Place, Stack
+from headwise.inspection.exploring.watching import Reading, Watched
+from headwise.models.plan import system_name
+
+Decides = Literal["position", "sequence", "everything", "nothing"]
+
+# Letters that all attention of a run may take. Without a budget, 144 heads over 512 tokens would
+# take 30 million, more than a browser reads in the blink of an eye.
+_BUDGET = 9_000_000
+_LEVELS = (3, 5, 7, 11, 15, 31, 63, 127, 255)
+# Attention weights that a browser can hold.
+_MOST = 150_000_000
+
+
+def recorded_places(watched: Sequence[Watched], stacks: Mapping[str, Stack]) -> list[Place]:
+    """Returns what each system of a model has done in one pass, for the page.
+
+    Attention weights keep steps of 1/255 of the largest of a head if all of them together are few,
+    as for some hundred tokens, or compress well, as where heads look at single tokens. Of others
+    the steps are coarser.
+
+    Args:
+        watched: the systems.
+        stacks: the stacks of the model; keys that no stack has the length of belong to none.
+
+    Raises:
+        ValueError: the input is so long that no browser could hold the attention.
+    """
+    readings = [reading for seen in watched for reading in seen.readings]
+    number = sum(reading.weights.numel() for reading in readings)
+    if number > _MOST:
+        queries = max(reading.weights.size(1) for reading in readings)
+        raise ValueError(
+            f"the input has {queries:,} positions, for which the model's heads have {number:,} "
+            f"attention weights, expected at most {_MOST:,}; give a shorter input"
+        )
+    share = _BUDGET / max(1, number)
+    return [_place(seen, stacks, share) for seen in watched]
+
+
+def _place(seen: Watched, stacks: Mapping[str, Stack], share: float) -> Place:
+    place = seen.place
+    stack = place.site.partition("_")[0] or next(iter(stacks))
+    weights, decides, chosen = _decisions(seen.routing)
+    units = 0 if weights is None else weights.shape[1]
+    words = place.module.words
+    return Place(
+        path=place.path,
+        site=place.site,
+        layer=place.layer,
+        system=system_name(type(place.module)),
+        whole_layer=place.module.replaces == "layer",
+        stack=stack,
+        decides=decides,
+        units=units,
+        unit_names=[f"{words.unit} {number}" for number in range(units)],
+        weights=None if weights is None else Blob.of(weights),
+        chosen=chosen,
+        attentions=[
+            _attention(reading, place.module, stack, stacks, share) for reading in seen.readings
+        ],
+    )
+
+
+def _decisions(
+    routing: Routing | None,
+) -> tuple[np.ndarray | None, Decides, list[list[int]] | None]:
+    """The weights, rows of sum 1, what each row holds for, and what was chosen at each position."""
+    if routing is None:
+        return None, "nothing", None
+    weights = routing.weights.float().cpu()
+    weights = weights / weights.sum(-1, keepdim=True)
+    chosen = None
+    if weights.dim() == 3:
+        if routing.indices is not None:
+            chosen = routing.indices[0].tolist()
+        return weights[0].numpy(), "position", chosen
+    if weights.dim() == 2:
+        return weights[:1].numpy(), "sequence", chosen
+    return weights.unsqueeze(0).numpy(), "everything", chosen
+
+
+def _attention(
+    reading: Reading, system: System, stack: str, stacks: Mapping[str, Stack], share: float
+) -> Attention:
+    _, queries, keys = reading.weights.shape
+    source: str | None = stack
+    if reading.is_cross:
+        source = next((name for name in stacks if name != stack), None)
+    if source is not None and len(stacks[source].tokens) != keys:
+        source = None
+    triangle = queries == keys and not bool(reading.weights.triu(1).any())
+    return Attention(
+        name=reading.name,
+        queries=stack,
+        keys=source,
+        heads=[_packed(head.numpy(), triangle, share * head.numel()) for head in reading.weights],
+        unit_of_head=system.unit_of_head(),
+    )
+
+
+def _packed(head: np.ndarray, triangle: bool, most: float) -> Blob:
+    """The weights of a head, in as many steps as let it take no more than so many letters."""
+
+    # Of √w the steps are even: those of w are finest near 0, where most weights are.
+    def blob(levels: int) -> Blob:
+        return Blob.of(head, levels=levels, power=2, triangle=triangle)
+
+    finest = blob(_LEVELS[-1])
+    if len(finest.data) <= most:
+        return finest
+    fitting = bisect_right(_LEVELS[:-1], most, key=lambda levels: len(blob(levels).data))
+    return blob(_LEVELS[max(0, fitting - 1)])

@@ -1,0 +1,159 @@
+"""Models at work on one input, recorded for the page."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from headwise.experiment.reading import open_run
+from headwise.inspection.exploring.inputs.images import image_input
+from headwise.inspection.exploring.inputs.labelled import labelled_input
+from headwise.inspection.exploring.inputs.language import language_input
+from headwise.inspection.exploring.inputs.masked import masked_input
+from headwise.inspection.exploring.inputs.source import Input, Source, Trained
+from headwise.inspection.exploring.inputs.speech import speech_input
+from headwise.inspection.exploring.inputs.translation import translation_input
+from headwise.inspection.exploring.payload import Asked, Payload, Question, Run
+from headwise.inspection.exploring.places import recorded_places
+from headwise.inspection.exploring.removing import chosen_ablation, in_force, possible_ablations
+from headwise.inspection.exploring.watching import watch
+from headwise.models.ablation import ablated
+
+INPUTS: dict[str, Callable[[Trained, Source], Input]] = {
+    "translation": translation_input,
+    "language-modelling": language_input,
+    "masked-language-modelling": masked_input,
+    "classification": labelled_input,
+    "probing": labelled_input,
+    "images": image_input,
+    "speech-enhancement": speech_input,
+}
+# Tasks whose input is not a text.
+_WITHOUT_TEXT = ("images", "speech-enhancement")
+
+
+class Explorer:
+    """Models of finished runs that read the same inputs.
+
+    Args:
+        runs: the runs, at least one, all of one task.
+        source: the input of the page.
+        changes: to `evaluation` in the recipes, as `--set` takes them.
+        note: called with each note on the changes.
+
+    Raises:
+        FolderError: a folder is no finished run.
+        ValueError: the runs are of different tasks.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[Path],
+        source: Source,
+        changes: Sequence[str] = (),
+        note: Callable[[str], object] = lambda text: None,
+    ) -> None:
+        self.source = source
+        self.trained = []
+        for folder, name in zip(runs, _names(runs), strict=True):
+            recipe, model = open_run(folder, changes, note)
+            self.trained.append(Trained(name, folder, recipe, model))
+        tasks = {trained.name: trained.recipe.task for trained in self.trained}
+        if len(set(tasks.values())) > 1:
+            each = ", ".join(f"{name} of {task}" for name, task in tasks.items())
+            raise ValueError(
+                f"the runs are of different tasks ({each}), expected runs of one task: they are "
+                f"shown side by side on the same input"
+            )
+        self.task: str = self.trained[0].recipe.task
+
+    def answer(self, question: Question) -> Payload:
+        """Returns what the page asks a server for.
+
+        Raises:
+            ValueError: the input cannot be read, or an ablation is not possible.
+        """
+        source = self.source
+        if question.text is not None:
+            source = replace(source, text=question.text, file=None)
+        elif question.item is not None:
+            source = replace(source, text=None, file=None, item=question.item)
+        if question.target is not None or question.text is not None or question.item is not None:
+            source = replace(source, target=question.target)
+        for asked in question.ablations:
+            if asked.run >= len(self.trained):
+                raise ValueError(f"run is {asked.run}, expected 0 to {len(self.trained) - 1}")
+        return self.record(source, question.ablations, served=True)
+
+    def record(
+        self,
+        source: Source | None = None,
+        asked: Sequence[Asked] = (),
+        *,
+        served: bool = False,
+        command: str = "",
+    ) -> Payload:
+        """Returns what the page is given.
+
+        Args:
+            source: the input; by default that of the explorer.
+            asked: the ablations that are in force.
+            served: whether the page is served by a running model.
+            command: the command that makes the page.
+
+        Raises:
+            ValueError: the input cannot be read, or an ablation is not possible.
+        """
+        source = source or self.source
+        runs, inputs = [], []
+        for number, trained in enumerate(self.trained):
+            own = [each for each in asked if each.run == number]
+            run, given = _recorded(trained, source, own)
+            runs.append(run)
+            inputs.append(given)
+        first = inputs[0]
+        return Payload(
+            title=" and ".join(run.name for run in runs),
+            served=served,
+            item=first.item,
+            text=first.text,
+            target=source.target,
+            takes_text=self.task not in _WITHOUT_TEXT,
+            takes_target=self.task == "translation",
+            runs=runs,
+            command=command,
+        )
+
+
+def _recorded(trained: Trained, source: Source, asked: Sequence[Asked]) -> tuple[Run, Input]:
+    model = trained.model
+    possible = possible_ablations(model)
+    ablations = [chosen_ablation(possible, each.path, each.name, each.options) for each in asked]
+    with ablated(model, trained.recipe.evaluation.ablation), in_force(model, ablations):
+        given = INPUTS[trained.recipe.task](trained, source)
+        out, watched = watch(model, given.arguments)
+        output = given.output(out)
+    places = recorded_places(watched, given.stacks)
+    run = Run(
+        name=trained.name,
+        task=trained.recipe.task,
+        words={
+            place.system: seen.place.module.words
+            for place, seen in zip(places, watched, strict=True)
+        },
+        stacks=given.stacks,
+        places=places,
+        output=output,
+        ablations=possible,
+        ablated=ablations,
+    )
+    return run, given
+
+
+def _names(runs: Sequence[Path]) -> list[str]:
+    """Names of folders that tell them apart: their last part, or as many as it takes."""
+    paths = [folder.resolve() for folder in runs]
+    for parts in range(1, 9):
+        names = ["/".join(path.parts[-parts:]) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{path.name} ({number})" for number, path in enumerate(paths, 1)]
