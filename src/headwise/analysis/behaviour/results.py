@@ -2,6 +2,7 @@
 
 from pydantic import BaseModel, Field
 
+from headwise.analysis.behaviour.ablation_results import AblationAnalysis
 from headwise.analysis.behaviour.entropy import EntropyRecord
 from headwise.analysis.behaviour.explained import ExplainedShare
 from headwise.analysis.behaviour.layers import StackLikeness
@@ -42,6 +43,11 @@ class RunAnalysis(BaseModel):
     )
     likeness: ModelLikeness | None = Field(
         default=None, description="How alike the heads are; None if no attention has several."
+    )
+    ablations: AblationAnalysis | None = Field(
+        default=None,
+        description="What it costs the model to do without parts of its systems; None if that was "
+        "not asked for.",
     )
 
 

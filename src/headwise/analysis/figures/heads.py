@@ -7,6 +7,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from headwise.analysis.behaviour.where import Where
 from headwise.analysis.figures.looks import Look
 from headwise.analysis.figures.svg import GRID, HEAT, MUTED, SURFACE, drawing, panel, to_svg
 from headwise.analysis.results import AttentionRecord, Course
@@ -29,14 +30,16 @@ def uniform_entropy(record: AttentionRecord) -> float:
     return math.log(record.experts) if record.uniform is None else record.uniform
 
 
-def site_name(record: AttentionRecord | Course, *, alone: bool = False) -> str:
-    """Where a system stands, for titles.
+def site_name(record: AttentionRecord | Course | Where, *, alone: bool = False) -> str:
+    """Where a system stands, for titles; in a model that is none of headwise's, `Systems`.
 
     Args:
         record: of the system.
         alone: the model has a single stack, which needs no name.
     """
     site = record.site
+    if not site:
+        return "Systems"
     if record.whole_layer:
         return "Layers" if alone else f"{site.partition('_')[0].capitalize()} layers"
     if alone and site.endswith("_self"):
