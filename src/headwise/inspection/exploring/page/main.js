@@ -114,14 +114,15 @@ class Page {
   // Draws what is in view. A view that there is not becomes one that there is.
   async draw() {
     const { runs } = this.payload;
-    if (!this.sites.has(view.site)) Object.assign(view, firstView(runs));
-    const { layers } = this.sites.get(view.site);
-    if (!layers.includes(view.layer)) view.layer = nearest(layers, view.layer);
+    if (!this.sites.has(view.site)) view.site = firstPlace(runs.flatMap((run) => run.places)).site;
+    const { layers, places } = this.sites.get(view.site);
+    view.layer = view.layer === null ? firstPlace(places).layer : nearest(layers, view.layer);
     if (view.run !== null && !(view.run in runs)) view.run = null;
     writeView();
     const focus = this.focused();
     this.controls.replaceChildren(...controlsOf(runs, this.sites, (change) => this.look(change)));
     this.focusAgain(focus);
+    this.main.style.setProperty("--controls", `${this.controls.offsetHeight}px`);
     this.columns.forEach((column, number) => {
       column.element.hidden = view.run !== null && view.run !== number;
     });
@@ -240,10 +241,8 @@ function titleOfPage({ title, runs }) {
 }
 
 // The first place that decides something: it shows what the page is for.
-function firstView(runs) {
-  const places = runs.flatMap((run) => run.places);
-  const { site, layer } = places.find((place) => place.units > 0) ?? places[0];
-  return { site, layer };
+function firstPlace(places) {
+  return places.find((place) => place.units > 0) ?? places[0];
 }
 
 function nearest(layers, wanted) {

@@ -61,7 +61,7 @@ const READ = 5;
 
 // What is read most, of a reading as attention.js makes it; without one as many empty rows.
 function readingTable(run, attention, reading, head) {
-  if (!reading) return emptyTable("Point at a token to see what is read from there", READ);
+  if (!reading) return emptyTable("What is read from here", READ);
   const stack = run.stacks[reading.stack];
   const order = [...reading.shares.keys()].sort((a, b) => reading.shares[b] - reading.shares[a]);
   const rows = order.slice(0, READ).map((position) =>
