@@ -12,6 +12,7 @@ from headwise.analysis.behaviour.ablation_results import (
     Measured,
     changes,
 )
+from headwise.analysis.behaviour.findings import finding
 from headwise.analysis.behaviour.page.ablation import (
     ablation_finding,
     ablation_section,
@@ -120,6 +121,18 @@ def test_what_it_comes_to():
     for result in few.results:
         result.score.p_value = None
     assert ablation_finding(few).startswith("No ablation can be judged by so few sentences. The")
+
+
+def test_the_costliest_stands_at_the_top_of_a_page():
+    (run,) = runs(one=analysis([[0.0, 3.0], [0.1, -1.2]]))
+    assert finding(run) == (
+        "one: the costliest of 5 ablations is without expert 1, encoder self-attention, layer 0 "
+        "(BLEU −3.00)."
+    )
+    (run,) = runs(one=analysis([[0.1]]))
+    assert "(BLEU −0.10, which may be chance)" in finding(run)
+    (run,) = runs(one=analysis([[0.0]]))
+    assert "ablation" not in finding(run)
 
 
 def test_several_runs_side_by_side_have_ids_of_their_own():

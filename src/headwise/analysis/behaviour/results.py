@@ -55,11 +55,6 @@ class RunAnalysis(BaseModel):
     likeness: ModelLikeness | None = Field(
         default=None, description="How alike the heads are; None if no attention has several."
     )
-    ablations: AblationAnalysis | None = Field(
-        default=None,
-        description="What it costs the model to do without parts of its systems; None if that was "
-        "not asked for.",
-    )
 
 
 class AnalysisRecord(BaseModel):
