@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from headwise.analysis.behaviour.page.ablation import ablation_section
 from headwise.analysis.behaviour.page.courses import courses_section
 from headwise.analysis.behaviour.page.entropy import entropy_section
 from headwise.analysis.behaviour.page.likeness import likeness_section
@@ -18,6 +19,7 @@ SECTIONS: tuple[Callable[[Sequence[RunAnalysis], Mapping[str, Look]], Section | 
     entropy_section,
     load_section,
     tokens_section,
+    ablation_section,
     courses_section,
     likeness_section,
 )
