@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 import torch
@@ -13,15 +14,17 @@ from headwise.analysis.behaviour.load import Load
 from headwise.analysis.behaviour.observing import Observed
 from headwise.analysis.behaviour.page.entropy import entropy_section
 from headwise.analysis.behaviour.page.load import load_section
+from headwise.analysis.behaviour.page.section import Section
 from headwise.analysis.behaviour.page.tokens import tokens_section
 from headwise.analysis.behaviour.results import RunAnalysis
 from headwise.analysis.behaviour.tokens import Tokens
-from headwise.analysis.figures.looks import looks_of
+from headwise.analysis.figures.looks import Look, looks_of
 from headwise.heads.system import Routing
 from headwise.heads.words import Words
 from headwise.models.sites import AttentionSite
 
-SECTIONS = (entropy_section, load_section, tokens_section)
+Draw = Callable[[Sequence[RunAnalysis], Mapping[str, Look]], Section | None]
+SECTIONS: tuple[Draw, ...] = (entropy_section, load_section, tokens_section)
 TOKENS = torch.arange(8 * 40).view(8, 40) % 7
 
 
@@ -41,27 +44,31 @@ def analysis(name: str, *batches: list[Observed], words: Words | None = None) ->
     )
 
 
-def deciding(seed: int, units: int = 4) -> list[Observed]:
-    """Three sites of two layers; in the encoder one decision holds for a sequence."""
-    shapes = {"encoder_self": (8,), "decoder_self": (8, 40), "decoder_cross": (8, 40)}
+SHAPES = {"encoder_self": (8,), "decoder_self": (8, 40), "decoder_cross": (8, 40)}
+
+
+def deciding(seed: int, units: int = 4, sites: Sequence[str] = ("encoder_self",)) -> list[Observed]:
+    """Two layers of each site; in the encoder one decision holds for a sequence."""
     decided = {
-        place(Leading, layer, site): Routing(random_weights(*shape, units, seed=seed + layer))
-        for site, shape in shapes.items()
+        place(Leading, layer, site): Routing(
+            random_weights(*SHAPES[site], units, seed=seed + layer)
+        )
+        for site in sites
         for layer in range(2)
     }
     return batch(decided, standing(TOKENS, {"half": (TOKENS > 3).long()}))
 
 
-def page(*runs: RunAnalysis) -> tuple[Page, str]:
-    """All sections, and their HTML."""
+def page(*runs: RunAnalysis, of: Sequence[Draw] = SECTIONS) -> tuple[Page, str]:
+    """Sections, and their HTML."""
     looks = looks_of([run.name for run in runs])
-    sections = [section(runs, looks) for section in SECTIONS]
+    sections = [section(runs, looks) for section in of]
     html = "".join(section.body for section in sections if section is not None)
     return Page(f"<main>{html}</main>"), html
 
 
 def test_one_model() -> None:
-    run = analysis("mine", deciding(0))
+    run = analysis("mine", deciding(0, sites=list(SHAPES)))
     found, _ = page(run)
     captions = found.texts["figcaption"]
     assert [text for text in captions if text.endswith("by layer")] == [
@@ -126,11 +133,11 @@ def test_several_models_are_compared_with_the_last_of_their_kind() -> None:
     assert cell.count("\N{NO-BREAK SPACE}") == 3
     assert found.row("last", f"{values[1]:.3f}")[-1] == "reference"
     legends = [items for items in found.all("ul") if items.get("class") == "legend"]
-    assert len(legends) == 2
+    assert len(legends) == 2  # of entropy and load; tokens are in tables
     assert "Experts of decided:Leading" in found.texts["h3"]
-    assert any(text.startswith("first: Encoder") for text in found.texts["figcaption"])
+    assert any(text.startswith("first: Self-attention") for text in found.texts["figcaption"])
     # Units of another number are not comparable.
-    found, _ = page(analysis("wide", deciding(0, units=6)), last)
+    found, _ = page(analysis("wide", deciding(0, units=6)), last, of=[entropy_section])
     assert [row[-1].strip() for row in found.rows if "wide" in row[0] and len(row) == 10] == ["–"]
 
 
@@ -148,14 +155,14 @@ def test_ids_are_unique_and_what_comes_from_the_data_is_escaped() -> None:
 def test_colours_are_shown() -> None:
     run = analysis("mine", deciding(0))
     run.tokens[0].units[0].leading[0].name = "#00ff7f"
-    _, html = page(run)
+    _, html = page(run, of=[tokens_section])
     assert html.count("background: #00ff7f") == 1
 
 
 def test_the_lowest_entropies_are_a_line_of_their_own_where_the_words_say_so() -> None:
-    plain = page(analysis("mine", deciding(0)))[1]
-    lowest = page(analysis("mine", deciding(0), words=Words(shows_lowest=True)))[1]
-    assert lowest.count("<path") == plain.count("<path") + 3
+    runs = [analysis("mine", deciding(0), words=Words(shows_lowest=is_so)) for is_so in (0, 1)]
+    plain, lowest = (page(run, of=[entropy_section])[1].count("<path") for run in runs)
+    assert lowest == plain + 1
 
 
 def test_a_module_that_is_no_model_of_headwise_is_named_by_its_path() -> None:
@@ -183,6 +190,6 @@ def test_a_run_that_diverged_is_drawn_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_nothing_is_said_of_standard_attention(section) -> None:
+def test_nothing_is_said_of_standard_attention(section: Draw) -> None:
     runs = [analysis("one", []), analysis("two", [])]
     assert section(runs, looks_of(["one", "two"])) is None
