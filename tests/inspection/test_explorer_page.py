@@ -4,6 +4,7 @@ import base64
 import itertools
 import re
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 
 import chromium
@@ -328,6 +329,17 @@ def test_a_long_text_opens_at_once(shown) -> None:
     tab = shown(made)
     assert int(tab.value("document.documentElement.dataset.drawn")) < 2000
     assert len(marks(tab)) == 512
+
+
+def test_a_notebook_shows_it_in_a_frame(tab: chromium.Tab, tmp_path: Path) -> None:
+    path = tmp_path / "notebook.html"
+    path.write_text(f'<iframe srcdoc="{escape(page_html(payload()))}"></iframe>', encoding="utf-8")
+    tab.send("Page.navigate", url=path.as_uri())
+    inside = "document.querySelector('iframe')?.contentDocument"
+    tab.wait(f"'drawn' in ({inside}?.documentElement?.dataset ?? {{}})")
+    marks = f"[...{inside}.querySelectorAll('.mark')].map((each) => each.textContent)"
+    assert tab.value(marks) == ["0", "1", "1", "1", "2", "0"]
+    assert tab.value(f"{inside}.documentElement.dataset.error ?? null") is None
 
 
 def test_an_error_of_the_page_is_seen(tab: chromium.Tab, tmp_path: Path) -> None:
