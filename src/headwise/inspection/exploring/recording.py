@@ -85,7 +85,12 @@ class Explorer:
         return self.record(source, question.ablations, served=True)
 
     def record(
-        self, source: Source | None = None, asked: Sequence[Asked] = (), *, served: bool = False
+        self,
+        source: Source | None = None,
+        asked: Sequence[Asked] = (),
+        *,
+        served: bool = False,
+        command: str = "",
     ) -> Payload:
         """Returns what the page is given.
 
@@ -93,6 +98,7 @@ class Explorer:
             source: the input; by default that of the explorer.
             asked: the ablations that are in force.
             served: whether the page is served by a running model.
+            command: the command that makes the page.
 
         Raises:
             ValueError: the input cannot be read, or an ablation is not possible.
@@ -114,6 +120,7 @@ class Explorer:
             takes_text=self.task not in _WITHOUT_TEXT,
             takes_target=self.task == "translation",
             runs=runs,
+            command=command,
         )
 
 

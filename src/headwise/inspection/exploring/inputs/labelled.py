@@ -10,8 +10,8 @@ from headwise.inspection.exploring.inputs.source import (
     Trained,
     check_length,
     chosen_item,
+    given_text,
     part_of,
-    refuse_file,
     refuse_target,
 )
 from headwise.inspection.exploring.inputs.tokens import text_stack
@@ -29,13 +29,12 @@ def labelled_input(trained: Trained, source: Source) -> Input:
     """Returns a text, or two that a tab divides, as an encoder reads them."""
     task = task_class(trained.recipe.task)
     assert issubclass(task, Classification)
-    refuse_file(source, task.name())
     refuse_target(source, task.name())
     tokenizer = TextTokenizer.load(trained.folder / TOKENIZER)
     config = trained.model.config
     classes = None if config.problem == "regression" else list(config.id2label.values())
     item = label = None
-    text = source.text
+    text = given_text(source)
     if text is None:
         part = part_of(trained.task(task), source.part)
         assert isinstance(part, Examples)

@@ -10,8 +10,8 @@ from headwise.inspection.exploring.inputs.source import (
     Trained,
     check_length,
     chosen_item,
+    given_text,
     part_of,
-    refuse_file,
     refuse_target,
 )
 from headwise.inspection.exploring.inputs.tokens import predictions, text_stack
@@ -25,10 +25,9 @@ from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer
 
 def masked_input(trained: Trained, source: Source) -> Input:
     """Returns a text in which tokens are hidden, by the user or else some of it."""
-    refuse_file(source, MaskedLanguageModelling.name())
     refuse_target(source, MaskedLanguageModelling.name())
     tokenizer = TextTokenizer.load(trained.folder / TOKENIZER)
-    text, item = source.text, None
+    text, item = given_text(source), None
     true: list[int | None]
     if text is None:
         part = part_of(trained.task(MaskedLanguageModelling), source.part)
@@ -69,8 +68,6 @@ def _with_holes(
 
     A `<mask>` in the text is a hole. If there is none, about one token in seven is hidden.
     """
-    if not text.strip():
-        raise ValueError("text is empty, expected a text with <mask> where a token is to be filled")
     assert tokenizer.mask_token_id is not None
     mask = tokenizer.tokenizer.mask_token
     ids = [tokenizer.bos_token_id]

@@ -10,8 +10,8 @@ from headwise.inspection.exploring.inputs.source import (
     Trained,
     check_length,
     chosen_item,
+    given_text,
     part_of,
-    refuse_file,
 )
 from headwise.inspection.exploring.inputs.tokens import predictions, text_stack
 from headwise.inspection.exploring.payload import Made, Output
@@ -23,16 +23,14 @@ from headwise.tasks.translation import Translation
 
 def translation_input(trained: Trained, source: Source) -> Input:
     """Returns a sentence with its translation, which the decoder reads token by token."""
-    refuse_file(source, Translation.name())
     tokenizer = TranslationTokenizer.load(trained.folder / TOKENIZER)
-    text, item, reference = source.text, None, None
+    text, item, reference = given_text(source), None, None
     if text is None:
         part = part_of(trained.task(Translation), source.part)
         assert isinstance(part, TranslationDataset)
         item = chosen_item(part, source)
         text, reference = part.pairs[item.number]
-    if not text.strip():
-        raise ValueError("text is empty, expected a sentence to translate")
+    text = " ".join(text.split("\n"))
     longest = trained.model.config.max_positions
     (encoded,) = tokenizer.encode_source([text])
     check_length(encoded, longest, "the text")
