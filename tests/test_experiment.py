@@ -16,11 +16,12 @@ from headwise.analysis.former_results import without_former_keys
 from headwise.analysis.results import Benchmark, Comparison, RunResult
 from headwise.analysis.speed import OverRounds
 from headwise.comparison import compare_systems
+from headwise.comparison.tuning.trying import train_try
 from headwise.experiment import one_system
 from headwise.experiment.folders import FolderError, claim_folder
 from headwise.experiment.one_system import train_system
 from headwise.experiment.preparing import build_model, prepare_task, with_seed
-from headwise.experiment.reading import open_run
+from headwise.experiment.reading import open_run, read_recipe
 from headwise.recipe import load_recipe
 from headwise.tasks.text.tokenization import TranslationTokenizer
 from headwise.training.run import Interrupted
@@ -76,6 +77,10 @@ def test_a_run_leaves_all_that_it_says_and_nothing_half_written(run, file):
         ("decoder_self", 0, "mae"),
         ("decoder_cross", 0, "mae"),
     }
+    assert [(c.site, c.system, c.steps) for c in result.snapshots] == [
+        (site, "mae", [0, 3, 6]) for site in ("encoder_self", "decoder_self", "decoder_cross")
+    ]
+    assert result.snapshots[1].explained.keys() == {"position", "subword"}
     assert result.seconds > 0
     assert result.threads == [torch.get_num_threads()]
 
@@ -89,7 +94,7 @@ def test_a_result_of_an_older_headwise_is_read(run, file, tmp_path):
     for record in result["attention"]:
         del record["system"], record["whole_layer"]
         record["kind"] = "gates"
-    del result["courses"], result["words"]
+    del result["courses"], result["words"], result["snapshots"]
     course = {"site": "encoder_self", "layer": 0, "steps": [0, 1]}
     result["branches"] = [{**course, "kappa": [[0.5, 0.5]] * 2, "alpha": [[1.0, 0.0]] * 2}]
     given = copy.deepcopy(result)
@@ -107,6 +112,7 @@ def test_a_result_of_an_older_headwise_is_read(run, file, tmp_path):
     task = prepare_task(recipe, folder, QUIET)
     read = train_system(recipe, "mae", folder, task, QUIET)  # finished: nothing is trained
     assert read.attention == now.attention and read.words == now.words
+    assert now.snapshots and read.snapshots == []
     (found,) = read.courses
     assert (found.site, found.steps, list(found.values)) == (
         "encoder_self",
@@ -233,6 +239,26 @@ def test_a_run_from_before_a_key_came_into_being_goes_on(tmp_path, file):
     training = recipe.training.model_copy(update={"clip_norm": 1.0})
     with pytest.raises(FolderError, match=r"clip_norm: 0\.0 before, 1\.0 now"):
         claim_folder(folder, recipe.model_copy(update={"training": training}))
+
+
+def test_snapshots_can_be_turned_off_while_a_run_goes_on(world, tmp_path, file):
+    folder = tmp_path / "run"
+    recipe = load_recipe(str(world / "numerals.yaml"), ["training.snapshots=false"]).system("mae")
+    claim_folder(folder, file.system("mae"))
+    train(recipe, folder)  # the same run
+    written = (folder / "result.json").read_text()
+    assert RunResult.model_validate_json(written).snapshots == []
+    assert not read_recipe(folder).training.snapshots
+    train(file.system("mae"), folder)  # turned on again: it is finished, and stays as it is
+    assert (folder / "result.json").read_text() == written
+
+
+def test_standard_attention_and_tries_run_no_pass_for_snapshots(file, tmp_path, monkeypatch):
+    monkeypatch.setattr(one_system, "Snapshots", None)
+    folder = train(file.system("standard"), tmp_path / "standard", "standard")
+    assert RunResult.model_validate_json((folder / "result.json").read_text()).snapshots == []
+    recipe = file.system("mae")
+    train_try(recipe, "mae", tmp_path / "try", prepare_task(recipe, tmp_path / "try", QUIET), QUIET)
 
 
 def test_a_run_on_data_that_have_changed_since_is_refused(tmp_path):

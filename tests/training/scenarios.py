@@ -1,4 +1,4 @@
-"""Short trainings, observed by snapshots, whose course must not depend on how many processes share the batches.
+"""Short trainings whose course must not depend on how many processes share the batches.
 
 Run by `torchrun`, it trains all of them and writes what it saw to the file named on the command
 line; `test_processes.py` compares that with a single process.
@@ -81,7 +81,9 @@ def course(name: str, folder: Path, *, stopped_process: int | None = None) -> Co
     for layer in network.modules():
         if isinstance(layer, MixtureOfAttentiveExperts) and layer.gate is not None:
             layer.gate.dropout = 0.0
-    task: Any = SimpleNamespace(validation=toy.Reversals(8, seed=1), collate=toy.join)
+    task: Any = SimpleNamespace(
+        validation=toy.Reversals(8, seed=1), collate=toy.join, positions=lambda batch: {}
+    )
     snapshot = Snapshots(task, how.batch_tokens)
     if stopped_process is not None:
         stops = StopsOneProcess(stopped_process)

@@ -13,7 +13,8 @@ from headwise.training.validation import aside_of_training
 
 
 def snapshots():
-    task = SimpleNamespace(validation=toy.Reversals(8, seed=1), collate=toy.join)
+    data = {"validation": toy.Reversals(8, seed=1), "collate": toy.join}
+    task = SimpleNamespace(**data, positions=lambda batch: {})
     return Snapshots(task, batch_tokens=60)
 
 
@@ -91,6 +92,8 @@ def test_a_run_that_diverges_is_noted_too(tmp_path):
     assert list(found) == [0, 4, 8, 12]
     last = [place["entropy"] for place in found[12].values()]
     assert last and all(entropy != entropy for entropy in last)
+    explained = [place["explained"]["position"] for place in found[12].values()]
+    assert explained == [None] * 3
     again = toy.train(tmp_path, toy.model(toy.PLANS["moa"]), how, snapshot=snapshots())
     assert list(taken(again)) == [0, 4, 8, 12]  # read from the checkpoint
 

@@ -42,7 +42,7 @@ def decisions_of(system: SystemSummary, look: Look, identity: str) -> list[Decis
         title = f"{system.name}: {words.units}" if len(names) > 1 else system.name
         courses = [course for course in followed if course.system == name]
         prefix = f"{identity}-{number}"
-        scale = load_scale(records)
+        scale = load_scale(record.load for record in records)
         entropy = ""
         if records:
             entropy = entropy_by_layer(records, words, look, f"{prefix}-entropy", alone=alone)
@@ -79,9 +79,10 @@ def _loads(
     sizes = {experts for _, experts in groups}
     loads = []
     for number, ((_, experts), group) in enumerate(groups.items()):
-        title = site_name(group[0], alone=alone)
-        title += f", {experts} {words.units}" if len(sizes) > 1 else ""
-        svg = expert_load(group, words, scale, f"{prefix}-load-{number}", alone=alone)
+        site = site_name(group[0], alone=alone)
+        title = f"{site}, {experts} {words.units}" if len(sizes) > 1 else site
+        shares = {record.layer: record.load for record in group}
+        svg = expert_load(shares, words, scale, site, f"{prefix}-load-{number}")
         loads.append((title, Markup(svg)))
     return loads
 

@@ -61,6 +61,10 @@ def decision_courses(
                     lowest_entropy=[found["lowest_entropy"] for _, found in of_place],
                     shares=[found["shares"] for _, found in of_place],
                     weights=[found["weights"] for _, found in of_place],
+                    explained={
+                        label: [found["explained"].get(label) for _, found in of_place]
+                        for label in last["explained"]
+                    },
                 )
             )
     return courses

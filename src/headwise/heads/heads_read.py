@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
 from torch import Tensor
 
 from headwise.heads.system import Routing
-from headwise.ops.masks import causal_mask
+from headwise.ops.masks import blocks, causal_mask
 
 if TYPE_CHECKING:
     from headwise.heads.attention import Attention, Inputs
@@ -66,7 +67,6 @@ class HeadsRead(NamedTuple):
             sequences: which sequences of the batch; a few at a time take less memory.
 
         Example:
-            >>> import torch
             >>> import headwise as hw
             >>> from headwise.models.heads_read import heads_read
             >>> attention, reads = hw.MultiHeadAttention(16, 4), []
@@ -81,6 +81,14 @@ class HeadsRead(NamedTuple):
         elif mask is not None and mask.dim() == 4 and mask.size(0) > 1:
             mask = mask[sequences]
         return self.attention.attention_weights(self.q[sequences], self.k[sequences], mask)
+
+    def attended(self) -> Tensor:
+        """Which keys a query may attend to: boolean, broadcasts to the shape of `weights`."""
+        if self.is_causal:
+            return ~causal_mask(self.q.size(2), self.k.size(2), device=self.q.device)
+        if self.mask is None:
+            return torch.ones(1, 1, self.k.size(2), dtype=torch.bool, device=self.q.device)
+        return ~blocks(self.mask)
 
     def every_head(self) -> "HeadsRead":
         """Computes what all heads would read for each query, also those that it has not chosen.

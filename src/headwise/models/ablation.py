@@ -51,8 +51,8 @@ def ablated(
         >>> model = nn.ModuleDict({"first": hw.MixtureOfAttentiveExperts(16, 4)}).eval()
         >>> x = torch.randn(2, 5, 16)
         >>> with ablated(model, "first", expert=3):
-        ...     model["first"](x).routing.weights[:, 3]
-        tensor([0., 0.])
+        ...     model["first"](x).routing.weights[:, 3].tolist()
+        [0.0, 0.0]
         >>> with ablated(model, "first", "uniform"), ablated(model, "first", head=1):
         ...     without_head = model["first"](x).output
         >>> with ablated(hw.MultiHeadAttention(16, 4), {"standard": "uniform"}):

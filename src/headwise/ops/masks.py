@@ -13,9 +13,7 @@ def padding_positions(key_padding_mask: Tensor | None) -> Tensor | None:
 
     `torch.nn.TransformerEncoderLayer` hands its attention a float mask with -inf at padding.
     """
-    if key_padding_mask is None or not key_padding_mask.is_floating_point():
-        return key_padding_mask
-    return _blocks(key_padding_mask)
+    return None if key_padding_mask is None else blocks(key_padding_mask)
 
 
 def real_positions(like: Tensor, padding: Tensor | None) -> Tensor:
@@ -131,13 +129,17 @@ def hides_the_future(attn_mask: Tensor | None) -> bool:
     if attn_mask is None or attn_mask.size(-2) == 1:
         return False
     queries, keys = attn_mask.shape[-2:]
-    blocked = attn_mask if attn_mask.dtype == torch.bool else _blocks(attn_mask)
     future = causal_mask(queries, keys, max(0, keys - queries), attn_mask.device)
-    return bool((blocked | ~future).all())
+    return bool((blocks(attn_mask) | ~future).all())
 
 
-def _blocks(mask: Tensor) -> Tensor:
-    """Where a float mask lets nothing through: -inf, or a large negative number such as -1e9."""
+def blocks(mask: Tensor) -> Tensor:
+    """Where a mask lets nothing through, as a boolean mask of the same shape.
+
+    That is -inf in a float mask, or a large negative number such as -1e9.
+    """
+    if not mask.is_floating_point():
+        return mask
     return mask <= max(-1e8, torch.finfo(mask.dtype).min)
 
 

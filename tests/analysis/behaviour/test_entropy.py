@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from made_up import Leading, Weighing, batch, place, random_padding, random_weights, standing
+from decided import Leading, Weighing, batch, place, random_padding, random_weights, standing
 
 from headwise.analysis.behaviour.entropy import Entropy, EntropyRecord
 from headwise.analysis.behaviour.observing import Observed

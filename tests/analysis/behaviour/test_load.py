@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from made_up import Choosing, Leading, Weighing, batch, place, random_padding, random_weights
+from decided import Choosing, Leading, Weighing, batch, place, random_padding, random_weights
 
 from headwise.analysis.behaviour.load import Load, LoadRecord
 from headwise.analysis.behaviour.observing import Observed

@@ -11,6 +11,7 @@ import headwise as hw
 from headwise.analysis.behaviour.snapshots import Snapshots, decides, few
 from headwise.analysis.recording import record_attention
 from headwise.experiment.history import decision_courses
+from headwise.tasks.positions import Positions
 
 
 class EvenAndOdd(hw.MultiHeadAttention):
@@ -28,7 +29,14 @@ def task(items=None):
     if items is not None:
         validation.items = items
         validation.lengths = [(len(item["input_ids"]), len(item["labels"])) for item in items]
-    return SimpleNamespace(validation=validation, collate=toy.join)
+    return SimpleNamespace(validation=validation, collate=toy.join, positions=positions)
+
+
+def positions(batch):
+    """Of the encoder: what its tokens are, and whether their number in the sequence is odd."""
+    read = batch["input_ids"]
+    odd = torch.arange(read.size(1)).expand(read.shape) % 2
+    return {"encoder": Positions.of_tokens(read, {}, "token", {"odd": (odd, ["even", "odd"])})}
 
 
 def known_model():
@@ -43,6 +51,10 @@ def test_what_is_known_is_found_and_padding_is_left_out():
     (path,) = found  # standard attention is not among them
     assert path == "encoder.layers.0.self_attention"
     even, odd = 1 + 1 + 3, 0 + 1 + 2
+    # Positions 2 and 3 are one class, with one row of each kind. With d as the distance of the two
+    # kinds, all rows have the sum of squares d² · 5 · 3 / 8, and those of this class d² / 2.
+    between, by_chance = 1 - (1 / 2) / (5 * 3 / 8), (4 - 1) / (8 - 1)
+    by_position = (between - by_chance) / (1 - by_chance)
     of_even = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
     assert found[path] == {
         "candidates": 2,
@@ -50,6 +62,7 @@ def test_what_is_known_is_found_and_padding_is_left_out():
         "lowest_entropy": 0.0,
         "shares": pytest.approx([0.75 * even / 8, 0.25 * even / 8 + odd / 8], abs=1e-5),
         "weights": pytest.approx([0.75 * even / 8, 0.25 * even / 8 + odd / 8], abs=1e-5),
+        "explained": {"odd": 1.0, "token": 0.0, "position": pytest.approx(by_position, abs=1e-5)},
     }
 
 
@@ -67,6 +80,8 @@ def test_a_run_keeps_how_they_moved(tmp_path):
     assert len(set(course.entropy)) == 1 and course.shares[0] == course.shares[-1]
     assert course.shares == course.weights
     assert course.lowest_entropy == [0.0] * 4
+    assert list(course.explained) == ["odd", "position", "token"]
+    assert course.explained["odd"] == [1.0] * 4
 
 
 @pytest.mark.parametrize("system", ["mae", "moa"])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from made_up import Choosing, batch, place, random_padding, random_weights, standing
+from decided import Choosing, batch, place, random_padding, random_weights, standing
 from scipy.stats import binomtest
 
 from headwise.analysis.behaviour.observing import Observed

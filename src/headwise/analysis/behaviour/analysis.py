@@ -45,7 +45,7 @@ class Analysis:
         >>> import torch
         >>> import headwise as hw
         >>> model = hw.CausalLM(hw.CausalLMConfig(vocab_size=9, embed_dim=8, num_heads=2,
-        ...                                       ffn_dim=8, layers=1, attention="mae"))
+        ...                                       ffn_dim=8, layers=1, attention="agreement"))
         >>> batches = [{"input_ids": torch.randint(9, (3, 20))} for _ in range(2)]
         >>> analysis = hw.Analysis(model, batches, tokens="input_ids")
         >>> record = analysis.record

@@ -8,8 +8,11 @@ from torch import Tensor, nn
 
 from headwise.analysis.behaviour.entropy import Entropy
 from headwise.analysis.behaviour.explained import Explained
+from headwise.analysis.behaviour.layers import Layers
+from headwise.analysis.behaviour.likeness import Likeness
 from headwise.analysis.behaviour.load import Load
 from headwise.analysis.behaviour.observing import observe
+from headwise.analysis.behaviour.ranges import Ranges
 from headwise.analysis.behaviour.tokens import Tokens
 from headwise.heads.words import Words
 from headwise.models.decisions import record
@@ -22,6 +25,8 @@ QUESTIONS: dict[str, Callable[[], Any]] = {
     "load": Load,
     "tokens": Tokens,
     "explained": Explained,
+    "layers": Layers,
+    "ranges": Ranges,
 }
 
 
@@ -49,18 +54,20 @@ def ask(
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     sequences = 0
     model.eval()
-    with torch.no_grad():
+    with torch.no_grad(), Likeness(model) as likeness:
         for batch in batches:
+            hidden = padding(batch)
+            likeness.padding = hidden
             with record(model) as decided:
                 model(**{name: tensor.to(device) for name, tensor in batch.items()})
-            observed = observe(decided, positions(batch), padding(batch))
+            observed = observe(decided, positions(batch), hidden)
             for question in questions.values():
                 question.add(observed)
             count = len(next(iter(batch.values())))
             sequences += count
             advance(count)
     answers = {name: question.result() for name, question in questions.items()}
-    return {**answers, "sequences": sequences}
+    return {**answers, "likeness": likeness.result(), "sequences": sequences}
 
 
 def words_of(model: nn.Module) -> dict[str, Words]:

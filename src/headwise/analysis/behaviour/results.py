@@ -5,6 +5,7 @@ from pydantic import BaseModel, Field
 from headwise.analysis.behaviour.entropy import EntropyRecord
 from headwise.analysis.behaviour.explained import ExplainedShare
 from headwise.analysis.behaviour.layers import StackLikeness
+from headwise.analysis.behaviour.likeness import ModelLikeness
 from headwise.analysis.behaviour.load import LoadRecord
 from headwise.analysis.behaviour.ranges import PlaceRanges
 from headwise.analysis.behaviour.tokens import TokensRecord
@@ -38,6 +39,9 @@ class RunAnalysis(BaseModel):
     )
     explained: list[ExplainedShare] = Field(
         default=[], description="How much of the decisions of each system each label explains."
+    )
+    likeness: ModelLikeness | None = Field(
+        default=None, description="How alike the heads are; None if no attention has several."
     )
 
 

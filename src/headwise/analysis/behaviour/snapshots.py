@@ -4,17 +4,21 @@ Each is made of one forward pass over the same few sequences. A run has them in 
 result holds them as a `DecisionCourse` for each place.
 """
 
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from headwise.analysis.behaviour.explained import Explained
 from headwise.analysis.behaviour.observing import Observed, observe
 from headwise.analysis.behaviour.where import Where
 from headwise.heads.attention import MultiHeadAttention
 from headwise.models.decisions import record
 from headwise.models.sites import attention_sites
+from headwise.tasks.positions import Positions
 from headwise.tasks.task import Task
 from headwise.training.batching import Items
 
@@ -38,6 +42,12 @@ class DecisionCourse(Where):
         description="Each unit's share of the work, as the system's words measure it, by step."
     )
     weights: list[list[float]] = Field(description="Each unit's mean weight, by step.")
+    explained: dict[str, list[float | None]] = Field(
+        default={},
+        description="Name of a label to how much of the decisions it explains, ε² of "
+        "`ExplainedShare`, by step; None where that is not defined, such as before the first step "
+        "if all decisions are equal.",
+    )
 
 
 class Snapshots:
@@ -51,25 +61,25 @@ class Snapshots:
     def __init__(self, task: Task, batch_tokens: int) -> None:
         self.task = task
         self.batch_tokens = batch_tokens
-        self._batch: dict[str, Tensor] | None = None
 
     def __call__(self, model: nn.Module) -> dict[str, dict[str, Any]]:
         """Returns what each system that decides something does: its path to figures by name."""
-        batch = self._inputs(next(model.parameters()).device)
+        device = next(model.parameters()).device
+        batch, positions = self._read
         with torch.no_grad(), record(model) as decided:
-            model(**batch)
+            model(**{name: tensor.to(device) for name, tensor in batch.items()})
         by_path: dict[str, list[Observed]] = {}
-        for observed in observe(decided, {}, {}):
+        for observed in observe(decided, positions, {}):
             by_path.setdefault(observed.place.path, []).append(observed)
         return {path: _figures(found) for path, found in by_path.items()}
 
-    def _inputs(self, device: torch.device) -> dict[str, Tensor]:
-        # Made when it is first asked for: only the main process takes snapshots.
-        if self._batch is None:
-            part = self.task.validation
-            batch = self.task.collate([part[index] for index in few(part, self.batch_tokens)])
-            self._batch = {name: tensor.to(device) for name, tensor in batch.items()}
-        return self._batch
+    @cached_property
+    def _read(self) -> tuple[dict[str, Tensor], dict[str, Positions]]:
+        """The batch, and what stands in it; made in the process that takes snapshots alone."""
+        part = self.task.validation
+        batch = self.task.collate([part[index] for index in few(part, self.batch_tokens)])
+        positions = self.task.positions(batch)
+        return batch, {stack: _renumbered(described) for stack, described in positions.items()}
 
 
 def few(part: Items, batch_tokens: int) -> list[int]:
@@ -103,7 +113,27 @@ def _figures(found: list[Observed]) -> dict[str, Any]:
         "lowest_entropy": round(float(entropies.quantile(LOWEST)), _DIGITS),
         "shares": _rounded(shares.mean(0)),
         "weights": _rounded(weights.mean(0)),
+        "explained": _explained(found),
     }
+
+
+def _explained(found: list[Observed]) -> dict[str, float | None]:
+    """How much of the decisions each label explains; None of those of a model that diverged."""
+    finite = all(bool(observed.weights.isfinite().all()) for observed in found)
+    counted = Explained()
+    counted.add(found)
+    return {
+        each.label: None if each.share is None or not finite else round(each.share, _DIGITS)
+        for each in counted.result()
+    }
+
+
+def _renumbered(described: Positions) -> Positions:
+    """The same with the tokens numbered from 0 on: sums of classes need no whole vocabulary."""
+    if described.tokens is None:
+        return described
+    numbers = described.tokens.unique(return_inverse=True)[1]
+    return replace(described, tokens=numbers, names={})
 
 
 def _rounded(values: Tensor) -> list[float]:

@@ -150,6 +150,34 @@ def difference(system: Resampled, baseline: Resampled, comparisons: int = 1) -> 
     return judged(value, spread, "seeds and items", comparisons)
 
 
+def change(changed: Resampled, unchanged: Resampled) -> tuple[float, Spread | None]:
+    """Returns how the score of one model changes under other conditions, and its variance.
+
+    The model is the same, so that the items are all that may be chance; if the conditions are
+    drawn, so are the draws.
+
+    Args:
+        changed: the scores under other conditions, a row for each draw of them.
+        unchanged: the model's own, one row, on the same items.
+
+    Returns:
+        The change of the mean, NaN without a finite score; and its variance, None if there is
+        nothing to judge it by.
+    """
+    if not changed.seeds or not unchanged.seeds:
+        return math.nan, None
+    value = float(changed.scores.mean() - unchanged.scores.mean())
+    if changed.resamples is None or unchanged.resamples is None:
+        return value, None
+    changes = changed.resamples.mean(0) - unchanged.resamples.mean(0)
+    if changed.items < LEAST_ITEMS or not np.isfinite(changes).all():
+        return value, None
+    spreads = [_of_items(changes, changed.items)]
+    if changed.seeds > 1:
+        spreads.append(_of_seeds(changed))
+    return value, total(spreads)
+
+
 def _of_items(values: np.ndarray, items: int) -> Spread:
     """The variance of a score over resamples of the items."""
     variance = float(np.var(values, ddof=1))

@@ -85,7 +85,7 @@ def judged(value: float, spread: Spread, source: Source, comparisons: int = 1) -
     low, high = student_interval(value, spread)
     detectable = None
     if source != "items" and error:
-        detectable = error * _detectable(spread.freedom, SIGNIFICANT / max(1, comparisons))
+        detectable = detectable_difference(spread, comparisons)
     return Difference(
         value=value,
         low=low,
@@ -107,6 +107,17 @@ def student_interval(value: float, spread: Spread) -> tuple[float, float]:
         return value, value
     half = math.sqrt(spread.variance) * float(t.ppf(0.975, spread.freedom))
     return value - half, value + half
+
+
+def detectable_difference(spread: Spread, comparisons: int = 1) -> float:
+    """Returns the smallest true difference that is found with probability `POWER`.
+
+    Args:
+        spread: the variance of the difference, not zero.
+        comparisons: how many there are in the table; the test is the strictest of Holm's method.
+    """
+    level = SIGNIFICANT / max(1, comparisons)
+    return math.sqrt(spread.variance) * _detectable(spread.freedom, level)
 
 
 def _detectable(freedom: float, level: float) -> float:

@@ -1,12 +1,14 @@
 """The figures of the report that show what the heads do, each an `<svg>` element."""
 
 import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from headwise.analysis.behaviour.where import Where
 from headwise.analysis.figures.looks import Look
 from headwise.analysis.figures.svg import GRID, HEAT, MUTED, SURFACE, drawing, panel, to_svg
 from headwise.analysis.results import AttentionRecord, Course
@@ -29,14 +31,16 @@ def uniform_entropy(record: AttentionRecord) -> float:
     return math.log(record.experts) if record.uniform is None else record.uniform
 
 
-def site_name(record: AttentionRecord | Course, *, alone: bool = False) -> str:
-    """Where a system stands, for titles.
+def site_name(record: AttentionRecord | Course | Where, *, alone: bool = False) -> str:
+    """Where a system stands, for titles; in a model that is none of headwise's, `Systems`.
 
     Args:
         record: of the system.
         alone: the model has a single stack, which needs no name.
     """
     site = record.site
+    if not site:
+        return "Systems"
     if record.whole_layer:
         return "Layers" if alone else f"{site.partition('_')[0].capitalize()} layers"
     if alone and site.endswith("_self"):
@@ -117,34 +121,29 @@ def entropy_by_layer(
         )
 
 
-def load_scale(records: list[AttentionRecord]) -> float:
+def load_scale(loads: Iterable[list[float]]) -> float:
     """The load at full colour, in multiples of an even share; at least 2, so even is midway."""
-    return max([2.0, *(max(r.load) * r.experts for r in records if r.load)])
+    return max([2.0, *(max(load) * len(load) for load in loads if load)])
 
 
 def expert_load(
-    records: list[AttentionRecord],
-    words: Words,
-    scale: float,
-    identity: str,
-    *,
-    alone: bool = False,
+    loads: Mapping[int, list[float]], words: Words, scale: float, place: str, identity: str
 ) -> str:
     """Layers × experts of one site; the stronger a cell's colour, the larger its share.
 
     Args:
-        records: of one site, with equally many experts.
+        loads: a layer to the share of each expert, equally many in all layers.
         words: of their system.
         scale: `load_scale` of all sites of the system, so that their colours can be compared.
+        place: what the site is called.
         identity: unique in the page.
-        alone: the model has a single stack.
     """
-    records = sorted(records, key=lambda record: record.layer)
-    experts = records[0].experts
+    layers = sorted(loads)
+    experts = len(loads[layers[0]])
     with drawing(identity):
-        figure, axes = panel(52 + 26 * len(records))
-        for row, record in enumerate(records):
-            for expert, share in enumerate(record.load):
+        figure, axes = panel(52 + 26 * len(layers))
+        for row, layer in enumerate(layers):
+            for expert, share in enumerate(loads[layer]):
                 opacity = HEAT_OPACITY * min(1.0, max(0.0, share * experts / scale))
                 box = Rectangle((expert - 0.5, row - 0.5), 1, 1, alpha=opacity, facecolor=HEAT)
                 axes.add_patch(box)
@@ -152,14 +151,14 @@ def expert_load(
                     percent = f"{100 * share:.0f}%"
                     axes.text(expert, row, percent, ha="center", va="center", fontsize=11)
         # Lines between the cells, in the colour of the page.
-        axes.vlines([e + 0.5 for e in range(experts - 1)], -0.5, len(records) - 0.5, SURFACE, lw=1)
-        axes.hlines([r + 0.5 for r in range(len(records) - 1)], -0.5, experts - 0.5, SURFACE, lw=2)
+        axes.vlines([e + 0.5 for e in range(experts - 1)], -0.5, len(layers) - 0.5, SURFACE, lw=1)
+        axes.hlines([r + 0.5 for r in range(len(layers) - 1)], -0.5, experts - 0.5, SURFACE, lw=2)
         axes.set_xlim(-0.5, experts - 0.5)
-        axes.set_ylim(len(records) - 0.5, -0.5)
+        axes.set_ylim(len(layers) - 0.5, -0.5)
         axes.grid(visible=False)
         for side in axes.spines.values():
             side.set(visible=True, color=GRID)
-        axes.set_yticks(range(len(records)), [str(record.layer) for record in records])
+        axes.set_yticks(range(len(layers)), [str(layer) for layer in layers])
         axes.tick_params(length=0)
         if experts > 10:
             axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
@@ -167,14 +166,13 @@ def expert_load(
             axes.set_xticks(range(experts))
         axes.set_xlabel(words.unit.capitalize())
         axes.set_ylabel("Layer")
-        said = "; ".join(f"layer {r.layer} {_extremes(r)}" for r in records)
-        place = site_name(records[0], alone=alone)
+        said = "; ".join(f"layer {layer} {_extremes(loads[layer])}" for layer in layers)
         what = f"{place}, share of each of {experts} {words.units}"
         return to_svg(figure, identity, f"{what}: {said}.")
 
 
-def _extremes(record: AttentionRecord) -> str:
-    return f"from {100 * min(record.load):.1f}% to {100 * max(record.load):.1f}%"
+def _extremes(load: list[float]) -> str:
+    return f"from {100 * min(load):.1f}% to {100 * max(load):.1f}%"
 
 
 def _short_site(record: AttentionRecord, alone: bool) -> str:

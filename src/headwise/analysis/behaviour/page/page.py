@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from headwise.analysis.behaviour.page.likeness import likeness_section
 from headwise.analysis.behaviour.page.section import Section
 from headwise.analysis.behaviour.results import AnalysisRecord, RunAnalysis
 from headwise.analysis.figures.looks import Look, looks_of
@@ -9,7 +10,9 @@ from headwise.analysis.rendering import rendered
 
 TEMPLATE = "behaviour/page/page.html.jinja"
 # In the order of the page.
-SECTIONS: tuple[Callable[[Sequence[RunAnalysis], Mapping[str, Look]], Section | None], ...] = ()
+SECTIONS: tuple[Callable[[Sequence[RunAnalysis], Mapping[str, Look]], Section | None], ...] = (
+    likeness_section,
+)
 
 
 def render_analysis(record: AnalysisRecord) -> str:

@@ -1,0 +1,95 @@
+"""What is known of the systems of several models, put in order for a section of a page."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from markupsafe import Markup
+
+from headwise.analysis.behaviour.results import RunAnalysis
+from headwise.analysis.behaviour.where import Where
+from headwise.analysis.figures.heads import site_name
+from headwise.analysis.figures.looks import Look, swatch
+from headwise.heads.words import Words
+
+
+class Placed(Protocol):
+    """A record of one system."""
+
+    @property
+    def where(self) -> Where: ...
+
+
+Record = TypeVar("Record", bound=Placed)
+
+
+@dataclass(frozen=True)
+class Site(Generic[Record]):
+    """The records of one site.
+
+    Attributes:
+        title: what the site is called.
+        of_runs: number of a run to its records, in the order of the layers.
+    """
+
+    title: str
+    of_runs: dict[int, list[Record]]
+
+
+@dataclass(frozen=True)
+class Kind(Generic[Record]):
+    """The records of one kind of system.
+
+    Attributes:
+        name: the system's name in plans.
+        words: for its decisions.
+        sites: where such systems stand in any of the runs.
+    """
+
+    name: str
+    words: Words
+    sites: list[Site[Record]]
+
+    def of_run(self, number: int) -> list[Record]:
+        """The records of all sites of a run."""
+        return [record for site in self.sites for record in site.of_runs.get(number, [])]
+
+
+def kinds(
+    runs: Sequence[RunAnalysis], records: Callable[[RunAnalysis], Sequence[Record]]
+) -> list[Kind[Record]]:
+    """Returns the records of all runs by the kind of system, then by site."""
+    alone = is_alone(runs, records)
+    words: dict[str, Words] = {}
+    found: dict[str, dict[str, dict[int, list[Record]]]] = {}
+    for number, run in enumerate(runs):
+        for record in records(run):
+            system = record.where.system
+            words.setdefault(system, run.words.get(system, Words()))
+            sites = found.setdefault(system, {})
+            of_runs = sites.setdefault(site_name(record.where, alone=alone), {})
+            of_runs.setdefault(number, []).append(record)
+    return [
+        Kind(system, words[system], [Site(title, of_runs) for title, of_runs in sites.items()])
+        for system, sites in found.items()
+    ]
+
+
+def is_alone(
+    runs: Sequence[RunAnalysis], records: Callable[[RunAnalysis], Sequence[Record]]
+) -> bool:
+    """Whether the models have a single stack, which needs no name."""
+    sites = {record.where.site for run in runs for record in records(run)}
+    return len({site.partition("_")[0] for site in sites}) == 1
+
+
+def legend(
+    runs: Sequence[RunAnalysis], looks: Mapping[str, Look], identity: str
+) -> list[tuple[str, Markup]]:
+    """Names of the runs with a piece of their lines; empty of a single run, which needs none."""
+    if len(runs) == 1:
+        return []
+    return [
+        (run.name, Markup(swatch(looks[run.name], f"{identity}-swatch-{number}")))
+        for number, run in enumerate(runs)
+    ]
