@@ -32,7 +32,9 @@ class Tab:
         """Opens a page, and waits until it is drawn or has failed."""
         self.send("Page.navigate", url="about:blank")
         self.send("Page.navigate", url=address)
-        self.wait("['drawn', 'error'].some((name) => name in (document.documentElement?.dataset ?? {}))")
+        self.wait(
+            "['drawn', 'error'].some((name) => name in (document.documentElement?.dataset ?? {}))"
+        )
 
     def value(self, expression: str) -> Any:
         """Returns the value of a JavaScript expression, of a promise when it is kept."""

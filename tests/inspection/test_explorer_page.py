@@ -107,7 +107,6 @@ def test_colours_of_units_are_told_apart(colours: dict[str, str], vision: str) -
 # From here on in a browser.
 
 
-
 @pytest.fixture(scope="module")
 def tab() -> Iterator[chromium.Tab]:
     if chromium.EXECUTABLE is None:
@@ -248,7 +247,9 @@ def test_runs_side_by_side_share_site_layer_and_token(shown) -> None:
     tab = shown(payload(run(), other), "token=encoder:4")
     assert tab.texts("h2") == ["one", "two"]
     assert tab.texts(".inspector h3") == ["“<b>” position 4"] * 2
-    tops = tab.value("[...document.querySelectorAll('.run')].map((r) => r.getBoundingClientRect().top)")
+    tops = tab.value(
+        "[...document.querySelectorAll('.run')].map((r) => r.getBoundingClientRect().top)"
+    )
     assert tops[0] == tops[1]
     tab.point("[data-focus='Show 1']", click=True)
     tab.wait("location.hash.includes('run=1')")
@@ -263,7 +264,9 @@ def test_cross_attention_shows_both_texts(shown) -> None:
     assert marks(tab) == ["0", "1", "2", "0", "1", "2"]
     tab.point(".tokens:first-of-type .token", 2)  # a key: who reads it?
     tab.wait("document.querySelector('.inspector caption ~ *') !== null")
-    tab.wait("[...document.querySelectorAll('caption')].some((c) => c.textContent.startsWith('Reads this'))")
+    tab.wait(
+        "[...document.querySelectorAll('caption')].some((c) => c.textContent.startsWith('Reads this'))"
+    )
     read = tab.value(
         "[...document.querySelectorAll('.tokens.read .token')].map((t) => t.style.getPropertyValue('--read'))"
     )
