@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from headwise.inspection.exploring.inputs.source import Input, check_length
 from headwise.inspection.exploring.inputs.labelled import class_output
 from headwise.inspection.exploring.inputs.masked import filled_output, with_holes
+from headwise.inspection.exploring.inputs.source import Input, check_length
 from headwise.inspection.exploring.inputs.tokens import predictions, text_stack
 from headwise.inspection.exploring.payload import Made, Output
 from headwise.models.causal_lm import CausalLM
