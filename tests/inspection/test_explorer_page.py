@@ -2,7 +2,6 @@
 
 import base64
 import itertools
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +10,10 @@ import chromium
 import numpy as np
 import pytest
 from explorer_payloads import (
-    LEADERS,
     image,
     large,
     payload,
     place,
-    removals,
     run,
     speech,
     text_stack,
@@ -26,7 +23,7 @@ from explorer_payloads import (
 import headwise.inspection.exploring.page
 from headwise.heads.words import Words
 from headwise.inspection.exploring.page.html import page_html
-from headwise.inspection.exploring.payload import Made, Output, Payload
+from headwise.inspection.exploring.payload import Payload
 
 FILES = Path(headwise.inspection.exploring.page.__file__).parent
 SCRIPTS = sorted(FILES.glob("*.js"))

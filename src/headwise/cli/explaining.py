@@ -1,5 +1,6 @@
 """The commands that look into finished runs: what their heads do."""
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,15 @@ from rich.console import Console
 
 from headwise.cli.parameters import Changes
 from headwise.cli.printing import clear_errors, command_line, print_note, print_path, silence
+
+
+class Level(str, Enum):
+    """How much is ablated, see `headwise.analysis.behaviour.declared`."""
+
+    none = "none"
+    model = "model"
+    units = "units"
+    all = "all"
 
 
 def analyse(
@@ -36,12 +46,13 @@ def analyse(
         typer.Option(metavar="RUN", help="Give differences to this run, with their intervals."),
     ] = None,
     ablations: Annotated[
-        str,
+        Level,
         typer.Option(
-            help="What is removed to see what it is worth: none; model, what is changed in all "
-            "layers at once; or all, each unit of each layer too. The slowest part."
+            help="What is changed to see what it is worth: model, all modules of a system at once; "
+            "units, each unit of each module removed too; all, each left alone too; or none. The "
+            "slowest part."
         ),
-    ] = "all",
+    ] = Level.units,
     output: Annotated[
         Path | None,
         typer.Option(help="Folder for analysis.html and analysis.json.", show_default="RUN"),
@@ -53,24 +64,15 @@ def analyse(
     A stopped analysis continues where it was stopped.
     """
     with clear_errors("The same command goes on from here."):
-        from headwise.inspection.analysing import PAGE, analyse_runs
+        from headwise.inspection.analysing import PAGE, Request, analyse_runs
 
         silence()
         console = Console()
         folder = output or runs[0]
-        record = analyse_runs(
-            runs,
-            part,
-            folder,
-            command_line(),
-            console,
-            against=against,
-            data=data,
-            changes=changes or [],
-            note=print_note,
-        )
-        for sentence in record.findings:
-            console.print(sentence, highlight=False, markup=False)
+        request = Request(runs, part, against, data, ablations.value, changes or [])
+        record = analyse_runs(request, folder, command_line(), console, print_note)
+        for finding in record.findings:
+            console.print(finding, highlight=False, markup=False)
         print_path(console, "analysis", folder / PAGE)
 
 

@@ -9,8 +9,9 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from headwise.analysis.behaviour.explained import Explained
 from headwise.analysis.behaviour.observing import Observed, observe
@@ -48,6 +49,17 @@ class DecisionCourse(Where):
         "`ExplainedShare`, by step; None where that is not defined, such as before the first step "
         "if all decisions are equal.",
     )
+
+    @model_validator(mode="after")
+    def _one_value_per_step(self) -> Self:
+        lengths = [len(self.entropy), len(self.lowest_entropy), len(self.shares), len(self.weights)]
+        for length in [*lengths, *map(len, self.explained.values())]:
+            if length != len(self.steps):
+                raise ValueError(
+                    f"{self.path} has {length} values for {len(self.steps)} steps, expected a "
+                    f"value for each step"
+                )
+        return self
 
 
 class Snapshots:

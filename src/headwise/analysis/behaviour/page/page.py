@@ -2,8 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from headwise.analysis.behaviour.page.courses import courses_section
+from headwise.analysis.behaviour.page.entropy import entropy_section
 from headwise.analysis.behaviour.page.likeness import likeness_section
+from headwise.analysis.behaviour.page.load import load_section
 from headwise.analysis.behaviour.page.section import Section
+from headwise.analysis.behaviour.page.tokens import tokens_section
 from headwise.analysis.behaviour.results import AnalysisRecord, RunAnalysis
 from headwise.analysis.figures.looks import Look, looks_of
 from headwise.analysis.rendering import rendered
@@ -11,6 +15,10 @@ from headwise.analysis.rendering import rendered
 TEMPLATE = "behaviour/page/page.html.jinja"
 # In the order of the page.
 SECTIONS: tuple[Callable[[Sequence[RunAnalysis], Mapping[str, Look]], Section | None], ...] = (
+    entropy_section,
+    load_section,
+    tokens_section,
+    courses_section,
     likeness_section,
 )
 
