@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from headwise.analysis.behaviour.page.ablation import ablation_section
 from headwise.analysis.behaviour.page.courses import courses_section
 from headwise.analysis.behaviour.page.entropy import entropy_section
 from headwise.analysis.behaviour.page.explained import explained_section
@@ -23,9 +24,10 @@ SECTIONS: tuple[Callable[[Sequence[RunAnalysis], Mapping[str, Look]], Section | 
     tokens_section,
     ranges_section,
     explained_section,
-    courses_section,
     layers_section,
     likeness_section,
+    ablation_section,
+    courses_section,
 )
 
 
