@@ -2,9 +2,9 @@
 
 import pytest
 import reference
+import tim_reference
 import torch
 from systems import DIM, HEADS, SYSTEMS, padding
-from tim import tim_reference
 
 import headwise as hw
 from headwise.heads.ablations import without

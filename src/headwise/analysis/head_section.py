@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from headwise.analysis.figures.courses import course_over_training, course_scale, smoothing_radius
+from headwise.analysis.figures.courses import course_panels, smoothing_radius
 from headwise.analysis.figures.heads import entropy_by_layer, expert_load, load_scale, site_name
 from headwise.analysis.figures.looks import Look
-from headwise.analysis.results import AttentionRecord, Course, SystemSummary
+from headwise.analysis.results import AttentionRecord, SystemSummary
 from headwise.heads.words import Words
 
 
@@ -56,7 +56,7 @@ def decisions_of(system: SystemSummary, look: Look, identity: str) -> list[Decis
                 entropy=Markup(entropy),
                 scale=scale,
                 loads=_loads(records, words, scale, prefix, alone),
-                courses=_courses(courses, words, look, prefix, alone),
+                courses=course_panels(courses, words, look, prefix, alone),
                 smoothing=max((2 * smoothing_radius(c) + 1 for c in courses), default=1),
             )
         )
@@ -85,16 +85,3 @@ def _loads(
         svg = expert_load(shares, words, scale, site, f"{prefix}-load-{number}")
         loads.append((title, Markup(svg)))
     return loads
-
-
-def _courses(
-    courses: list[Course], words: Words, look: Look, prefix: str, alone: bool
-) -> dict[str, list[tuple[str, Markup]]]:
-    scale = course_scale(courses)
-    by_site: dict[str, list[tuple[str, Markup]]] = {}
-    for number, course in enumerate(courses):
-        site = site_name(course, alone=alone)
-        identity = f"{prefix}-course-{number}"
-        svg = course_over_training(course, words, scale, look, identity, alone=alone)
-        by_site.setdefault(site, []).append((f"Layer {course.layer}", Markup(svg)))
-    return by_site

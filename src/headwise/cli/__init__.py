@@ -6,7 +6,7 @@ from pathlib import Path
 import typer
 
 from headwise.cli.experiments import compare, evaluate, train
-from headwise.cli.explaining import analyse
+from headwise.cli.explaining import analyse, explore
 from headwise.cli.inspecting import cost, keys, recipes
 from headwise.cli.using import enhance, generate, translate
 
@@ -34,7 +34,7 @@ def start() -> None:
 # In the order in which `headwise --help` lists them.
 for command in (
     *(recipes, keys, cost),
-    *(compare, train, evaluate, analyse),
+    *(compare, train, evaluate, analyse, explore),
     *(translate, generate, enhance),
 ):
     app.command()(command)

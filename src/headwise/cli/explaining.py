@@ -1,5 +1,6 @@
 """The commands that look into finished runs: what their heads do."""
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,15 @@ from rich.console import Console
 
 from headwise.cli.parameters import Changes
 from headwise.cli.printing import clear_errors, command_line, print_note, print_path, silence
+
+
+class Level(str, Enum):
+    """How much is ablated, see `headwise.analysis.behaviour.declared`."""
+
+    none = "none"
+    model = "model"
+    units = "units"
+    all = "all"
 
 
 def analyse(
@@ -36,12 +46,13 @@ def analyse(
         typer.Option(metavar="RUN", help="Give differences to this run, with their intervals."),
     ] = None,
     ablations: Annotated[
-        str,
+        Level,
         typer.Option(
-            help="What is removed to see what it is worth: none; model, what is changed in all "
-            "layers at once; or all, each unit of each layer too. The slowest part."
+            help="What is changed to see what it is worth: model, all modules of a system at once; "
+            "units, each unit of each module removed too; all, each left alone too; or none. The "
+            "slowest part."
         ),
-    ] = "all",
+    ] = Level.units,
     output: Annotated[
         Path | None,
         typer.Option(help="Folder for analysis.html and analysis.json.", show_default="RUN"),
@@ -53,22 +64,95 @@ def analyse(
     A stopped analysis continues where it was stopped.
     """
     with clear_errors("The same command goes on from here."):
-        from headwise.inspection.analysing import PAGE, analyse_runs
+        from headwise.inspection.analysing import PAGE, Request, analyse_runs
 
         silence()
         console = Console()
         folder = output or runs[0]
-        record = analyse_runs(
-            runs,
-            part,
-            folder,
-            command_line(),
-            console,
-            against=against,
-            data=data,
-            changes=changes or [],
-            note=print_note,
-        )
-        for sentence in record.findings:
-            console.print(sentence, highlight=False, markup=False)
+        request = Request(runs, part, against, data, ablations.value, changes or [])
+        record = analyse_runs(request, folder, command_line(), console, print_note)
+        for finding in record.findings:
+            console.print(finding, highlight=False, markup=False)
         print_path(console, "analysis", folder / PAGE)
+
+
+def explore(
+    arguments: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN... [TEXT]",
+            help="Folders of finished runs of one task, which are shown side by side, and the text "
+            "that their models read; by default it is the first item of the test part.",
+        ),
+    ],
+    text: Annotated[
+        str | None, typer.Option(help="The text, if it could be taken for a folder.")
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--input", metavar="FILE", help="A text file, an image or a sound, to read."),
+    ] = None,
+    item: Annotated[
+        int | None,
+        typer.Option(min=0, help="Number of an item of the data, from 0.", show_default="0"),
+    ] = None,
+    part: Annotated[
+        str,
+        typer.Option(
+            help="Part of the item: train, validation, test, or the name of a further test set."
+        ),
+    ] = "test",
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="For translation: what the decoder reads.",
+            show_default="the model's own translation",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="HTML file to write.", show_default="RUN/explore.html")
+    ] = None,
+    open_page: Annotated[
+        bool, typer.Option("--open", help="Open the page in the browser.")
+    ] = False,
+    serve: Annotated[
+        bool,
+        typer.Option(
+            "--serve",
+            help="Serve the page to this machine instead of writing it: there a text can be typed, "
+            "and heads or experts removed. Ctrl-C ends it.",
+        ),
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of --serve; 0 takes a free one.")
+    ] = 8765,
+    changes: Changes = None,
+) -> None:
+    """Write a page on which the heads of a model are seen at work on one input, or serve it."""
+    with clear_errors():
+        import webbrowser
+
+        from headwise.inspection.exploring.asking import asked_source, split_arguments
+        from headwise.inspection.exploring.page.html import write_page
+        from headwise.inspection.exploring.recording import Explorer
+        from headwise.inspection.exploring.server import ExplorerServer
+
+        silence()
+        if serve and output is not None:
+            raise ValueError("--serve writes no file; leave out --serve or --output")
+        runs, last = split_arguments(arguments)
+        given = asked_source(last, text, source, item, part, target)
+        explorer = Explorer(runs, given, changes or [], print_note)
+        payload = explorer.record(served=serve, command=command_line())
+        if not serve:
+            page = output or runs[0] / "explore.html"
+            write_page(payload, page)
+            print_path(Console(), "page", page)
+            if open_page:
+                webbrowser.open(page.resolve().as_uri())
+            return
+        with ExplorerServer(payload, explorer.answer, port) as server:
+            print_path(Console(), "served until Ctrl-C", server.address)
+            if open_page:
+                webbrowser.open(server.address)
+            server.run()

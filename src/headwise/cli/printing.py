@@ -41,7 +41,7 @@ def print_error(text: str) -> None:
     )
 
 
-def print_path(console: Console, what: str, path: Path) -> None:
+def print_path(console: Console, what: str, path: Path | str) -> None:
     """Prints where something was written, in one line that can be copied."""
     console.print(f"{what}: {path}", soft_wrap=True, highlight=False, markup=False)
 

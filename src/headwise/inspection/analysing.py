@@ -2,61 +2,86 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
+from headwise.analysis.behaviour.ablating import analyse_ablations
+from headwise.analysis.behaviour.ablation_results import AblationAnalysis
+from headwise.analysis.behaviour.courses import OverTraining, courses_of
+from headwise.analysis.behaviour.declared import Level
+from headwise.analysis.behaviour.findings import finding
 from headwise.analysis.behaviour.page.page import render_analysis
+from headwise.analysis.behaviour.quality import Quality
 from headwise.analysis.behaviour.questions import ask, words_of
 from headwise.analysis.behaviour.results import AnalysisRecord, RunAnalysis
 from headwise.analysis.surroundings import machine, versions
 from headwise.evaluation import Opened, check_same_items, model_of, open_part
+from headwise.experiment.folders import RESULT
 from headwise.experiment.outcomes import as_evaluated
 from headwise.experiment.preparing import batches
+from headwise.experiment.reading import read_result
 from headwise.files import write_text
+from headwise.models.base import HeadwiseModel
 from headwise.tasks.splits import PARTS
 from headwise.training.progress import RunBars
 
 PAGE, RECORD = "analysis.html", "analysis.json"
+FINISHED = "ablations"  # the folder with the ablations that are finished
+
+
+class Request(NamedTuple):
+    """What is to be analysed.
+
+    Attributes:
+        runs: folders of finished runs on the same data.
+        part: `train`, `validation`, `test`, or the name of a further test set.
+        against: a run to which differences are given; None for none.
+        data: other data in the place of a part, as `evaluate_run` takes them.
+        level: which ablations are made, see `declared_ablations`.
+        changes: to the recipes, as `--set` takes them.
+    """
+
+    runs: Sequence[Path]
+    part: str = "test"
+    against: Path | None = None
+    data: str | None = None
+    level: Level = "units"
+    changes: Sequence[str] = ()
 
 
 def analyse_runs(
-    runs: Sequence[Path],
-    part: str,
+    request: Request,
     folder: Path,
     command: str,
     console: Console,
-    *,
-    against: Path | None = None,
-    data: str | None = None,
-    changes: Sequence[str] = (),
     note: Callable[[str], object] = lambda text: None,
 ) -> AnalysisRecord:
     """Analyses finished runs side by side and writes the page and its numbers.
 
     Args:
-        runs: folders of runs on the same data.
-        part: `train`, `validation`, `test`, or the name of a further test set.
+        request: which runs, on what.
         folder: where the page and the record are written.
         command: that reproduces this.
         console: for bars and notes.
-        against: a run to which differences are given.
-        data: other data in the place of a part, as `evaluate_run` takes them.
-        changes: to the recipes, as `--set` takes them.
         note: called with notes on the changes.
 
     Raises:
         FolderError: there is no finished run in a folder.
         ValueError: the runs are not of the same items, or other arguments do not fit them.
     """
-    folders = list(dict.fromkeys([*runs, *([against] if against else [])]))
+    against = request.against
+    folders = [run for run in dict.fromkeys(request.runs) if run != against]
+    folders += [] if against is None else [against]
     opened = [
-        open_part(run, part, console, data=data, changes=changes, note=note) for run in folders
+        open_part(run, request.part, console, data=request.data, changes=request.changes, note=note)
+        for run in folders
     ]
     for other in opened[1:]:
         check_same_items(opened[0], other)
     names = _names(folders)
     found = [
-        _analysed(run, name, console, changes) for run, name in zip(opened, names, strict=True)
+        _analysed(run, name, request, console) for run, name in zip(opened, names, strict=True)
     ]
     record = AnalysisRecord(
         title=f"What the heads do: {', '.join(names)}",
@@ -64,6 +89,7 @@ def analyse_runs(
         part=_part(opened[0]),
         runs=found,
         against=None if against is None else names[folders.index(against)],
+        findings=[finding(run) for run in found],
         versions=versions(),
         machine=machine(),
     )
@@ -72,21 +98,49 @@ def analyse_runs(
     return record
 
 
-def _analysed(opened: Opened, name: str, console: Console, changes: Sequence[str]) -> RunAnalysis:
-    model, task = model_of(opened, changes), opened.task
-    items = task.part(opened.part)
-    with (
-        as_evaluated(model, opened.recipe.evaluation, console, name),
-        RunBars(console, transient=True) as bars,
-    ):
+def _analysed(opened: Opened, name: str, request: Request, console: Console) -> RunAnalysis:
+    model = model_of(opened, request.changes)
+    with as_evaluated(model, opened.recipe.evaluation, console, name):
+        answers = _asked(model, opened, name, console)
+        ablations = _ablations(model, opened, name, request.level, console)
+    return RunAnalysis(
+        name=name,
+        words=words_of(model),
+        **answers,
+        ablations=ablations,
+        courses=_over_training(opened.run, model),
+    )
+
+
+def _asked(model: HeadwiseModel, opened: Opened, name: str, console: Console) -> dict[str, Any]:
+    task, items = opened.task, opened.task.part(opened.part)
+    with RunBars(console, transient=True) as bars:
         bar = bars.begin(name, len(items), figures=f"{task.item_name} analysed")
-        answers = ask(
+        return ask(
             model,
             batches(task, items, opened.recipe.training),
             task.positions,
             lambda count: bars.update(bar, advance=count),
         )
-    return RunAnalysis(name=name, words=words_of(model), **answers)
+
+
+def _ablations(
+    model: HeadwiseModel, opened: Opened, name: str, level: Level, console: Console
+) -> AblationAnalysis | None:
+    quality = Quality.of_task(model, opened.task, opened.part, opened.recipe.evaluation)
+    with RunBars(console, transient=True) as bars:
+        bar = bars.begin(name, None)
+
+        def progress(done: int, total: int, coming: str) -> None:
+            bars.update(bar, completed=done, total=total, figures=f"ablations {coming}".rstrip())
+
+        folder = opened.run / FINISHED
+        return analyse_ablations(model, quality, level=level, folder=folder, progress=progress)
+
+
+def _over_training(run: Path, model: HeadwiseModel) -> OverTraining | None:
+    path = run / RESULT
+    return courses_of(read_result(path, model.config)) if path.is_file() else None
 
 
 def _names(folders: Sequence[Path]) -> list[str]:

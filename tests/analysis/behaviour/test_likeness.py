@@ -261,3 +261,19 @@ def test_nothing_of_a_pass_is_kept():
         for _ in range(18):
             made(**inputs)
     assert state(likeness) == before
+
+
+def test_padding_that_attentions_are_not_told_can_be_said():
+    module, x = attention(), torch.randn(2, 5, DIM).double()
+    padding = torch.arange(5) >= torch.tensor([5, 3])[:, None]
+    memory = torch.randn(2, 4, DIM).double()
+    with Likeness(module) as told:
+        told.padding = {"": padding}
+        module(x, memory)
+        told.padding = {"": padding[:, :2]}  # of other positions, so that it says nothing here
+        module(x, memory)
+    assert only(told.result()).positions == 8 + 10
+
+
+def test_a_model_without_heads_has_no_likeness():
+    assert likeness_of(torch.nn.Linear(DIM, 2), torch.randn(2, DIM)) is None

@@ -4,8 +4,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,76 +22,17 @@ from headwise.analysis.behaviour.ablation_results import (
 )
 from headwise.analysis.behaviour.declared import Ablation, Level, declared_ablations
 from headwise.analysis.behaviour.group_losses import MEAN_LOSS
+from headwise.analysis.behaviour.quality import Quality
 from headwise.analysis.behaviour.where import Where
 from headwise.analysis.chance.seeds_and_items import Resampled, change, resampled
 from headwise.files import write_text
-from headwise.tasks.outcome import RECORD, Outcome, Score
-from headwise.tasks.significance import Rows, Statistic, of_totals, resampled_scores, score_of
+from headwise.tasks.outcome import RECORD, Outcome
+from headwise.tasks.significance import resampled_scores, score_of
 
 # Called with how many ablations are done, how many there are, and the one that comes next.
 Progress = Callable[[int, int, str], None]
 
 _FORMAT = 1  # of the files of finished ablations
-
-
-@dataclass(frozen=True)
-class Quality:
-    """How the quality of a model is measured under each ablation.
-
-    Attributes:
-        evaluate: evaluates the model as it is when called; scores with a row for each item.
-        statistic: returns what computes a score from its rows, from the score's name.
-        losses: the total loss and the number of labels of groups of sequences, see `group_losses`;
-            None to leave the loss out.
-        loss_name: the unit of the loss.
-        item_name: what the items of the scores are.
-        determined_by: all that the quality depends on besides model and ablation: a hash of the
-            items, the settings of the evaluation.
-    """
-
-    evaluate: Callable[[], Outcome]
-    statistic: Callable[[str], Statistic]
-    losses: Callable[[], Rows] | None = None
-    loss_name: str = "nats per token"
-    item_name: str = "items"
-    determined_by: Mapping[str, Any] | None = None
-
-    @classmethod
-    def of_numbers(
-        cls,
-        measure: Callable[[], Any],
-        *,
-        name: str = "quality",
-        higher_is_better: bool = True,
-        **others: Any,
-    ) -> "Quality":
-        """Quality as a mean of numbers, for a model that is none of a recipe's.
-
-        Args:
-            measure: returns a number for each item, in an order that stays the same.
-            name: the score's name.
-            higher_is_better: whether larger numbers are better.
-            others: further attributes.
-        """
-        mean = of_totals(lambda totals: totals[0] / totals[1])
-
-        def evaluate() -> Outcome:
-            numbers = np.asarray(measure(), dtype=np.float64)
-            if numbers.ndim != 1 or not len(numbers):
-                raise ValueError(
-                    f"the quality has the shape {numbers.shape}, expected (items,): a number for "
-                    f"each item"
-                )
-            rows = np.stack([numbers, np.ones_like(numbers)], axis=1)
-            score = Score(
-                name=name,
-                value=score_of(rows, mean),
-                higher_is_better=higher_is_better,
-                digits=3,
-            )
-            return Outcome.of([(score, rows)])
-
-        return cls(evaluate, lambda _: mean, **others)
 
 
 def analyse_ablations(
@@ -335,5 +275,5 @@ def weights_digest(model: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in model.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

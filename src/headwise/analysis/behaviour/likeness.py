@@ -1,8 +1,8 @@
 """How alike the heads of each attention are: in what they say, and in what they look at."""
 
 import math
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from statistics import fmean
 from typing import Any
 
@@ -15,7 +15,7 @@ from headwise.analysis.behaviour.cka import HeadMoments
 from headwise.analysis.behaviour.where import Where
 from headwise.heads.attention import Attention
 from headwise.heads.heads_read import HeadsRead
-from headwise.models.heads_read import HeadsSite, heads_read
+from headwise.models.heads_read import HeadsSite, heads_read, heads_sites
 from headwise.ops.precision import without_autocast
 from headwise.tasks.outcome import RECORD
 
@@ -90,8 +90,9 @@ class Likeness:
         model: any module that holds attentions of headwise or of your own; in evaluation, since
             dropout makes heads unlike.
 
-    Raises:
-        ValueError: the model holds no such attention.
+    Attributes:
+        padding: what is padding in the passes to come, for attentions that are not told: `encoder`,
+            `decoder` or the empty stack to `(batch, time)`, `True` at padding.
 
     Example:
         >>> import headwise as hw
@@ -108,11 +109,14 @@ class Likeness:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
+        self.padding: Mapping[str, Tensor] = {}
         self.counters: dict[HeadsSite, _Counter] = {}
         self._observing: AbstractContextManager[None] | None = None
 
     def __enter__(self) -> Self:
-        self._observing = heads_read(self.model, self._note)
+        # A system may have no heads, or none that it shows.
+        shows_heads = bool(heads_sites(self.model))
+        self._observing = heads_read(self.model, self._note) if shows_heads else nullcontext()
         self._observing.__enter__()
         return self
 
@@ -148,7 +152,17 @@ class Likeness:
             return
         every = read.every_head()  # as the call computes: under its autocast, if it has one
         with without_autocast(read.q):
-            self.counters.setdefault(place, _Counter()).add(every)
+            self.counters.setdefault(place, _Counter()).add(every, self._real(place, read))
+
+    def _real(self, place: HeadsSite, read: HeadsRead) -> Tensor:
+        """Which queries are none of padding, `(batch, queries)`."""
+        shape = (read.outputs.size(0), read.outputs.size(2))
+        padding = read.inputs.query_padding
+        if padding is None:
+            padding = self.padding.get(place.site.partition("_")[0])
+        if padding is None or padding.shape != shape:
+            return torch.ones(shape, dtype=torch.bool, device=read.outputs.device)
+        return ~padding.to(read.outputs.device)
 
 
 class _Counter:
@@ -160,11 +174,8 @@ class _Counter:
         self.queries = 0
         self.overlap: Tensor | None = None  # (heads, heads), summed over queries
 
-    def add(self, read: HeadsRead) -> None:
-        padding = read.inputs.query_padding
+    def add(self, read: HeadsRead, real: Tensor) -> None:
         batch, self.heads, queries, _ = read.outputs.shape
-        real = read.outputs.new_ones(batch, queries, dtype=torch.bool)
-        real = real if padding is None else real & ~padding
         self.moments.add(read.outputs.transpose(1, 2)[real])
         # What a single head may not attend to, it does not share with the others.
         keys = read.attended().sum(-1)  # broadcasts to (batch, heads, queries)

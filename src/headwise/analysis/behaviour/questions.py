@@ -56,9 +56,11 @@ def ask(
     model.eval()
     with torch.no_grad(), Likeness(model) as likeness:
         for batch in batches:
+            hidden = padding(batch)
+            likeness.padding = hidden
             with record(model) as decided:
                 model(**{name: tensor.to(device) for name, tensor in batch.items()})
-            observed = observe(decided, positions(batch), padding(batch))
+            observed = observe(decided, positions(batch), hidden)
             for question in questions.values():
                 question.add(observed)
             count = len(next(iter(batch.values())))

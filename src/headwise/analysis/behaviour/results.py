@@ -2,6 +2,8 @@
 
 from pydantic import BaseModel, Field
 
+from headwise.analysis.behaviour.ablation_results import AblationAnalysis
+from headwise.analysis.behaviour.courses import OverTraining
 from headwise.analysis.behaviour.entropy import EntropyRecord
 from headwise.analysis.behaviour.explained import ExplainedShare
 from headwise.analysis.behaviour.layers import StackLikeness
@@ -39,6 +41,16 @@ class RunAnalysis(BaseModel):
     )
     explained: list[ExplainedShare] = Field(
         default=[], description="How much of the decisions of each system each label explains."
+    )
+    ablations: AblationAnalysis | None = Field(
+        default=None,
+        description="What it costs the model to do without parts of its systems; None if that was "
+        "not asked for.",
+    )
+    courses: OverTraining | None = Field(
+        default=None,
+        description="How decisions moved over the training; None if the run has kept nothing of "
+        "that.",
     )
     likeness: ModelLikeness | None = Field(
         default=None, description="How alike the heads are; None if no attention has several."

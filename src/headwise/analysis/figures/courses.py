@@ -3,6 +3,7 @@
 import math
 from statistics import fmean
 
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
@@ -72,7 +73,7 @@ def course_over_training(
     said = []
     with drawing(identity):
         number = len(course.values)
-        figure, side_by_side = panels(160, columns=number, width=140 * number)
+        figure, side_by_side = panels(160, columns=number, width=max(280, 140 * number))
         for axes, (name, rows) in zip(side_by_side, course.values.items(), strict=True):
             symbol = words.recorded.get(name, name)
             radius = smoothing_radius(course)
@@ -89,6 +90,28 @@ def course_over_training(
             )
         site = site_name(course, alone=alone)
         return to_svg(figure, identity, f"{site}, layer {course.layer}: {'; '.join(said)}.")
+
+
+def course_panels(
+    courses: list[Course], words: Words, look: Look, prefix: str, alone: bool
+) -> dict[str, list[tuple[str, Markup]]]:
+    """The figures of all courses of a system, on one scale: by site, a title and a figure each.
+
+    Args:
+        courses: of the system.
+        words: of the system.
+        look: of the run.
+        prefix: of all ids, unique in the page.
+        alone: the model has a single stack.
+    """
+    scale = course_scale(courses)
+    by_site: dict[str, list[tuple[str, Markup]]] = {}
+    for number, course in enumerate(courses):
+        site = site_name(course, alone=alone)
+        identity = f"{prefix}-course-{number}"
+        svg = course_over_training(course, words, scale, look, identity, alone=alone)
+        by_site.setdefault(site, []).append((f"Layer {course.layer}", Markup(svg)))
+    return by_site
 
 
 def _draw_course(

@@ -8,11 +8,14 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from headwise.analysis.figures.looks import looks
+from headwise.analysis.figures.snapshots import relative_entropy
 from headwise.analysis.figures.svg import drawing, panel, to_svg
 from headwise.analysis.formatting import heading
 from headwise.analysis.results import Comparison, RunResult, SystemSummary
 from headwise.analysis.verdict import diverged, sound_runs
 
+# What snapshots show of all systems alike.
+ENTROPY = "entropy of decisions / uniform"
 # Records of a validation that are no figures measured by a task.
 _NOT_MEASURED = ("step", "epoch", "loss", "eval_loss", "seconds")
 
@@ -20,7 +23,9 @@ Curve = dict[int, float]
 
 
 def curve(run: RunResult, key: str) -> Curve:
-    """The finite values under `key` (loss or eval_loss) by step."""
+    """The finite values under `key` by step: loss, eval_loss, what a task measures, or ENTROPY."""
+    if key == ENTROPY:
+        return relative_entropy(run.snapshots)
     return {
         int(record["step"]): record[key]
         for record in run.history
@@ -78,8 +83,9 @@ def close_up(comparison: Comparison, identity: str) -> str | None:
 
 
 def measures(comparison: Comparison) -> list[str]:
-    """The figures that the task has measured at validations, by name."""
-    names = dict.fromkeys(key for r in _runs(comparison) for record in r.history for key in record)
+    """What was measured at validations, by name: the task's own figures, and ENTROPY."""
+    found = [key for run in _runs(comparison) for record in run.history for key in record]
+    names = dict.fromkeys([*found, ENTROPY])
     return [
         name
         for name in names

@@ -4,6 +4,7 @@ import json
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -58,6 +59,11 @@ class ExplorerServer(ThreadingHTTPServer):
         """The address of the page."""
         return f"http://{HOST}:{self.server_address[1]}/"
 
+    def run(self) -> None:
+        """Serves until Ctrl-C."""
+        with suppress(KeyboardInterrupt):
+            self.serve_forever()
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: ExplorerServer
@@ -102,7 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "body"
             self._refuse(HTTPStatus.BAD_REQUEST, f"{where}: {first['msg']}")
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             self._refuse(HTTPStatus.BAD_REQUEST, str(error))
         except Exception:
             traceback.print_exc()

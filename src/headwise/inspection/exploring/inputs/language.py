@@ -10,8 +10,8 @@ from headwise.inspection.exploring.inputs.source import (
     Trained,
     check_length,
     chosen_item,
+    given_text,
     part_of,
-    refuse_file,
     refuse_target,
 )
 from headwise.inspection.exploring.inputs.tokens import predictions, text_stack
@@ -25,18 +25,15 @@ _TOKENS = 24  # of a continuation
 
 def language_input(trained: Trained, source: Source) -> Input:
     """Returns a text with its continuation, or a block of the data."""
-    refuse_file(source, LanguageModelling.name())
     refuse_target(source, LanguageModelling.name())
     tokenizer = TextTokenizer.load(trained.folder / TOKENIZER)
     longest = trained.model.config.max_positions
-    text, item, given = source.text, None, None
+    text, item, given = given_text(source), None, None
     if text is None:
         part = part_of(trained.task(LanguageModelling), source.part)
         item = chosen_item(part, source)
         ids = part[item.number].tolist()
     else:
-        if not text.strip():
-            raise ValueError("text is empty, expected a text to continue")
         ids = prompt_ids(tokenizer, text)
     check_length(ids, longest, "the text")
     shown = []

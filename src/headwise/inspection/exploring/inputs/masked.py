@@ -3,6 +3,8 @@
 from typing import Any
 
 import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
 from headwise.inspection.exploring.inputs.source import (
     Input,
@@ -10,8 +12,8 @@ from headwise.inspection.exploring.inputs.source import (
     Trained,
     check_length,
     chosen_item,
+    given_text,
     part_of,
-    refuse_file,
     refuse_target,
 )
 from headwise.inspection.exploring.inputs.tokens import predictions, text_stack
@@ -25,10 +27,9 @@ from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer
 
 def masked_input(trained: Trained, source: Source) -> Input:
     """Returns a text in which tokens are hidden, by the user or else some of it."""
-    refuse_file(source, MaskedLanguageModelling.name())
     refuse_target(source, MaskedLanguageModelling.name())
     tokenizer = TextTokenizer.load(trained.folder / TOKENIZER)
-    text, item = source.text, None
+    text, item = given_text(source), None
     true: list[int | None]
     if text is None:
         part = part_of(trained.task(MaskedLanguageModelling), source.part)
@@ -39,19 +40,11 @@ def masked_input(trained: Trained, source: Source) -> Input:
         hidden = [i for i, label in enumerate(drawn["labels"]) if label != IGNORED_LABEL]
         true = [drawn["labels"][i] for i in hidden]
     else:
-        ids, hidden, true = _with_holes(text, tokenizer)
+        ids, hidden, true = with_holes(text, tokenizer)
     check_length(ids, trained.model.config.max_positions, "the text")
 
     def output(out: Any) -> Output:
-        logits = out.logits[0, hidden]
-        filled = list(ids)
-        for position, token in zip(hidden, logits.argmax(-1).tolist(), strict=True):
-            filled[position] = token
-        (shown,) = tokenizer.decode([filled[1:]])
-        return Output(
-            made=[Made(label="fill-in", by_model=True, text=shown)],
-            predictions=predictions(tokenizer.tokenizer, "encoder", logits, hidden, true),
-        )
+        return filled_output(tokenizer.tokenizer, ids, out.logits[0, hidden], hidden, true)
 
     return Input(
         arguments={"input_ids": torch.tensor([ids], device=trained.model.device)},
@@ -62,15 +55,40 @@ def masked_input(trained: Trained, source: Source) -> Input:
     )
 
 
-def _with_holes(
+def filled_output(
+    tokenizer: PreTrainedTokenizerFast,
+    ids: list[int],
+    logits: Tensor,
+    hidden: list[int],
+    true: list[int | None] | None = None,
+) -> Output:
+    """Returns what a model puts into the holes of a text.
+
+    Args:
+        tokenizer: of the text.
+        ids: its tokens.
+        logits: of the holes, `(holes, tokens)`.
+        hidden: the positions of the holes.
+        true: what stood there; None where that is not known.
+    """
+    filled = list(ids)
+    for position, token in zip(hidden, logits.argmax(-1).tolist(), strict=True):
+        filled[position] = token
+    shown = tokenizer.decode(filled, skip_special_tokens=True)
+    return Output(
+        made=[Made(label="fill-in", by_model=True, text=shown)],
+        predictions=predictions(tokenizer, "encoder", logits, hidden, true or [None] * len(hidden)),
+    )
+
+
+def with_holes(
     text: str, tokenizer: TextTokenizer
 ) -> tuple[list[int], list[int], list[int | None]]:
-    """The tokens of a text, the positions that are hidden, and what stood there if that is known.
+    """Returns the tokens of a text, the positions that are hidden, and what stood there.
 
-    A `<mask>` in the text is a hole. If there is none, about one token in seven is hidden.
+    A `<mask>` in the text is a hole; what stood there is None. If there is none, about one token in
+    seven is hidden.
     """
-    if not text.strip():
-        raise ValueError("text is empty, expected a text with <mask> where a token is to be filled")
     assert tokenizer.mask_token_id is not None
     mask = tokenizer.tokenizer.mask_token
     ids = [tokenizer.bos_token_id]

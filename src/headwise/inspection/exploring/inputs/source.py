@@ -8,8 +8,11 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from headwise.inspection.exploring.payload import Item, Output, Stack
+from headwise.tasks.sources import read_lines
 from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Items, Task
+
+MOST_TOKENS = 2048
 
 TaskType = TypeVar("TaskType", bound=Task)
 
@@ -104,24 +107,38 @@ def part_of(task: Task, name: str) -> Items:
 
 
 def check_length(ids: list[int], longest: int | None, what: str) -> None:
-    """Raises `ValueError` if a model cannot read so many tokens.
+    """Raises `ValueError` if a model cannot read so many tokens, or the page show them.
 
     Args:
         ids: the tokens.
-        longest: how many positions the model has; None if there is no limit.
+        longest: how many the model can read; None if there is no limit.
         what: what they are, as it stands in a sentence: the text.
     """
     if longest is not None and len(ids) > longest:
         raise ValueError(
-            f"{what} has {len(ids):,} tokens, expected at most {longest:,}: so many positions has "
-            f"the model; give a shorter one"
+            f"{what} has {len(ids):,} tokens, expected at most {longest:,}: the model reads no "
+            f"more; give a shorter one"
+        )
+    if len(ids) > MOST_TOKENS:
+        raise ValueError(
+            f"{what} has {len(ids):,} tokens, expected at most {MOST_TOKENS:,}: the page shows no "
+            f"more; give a shorter one"
         )
 
 
-def refuse_file(source: Source, task: str) -> None:
-    """Raises `ValueError` if a source is a file that a task of texts cannot read."""
+def given_text(source: Source) -> str | None:
+    """Returns the text that a user gives, or has put into a file; None without one.
+
+    Raises:
+        ValueError: the text is empty, or the file cannot be read.
+    """
+    text = source.text
     if source.file is not None:
-        raise ValueError(f"{source.file} is a file, but a run of {task} reads text")
+        text = "\n".join(read_lines(source.file))
+    if text is not None and not text.strip():
+        where = "text" if source.file is None else str(source.file)
+        raise ValueError(f"{where} is empty, expected a text for the model to read")
+    return text
 
 
 def refuse_target(source: Source, task: str) -> None:

@@ -1,7 +1,5 @@
 // One run: what the model makes of the input, and its system at the site and layer in view.
 
-const STACK_VIEWS = { text: TokenRow, image: ImageMap, speech: SpectrogramMap };
-
 class Column {
   // `before` is the output of the whole model where something is removed from it, else null.
   constructor(run, number, before, actions) {
@@ -14,6 +12,7 @@ class Column {
     };
     this.stacks = new Map();
     this.matrix = new Matrix(this.pointing);
+    this.hint = make("p", { class: "muted small" });
     this.heading = make("p", { class: "explanation" });
     this.legend = make("div");
     this.sentences = make("div", { class: "sentences" });
@@ -35,7 +34,7 @@ class Column {
   stackView(name) {
     if (!this.stacks.has(name)) {
       const stack = this.run.stacks[name];
-      const View = STACK_VIEWS[stack.kind];
+      const View = { text: TokenRow, image: ImageMap, speech: SpectrogramMap }[stack.kind];
       this.stacks.set(name, new View(stack, name, stackName(this.run, name), this.pointing));
     }
     return this.stacks.get(name);
@@ -74,8 +73,10 @@ class Column {
     const attention = attentionInView(place);
     const names = new Set([attention?.keys, attention?.queries, place.stack]);
     const shown = [...names].filter((name) => name in this.run.stacks).map((name) => [name, this.stackView(name)]);
-    const elements = shown.map(([, stack]) => stack.element);
+    this.hint.textContent = hintOf(this.run, attention);
+    const elements = [...shown.map(([, stack]) => stack.element), this.hint];
     const there = [...this.sentences.children];
+    // Elements stay where they are, or else one of them would lose the focus.
     if (there.length !== elements.length || there.some((each, index) => each !== elements[index])) {
       this.sentences.replaceChildren(...elements);
     }
@@ -156,7 +157,9 @@ class Column {
       parts.push(...weightTable(place, painting, at, removal?.ofUnit));
     }
     if (attention) {
-      parts.push(readingTable(this.run, attention, reading, headName(place, attention, headInView(attention))));
+      const query = reading?.reads ? token.position : null;
+      const head = headName(place, attention, headInView(attention), query);
+      parts.push(readingTable(this.run, reading, head));
     }
     const predictions = this.run.output.predictions.filter((each) => each.stack === place.stack);
     if (predictions.length) {

@@ -12,7 +12,12 @@ from headwise.files import write_text
 from headwise.inspection.exploring.payload import Payload
 
 _HERE = Path(__file__).parent
-_LAST = "main.js"  # it runs what the other scripts define
+# In this order, since some use others while they are read, and the last runs them all.
+_SCRIPTS = (
+    *("elements", "blobs", "view", "colours", "pixels", "places", "painting", "tokens", "image"),
+    *("spectrogram", "attention", "legend", "numbers", "difference", "output", "column"),
+    *("controls", "serving", "removing", "main"),
+)
 # Letters of JSON that would mean something to HTML, or end a line in old JavaScript.
 _ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
 
@@ -53,9 +58,8 @@ def write_page(payload: Payload, path: Path) -> None:
 
 @cache
 def _script() -> str:
-    names = sorted(path.name for path in _HERE.glob("*.js") if path.name != _LAST)
-    parts = [_read(name) for name in [*names, _LAST]]
-    return '"use strict";\n(() => {\n' + "\n".join(parts) + "})();\n"
+    parts = "\n".join(_read(f"{name}.js") for name in _SCRIPTS)
+    return f'"use strict";\n(() => {{\n{parts}}})();\n'
 
 
 @cache

@@ -19,14 +19,16 @@ async function paintingOf(key, place, positions, unit) {
     };
   }
   const own = weights.column(unit);
-  const most = Math.max(...own) || 1;
+  const [least, most] = [Math.min(...own), Math.max(...own)];
   const weight = (position) => own[weights.rows === 1 ? 0 : position];
   return {
     weights, leaders, colours, unit,
     units: every.map(() => unit),
     classes: every.map(() => colourClass(colours, unit)),
     marks: every.map((position) => markOfWeight(place, unit, position, weight(position))),
-    strengths: every.map((position) => weight(position) / most),
+    // From the least to the largest: weights that are nearly even differ too little to be seen.
+    strengths: every.map((position) => (least === most ? 1 : (weight(position) - least) / (most - least))),
+    range: [least, most],
     labels: every.map((position) => `weight ${twoDecimals(weight(position))} of ${unitName(place, unit)}`),
   };
 }

@@ -8,26 +8,26 @@ const SITES = {
 
 const CROSS = "decoder_cross";
 
-// Name of a site to its title and its layers, in the order in which systems stand.
+// Name of a site to its title, places and layers, in the order in which systems stand.
 function sitesOf(runs) {
   const sites = new Map();
-  const add = (site, title, layer) => {
-    const found = sites.get(site) ?? { titles: new Set(), layers: new Set() };
+  const add = (site, title, place) => {
+    const found = sites.get(site) ?? { titles: new Set(), places: [] };
     found.titles.add(title);
-    found.layers.add(layer);
+    found.places.push(place);
     sites.set(site, found);
   };
   for (const run of runs) {
     const alone = Object.keys(run.stacks).length === 1;
     for (const place of run.places) {
-      add(place.site, siteTitle(place, alone), place.layer);
-      if (place.attentions.some(isCross)) add(CROSS, SITES[CROSS], place.layer);
+      add(place.site, siteTitle(place, alone), place);
+      if (place.attentions.some(isCross)) add(CROSS, SITES[CROSS], place);
     }
   }
   for (const site of sites.values()) {
     // In some layers an attention, in others a whole layer: the attention names both.
     site.title = [...site.titles].find((title) => !/layers$/i.test(title)) ?? [...site.titles][0];
-    site.layers = [...site.layers].sort((a, b) => a - b);
+    site.layers = [...new Set(site.places.map((place) => place.layer))].sort((a, b) => a - b);
   }
   return sites;
 }
@@ -74,12 +74,12 @@ function headInView(attention) {
   return view.head !== null && view.head < attention.heads.length ? view.head : null;
 }
 
-function headName(place, attention, head) {
+// The name of a head, with the unit to which it belongs: everywhere, or at a position.
+function headName(place, attention, head, position = null) {
   if (head === null) return "all heads on average";
-  if (attention.unit_of_head === null) {
-    return place.chosen ? `the head of choice ${head + 1}` : `head ${head}`;
-  }
-  return `head ${head} (${unitName(place, attention.unit_of_head[head])})`;
+  const chosen = place.chosen && position !== null ? chosenAt(place, position)[head] : undefined;
+  const unit = attention.unit_of_head?.[head] ?? chosen;
+  return unit === undefined ? `head ${head}` : `head ${head} (${unitName(place, unit)})`;
 }
 
 function unitName(place, unit) {

@@ -1,6 +1,6 @@
 // Speech: the colours of the units over a spectrogram, with the sound to play.
 
-// Draws frames × frequencies, low frequencies at the bottom; the louder, the darker.
+// Draws frames × frequencies, low frequencies at the bottom; the louder, the stronger.
 async function drawSpectrogram(canvas, blob) {
   const spectrogram = await numbersOf(blob);
   const { rows: frames, columns: bins } = spectrogram;
@@ -64,7 +64,7 @@ class SpectrogramMap {
   scaleText() {
     const seconds = (this.frames * this.stack.frame_seconds).toFixed(2);
     const kilohertz = this.stack.rate ? ` and from 0 to ${this.stack.rate / 2000} kHz upwards` : "";
-    return `From 0 to ${seconds} s to the right${kilohertz}; the darker, the louder. Above it the colours alone.`;
+    return `From 0 to ${seconds} s to the right${kilohertz}; the stronger, the louder. Above it the colours alone.`;
   }
 
   at(position) {

@@ -2,7 +2,7 @@
 
 const view = {
   site: null, // encoder_self, decoder_self, decoder_cross, or another name
-  layer: 0,
+  layer: null,
   head: null, // null: the mean of all heads
   units: [], // for each run the unit whose weight is the colour; null: the leading unit is
   run: null, // the only run that is shown; null: all
@@ -14,7 +14,7 @@ function readView() {
   const read = new URLSearchParams(location.hash.slice(1));
   const number = (text) => (/^\d+$/.test(text ?? "") ? Number(text) : null);
   view.site = read.get("site");
-  view.layer = number(read.get("layer")) ?? 0;
+  view.layer = number(read.get("layer"));
   view.head = number(read.get("head"));
   view.units = (read.get("unit") ?? "").split(",").map(number);
   view.run = number(read.get("run"));

@@ -1,0 +1,64 @@
+"""What an analysis comes to, in one sentence for each run: the top of its page."""
+
+from statistics import fmean
+
+from headwise.analysis.behaviour.page.ablation import what_is_done
+from headwise.analysis.behaviour.results import RunAnalysis
+from headwise.analysis.formatting import signed
+from headwise.heads.words import Words
+
+
+def finding(run: RunAnalysis) -> str:
+    """Returns what the heads of a run do, in a few clauses."""
+    clauses = [
+        clause
+        for system, words in run.words.items()
+        for clause in (_entropy(run, system, words), _load(run, system, words))
+        if clause
+    ]
+    clauses += [clause for clause in (_likeness(run), _ablation(run)) if clause]
+    return f"{run.name}: {'; '.join(clauses)}." if clauses else f"{run.name}: no heads to compare."
+
+
+def _entropy(run: RunAnalysis, system: str, words: Words) -> str:
+    groups = [] if run.entropy is None else run.entropy.models
+    for group in groups:
+        if group.system == system and group.spread.uniform:
+            mean, even = group.spread.mean.value, group.spread.uniform
+            return (
+                f"the {words.decision} have {100 * mean / even:.0f}% of the entropy of even ones "
+                f"({mean:.2f} of {even:.2f} nats)"
+            )
+    return ""
+
+
+def _load(run: RunAnalysis, system: str, words: Words) -> str:
+    loads = [load.share for load in run.load if load.where.system == system]
+    if not loads:
+        return ""
+    largest = fmean(load.largest for load in loads)
+    unused, units = sum(load.unused for load in loads), sum(len(load.shares) for load in loads)
+    idle = f" and {unused} of {units} {words.units} are never used" if unused else ""
+    return f"the busiest {words.unit} of a module has {largest:.1f} times an even share{idle}"
+
+
+def _likeness(run: RunAnalysis) -> str:
+    if run.likeness is None:
+        return ""
+    alike = [found.mean_outputs for found in run.likeness.modules if found.mean_outputs is not None]
+    if not alike:
+        return ""
+    return f"what two heads say is alike by {fmean(alike):.2f} (0 unlike, 1 the same)"
+
+
+def _ablation(run: RunAnalysis) -> str:
+    found = run.ablations
+    if found is None or not found.results[0].score.cost > 0:
+        return ""
+    first = found.results[0]
+    change = f"{found.score} {signed(first.score.difference, found.digits + 1)}"
+    chance = "" if first.score.significant else ", which may be chance"
+    return (
+        f"the costliest of {len(found.results)} ablations is {what_is_done(first)} "
+        f"({change}{chance})"
+    )
