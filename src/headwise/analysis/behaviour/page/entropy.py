@@ -117,7 +117,10 @@ def _figures(
     kind: Kind[ModuleEntropy],
     identity: str,
 ) -> list[list[tuple[str, Markup]]]:
-    """A row of figures by layer, one by position and one by frequency: in each, the sites."""
+    """A row of figures by layer, one by position and one by frequency: in each, the sites.
+
+    A single site has all in one row.
+    """
     drawn: dict[str, tuple[str, Callable[[Sequence[ModuleEntropy]], Points]]] = {
         "layer": ("Layer", _by_layer),
         "position": ("Position in the sequence", _by_position),
@@ -150,6 +153,8 @@ def _figures(
             )
             figures.append((f"{site.title}: by {name}", Markup(svg)))
         rows.append(figures)
+    if len(kind.sites) == 1:
+        return [[figure for figures in rows for figure in figures]]
     return [figures for figures in rows if figures]
 
 

@@ -60,10 +60,10 @@ def tokens_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Se
     tables = _tables(runs)
     if not tables:
         return None
-    # The papers show the first layer; so does the page, for each run and label.
-    first: dict[tuple[str, str], _Table] = {}
+    # The papers show the first layer; so does the page, for each run, and folds the rest.
+    first: dict[str, _Table] = {}
     for name, table in tables:
-        first.setdefault((name, table.record.label), table)
+        first.setdefault(name, table)
     shown = list(first.values())
     folded = [table for _, table in tables if not any(table is each for each in shown)]
     body = rendered(
