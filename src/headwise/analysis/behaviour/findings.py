@@ -2,7 +2,9 @@
 
 from statistics import fmean
 
+from headwise.analysis.behaviour.page.ablation import what_is_done
 from headwise.analysis.behaviour.results import RunAnalysis
+from headwise.analysis.formatting import signed
 from headwise.heads.words import Words
 
 
@@ -24,8 +26,8 @@ def _entropy(run: RunAnalysis, system: str, words: Words) -> str:
         if group.system == system and group.spread.uniform:
             mean, even = group.spread.mean.value, group.spread.uniform
             return (
-                f"the {words.decision} have {100 * mean / even:.0f}% of the entropy of even ones "
-                f"({mean:.2f} of {even:.2f} nats)"
+                f"the entropy of the {words.decision} is {100 * mean / even:.0f}% of that of even "
+                f"weights ({mean:.2f} of {even:.2f} nats)"
             )
     return ""
 
@@ -50,4 +52,13 @@ def _likeness(run: RunAnalysis) -> str:
 
 
 def _ablation(run: RunAnalysis) -> str:
-    return ""
+    found = run.ablations
+    if found is None or not found.results[0].score.cost > 0:
+        return ""
+    first = found.results[0]
+    change = f"{found.score} {signed(first.score.difference, found.digits + 1)}"
+    chance = "" if first.score.significant else ", which may be chance"
+    return (
+        f"the costliest of {len(found.results)} ablations is {what_is_done(first)} "
+        f"({change}{chance})"
+    )
