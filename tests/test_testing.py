@@ -371,9 +371,6 @@ MISTAKES = [
     ("weights", ENCODER, Sharpened, "do not reproduce the output"),
     ("weights", DECODER, Sharpened, "do not reproduce the output"),
     ("weights", CROSS, Sharpened, "do not reproduce the output"),
-    ("chosen_heads", ENCODER, NoChoice, "routing.indices are not the 4 heads of each query"),
-    ("chosen_heads", DECODER, Reticent, "without queries_of_every_head; override it"),
-    ("chosen_heads", CROSS, Reversed, "at the chosen ones, what these have read"),
     ("macs", ENCODER, Uncounted, "and PyTorch's flop counter"),
     ("decay", ENCODER, Decayed, "scale starts as 1 throughout, and weight decay pulls it to 0"),
     ("decay", ENCODER, WithNorm, "scale_norm sounds like a part of a norm"),
@@ -409,6 +406,9 @@ MISTAKES = [
         with_ablations(less_what_was_seen),
         "under the ablation less_what_was_seen, decoding step by step differs",
     ),
+    ("chosen_heads", ENCODER, NoChoice, "routing.indices are not the 4 heads of each query"),
+    ("chosen_heads", DECODER, Reticent, "without queries_of_every_head; override it"),
+    ("chosen_heads", CROSS, Reversed, "at the chosen ones, what these have read"),
 ]
 
 
