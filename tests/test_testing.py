@@ -134,6 +134,25 @@ class Sharpened(hw.MultiHeadAttention):
         return super().attend(2 * q, k, v, mask, is_causal)
 
 
+class NoChoice(hw.MultiHeadAttention):
+    """Says that it chooses heads, and not which."""
+
+    chooses_heads = True
+
+
+class Reticent(hw.MixtureOfAttentionHeads):
+    """Does not say what the heads that are not chosen would read."""
+
+    queries_of_every_head = hw.Attention.queries_of_every_head
+
+
+class Reversed(hw.MixtureOfAttentionHeads):
+    """Has the queries of all heads in another order than it counts them."""
+
+    def queries_of_every_head(self, inputs):
+        return super().queries_of_every_head(inputs).flip(1)
+
+
 class Uncounted(Mistaken):
     def __init__(self, embed_dim, num_heads, **options):
         super().__init__(embed_dim, num_heads, **options)
@@ -374,6 +393,9 @@ MISTAKES = [
     ("weights", ENCODER, Sharpened, "do not reproduce the output"),
     ("weights", DECODER, Sharpened, "do not reproduce the output"),
     ("weights", CROSS, Sharpened, "do not reproduce the output"),
+    ("chosen_heads", ENCODER, NoChoice, "routing.indices are not the 4 heads of each query"),
+    ("chosen_heads", DECODER, Reticent, "without queries_of_every_head; override it"),
+    ("chosen_heads", CROSS, Reversed, "at the chosen ones, what these have read"),
     ("macs", ENCODER, Uncounted, "and PyTorch's flop counter"),
     ("decay", ENCODER, Decayed, "scale starts as 1 throughout, and weight decay pulls it to 0"),
     ("decay", ENCODER, WithNorm, "scale_norm sounds like a part of a norm"),

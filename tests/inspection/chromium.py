@@ -16,10 +16,10 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 EXECUTABLE = next((path for name in NAMES if (path := shutil.which(name))), None)
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --hide-scrollbars "
-    "--disable-background-networking --disable-component-update --disable-sync "
+    "--no-proxy-server --disable-background-networking --disable-component-update --disable-sync "
     "--remote-debugging-pipe"
 )
-PATIENCE = 60  # seconds, for machines that are busy
+PATIENCE = 15
 
 
 class Tab:
@@ -32,7 +32,9 @@ class Tab:
         """Opens a page, and waits until it is drawn or has failed."""
         self.send("Page.navigate", url="about:blank")
         self.send("Page.navigate", url=address)
-        self.wait("['drawn', 'error'].some((name) => name in (document.documentElement?.dataset ?? {}))")
+        self.wait(
+            "['drawn', 'error'].some((name) => name in (document.documentElement?.dataset ?? {}))"
+        )
 
     def value(self, expression: str) -> Any:
         """Returns the value of a JavaScript expression, of a promise when it is kept."""
@@ -46,7 +48,9 @@ class Tab:
         """Waits until a JavaScript expression is true."""
         end = time.monotonic() + PATIENCE
         while not self.value(expression):
-            assert time.monotonic() < end, f"{expression} never became true"
+            if time.monotonic() > end:
+                page = self.value("`${location.href}: ${document.body?.innerText}`")
+                raise AssertionError(f"{expression} never became true at {page}")
             time.sleep(0.02)
 
     def texts(self, selector: str) -> list[str]:
@@ -54,6 +58,20 @@ class Tab:
         return self.value(
             f"[...document.querySelectorAll({json.dumps(selector)})]"
             ".filter((each) => each.checkVisibility()).map((each) => each.textContent)"
+        )
+
+    def styles(self, selector: str, name: str) -> list[float]:
+        """The numbers that a property of the style has at elements."""
+        each = f"Number(each.style.getPropertyValue({json.dumps(name)}))"
+        return self.value(
+            f"[...document.querySelectorAll({json.dumps(selector)})].map((each) => {each})"
+        )
+
+    def pixels(self, selector: str, x: int, y: int, width: int = 1) -> list[int]:
+        """Red, green, blue and opacity of pixels of a canvas."""
+        return self.value(
+            f"[...document.querySelector({json.dumps(selector)}).getContext('2d')"
+            f".getImageData({x}, {y}, {width}, 1).data]"
         )
 
     def press(self, key: str) -> None:
@@ -64,6 +82,7 @@ class Tab:
 
     def point(self, selector: str, number: int = 0, *, click: bool = False) -> None:
         """Moves the mouse to the middle of an element, and clicks it if asked to."""
+        self.wait(f"document.querySelectorAll({json.dumps(selector)})[{number}] !== undefined")
         there = self.value(
             f"(() => {{ const each = document.querySelectorAll({json.dumps(selector)})[{number}];"
             "each.scrollIntoView({block: 'center'});"
@@ -83,6 +102,17 @@ class Tab:
             height=height,
             deviceScaleFactor=1,
             mobile=False,
+        )
+
+    def cut_off(self, off: bool) -> None:
+        """Cuts the page off from all servers, or connects it again."""
+        self.send("Network.enable")
+        self.send(
+            "Network.emulateNetworkConditions",
+            offline=off,
+            latency=0,
+            downloadThroughput=-1,
+            uploadThroughput=-1,
         )
 
     def prefer(self, feature: str, value: str) -> None:

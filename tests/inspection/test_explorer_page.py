@@ -4,6 +4,7 @@ import base64
 import itertools
 import re
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 
 import chromium
@@ -104,7 +105,6 @@ def test_colours_of_units_are_told_apart(colours: dict[str, str], vision: str) -
 # From here on in a browser.
 
 
-
 @pytest.fixture(scope="module")
 def tab() -> Iterator[chromium.Tab]:
     if chromium.EXECUTABLE is None:
@@ -149,9 +149,7 @@ def test_tokens_tell_who_leads(shown) -> None:
 def test_the_view_is_that_of_the_address(shown) -> None:
     tab = shown(payload(), "layer=1&unit=2&head=1&token=encoder:3")
     assert marks(tab) == [".70", ".70", ".70", ".15", ".15", ".33"]
-    strengths = tab.value(
-        "[...document.querySelectorAll('.token')].map((t) => Number(t.style.getPropertyValue('--strength')))"
-    )
+    strengths = tab.styles(".token", "--strength")
     assert strengths[:3] == [1, 1, 1] and strengths[3] == 0 < strengths[5] < 1
     assert tab.texts(".inspector h3") == ["“eps” position 3"]
     assert tab.texts(".bar-table .number")[2:5] == ["0.70", "0.15", "0.15"]
@@ -180,17 +178,16 @@ def test_the_pointer_shows_what_is_read(shown) -> None:
     tab = shown(payload(), "head=0")
     tab.point(".token", 4)
     tab.wait("document.querySelector('.inspector h3').textContent.includes('<b>')")
-    read = "[...document.querySelectorAll('.token')].map((t) => t.style.getPropertyValue('--read'))"
-    assert tab.value(read) == ["0", "0", "0", "1", "0", "0"]
+    assert tab.styles(".token", "--read") == [0, 0, 0, 1, 0, 0]
     tab.point("h1")
     tab.wait("document.querySelector('.inspector h3').textContent === 'The whole input'")
-    assert set(tab.value(read)) == {"0"}
+    assert not any(tab.styles(".token", "--read"))
     # What is clicked stays.
     tab.point(".token", 2, click=True)
     tab.point("h1")
     tab.wait("location.hash.endsWith('token=encoder:2')")
     tab.wait("document.querySelector('.inspector h3').textContent.includes('sle')")
-    assert tab.value(read) == ["0", "1", "0", "0", "0", "0"]
+    assert tab.styles(".token", "--read") == [0, 1, 0, 0, 0, 0]
 
 
 def test_the_keyboard_goes_everywhere(shown) -> None:
@@ -245,7 +242,9 @@ def test_runs_side_by_side_share_site_layer_and_token(shown) -> None:
     tab = shown(payload(run(), other), "token=encoder:4")
     assert tab.texts("h2") == ["one", "two"]
     assert tab.texts(".inspector h3") == ["“<b>” position 4"] * 2
-    tops = tab.value("[...document.querySelectorAll('.run')].map((r) => r.getBoundingClientRect().top)")
+    tops = tab.value(
+        "[...document.querySelectorAll('.run')].map((r) => r.getBoundingClientRect().top)"
+    )
     assert tops[0] == tops[1]
     tab.point("[data-focus='Show 1']", click=True)
     tab.wait("location.hash.includes('run=1')")
@@ -259,12 +258,8 @@ def test_cross_attention_shows_both_texts(shown) -> None:
     # Colours are those of the decoder, whose system decides.
     assert marks(tab) == ["0", "1", "2", "0", "1", "2"]
     tab.point(".tokens:first-of-type .token", 2)  # a key: who reads it?
-    tab.wait("document.querySelector('.inspector caption ~ *') !== null")
-    tab.wait("[...document.querySelectorAll('caption')].some((c) => c.textContent.startsWith('Reads this'))")
-    read = tab.value(
-        "[...document.querySelectorAll('.tokens.read .token')].map((t) => t.style.getPropertyValue('--read'))"
-    )
-    assert read == ["0", "0", "0", "1", "0", "0"]
+    tab.wait("/Reads this: head 0/.test(document.querySelector('.inspector').textContent)")
+    assert tab.styles(".tokens.read .token", "--read") == [0, 0, 0, 1, 0, 0]
     tab.point(".token", 7, click=True)
     tab.wait("location.hash.endsWith('token=decoder:1')")
     tab.wait("document.querySelectorAll('.inspector table').length === 3")
@@ -274,12 +269,10 @@ def test_cross_attention_shows_both_texts(shown) -> None:
 def test_images_are_coloured_by_pixel(shown) -> None:
     tab = shown(payload(image(), takes_text=False, text=None), "token=decoder:6")
     assert tab.texts(".inspector h3") == ["Row 1, column 1 position 6"]
-    pixel = "(name, x, y) => [...document.querySelector(name).getContext('2d').getImageData(x, y, 1, 1).data]"
-    picture = tab.value(f"({pixel})('canvas.pixels', 3, 0)")
-    assert picture == [0x10, 0x20, 0x30, 255]
+    assert tab.pixels("canvas.pixels", 3, 0) == [0x10, 0x20, 0x30, 255]
     tab.press("Escape")
     tab.wait("!location.hash.includes('token')")
-    rows = [tab.value(f"({pixel})('.overlay', 3, {y})") for y in (0, 1)]
+    rows = [tab.pixels(".overlay", 3, y) for y in (0, 1)]
     assert rows == [[0x05, 0x3D, 0xDD, 255], [0xD1, 0x77, 0x00, 255]]
     tab.value("document.querySelector('.image-map').focus()")
     tab.press("ArrowRight")
@@ -293,8 +286,7 @@ def test_images_are_coloured_by_pixel(shown) -> None:
 
 def test_speech_is_coloured_by_frame(shown) -> None:
     tab = shown(payload(speech(), takes_text=False, text=None))
-    strip = "[...document.querySelector('.strip').getContext('2d').getImageData(0, 0, 2, 1).data]"
-    assert tab.value(strip) == [0x05, 0x3D, 0xDD, 255, 0xD1, 0x77, 0x00, 255]
+    assert tab.pixels(".strip", 0, 0, width=2) == [0x05, 0x3D, 0xDD, 255, 0xD1, 0x77, 0x00, 255]
     tab.value("document.querySelector('.sound-map').focus()")
     tab.press("ArrowRight")
     tab.wait("location.hash.endsWith('token=decoder:0')")
@@ -337,6 +329,17 @@ def test_a_long_text_opens_at_once(shown) -> None:
     tab = shown(made)
     assert int(tab.value("document.documentElement.dataset.drawn")) < 2000
     assert len(marks(tab)) == 512
+
+
+def test_a_notebook_shows_it_in_a_frame(tab: chromium.Tab, tmp_path: Path) -> None:
+    path = tmp_path / "notebook.html"
+    path.write_text(f'<iframe srcdoc="{escape(page_html(payload()))}"></iframe>', encoding="utf-8")
+    tab.send("Page.navigate", url=path.as_uri())
+    inside = "document.querySelector('iframe')?.contentDocument"
+    tab.wait(f"'drawn' in ({inside}?.documentElement?.dataset ?? {{}})")
+    marks = f"[...{inside}.querySelectorAll('.mark')].map((each) => each.textContent)"
+    assert tab.value(marks) == ["0", "1", "1", "1", "2", "0"]
+    assert tab.value(f"{inside}.documentElement.dataset.error ?? null") is None
 
 
 def test_an_error_of_the_page_is_seen(tab: chromium.Tab, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import torch
 
 from headwise.heads.system import Place, System
 from headwise.testing.ablations import check_ablations
+from headwise.testing.chosen_heads import check_chosen_heads
 from headwise.testing.costs import check_macs
 from headwise.testing.outputs import (
     check_causality,
@@ -42,6 +43,7 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
     "causality": check_causality,
     "padding": check_padding,
     "weights": check_weights,
+    "chosen_heads": check_chosen_heads,
     "decoding": check_decoding,
     "learning": check_learning,
     "resetting": check_resetting,
@@ -68,6 +70,8 @@ def check_system(
     - `padding`: a padded batch gives what each of its sequences gives alone, and `routing.padding`
       says where the padding is.
     - `weights`: the attention weights that `need_weights` asks for reproduce the output.
+    - `chosen_heads`: where each query chooses its heads, what all of them would read agrees with
+      what the chosen ones have read.
     - `decoding`: decoding step by step, with beam search, equals decoding at once.
     - `learning`: every parameter gets a gradient, and a finite one though a sequence of the batch
       is nothing but padding.

@@ -157,7 +157,9 @@ class Column {
       parts.push(...weightTable(place, painting, at, removal?.ofUnit));
     }
     if (attention) {
-      parts.push(readingTable(this.run, attention, reading, headName(place, attention, headInView(attention))));
+      const query = reading?.reads ? token.position : null;
+      const head = headName(place, attention, headInView(attention), query);
+      parts.push(readingTable(this.run, reading, head));
     }
     const predictions = this.run.output.predictions.filter((each) => each.stack === place.stack);
     if (predictions.length) {

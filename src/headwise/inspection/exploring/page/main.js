@@ -59,10 +59,7 @@ class Page {
     this.columns = payload.runs.map(
       (run, number) => new Column(run, number, this.before(number), this.actions()),
     );
-    const focus = this.focused();
-    this.removed.replaceChildren(...[this.removals.shown(payload.runs)].filter(Boolean));
-    this.runs.replaceChildren(...this.columns.map((column) => column.element));
-    return this.draw().then(() => this.focusAgain(focus));
+    return this.draw();
   }
 
   // What the whole model made, where something is removed from this run.
@@ -113,20 +110,27 @@ class Page {
 
   // Draws what is in view. A view that there is not becomes one that there is.
   async draw() {
-    const { runs } = this.payload;
+    const { payload, columns } = this;
+    const { runs } = payload;
     if (!this.sites.has(view.site)) view.site = firstPlace(runs.flatMap((run) => run.places)).site;
     const { layers, places } = this.sites.get(view.site);
     view.layer = view.layer === null ? firstPlace(places).layer : nearest(layers, view.layer);
     if (view.run !== null && !(view.run in runs)) view.run = null;
     writeView();
     const focus = this.focused();
+    this.removed.replaceChildren(...[this.removals.shown(runs)].filter(Boolean));
     this.controls.replaceChildren(...controlsOf(runs, this.sites, (change) => this.look(change)));
     this.focusAgain(focus);
     this.main.style.setProperty("--controls", `${this.controls.offsetHeight}px`);
-    this.columns.forEach((column, number) => {
+    columns.forEach((column, number) => {
       column.element.hidden = view.run !== null && view.run !== number;
     });
-    await Promise.all(this.columns.filter((column) => !column.element.hidden).map((column) => column.show()));
+    await Promise.all(columns.filter((column) => !column.element.hidden).map((column) => column.show()));
+    if (this.columns !== columns) return; // another answer has come
+    // New columns take the place of old ones when they are drawn, so that nothing flickers.
+    if (columns[0].element.parentElement !== this.runs) {
+      this.runs.replaceChildren(...columns.map((column) => column.element));
+    }
     this.focusAgain(focus);
     document.documentElement.dataset.drawn = Math.round(performance.now());
   }

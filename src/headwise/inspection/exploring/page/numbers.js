@@ -47,21 +47,25 @@ function weightTable(place, painting, position, removal) {
   const sorted = [...units].sort((a, b) => row[b] - row[a]);
   return [
     barTable(`${caption}, the largest first`, sorted.slice(0, ROWS).map(rowOf)),
-    make(
-      "details",
-      { "data-kept": `units ${place.path}` },
-      make("summary", { text: `The other ${units.length - ROWS}` }),
-      barTable(caption, sorted.slice(ROWS).map(rowOf)),
-    ),
+    otherUnits(sorted.length - ROWS, barTable(caption, sorted.slice(ROWS).map(rowOf))),
   ];
+}
+
+// Whether a reader has unfolded the smaller weights: it stays so from token to token.
+let unfolded = false;
+
+function otherUnits(number, table) {
+  const details = make("details", { open: unfolded }, make("summary", { text: `The other ${number}` }), table);
+  details.addEventListener("toggle", () => (unfolded = details.open));
+  return details;
 }
 
 // How many of what is read are shown.
 const READ = 5;
 
 // What is read most, of a reading as attention.js makes it; without one as many empty rows.
-function readingTable(run, attention, reading, head) {
-  if (!reading) return emptyTable("What is read from here", READ);
+function readingTable(run, reading, head) {
+  if (!reading) return emptyTable("Point at a token to see what is read from it", READ);
   const stack = run.stacks[reading.stack];
   const order = [...reading.shares.keys()].sort((a, b) => reading.shares[b] - reading.shares[a]);
   const rows = order.slice(0, READ).map((position) =>
