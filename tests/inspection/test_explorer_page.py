@@ -2,6 +2,7 @@
 
 import base64
 import itertools
+import json
 import re
 from collections.abc import Iterator
 from html import escape
@@ -130,6 +131,30 @@ def shown(tab: chromium.Tab, tmp_path: Path):
 
 def marks(tab: chromium.Tab) -> list[str]:
     return tab.texts(".token .mark")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("a b c", "a b c", "a b c"),
+        ("a b c", "a c", "a -b- c"),
+        ("a c", "a b c", "a +b+ c"),
+        ("a b c d", "x b y d", "-a- +x+ b -c- +y+ d"),
+        ("", "new", "+new+"),
+        ("gone", "", "-gone-"),
+    ],
+)
+def test_words_that_differ(tab: chromium.Tab, before: str, after: str, expected: str) -> None:
+    script = (FILES / "difference.js").read_text(encoding="utf-8")
+    called = f"difference({json.dumps(before)}, {json.dumps(after)})"
+    pieces = tab.value(f"(() => {{ {script}; return {called}; }})()")
+    sign = {"same": "", "gone": "-", "new": "+"}
+    words = [
+        f"{sign[piece['kind']]}{piece['text'].strip()}{sign[piece['kind']]}"
+        for piece in pieces
+        if piece["text"]
+    ]
+    assert " ".join(words) == expected
 
 
 def test_tokens_tell_who_leads(shown) -> None:

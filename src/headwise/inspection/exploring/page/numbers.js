@@ -42,7 +42,7 @@ function weightTable(place, painting, position, removal) {
       label: chosen && !chosen.includes(unit) ? "–" : undefined,
       action: removal?.(unit),
     });
-  const caption = position === null && weights.rows > 1 ? "Mean weights" : "Weights";
+  const caption = position === null && weights.rows > 1 ? "Mean weights of all positions" : "Weights";
   if (units.length <= ROWS) return [barTable(caption, units.map(rowOf))];
   const sorted = [...units].sort((a, b) => row[b] - row[a]);
   return [
