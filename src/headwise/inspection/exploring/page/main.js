@@ -118,7 +118,6 @@ class Page {
     if (view.run !== null && !(view.run in runs)) view.run = null;
     writeView();
     const focus = this.focused();
-    this.removed.replaceChildren(...[this.removals.shown(runs)].filter(Boolean));
     this.controls.replaceChildren(...controlsOf(runs, this.sites, (change) => this.look(change)));
     this.focusAgain(focus);
     this.main.style.setProperty("--controls", `${this.controls.offsetHeight}px`);
@@ -130,6 +129,7 @@ class Page {
     // New columns take the place of old ones when they are drawn, so that nothing flickers.
     if (columns[0].element.parentElement !== this.runs) {
       this.runs.replaceChildren(...columns.map((column) => column.element));
+      this.removed.replaceChildren(...[this.removals.shown(runs)].filter(Boolean));
     }
     this.focusAgain(focus);
     document.documentElement.dataset.drawn = Math.round(performance.now());
