@@ -225,7 +225,7 @@ function titleOfPage({ title, runs }) {
 
 // What the models read, of a page whose reader cannot change it.
 function inputOf({ item, text }) {
-  const parts = item ? [`Item ${item.number} of the ${item.part} part, of ${item.of}.`] : [];
+  const parts = item ? [`Item ${item.number} of ${item.of} of the ${item.part} part.`] : [];
   if (text !== null) parts.push(text);
   return make("p", { class: "muted", text: parts.join(" ") });
 }

@@ -64,8 +64,8 @@ function otherUnits(number, table) {
 const READ = 5;
 
 // What is read most, of a reading as attention.js makes it; without one as many empty rows.
-function readingTable(run, reading, head) {
-  if (!reading) return emptyTable("Point at a token to see what is read from it", READ);
+function readingTable(run, reading, head, thing) {
+  if (!reading) return emptyTable(`Point at a ${thing} to see what is read from there`, READ);
   const stack = run.stacks[reading.stack];
   const order = [...reading.shares.keys()].sort((a, b) => reading.shares[b] - reading.shares[a]);
   const rows = order.slice(0, READ).map((position) =>
@@ -100,6 +100,8 @@ function candidateTable(caption, candidates, length = candidates.length) {
 
 // Keeps the place of a table, so that what lies below it does not move under the pointer.
 function emptyTable(caption, length) {
-  const rows = Array.from({ length }, () => barRow({ look: "none", name: "\u00a0", value: 0, label: "" }));
-  return barTable(caption, rows);
+  const rows = Array.from({ length }, () => barRow({ look: "", name: "\u00a0", value: 0, label: "" }));
+  const table = barTable(caption, rows);
+  table.classList.add("empty");
+  return table;
 }
