@@ -30,8 +30,8 @@ class Page {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
   }
 
-  subtitle({ item, text, served }) {
-    const parts = [];
+  subtitle({ item, text, note, served }) {
+    const parts = note ? [note] : [];
     if (item && !served) parts.push(`Item ${item.number} of the ${item.part} part, of ${item.of}.`);
     if (text !== null && !served) parts.push(text);
     return make("p", { class: "muted", text: parts.join(" ") });
