@@ -119,6 +119,7 @@ class Explorer:
             served=served,
             item=first.item,
             text=first.text,
+            note=first.note,
             target=source.target,
             takes_text=self.task not in _WITHOUT_TEXT,
             takes_target=self.task == "translation",

@@ -18,7 +18,7 @@ from headwise.inspection.exploring.inputs.source import (
     refuse_text,
 )
 from headwise.inspection.exploring.payload import Made, Output, Stack
-from headwise.tasks.sound.audio import Waveform, read_audio
+from headwise.tasks.sound.audio import Waveform, audio_info, read_audio
 from headwise.tasks.sound.dataset import Utterances
 from headwise.tasks.sound.enhancing import enhance
 from headwise.tasks.sound.spectrum import Spectrum
@@ -33,10 +33,16 @@ def speech_input(trained: Trained, source: Source) -> Input:
     refuse_text(source, SpeechEnhancement.name(), "a WAV or FLAC file")
     config = trained.model.config
     spectrum = Spectrum(config.sampling_rate)
-    item, clean = None, None
+    item, clean, note = None, None, ""
     if source.file is not None:
         longest = (config.window - 1) * spectrum.hop
         noisy = read_audio(source.file, spectrum.rate, samples=longest)
+        whole = audio_info(source.file).samples_at(spectrum.rate)
+        if whole > longest:
+            note = (
+                f"The first {longest / spectrum.rate:.1f} of {whole / spectrum.rate:.1f} seconds, "
+                f"which the model reads at once."
+            )
     else:
         part = part_of(trained.task(SpeechEnhancement), source.part)
         assert isinstance(part, Utterances)
@@ -65,6 +71,7 @@ def speech_input(trained: Trained, source: Source) -> Input:
         stacks={"decoder": stack},
         output=output,
         item=item,
+        note=note,
     )
 
 
