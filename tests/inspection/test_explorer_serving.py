@@ -53,6 +53,7 @@ class Model:
             source += ["<pad>"] * (6 - len(source))
             made = translation(" ".join(words), name=name)
             made.stacks["encoder"] = text_stack(source)
+            made.output.predictions[0].probability = 0.5 - 0.2 * len(own)
             made.ablated = [
                 each
                 for each in removals("encoder_self.0", 3)
@@ -108,7 +109,7 @@ def test_a_unit_is_removed_and_put_back(tab: chromium.Tab, model: Model) -> None
     assert tab.texts(".inspector .remove")[:3] == ["remove"] * 3
     tab.point(".inspector .remove", 1, click=True)
     tab.wait("document.querySelector('.changed') !== null")
-    assert tab.texts(".made p") == ["THE CAT SLEEPS", "THE CAT SLEEPS"]
+    assert tab.texts(".made p") == ["THE CAT SLEEPS", "0.500 → 0.300", "THE CAT SLEEPS"]
     assert tab.texts("del") == ["CAT "] and tab.texts("ins") == []
     assert tab.texts(".removed li") == [
         "one: without expert 1, encoder self-attention, layer 0 put back"

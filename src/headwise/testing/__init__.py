@@ -82,8 +82,9 @@ def check_system(
     - `rule`: parameters that start as equal shares, or are drawn from a simplex or with length 1,
       are still there after a step of training, by the system's rule if it declares one.
     - `macs`: the formula counts what PyTorch's flop counter counts, to two percent.
-    - `ablations`: ablations change evaluation, and not training; decoding step by step agrees with
-      decoding at once under each of them; what `ablation_ranges()` returns fits.
+    - `ablations`: ablations change evaluation, and not training, and draw nothing at a call;
+      decoding step by step agrees with decoding at once under each of them; what
+      `ablation_ranges()` returns fits.
 
     Most parameters are random, since a scale that starts at 1 or a router that starts at 0 would
     hide mistakes. The caller's random state is left as it is.

@@ -12,12 +12,9 @@ from headwise.analysis.behaviour.ablation_results import (
     Measured,
     changes,
 )
+from headwise.analysis.behaviour.ablation_words import ablation_finding, in_short, what_is_done
 from headwise.analysis.behaviour.findings import finding
-from headwise.analysis.behaviour.page.ablation import (
-    ablation_finding,
-    ablation_section,
-    what_is_done,
-)
+from headwise.analysis.behaviour.page.ablation import ablation_section
 from headwise.analysis.behaviour.results import RunAnalysis
 from headwise.analysis.behaviour.where import Where
 from headwise.analysis.figures.looks import looks_of
@@ -97,10 +94,12 @@ def test_the_table_ranks_all_ablations_and_the_figures_draw_them():
     assert re.sub(r"\s+", " ", rows[1][2]).startswith("−3.00 −3.39 to −2.6")
     assert rows[1][1] == "17.00" and rows[1][3] == "< 0.001"
     labels = [svg["aria-label"] for svg in page.all("svg")]
-    assert len(labels) == 3
-    assert labels[0].startswith("BLEU, difference to the whole model: without expert 1, encoder")
-    assert "cost in BLEU: layer 0: most for expert 1, +3.0; layer 1: most" in labels[1]
-    assert "cost in nats per token: layer 0: most for expert 1, +0.30" in labels[2]
+    assert len(labels) == 4
+    start = "difference to the whole model: encoder self 0: expert 1"
+    assert labels[0].startswith(f"BLEU, {start} −3.00 (−3.39 to −2.6")
+    assert labels[1].startswith(f"Nats per token, {start} +0.300")
+    assert "cost in BLEU: layer 0: most for expert 1, +3.00; layer 1: most" in labels[2]
+    assert "cost in nats per token: layer 0: most for expert 1, +0.300" in labels[3]
     assert section.body.count("What it does &lt;b&gt;.") == 2
     said = section.body
     assert "finds a typical true difference of" in said and "removed one at a time" in said
@@ -110,8 +109,8 @@ def test_what_it_comes_to():
     found = analysis([[0.0, 3.0], [0.1, -1.2]])
     assert ablation_finding(found) == (
         "1 of 5 ablations makes BLEU worse by more than the chance of the sentences, 1 better. The "
-        "loss is worse under none of them and better under none. The costliest in BLEU: without "
-        "expert 1, encoder self-attention, layer 0 (−3.00)."
+        "loss is worse under none of them and better under none. The costliest: without expert 1, "
+        "encoder self-attention, layer 0 (BLEU −3.00)."
     )
     assert ablation_finding(analysis([[0.0, 0.0]], loss=False)) == (
         "None of 3 ablations makes BLEU worse by more than the chance of the sentences, none "
@@ -123,10 +122,20 @@ def test_what_it_comes_to():
     assert ablation_finding(few).startswith("No ablation can be judged by so few sentences. The")
 
 
+def test_where_the_score_may_be_chance_the_loss_says_what_is_costliest():
+    found = analysis([[0.2, 0.1, 0.0]])
+    (second,) = [result for result in found.results if result.number == 1]
+    second.loss.cost, second.loss.corrected_p_value = 0.5, 0.001
+    second.loss.difference = 0.5
+    assert ablation_finding(found).endswith(
+        "The costliest: without expert 1, encoder self-attention, layer 0 (nats per token +0.500)."
+    )
+
+
 def test_the_costliest_stands_at_the_top_of_a_page():
     (run,) = runs(one=analysis([[0.0, 3.0], [0.1, -1.2]]))
     assert finding(run) == (
-        "one: the costliest of 5 ablations is without expert 1, encoder self-attention, layer 0 "
+        "one: the costliest ablation: without expert 1, encoder self-attention, layer 0 "
         "(BLEU −3.00)."
     )
     (run,) = runs(one=analysis([[0.1]]))
@@ -146,6 +155,7 @@ def test_several_runs_side_by_side_have_ids_of_their_own():
     ids = [attributes["id"] for _, attributes in page.tags if attributes.get("id")]
     assert len(ids) == len(set(ids)) and all(i.startswith("ablations-") for i in ids)
     assert "expert 3 alone, decoder cross-attention, layer 0" in section.body
+    assert any("decoder cross 0: only expert 3" in svg["aria-label"] for svg in page.all("svg"))
     assert ablation_section(runs(none=None), looks_of(["none"])) is None
 
 
@@ -171,6 +181,8 @@ def test_an_ablation_of_all_layers_in_words(changed, several, said):
 
 
 def test_a_model_of_ones_own_names_paths():
-    section, page = page_of(runs(one=analysis([[1.0, 0.0], [0.0, 2.0]], site="")))
+    made = runs(one=analysis([[1.0, 0.0], [0.0, 2.0]], site=""))
+    section, page = page_of(made)
     assert "without expert 1, layers.1" in section.body
-    assert len(page.all("svg")) == 3
+    assert len(page.all("svg")) == 4
+    assert in_short(made[0].ablations.results[0]) == "layers.1: expert 1"

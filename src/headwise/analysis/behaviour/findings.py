@@ -2,9 +2,8 @@
 
 from statistics import fmean
 
-from headwise.analysis.behaviour.page.ablation import what_is_done
+from headwise.analysis.behaviour.ablation_words import costliest
 from headwise.analysis.behaviour.results import RunAnalysis
-from headwise.analysis.formatting import signed
 from headwise.heads.words import Words
 
 
@@ -52,13 +51,5 @@ def _likeness(run: RunAnalysis) -> str:
 
 
 def _ablation(run: RunAnalysis) -> str:
-    found = run.ablations
-    if found is None or not found.results[0].score.cost > 0:
-        return ""
-    first = found.results[0]
-    change = f"{found.score} {signed(first.score.difference, found.digits + 1)}"
-    chance = "" if first.score.significant else ", which may be chance"
-    return (
-        f"the costliest of {len(found.results)} ablations is {what_is_done(first)} "
-        f"({change}{chance})"
-    )
+    found = "" if run.ablations is None else costliest(run.ablations)
+    return f"the costliest ablation: {found}" if found else ""

@@ -12,8 +12,8 @@ from headwise.analysis.figures.looks import Look
 from headwise.analysis.figures.svg import GRID, HEAT, MUTED, SURFACE, TEXT, drawing, panel, to_svg
 from headwise.analysis.formatting import signed
 
-_LETTERS = 46
-_LETTER = 6.2  # width in points, about
+_LETTERS = 30  # of the name of a row
+_WIDTH = 470
 _MOST_NUMBERED = 10  # units whose cells have room for a number
 
 
@@ -49,8 +49,7 @@ def differences_by_ablation(
     names = [name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…" for name, *_ in dots]
     said = []
     with drawing(identity):
-        width = 330 + _LETTER * max(map(len, names))
-        figure, axes = panel(46 + 22 * len(dots), width)
+        figure, axes = panel(46 + 20 * len(dots), _WIDTH)
         axes.axvline(0, color=MUTED, linewidth=1.2)
         for row, dot in enumerate(dots):
             text = f"{dot.name} {signed(dot.difference, digits)}"
@@ -75,10 +74,9 @@ def differences_by_ablation(
         return to_svg(figure, identity, f"{axis}: {'; '.join(said)}.")
 
 
-def cost_scale(cells: Sequence[Cell]) -> float:
+def cost_scale(costs: Sequence[float]) -> float:
     """The cost at full colour: the largest one."""
-    costs = [cell.cost for cell in cells if math.isfinite(cell.cost)]
-    return max([0.0, *costs]) or 1.0
+    return max([0.0, *filter(math.isfinite, costs)]) or 1.0
 
 
 def cost_by_unit(
@@ -96,7 +94,7 @@ def cost_by_unit(
     Args:
         layers: the layer to the number of each unit, and its cell.
         unit: what is removed, for the axis.
-        scale: the cost at full colour.
+        scale: the cost at full colour, the same for all sites, so that these can be compared.
         digits: number of decimals.
         title: of the figure, for screen readers.
         identity: unique in the page.

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
-from matplotlib.patches import Patch
 
 from headwise.analysis.behaviour.explained import ExplainedShare
 from headwise.analysis.behaviour.page.names import place_names
+from headwise.analysis.behaviour.page.places import legend
 from headwise.analysis.behaviour.page.section import Section
 from headwise.analysis.behaviour.results import RunAnalysis
 from headwise.analysis.figures.looks import Look
@@ -44,9 +44,8 @@ def explained_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) ->
         "behaviour/page/explained.html.jinja",
         figures=[(caption, Markup(svg)) for caption, svg in figures],
         rows=rows,
-        several=len(runs) > 1,
+        legend=legend(runs, looks, IDENTITY),
         sides="side" in by_label,
-        identity=IDENTITY,
     )
     return Section(IDENTITY, "What explains the decisions", Markup(body))
 
@@ -66,24 +65,23 @@ def _bars(
 ) -> str:
     """Bars from 0, one for each place and run, with their numbers behind them."""
     places = [name for name in order if any(name in found for found in by_run.values())]
-    identity, several = f"{IDENTITY}-{number}", len(by_run) > 1
+    identity = f"{IDENTITY}-{number}"
     height = 1 / (len(by_run) + 0.6)
     said = []
     with drawing(identity):
-        figure, axes = panel(40 + 14 * several + (_BAR * len(by_run) + 9) * len(places))
+        figure, axes = panel(40 + (_BAR * len(by_run) + 9) * len(places))
         for shift, (run, found) in enumerate(by_run.items()):
-            bars: list[Patch] = []
+            look = looks[run]
             for row, name in enumerate(places):
                 if name not in found:
                     continue
-                share = found[name].share
-                text = hundredths(share)
+                share, text = found[name].share or 0.0, hundredths(found[name].share)
                 at = row + (shift - (len(by_run) - 1) / 2) * height
-                bars += axes.barh(at, share or 0.0, 0.85 * height, color=looks[run].colour)
-                end = max(share or 0.0, 0.0) + 0.01 * bounds[1]
+                axes.barh(at, share, 0.45 * height, color=look.colour)
+                axes.plot(share, at, marker=look.marker, markersize=6, color=look.colour)
+                end = max(share, 0.0) + 0.025 * bounds[1]
                 axes.text(end, at, text, va="center", fontsize=10, color=MUTED)
-                said.append(f"{run + ', ' if several else ''}{name} {text}")
-            bars[0].set_label(run)
+                said.append(f"{run + ', ' if len(looks) > 1 else ''}{name} {text}")
         axes.axvline(0, color=MUTED, linewidth=1)
         axes.set_xlim(1.1 * bounds[0], 1.14 * bounds[1])
         axes.set_yticks(range(len(places)), places)
@@ -91,7 +89,4 @@ def _bars(
         axes.tick_params(length=0)
         axes.grid(visible=False, axis="y")
         axes.set_xlabel("Share of the variance, chance taken away")
-        if several:
-            figure.legend(loc="outside upper left", ncols=3, fontsize=11, handlelength=1.2,
-                          columnspacing=1.2, borderpad=0)  # fmt: skip
         return to_svg(figure, identity, f"How much {label} explains: {'; '.join(said)}.")

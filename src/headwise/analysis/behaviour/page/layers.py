@@ -3,14 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill
-from typing import Any
 
 from markupsafe import Markup
-from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from headwise.analysis.behaviour.layers import Matrix, StackLikeness
 from headwise.analysis.behaviour.page.names import place_names
+from headwise.analysis.behaviour.page.places import legend
 from headwise.analysis.behaviour.page.section import Section
 from headwise.analysis.behaviour.results import RunAnalysis
 from headwise.analysis.figures.heads import HEAT_OPACITY
@@ -69,6 +68,7 @@ def layers_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Se
                 dict.fromkeys(each.level for _, stack in found for each in stack.levels)
             )
         ],
+        legend=legend(runs, looks, IDENTITY),
         sequences=any(stack.of == "sequences" for _, stack in found),
         rows=[(_title(run, stack, several=True), stack.rows, stack.of) for run, stack in found],
     )
@@ -130,9 +130,8 @@ def _levels(
     identity: str,
 ) -> str:
     """How much of a quantity the decisions of each layer say, a line for each run and stack."""
-    several = len({run.name for run, _ in found}) > 1
     order = list(dict.fromkeys(name for _, stack in found for name in place_names(stack.places)))
-    handles, said, values = [], [], [0.0]
+    said, values = [], [0.0]
     with drawing(identity):
         figure, axes = panel(230)
         for run, stack in found:
@@ -146,16 +145,16 @@ def _levels(
             if not points:
                 continue
             look = looks[run.name]
-            style: dict[str, Any] = {
-                "color": look.colour,
-                "marker": look.marker,
-                "linestyle": look.dashes,
-            }
-            axes.plot([at for at, _ in points], [share for _, share in points], **style)
-            handles.append(Line2D([], [], label=run.name, **style))
+            axes.plot(
+                [at for at, _ in points],
+                [share for _, share in points],
+                color=look.colour,
+                marker=look.marker,
+                linestyle=look.dashes,
+            )
             values += [share for _, share in points]
             said += [
-                f"{run.name + ', ' if several else ''}{order[at]} {hundredths(share)}"
+                f"{run.name + ', ' if len(looks) > 1 else ''}{order[at]} {hundredths(share)}"
                 for at, share in points
             ]
         axes.axhline(0, color=MUTED, linewidth=1)
@@ -166,9 +165,6 @@ def _levels(
         axes.set_ylim(least - margin, largest + margin)
         axes.set_xlabel("Layer")
         axes.set_ylabel("Share of its variance")
-        if several:
-            figure.legend(handles=handles, loc="outside upper left", ncols=3, fontsize=11,
-                          handlelength=2.4, columnspacing=1.2, borderpad=0)  # fmt: skip
         return to_svg(
             figure, identity, f"How much the decisions say of {level}: {'; '.join(said)}."
         )

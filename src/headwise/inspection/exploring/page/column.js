@@ -159,7 +159,7 @@ class Column {
     if (attention) {
       const query = reading?.reads ? token.position : null;
       const head = headName(place, attention, headInView(attention), query);
-      parts.push(readingTable(this.run, reading, head));
+      parts.push(readingTable(this.run, reading, head, THINGS[this.run.stacks[place.stack].kind]));
     }
     const predictions = this.run.output.predictions.filter((each) => each.stack === place.stack);
     if (predictions.length) {

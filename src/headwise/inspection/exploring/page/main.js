@@ -7,18 +7,18 @@ class Page {
     this.whole = payload.runs.map((run) => run.output); // outputs of the models with nothing removed
     this.input = { item: payload.item?.number ?? null, text: payload.text, target: payload.target };
     this.removals = new Removals((before) => this.remove(before));
-    this.controls = make("div", { class: "controls" });
+    this.controls = new Controls((change) => this.look(change));
     this.removed = make("div");
     this.columns = [];
     this.runs = make("div", { class: "runs" });
     this.fields = payload.served ? new InputFields(payload, (input) => this.send(input)) : null;
     this.main.replaceChildren(
-      make("header", {}, make("h1", { text: titleOfPage(payload) }), this.subtitle(payload)),
+      make("header", {}, make("h1", { text: titleOfPage(payload) }), payload.served ? null : inputOf(payload)),
       ...(this.fields ? [this.fields.element] : []),
       this.removed,
-      this.controls,
+      this.controls.element,
       this.runs,
-      this.foot(payload),
+      footOf(payload),
     );
     readView();
     this.take(payload);
@@ -28,26 +28,6 @@ class Page {
     });
     addEventListener("keydown", (event) => this.key(event));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
-  }
-
-  subtitle({ item, text, served }) {
-    const parts = [];
-    if (item && !served) parts.push(`Item ${item.number} of the ${item.part} part, of ${item.of}.`);
-    if (text !== null && !served) parts.push(text);
-    return make("p", { class: "muted", text: parts.join(" ") });
-  }
-
-  foot({ served, command }) {
-    const how = served
-      ? ""
-      : "To type other texts and to remove heads or their like, serve the page from the model: headwise explore RUN --serve.";
-    return make(
-      "footer",
-      {},
-      make("p", { text: "Keys: arrows move from token to token, [ and ] change the layer, Escape lets a token go." }),
-      make("p", { text: how }),
-      command ? make("p", {}, "Made by ", make("code", { text: command })) : make("p", { text: "Made by headwise." }),
-    );
   }
 
   // Takes a payload: that of the page, or an answer.
@@ -118,10 +98,8 @@ class Page {
     if (view.run !== null && !(view.run in runs)) view.run = null;
     writeView();
     const focus = this.focused();
-    this.removed.replaceChildren(...[this.removals.shown(runs)].filter(Boolean));
-    this.controls.replaceChildren(...controlsOf(runs, this.sites, (change) => this.look(change)));
-    this.focusAgain(focus);
-    this.main.style.setProperty("--controls", `${this.controls.offsetHeight}px`);
+    this.controls.update(runs, this.sites);
+    this.main.style.setProperty("--controls", `${this.controls.element.offsetHeight}px`);
     columns.forEach((column, number) => {
       column.element.hidden = view.run !== null && view.run !== number;
     });
@@ -130,6 +108,7 @@ class Page {
     // New columns take the place of old ones when they are drawn, so that nothing flickers.
     if (columns[0].element.parentElement !== this.runs) {
       this.runs.replaceChildren(...columns.map((column) => column.element));
+      this.removed.replaceChildren(...[this.removals.shown(runs)].filter(Boolean));
     }
     this.focusAgain(focus);
     document.documentElement.dataset.drawn = Math.round(performance.now());
@@ -242,6 +221,26 @@ class Page {
 
 function titleOfPage({ title, runs }) {
   return runs.length > 2 ? `${runs.length} models side by side` : title;
+}
+
+// What the models read, of a page whose reader cannot change it.
+function inputOf({ item, text }) {
+  const parts = item ? [`Item ${item.number} of ${item.of} of the ${item.part} part.`] : [];
+  if (text !== null) parts.push(text);
+  return make("p", { class: "muted", text: parts.join(" ") });
+}
+
+function footOf({ served, command }) {
+  const keys = "Keys: arrows move from token to token, [ and ] change the layer, Escape lets a token go.";
+  const how =
+    "To type other texts and to remove units or heads, serve the page from the model: headwise explore RUN --serve.";
+  return make(
+    "footer",
+    {},
+    make("p", { text: keys }),
+    served ? null : make("p", { text: how }),
+    command ? make("p", {}, "Made by ", make("code", { text: command })) : make("p", { text: "Made by headwise." }),
+  );
 }
 
 // The first place that decides something: it shows what the page is for.

@@ -42,7 +42,7 @@ function weightTable(place, painting, position, removal) {
       label: chosen && !chosen.includes(unit) ? "–" : undefined,
       action: removal?.(unit),
     });
-  const caption = position === null && weights.rows > 1 ? "Mean weights" : "Weights";
+  const caption = position === null && weights.rows > 1 ? "Mean weights of all positions" : "Weights";
   if (units.length <= ROWS) return [barTable(caption, units.map(rowOf))];
   const sorted = [...units].sort((a, b) => row[b] - row[a]);
   return [
@@ -64,8 +64,8 @@ function otherUnits(number, table) {
 const READ = 5;
 
 // What is read most, of a reading as attention.js makes it; without one as many empty rows.
-function readingTable(run, reading, head) {
-  if (!reading) return emptyTable("Point at a token to see what is read from it", READ);
+function readingTable(run, reading, head, thing) {
+  if (!reading) return emptyTable(`Point at a ${thing} to see what is read from there`, READ);
   const stack = run.stacks[reading.stack];
   const order = [...reading.shares.keys()].sort((a, b) => reading.shares[b] - reading.shares[a]);
   const rows = order.slice(0, READ).map((position) =>
@@ -100,6 +100,8 @@ function candidateTable(caption, candidates, length = candidates.length) {
 
 // Keeps the place of a table, so that what lies below it does not move under the pointer.
 function emptyTable(caption, length) {
-  const rows = Array.from({ length }, () => barRow({ look: "none", name: "\u00a0", value: 0, label: "" }));
-  return barTable(caption, rows);
+  const rows = Array.from({ length }, () => barRow({ look: "", name: "\u00a0", value: 0, label: "" }));
+  const table = barTable(caption, rows);
+  table.classList.add("empty");
+  return table;
 }

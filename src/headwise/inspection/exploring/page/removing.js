@@ -62,7 +62,7 @@ class Removals {
       make("button", {
         type: "button",
         class: "remove",
-        text: this.has(number, ablation) ? "put back" : text,
+        text: text === "remove" && this.has(number, ablation) ? "put back" : text,
         title: this.has(number, ablation) ? `put back: ${ablation.label}` : name,
         "aria-label": this.has(number, ablation) ? `put back: ${ablation.label}` : name,
         "aria-pressed": String(this.has(number, ablation)),
@@ -73,23 +73,35 @@ class Removals {
       const ablation = possible.find((each) => each.unit === unit);
       return ablation ? button(ablation, "remove", `remove ${unitName(place, unit)}`) : null;
     };
-    const heads = possible.filter((each) => each.unit === null && each.head !== null);
-    const rest = possible.filter((each) => each.unit === null && each.head === null);
-    const group = (title, buttons) =>
-      buttons.length
-        ? make("div", { class: "removal" }, make("span", { class: "small muted", text: title }), ...buttons)
-        : null;
-    return {
-      ofUnit,
-      others: make(
+    return { ofUnit, others: this.others(possible.filter((each) => each.unit === null), button) };
+  }
+
+  // What is not the removal of a unit: a line for each kind, of which a reader chooses one.
+  others(possible, button) {
+    const kinds = new Map();
+    for (const ablation of possible) {
+      const values = Object.values(ablation.options);
+      const kind = values.length === 1 ? ablation.label.replace(/ \S+$/, "") : "";
+      const text = kind ? String(values[0]) : ablation.label;
+      kinds.set(kind, [...(kinds.get(kind) ?? []), button(ablation, text, ablation.label)]);
+    }
+    if (!kinds.size) return null;
+    const lines = [...kinds].map(([kind, buttons]) =>
+      make(
         "div",
-        {},
-        group("Remove a head:", heads.map((each) => button(each, String(each.head), `remove head ${each.head}`))),
-        group("Weights instead:", rest.map((each) => button(each, each.label))),
+        { class: "removal", role: "group", "aria-label": kind || "as a whole" },
+        make("span", { class: "small muted", text: kind ? `${kind}:` : "as a whole:" }),
+        ...buttons,
       ),
-    };
+    );
+    const details = make("details", { open: othersOpen }, make("summary", { text: "Other changes" }), ...lines);
+    details.addEventListener("toggle", () => (othersOpen = details.open));
+    return details;
   }
 }
+
+// Whether a reader has unfolded the other changes: they stay so from token to token.
+let othersOpen = false;
 
 function sameAblation(one, other) {
   const key = ({ path, name, options }) => JSON.stringify([path, name, options]);
