@@ -12,6 +12,7 @@ from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
 from headwise.heads.tim import IndependentMechanismsLayer
 from headwise.heads.weighted import BranchedAttention
 from headwise.heads.words import Words
+from headwise.inspection.exploring.notebook import explore
 from headwise.models.ablation import ablated
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
@@ -58,6 +59,7 @@ __all__ = [
     "TrainingRules",
     "Words",
     "ablated",
+    "explore",
     "gate_parameters",
     "other_parameters",
     "output_parameters",

@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
+from torch import nn
 
 from headwise.heads.system import Routing, System
 from headwise.inspection.exploring.blob import Blob
 from headwise.inspection.exploring.payload import Attention, Place, Stack
 from headwise.inspection.exploring.watching import Reading, Watched
+from headwise.models.heads_read import heads_sites
 from headwise.models.plan import system_name
 
 Decides = Literal["position", "sequence", "everything", "nothing"]
@@ -18,8 +20,25 @@ Decides = Literal["position", "sequence", "everything", "nothing"]
 # take 30 million, more than a browser reads in the blink of an eye.
 _BUDGET = 9_000_000
 _LEVELS = (3, 5, 7, 11, 15, 31, 63, 127, 255)
-# Attention weights that a browser can hold.
+# Attention weights that a browser can hold, of which it inflates those that are looked at.
 _MOST = 150_000_000
+
+
+def check_size(model: nn.Module, stacks: Mapping[str, Stack]) -> None:
+    """Raises `ValueError` if no browser could hold the attention of a model over its input.
+
+    Args:
+        model: the model.
+        stacks: what stands at the positions of the input.
+    """
+    longest = max(len(stack.tokens) for stack in stacks.values())
+    heads = sum(place.module.num_heads for place in heads_sites(model))
+    if heads * longest**2 > _MOST:
+        raise ValueError(
+            f"the input has {longest:,} positions, over which the {heads} heads of the model have "
+            f"{heads * longest**2:,} attention weights, expected at most {_MOST:,}; give a shorter "
+            f"input"
+        )
 
 
 def recorded_places(watched: Sequence[Watched], stacks: Mapping[str, Stack]) -> list[Place]:
@@ -32,25 +51,16 @@ def recorded_places(watched: Sequence[Watched], stacks: Mapping[str, Stack]) -> 
     Args:
         watched: the systems.
         stacks: the stacks of the model; keys that no stack has the length of belong to none.
-
-    Raises:
-        ValueError: the input is so long that no browser could hold the attention.
     """
-    readings = [reading for seen in watched for reading in seen.readings]
-    number = sum(reading.weights.numel() for reading in readings)
-    if number > _MOST:
-        queries = max(reading.weights.size(1) for reading in readings)
-        raise ValueError(
-            f"the input has {queries:,} positions, for which the model's heads have {number:,} "
-            f"attention weights, expected at most {_MOST:,}; give a shorter input"
-        )
+    number = sum(reading.weights.numel() for seen in watched for reading in seen.readings)
     share = _BUDGET / max(1, number)
     return [_place(seen, stacks, share) for seen in watched]
 
 
 def _place(seen: Watched, stacks: Mapping[str, Stack], share: float) -> Place:
     place = seen.place
-    stack = place.site.partition("_")[0] or next(iter(stacks))
+    stack = place.site.partition("_")[0]
+    stack = stack if stack in stacks else next(iter(stacks))
     weights, decides, chosen = _decisions(seen.routing)
     units = 0 if weights is None else weights.shape[1]
     words = place.module.words

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from torch import nn
+
 from headwise.experiment.reading import open_run
 from headwise.inspection.exploring.inputs.images import image_input
 from headwise.inspection.exploring.inputs.labelled import labelled_input
@@ -13,10 +15,11 @@ from headwise.inspection.exploring.inputs.source import Input, Source, Trained
 from headwise.inspection.exploring.inputs.speech import speech_input
 from headwise.inspection.exploring.inputs.translation import translation_input
 from headwise.inspection.exploring.payload import Asked, Payload, Question, Run
-from headwise.inspection.exploring.places import recorded_places
+from headwise.inspection.exploring.places import check_size, recorded_places
 from headwise.inspection.exploring.removing import chosen_ablation, in_force, possible_ablations
 from headwise.inspection.exploring.watching import watch
 from headwise.models.ablation import ablated
+from headwise.models.plan import system_name
 
 INPUTS: dict[str, Callable[[Trained, Source], Input]] = {
     "translation": translation_input,
@@ -130,23 +133,32 @@ def _recorded(trained: Trained, source: Source, asked: Sequence[Asked]) -> tuple
     ablations = [chosen_ablation(possible, each.path, each.name, each.options) for each in asked]
     with ablated(model, trained.recipe.evaluation.ablation), in_force(model, ablations):
         given = INPUTS[trained.recipe.task](trained, source)
-        out, watched = watch(model, given.arguments)
-        output = given.output(out)
-    places = recorded_places(watched, given.stacks)
-    run = Run(
-        name=trained.name,
-        task=trained.recipe.task,
-        words={
-            place.system: seen.place.module.words
-            for place, seen in zip(places, watched, strict=True)
-        },
+        run = recorded_run(trained.name, trained.recipe.task, model, given)
+    return run.model_copy(update={"ablations": possible, "ablated": ablations}), given
+
+
+def recorded_run(name: str, task: str, model: nn.Module, given: Input) -> Run:
+    """Returns what a model does with one input, as the page shows it.
+
+    Args:
+        name: of the run or the model.
+        task: of its recipe; empty for any other model.
+        model: the model.
+        given: the input.
+
+    Raises:
+        ValueError: the input is too long for the page, or the model holds no system.
+    """
+    check_size(model, given.stacks)
+    out, watched = watch(model, given.arguments)
+    return Run(
+        name=name,
+        task=task,
+        words={system_name(type(seen.place.module)): seen.place.module.words for seen in watched},
         stacks=given.stacks,
-        places=places,
-        output=output,
-        ablations=possible,
-        ablated=ablations,
+        places=recorded_places(watched, given.stacks),
+        output=given.output(out),
     )
-    return run, given
 
 
 def _names(runs: Sequence[Path]) -> list[str]:

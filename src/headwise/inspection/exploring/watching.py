@@ -35,7 +35,12 @@ class Watched:
 
     place: AttentionSite
     routing: Routing | None = None
-    readings: list[Reading] = field(default_factory=list)
+    by_name: dict[str, Reading] = field(default_factory=dict)
+
+    @property
+    def readings(self) -> list[Reading]:
+        """How its attentions have read, each in its last call."""
+        return list(self.by_name.values())
 
 
 @torch.no_grad()
@@ -55,7 +60,7 @@ def watch(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[Any, list[Watche
         name = site.path.removeprefix(site.system.path).removeprefix(".")
         is_cross = read.inputs.key is not read.inputs.query
         weights = read.weights(slice(0, 1))[0].float().cpu()
-        watched[site.system.path].readings.append(Reading(name, is_cross, weights))
+        watched[site.system.path].by_name[name] = Reading(name, is_cross, weights)
 
     training = [module for module in model.modules() if module.training]
     model.eval()

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from headwise.inspection.exploring.inputs.source import (
     Input,
@@ -16,6 +17,7 @@ from headwise.inspection.exploring.inputs.source import (
 )
 from headwise.inspection.exploring.inputs.tokens import text_stack
 from headwise.inspection.exploring.payload import Candidate, Output
+from headwise.models.classifier import SequenceClassifierConfig
 from headwise.recipe.catalogue import task_class
 from headwise.tasks.classification import Classification
 from headwise.tasks.text.labelled.corpus import Example
@@ -32,7 +34,6 @@ def labelled_input(trained: Trained, source: Source) -> Input:
     refuse_target(source, task.name())
     tokenizer = TextTokenizer.load(trained.folder / TOKENIZER)
     config = trained.model.config
-    classes = None if config.problem == "regression" else list(config.id2label.values())
     item = label = None
     text = given_text(source)
     if text is None:
@@ -53,13 +54,7 @@ def labelled_input(trained: Trained, source: Source) -> Input:
     check_length(ids, config.max_positions, "the text")
 
     def output(out: Any) -> Output:
-        (logits,) = out.logits
-        if classes is None:
-            return Output(number=float(logits[0]), label=label)
-        shares = logits.float().softmax(-1)
-        order = shares.argsort(descending=True)[:_CLASSES].tolist()
-        found = [Candidate(text=classes[i], probability=float(shares[i])) for i in order]
-        return Output(classes=found, label=label)
+        return class_output(out.logits[0], config, label)
 
     return Input(
         arguments={"input_ids": torch.tensor([ids], device=trained.model.device)},
@@ -68,6 +63,27 @@ def labelled_input(trained: Trained, source: Source) -> Input:
         text=text,
         item=item,
     )
+
+
+def class_output(
+    logits: Tensor, config: SequenceClassifierConfig, label: str | None = None
+) -> Output:
+    """Returns the classes of a text, or its number, from the outputs of a classifier.
+
+    Args:
+        logits: `(classes,)`.
+        config: of the classifier.
+        label: the true class or number, if it is known.
+    """
+    if config.problem == "regression":
+        return Output(number=float(logits[0]), label=label)
+    shares = logits.float().softmax(-1)
+    classes = config.id2label or {}
+    found = [
+        Candidate(text=classes.get(number, str(number)), probability=float(shares[number]))
+        for number in shares.argsort(descending=True)[:_CLASSES].tolist()
+    ]
+    return Output(classes=found, label=label)
 
 
 def _encoded(example: Example, tokenizer: TextTokenizer) -> list[int]:

@@ -3,6 +3,8 @@
 from typing import Any
 
 import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
 from headwise.inspection.exploring.inputs.source import (
     Input,
@@ -38,19 +40,11 @@ def masked_input(trained: Trained, source: Source) -> Input:
         hidden = [i for i, label in enumerate(drawn["labels"]) if label != IGNORED_LABEL]
         true = [drawn["labels"][i] for i in hidden]
     else:
-        ids, hidden, true = _with_holes(text, tokenizer)
+        ids, hidden, true = with_holes(text, tokenizer)
     check_length(ids, trained.model.config.max_positions, "the text")
 
     def output(out: Any) -> Output:
-        logits = out.logits[0, hidden]
-        filled = list(ids)
-        for position, token in zip(hidden, logits.argmax(-1).tolist(), strict=True):
-            filled[position] = token
-        (shown,) = tokenizer.decode([filled[1:]])
-        return Output(
-            made=[Made(label="fill-in", by_model=True, text=shown)],
-            predictions=predictions(tokenizer.tokenizer, "encoder", logits, hidden, true),
-        )
+        return filled_output(tokenizer.tokenizer, ids, out.logits[0, hidden], hidden, true)
 
     return Input(
         arguments={"input_ids": torch.tensor([ids], device=trained.model.device)},
@@ -61,12 +55,39 @@ def masked_input(trained: Trained, source: Source) -> Input:
     )
 
 
-def _with_holes(
+def filled_output(
+    tokenizer: PreTrainedTokenizerFast,
+    ids: list[int],
+    logits: Tensor,
+    hidden: list[int],
+    true: list[int | None] | None = None,
+) -> Output:
+    """Returns what a model puts into the holes of a text.
+
+    Args:
+        tokenizer: of the text.
+        ids: its tokens.
+        logits: of the holes, `(holes, tokens)`.
+        hidden: the positions of the holes.
+        true: what stood there; None where that is not known.
+    """
+    filled = list(ids)
+    for position, token in zip(hidden, logits.argmax(-1).tolist(), strict=True):
+        filled[position] = token
+    shown = tokenizer.decode(filled, skip_special_tokens=True)
+    return Output(
+        made=[Made(label="fill-in", by_model=True, text=shown)],
+        predictions=predictions(tokenizer, "encoder", logits, hidden, true or [None] * len(hidden)),
+    )
+
+
+def with_holes(
     text: str, tokenizer: TextTokenizer
 ) -> tuple[list[int], list[int], list[int | None]]:
-    """The tokens of a text, the positions that are hidden, and what stood there if that is known.
+    """Returns the tokens of a text, the positions that are hidden, and what stood there.
 
-    A `<mask>` in the text is a hole. If there is none, about one token in seven is hidden.
+    A `<mask>` in the text is a hole; what stood there is None. If there is none, about one token in
+    seven is hidden.
     """
     assert tokenizer.mask_token_id is not None
     mask = tokenizer.tokenizer.mask_token

@@ -16,7 +16,7 @@ from headwise.inspection.exploring.inputs.source import (
 from headwise.inspection.exploring.inputs.tokens import predictions, text_stack
 from headwise.inspection.exploring.payload import Made, Output
 from headwise.tasks.text.parallel.dataset import TranslationDataset
-from headwise.tasks.text.parallel.translating import translate
+from headwise.tasks.text.parallel.translating import translate_ids
 from headwise.tasks.text.tokenization import TOKENIZER, TranslationTokenizer
 from headwise.tasks.translation import Translation
 
@@ -34,21 +34,24 @@ def translation_input(trained: Trained, source: Source) -> Input:
     longest = trained.model.config.max_positions
     (encoded,) = tokenizer.encode_source([text])
     check_length(encoded, longest, "the text")
-    (made,) = translate(trained.model, tokenizer, [text], trained.recipe.evaluation)
-    (written,) = tokenizer.encode_target([made if source.target is None else source.target])
-    read = [tokenizer.bos_token_id, *written[:-1]]  # what ends it is predicted only
+    made = _translation(trained, tokenizer, encoded)
+    written = made if source.target is None else tokenizer.encode_target([source.target])[0]
+    ended = written[-1:] == [tokenizer.eos_token_id]
+    read = [tokenizer.bos_token_id, *written[: len(written) - ended]]  # its end is predicted only
     check_length(read, longest, "the target")
 
     def output(out: Any) -> Output:
-        shown = [Made(label="translation", by_model=True, text=made)]
+        (text,) = tokenizer.decode_target([made])
+        shown = [Made(label="translation", by_model=True, text=text)]
         if source.target is not None:
             shown.append(Made(label="target", by_model=False, text=source.target))
         if reference is not None:
             shown.append(Made(label="reference", by_model=False, text=reference))
-        rows = list(range(1, len(written) + 1))
+        rows = range(1, len(read) + 1)
+        true = [*written, *([] if ended else [None])]
         return Output(
             made=shown,
-            predictions=predictions(tokenizer.target, "decoder", out.logits[0], rows, written),
+            predictions=predictions(tokenizer.target, "decoder", out.logits[0], rows, true),
         )
 
     device = trained.model.device
@@ -67,3 +70,13 @@ def translation_input(trained: Trained, source: Source) -> Input:
         text=text,
         item=item,
     )
+
+
+def _translation(
+    trained: Trained, tokenizer: TranslationTokenizer, encoded: list[int]
+) -> list[int]:
+    """The tokens of a model's translation, up to its end."""
+    evaluation = trained.recipe.evaluation
+    (made,) = translate_ids(trained.model, tokenizer, [encoded], evaluation)
+    end = tokenizer.eos_token_id
+    return made[: made.index(end) + 1] if end in made else made

@@ -43,28 +43,48 @@ def translate(
     lengths = [len(ids) for ids in sources]
     budget = max(batch_tokens // settings.beam_size, *lengths, 1)
     for batch in TokenBudgetSampler(lengths, budget, shuffle=False) if lengths else ():
-        items: list[TranslationItem] = [{"input_ids": sources[i], "labels": []} for i in batch]
-        inputs = collate_pairs(items, tokenizer.pad_token_id)
-        limits = [settings.max_length(lengths[i]) for i in batch]
-        if (most := model.config.max_positions) is not None:
-            limits = [min(limit, most) for limit in limits]
-        with torch.no_grad():
-            outputs = model.generate(
-                inputs["input_ids"].to(model.device),
-                attention_mask=inputs["attention_mask"].to(model.device),
-                num_beams=settings.beam_size,
-                length_penalty=settings.length_penalty,
-                # The start token counts as one of the sequence.
-                max_length=max(limits) + 1,
-                stopping_criteria=StoppingCriteriaList([_OwnLimit(limits)]),
-                early_stopping=False,
-                do_sample=False,
-            )
-        for i, text in zip(batch, tokenizer.decode_target(outputs.tolist()), strict=True):
+        made = translate_ids(model, tokenizer, [sources[i] for i in batch], settings)
+        for i, text in zip(batch, tokenizer.decode_target(made), strict=True):
             translations[filled[i]] = " ".join(text.splitlines())
         if advance is not None:
             advance(len(batch))
     return translations
+
+
+def translate_ids(
+    model: Seq2SeqLM,
+    tokenizer: TranslationTokenizer,
+    sources: Sequence[list[int]],
+    settings: TranslationEvaluation,
+) -> list[list[int]]:
+    """Translates one batch: returns the tokens of each translation, behind the start token.
+
+    Those behind the first `<eos>` of a translation mean nothing.
+
+    Args:
+        model: model that translates, in evaluation mode.
+        tokenizer: tokenizer of both languages.
+        sources: tokens of each text, at least one text.
+        settings: see `translate`.
+    """
+    items: list[TranslationItem] = [{"input_ids": ids, "labels": []} for ids in sources]
+    inputs = collate_pairs(items, tokenizer.pad_token_id)
+    limits = [settings.max_length(len(ids)) for ids in sources]
+    if (most := model.config.max_positions) is not None:
+        limits = [min(limit, most) for limit in limits]
+    with torch.no_grad():
+        outputs = model.generate(
+            inputs["input_ids"].to(model.device),
+            attention_mask=inputs["attention_mask"].to(model.device),
+            num_beams=settings.beam_size,
+            length_penalty=settings.length_penalty,
+            # The start token counts as one of the sequence.
+            max_length=max(limits) + 1,
+            stopping_criteria=StoppingCriteriaList([_OwnLimit(limits)]),
+            early_stopping=False,
+            do_sample=False,
+        )
+    return outputs[:, 1:].tolist()
 
 
 def write_tokens(

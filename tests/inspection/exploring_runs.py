@@ -1,0 +1,47 @@
+"""Runs of tiny models that nobody has trained, as `headwise explore` opens them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny_tasks
+from rich.console import Console
+
+from headwise.experiment.folders import claim_folder
+from headwise.experiment.preparing import build_model, prepare_task
+from headwise.recipe import load_recipe
+
+QUIET = Console(quiet=True)
+Runs = Callable[..., Path]
+
+
+def write_run(folder: Path, task: str, system: str, **model: object) -> Path:
+    """Writes a run whose model has random weights; returns its folder.
+
+    Args:
+        folder: an empty folder.
+        task, system: names, as `tiny_tasks` has them.
+        model: keys of `model` that are to be otherwise.
+    """
+    recipe = load_recipe(str(tiny_tasks.write_recipe(task, folder))).system(system)
+    if model:
+        recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update=model)})
+    run = folder / f"{task}-{system}"
+    claim_folder(run, recipe)
+    given = prepare_task(recipe, run, QUIET)
+    build_model(recipe, given).save_pretrained(run / "model")
+    return run
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Makes runs when they are asked for: task and system, and changes of the model, to folder."""
+    found: dict[str, Path] = {}
+
+    def made(task: str, system: str = "moa", **model: object) -> Path:
+        key = f"{task} {system} {model}"
+        if key not in found:
+            found[key] = write_run(tmp_path_factory.mktemp(task), task, system, **model)
+        return found[key]
+
+    return made
