@@ -49,7 +49,7 @@ class Column {
       this.heading.textContent = "This model has no attention at this place.";
       return;
     }
-    const positions = this.run.stacks[place.stack]?.tokens.length ?? 0;
+    const positions = this.run.stacks[place.stack].tokens.length;
     const unit = unitOf(this.number, place);
     const painting = await paintingOf(`${this.number} ${place.path}`, place, positions, unit);
     if (this.place !== place || unitOf(this.number, place) !== unit) return; // the reader has gone on

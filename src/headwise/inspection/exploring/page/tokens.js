@@ -102,7 +102,7 @@ class TokenRow {
   // Colours the tokens. A painting of null takes the colours away.
   paint(painting) {
     this.tokens.forEach((token, position) => {
-      const { text, mark } = { text: token.firstChild, mark: token.lastChild };
+      const [text, mark] = token.children;
       token.classList.remove(...[...token.classList].filter((name) => name.startsWith("unit-")));
       mark.textContent = painting ? painting.marks[position] : "";
       token.setAttribute(
