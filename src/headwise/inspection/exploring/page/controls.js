@@ -31,7 +31,9 @@ class Choice {
     if (options.length > MOST_BUTTONS) {
       this.list = make("select", { "aria-label": this.label });
       this.list.append(...options.map(({ text }) => make("option", { text })));
-      this.list.addEventListener("change", () => this.choose(options[this.list.selectedIndex].value));
+      this.list.addEventListener("change", () =>
+        this.choose(options[this.list.selectedIndex].value),
+      );
       this.element.replaceChildren(label, this.list);
       return;
     }
@@ -66,7 +68,11 @@ class Controls {
   constructor(look) {
     this.run = new Choice("Show", (run) => look({ run }));
     this.site = new Choice("Site", (site) => look({ site }));
-    this.layer = new Slider("Layer", (index) => look({ layer: this.layers[index] }), "[ and ] change the layer too");
+    this.layer = new Slider(
+      "Layer",
+      (index) => look({ layer: this.layers[index] }),
+      "[ and ] change the layer too",
+    );
     this.head = new Choice("Attention of head", (head) => look({ head }));
     this.opacity = new Slider("Colours", (value) => look({ opacity: value / 100 }));
     const each = [this.run, this.site, this.layer, this.head, this.opacity];
@@ -77,10 +83,18 @@ class Controls {
   update(runs, sites) {
     const names = runs.map((run, value) => ({ value, text: run.name }));
     this.run.update(names.length > 1 ? [{ value: null, text: "all" }, ...names] : [], view.run);
-    this.site.update([...sites].map(([value, { title }]) => ({ value, text: title })), view.site);
+    this.site.update(
+      [...sites].map(([value, { title }]) => ({ value, text: title })),
+      view.site,
+    );
     this.layers = sites.get(view.site).layers;
     const text = `${view.layer} of ${this.layers[0]}–${this.layers.at(-1)}`;
-    this.layer.update(this.layers.length - 1, this.layers.indexOf(view.layer), text, `layer ${view.layer}`);
+    this.layer.update(
+      this.layers.length - 1,
+      this.layers.indexOf(view.layer),
+      text,
+      `layer ${view.layer}`,
+    );
     const places = runs.map(placeInView).filter((place) => place !== null);
     const most = Math.max(0, ...places.map((place) => attentionInView(place)?.heads.length ?? 0));
     const heads = Array.from({ length: most }, (_, value) => ({ value, text: String(value) }));

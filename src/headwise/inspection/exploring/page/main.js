@@ -13,7 +13,12 @@ class Page {
     this.runs = make("div", { class: "runs" });
     this.fields = payload.served ? new InputFields(payload, (input) => this.send(input)) : null;
     this.main.replaceChildren(
-      make("header", {}, make("h1", { text: titleOfPage(payload) }), payload.served ? null : inputOf(payload)),
+      make(
+        "header",
+        {},
+        make("h1", { text: titleOfPage(payload) }),
+        payload.served ? null : inputOf(payload),
+      ),
       ...(this.fields ? [this.fields.element] : []),
       this.removed,
       this.controls.element,
@@ -103,7 +108,9 @@ class Page {
     columns.forEach((column, number) => {
       column.element.hidden = view.run !== null && view.run !== number;
     });
-    await Promise.all(columns.filter((column) => !column.element.hidden).map((column) => column.show()));
+    await Promise.all(
+      columns.filter((column) => !column.element.hidden).map((column) => column.show()),
+    );
     if (this.columns !== columns) return; // another answer has come
     // New columns take the place of old ones when they are drawn, so that nothing flickers.
     if (columns[0].element.parentElement !== this.runs) {
@@ -131,7 +138,8 @@ class Page {
     const stack = column?.run.stacks[view.token?.stack];
     const label = column?.painting?.labels[view.token?.position];
     if (stack?.kind === "text") return; // tokens of a text have labels of their own
-    if (stack) this.announce(`${tokenName(stack, view.token.position)}${label ? `: ${label}` : ""}`);
+    if (stack)
+      this.announce(`${tokenName(stack, view.token.position)}${label ? `: ${label}` : ""}`);
   }
 
   announce(text) {
@@ -139,7 +147,13 @@ class Page {
   }
 
   key(event) {
-    if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (
+      event.target.matches("input, textarea, select") ||
+      event.ctrlKey ||
+      event.metaKey ||
+      event.altKey
+    )
+      return;
     const step = { "[": -1, "]": 1, PageUp: -1, PageDown: 1 }[event.key];
     if (event.key === "Escape") {
       view.token = pointed = null;
@@ -179,7 +193,11 @@ class Page {
     this.main.setAttribute("aria-busy", "true");
     this.fields.say("The model is working …");
     const { item, text, target } = this.input;
-    const question = { text: text || null, target: target || null, ablations: this.removals.asked() };
+    const question = {
+      text: text || null,
+      target: target || null,
+      ablations: this.removals.asked(),
+    };
     if (item !== null && !question.text) question.item = item;
     try {
       const payload = await answer(question);
@@ -214,7 +232,9 @@ class Page {
 
   focusAgain(name) {
     if (name === null || this.focused() === name) return;
-    const again = [...document.querySelectorAll("[data-focus]")].find((each) => each.dataset.focus === name);
+    const again = [...document.querySelectorAll("[data-focus]")].find(
+      (each) => each.dataset.focus === name,
+    );
     again?.focus({ preventScroll: true });
   }
 }
@@ -232,7 +252,8 @@ function inputOf({ item, text, note }) {
 }
 
 function footOf({ served, command }) {
-  const keys = "Keys: arrows move from token to token, [ and ] change the layer, Escape lets a token go.";
+  const keys =
+    "Keys: arrows move from token to token, [ and ] change the layer, Escape lets a token go.";
   const how =
     "To type other texts and to remove units or heads, serve the page from the model: headwise explore RUN --serve.";
   return make(
@@ -240,7 +261,9 @@ function footOf({ served, command }) {
     {},
     make("p", { text: keys }),
     served ? null : make("p", { text: how }),
-    command ? make("p", {}, "Made by ", make("code", { text: command })) : make("p", { text: "Made by headwise." }),
+    command
+      ? make("p", {}, "Made by ", make("code", { text: command }))
+      : make("p", { text: "Made by headwise." }),
   );
 }
 
@@ -255,7 +278,11 @@ function nearest(layers, wanted) {
 
 // An error of the page stands where it is seen.
 function showError(error) {
-  const shown = make("p", { class: "failed", role: "alert", text: `This page has failed: ${error?.message ?? error}` });
+  const shown = make("p", {
+    class: "failed",
+    role: "alert",
+    text: `This page has failed: ${error?.message ?? error}`,
+  });
   document.documentElement.dataset.error = String(error?.stack ?? error);
   document.getElementById("page").prepend(shown);
 }

@@ -42,7 +42,8 @@ function weightTable(place, painting, position, removal) {
       label: chosen && !chosen.includes(unit) ? "–" : undefined,
       action: removal?.(unit),
     });
-  const caption = position === null && weights.rows > 1 ? "Mean weights of all positions" : "Weights";
+  const caption =
+    position === null && weights.rows > 1 ? "Mean weights of all positions" : "Weights";
   if (units.length <= ROWS) return [barTable(caption, units.map(rowOf))];
   const sorted = [...units].sort((a, b) => row[b] - row[a]);
   return [
@@ -55,7 +56,12 @@ function weightTable(place, painting, position, removal) {
 let unfolded = false;
 
 function otherUnits(number, table) {
-  const details = make("details", { open: unfolded }, make("summary", { text: `The other ${number}` }), table);
+  const details = make(
+    "details",
+    { open: unfolded },
+    make("summary", { text: `The other ${number}` }),
+    table,
+  );
   details.addEventListener("toggle", () => (unfolded = details.open));
   return details;
 }
@@ -100,7 +106,9 @@ function candidateTable(caption, candidates, length = candidates.length) {
 
 // Keeps the place of a table, so that what lies below it does not move under the pointer.
 function emptyTable(caption, length) {
-  const rows = Array.from({ length }, () => barRow({ look: "", name: "\u00a0", value: 0, label: "" }));
+  const rows = Array.from({ length }, () =>
+    barRow({ look: "", name: "\u00a0", value: 0, label: "" }),
+  );
   const table = barTable(caption, rows);
   table.classList.add("empty");
   return table;

@@ -69,11 +69,16 @@ function textShown(made, before) {
 function certaintyShown(output, before) {
   const mean = ({ predictions }) => {
     const known = predictions.filter((each) => each.probability !== null);
-    return known.length ? known.reduce((sum, each) => sum + each.probability, 0) / known.length : null;
+    return known.length
+      ? known.reduce((sum, each) => sum + each.probability, 0) / known.length
+      : null;
   };
   const [was, is] = [mean(before), mean(output)];
   if (was === null || is === null) return "";
-  return labelled("mean probability of its tokens", make("p", { text: `${was.toFixed(3)} → ${is.toFixed(3)}` }));
+  return labelled(
+    "mean probability of its tokens",
+    make("p", { text: `${was.toFixed(3)} → ${is.toFixed(3)}` }),
+  );
 }
 
 function classesShown(classes, before) {

@@ -105,7 +105,9 @@ function tokenText(token) {
 
 function tokenName(stack, position) {
   if (position >= stack.tokens.length) return `position ${position}`;
-  return stack.kind === "text" ? `“${tokenText(stack.tokens[position])}”` : pixelOrFrame(stack, position);
+  return stack.kind === "text"
+    ? `“${tokenText(stack.tokens[position])}”`
+    : pixelOrFrame(stack, position);
 }
 
 function pixelOrFrame(stack, position) {

@@ -8,7 +8,12 @@ class Removals {
 
   // As the server is asked for them.
   asked() {
-    return this.list.map(({ run, ablation: { path, name, options } }) => ({ run, path, name, options }));
+    return this.list.map(({ run, ablation: { path, name, options } }) => ({
+      run,
+      path,
+      name,
+      options,
+    }));
   }
 
   has(run, ablation) {
@@ -18,7 +23,9 @@ class Removals {
   // Removes, or puts back what is removed.
   toggle(run, ablation) {
     const had = this.has(run, ablation);
-    const others = this.list.filter((each) => each.run !== run || each.ablation.path !== ablation.path);
+    const others = this.list.filter(
+      (each) => each.run !== run || each.ablation.path !== ablation.path,
+    );
     this.set(had ? others : [...others, { run, ablation }]);
   }
 
@@ -43,7 +50,11 @@ class Removals {
       });
       return make("li", {}, `${name}${ablation.label}, ${where} `, back);
     });
-    const all = make("button", { type: "button", text: "put all back", onclick: () => this.set([]) });
+    const all = make("button", {
+      type: "button",
+      text: "put all back",
+      onclick: () => this.set([]),
+    });
     return make(
       "div",
       { class: "removed" },
@@ -73,7 +84,13 @@ class Removals {
       const ablation = possible.find((each) => each.unit === unit);
       return ablation ? button(ablation, "remove", `remove ${unitName(place, unit)}`) : null;
     };
-    return { ofUnit, others: this.others(possible.filter((each) => each.unit === null), button) };
+    return {
+      ofUnit,
+      others: this.others(
+        possible.filter((each) => each.unit === null),
+        button,
+      ),
+    };
   }
 
   // What is not the removal of a unit: a line for each kind, of which a reader chooses one.
@@ -94,7 +111,12 @@ class Removals {
         ...buttons,
       ),
     );
-    const details = make("details", { open: othersOpen }, make("summary", { text: "Other changes" }), ...lines);
+    const details = make(
+      "details",
+      { open: othersOpen },
+      make("summary", { text: "Other changes" }),
+      ...lines,
+    );
     details.addEventListener("toggle", () => (othersOpen = details.open));
     return details;
   }
