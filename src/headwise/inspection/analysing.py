@@ -21,7 +21,7 @@ from headwise.experiment.folders import RESULT
 from headwise.experiment.outcomes import as_evaluated
 from headwise.experiment.preparing import batches
 from headwise.experiment.reading import read_result
-from headwise.files import write_text
+from headwise.files import check_can_be_written, write_text
 from headwise.models.base import HeadwiseModel
 from headwise.tasks.splits import PARTS
 from headwise.training.progress import RunBars
@@ -70,9 +70,9 @@ def analyse_runs(
         FolderError: there is no finished run in a folder.
         ValueError: the runs are not of the same items, or other arguments do not fit them.
     """
-    against = request.against
-    folders = [run for run in dict.fromkeys(request.runs) if run != against]
-    folders += [] if against is None else [against]
+    for name in (PAGE, RECORD):
+        check_can_be_written(folder / name, "--output")
+    against, folders = request.against, _different(request)
     opened = [
         open_part(run, request.part, console, data=request.data, changes=request.changes, note=note)
         for run in folders
@@ -96,6 +96,22 @@ def analyse_runs(
     write_text(folder / RECORD, record.model_dump_json(indent=1))
     write_text(folder / PAGE, render_analysis(record))
     return record
+
+
+def _different(request: Request) -> list[Path]:
+    """The folders of the runs, each once, and last the one to which differences are given."""
+    folders: dict[Path, Path] = {}
+    for run in request.runs:
+        folders.setdefault(run.resolve(), run)
+    if request.against is None:
+        return list(folders.values())
+    folders.pop(request.against.resolve(), None)
+    if not folders:
+        raise ValueError(
+            f"--against is {request.against}, which is the run that is analysed, expected another "
+            f"one; leave --against out to analyse a single run"
+        )
+    return [*folders.values(), request.against]
 
 
 def _analysed(opened: Opened, name: str, request: Request, console: Console) -> RunAnalysis:
