@@ -3,7 +3,9 @@
 import json
 
 import pytest
-from exploring_runs import runs  # noqa: F401, a fixture
+import torch
+from exploring_runs import runs, write_run  # noqa: F401, a fixture
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from headwise.cli import app
@@ -48,3 +50,13 @@ def test_where_nothing_can_be_written_is_said_before_the_work(runs, tmp_path):  
     for folder, message in (("file", "file is a file"), ("page", "is a folder, expected the name")):
         found = typed(tmp_path / "no-run", "--output", tmp_path / folder)
         assert found.exit_code == 2 and message in found.output.replace("\n", "")
+
+
+@pytest.mark.parametrize("command", ["analyse", "explore"])
+def test_a_run_that_has_diverged_is_said(tmp_path, command):
+    run = write_run(tmp_path, "images", "moa")
+    path = run / "model" / "model.safetensors"
+    weights = {name: torch.full_like(w, torch.nan) for name, w in load_file(path).items()}
+    save_file(weights, path, metadata={"format": "pt"})
+    found = CliRunner().invoke(app, [command, str(run)])
+    assert found.exit_code == 2 and "has diverged" in found.output.replace("\n", " ")

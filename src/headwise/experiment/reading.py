@@ -93,6 +93,17 @@ def read_model(folder: Path, task: type[Task]) -> HeadwiseModel:
     return model.eval()
 
 
+def check_finite(folder: Path, model: HeadwiseModel) -> None:
+    """Raises `FolderError` if weights of a run's model are not finite: then it computes nothing."""
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            raise FolderError(
+                f"{folder} has diverged: {name} has values that are not finite, so that its heads "
+                f"do nothing to be looked at; leave the run out, or train it again with a smaller "
+                f"training.learning_rate"
+            )
+
+
 def _check_holds(folder: Path, what: str, *names: str) -> None:
     for name in names:
         if not (folder / name).exists():

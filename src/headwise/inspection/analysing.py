@@ -20,7 +20,7 @@ from headwise.evaluation import Opened, check_same_items, model_of, open_part
 from headwise.experiment.folders import RESULT
 from headwise.experiment.outcomes import as_evaluated
 from headwise.experiment.preparing import batches
-from headwise.experiment.reading import read_result
+from headwise.experiment.reading import check_finite, read_result
 from headwise.files import check_can_be_written, write_text
 from headwise.models.base import HeadwiseModel
 from headwise.tasks.splits import PARTS
@@ -116,6 +116,7 @@ def _different(request: Request) -> list[Path]:
 
 def _analysed(opened: Opened, name: str, request: Request, console: Console) -> RunAnalysis:
     model = model_of(opened, request.changes)
+    check_finite(opened.run, model)
     with as_evaluated(model, opened.recipe.evaluation, console, name):
         answers = _asked(model, opened, name, console)
         ablations = _ablations(model, opened, name, request.level, console)

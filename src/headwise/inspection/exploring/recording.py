@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import nn
 
-from headwise.experiment.reading import open_run
+from headwise.experiment.reading import check_finite, open_run
 from headwise.inspection.exploring.inputs.images import image_input
 from headwise.inspection.exploring.inputs.labelled import labelled_input
 from headwise.inspection.exploring.inputs.language import language_input
@@ -44,7 +44,7 @@ class Explorer:
         note: called with each note on the changes.
 
     Raises:
-        FolderError: a folder is no finished run.
+        FolderError: a folder is no finished run, or of one that has diverged.
         ValueError: the runs are of different tasks.
     """
 
@@ -59,6 +59,7 @@ class Explorer:
         self.trained = []
         for folder, name in zip(runs, _names(runs), strict=True):
             recipe, model = open_run(folder, changes, note)
+            check_finite(folder, model)
             self.trained.append(Trained(name, folder, recipe, model))
         tasks = {trained.name: trained.recipe.task for trained in self.trained}
         if len(set(tasks.values())) > 1:
