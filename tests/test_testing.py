@@ -134,6 +134,25 @@ class Sharpened(hw.MultiHeadAttention):
         return super().attend(2 * q, k, v, mask, is_causal)
 
 
+class NoChoice(hw.MultiHeadAttention):
+    """Says that it chooses heads, and not which."""
+
+    chooses_heads = True
+
+
+class Reticent(hw.MixtureOfAttentionHeads):
+    """Does not say what the heads that are not chosen would read."""
+
+    queries_of_every_head = hw.Attention.queries_of_every_head
+
+
+class Reversed(hw.MixtureOfAttentionHeads):
+    """Has the queries of all heads in another order than it counts them."""
+
+    def queries_of_every_head(self, inputs):
+        return super().queries_of_every_head(inputs).flip(1)
+
+
 class Uncounted(Mistaken):
     def __init__(self, embed_dim, num_heads, **options):
         super().__init__(embed_dim, num_heads, **options)
@@ -275,6 +294,28 @@ def unchanged(layer):
     return None
 
 
+def drawn(layer):
+    return lambda output: output * torch.rand(())
+
+
+def without_unit(layer, *, unit: int):
+    if not 0 <= unit < 3:
+        raise ValueError(f"unit is {unit}, expected 0 to 2")
+    return lambda output: output * (unit + 2)
+
+
+def ranged(**ranges):
+    """A system whose units can be removed, with what it says of their numbers."""
+
+    class Ranged(with_ablations(without_unit)):
+        ablations = {"without-unit": without_unit}  # noqa: RUF012
+
+        def ablation_ranges(self):
+            return ranges
+
+    return Ranged
+
+
 def with_ablations(*functions, in_training=False):
     """A system that looks at its ablations in evaluation, and at one in training if told to."""
 
@@ -381,12 +422,30 @@ MISTAKES = [
         "scaled has the option factor, which has no default and is no int; give it a value: "
         "check_system(..., ablation_options={'scaled': {'factor': ...}})",
     ),
+    ("ablations", ENCODER, with_ablations(drawn), "drawn gives another output at each call"),
+    (
+        "ablations",
+        ENCODER,
+        ranged(),
+        "the ablation without-unit has the option unit, which ablation_ranges() lacks; return its "
+        "values there: {'unit': range(...)}",
+    ),
+    (
+        "ablations",
+        ENCODER,
+        ranged(unit=range(4)),
+        "ablation_ranges() has unit = 3, but the ablation without-unit with it raises ValueError: "
+        "unit is 3, expected 0 to 2",
+    ),
     (
         "ablations",
         DECODER,
         with_ablations(less_what_was_seen),
         "under the ablation less_what_was_seen, decoding step by step differs",
     ),
+    ("chosen_heads", ENCODER, NoChoice, "routing.indices are not the 4 heads of each query"),
+    ("chosen_heads", DECODER, Reticent, "without queries_of_every_head; override it"),
+    ("chosen_heads", CROSS, Reversed, "at the chosen ones, what these have read"),
 ]
 
 
@@ -419,6 +478,7 @@ def test_an_ordinary_start_raises_no_alarm(check, system):
         with_ablations(negated, unchanged),
         with_ablations(negated_at, without_head),
         with_ablations(refused),
+        ranged(unit=range(3)),
     ],
 )
 def test_ablations_that_a_model_can_use_pass(system):

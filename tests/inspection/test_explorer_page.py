@@ -2,8 +2,10 @@
 
 import base64
 import itertools
+import json
 import re
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 
 import chromium
@@ -36,6 +38,11 @@ def test_the_payload_comes_back_from_the_page_whatever_it_holds() -> None:
     assert "<img" not in page and "<!--" not in page
     (inside,) = re.findall(r'<script type="application/json" id="payload">(.*?)</script>', page)
     assert Payload.model_validate_json(inside) == made
+
+
+def test_every_script_is_in_the_page_once() -> None:
+    page = page_html(payload())
+    assert [page.count(path.read_text(encoding="utf-8")) for path in SCRIPTS] == [1] * len(SCRIPTS)
 
 
 @pytest.mark.parametrize(
@@ -131,6 +138,30 @@ def marks(tab: chromium.Tab) -> list[str]:
     return tab.texts(".token .mark")
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("a b c", "a b c", "a b c"),
+        ("a b c", "a c", "a -b- c"),
+        ("a c", "a b c", "a +b+ c"),
+        ("a b c d", "x b y d", "-a- +x+ b -c- +y+ d"),
+        ("", "new", "+new+"),
+        ("gone", "", "-gone-"),
+    ],
+)
+def test_words_that_differ(tab: chromium.Tab, before: str, after: str, expected: str) -> None:
+    script = (FILES / "difference.js").read_text(encoding="utf-8")
+    called = f"difference({json.dumps(before)}, {json.dumps(after)})"
+    pieces = tab.value(f"(() => {{ {script}; return {called}; }})()")
+    sign = {"same": "", "gone": "-", "new": "+"}
+    words = [
+        f"{sign[piece['kind']]}{piece['text'].strip()}{sign[piece['kind']]}"
+        for piece in pieces
+        if piece["text"]
+    ]
+    assert " ".join(words) == expected
+
+
 def test_tokens_tell_who_leads(shown) -> None:
     tab = shown(payload())
     assert tab.texts(".token .text") == ["The", "cat", "sle", "eps", "<b>", "<eos>"]
@@ -205,11 +236,12 @@ def test_the_keyboard_goes_everywhere(shown) -> None:
     tab.wait("document.activeElement.textContent.startsWith('<eos>')")
     tab.press("Escape")
     tab.wait("!location.hash.includes('token')")
-    # A control keeps the focus when it is drawn anew.
+    # A slider stays what it was, so that it can be drawn along.
+    tab.value("void (document.querySelector('input[type=range]').same = true)")
     tab.value("document.querySelector('input[type=range]').focus()")
     tab.press("ArrowLeft")
     tab.wait("location.hash.includes('layer=0')")
-    assert tab.value("document.activeElement.type") == "range"
+    assert tab.value("document.activeElement.same") and tab.texts("output")[0] == "0 of 0–1"
 
 
 def test_the_legend_chooses_what_is_coloured(shown) -> None:
@@ -245,7 +277,7 @@ def test_runs_side_by_side_share_site_layer_and_token(shown) -> None:
         "[...document.querySelectorAll('.run')].map((r) => r.getBoundingClientRect().top)"
     )
     assert tops[0] == tops[1]
-    tab.point("[data-focus='Show 1']", click=True)
+    tab.point("[aria-label=Show] button", 2, click=True)
     tab.wait("location.hash.includes('run=1')")
     assert tab.texts("h2") == ["two"]
 
@@ -328,6 +360,17 @@ def test_a_long_text_opens_at_once(shown) -> None:
     tab = shown(made)
     assert int(tab.value("document.documentElement.dataset.drawn")) < 2000
     assert len(marks(tab)) == 512
+
+
+def test_a_notebook_shows_it_in_a_frame(tab: chromium.Tab, tmp_path: Path) -> None:
+    path = tmp_path / "notebook.html"
+    path.write_text(f'<iframe srcdoc="{escape(page_html(payload()))}"></iframe>', encoding="utf-8")
+    tab.send("Page.navigate", url=path.as_uri())
+    inside = "document.querySelector('iframe')?.contentDocument"
+    tab.wait(f"'drawn' in ({inside}?.documentElement?.dataset ?? {{}})")
+    marks = f"[...{inside}.querySelectorAll('.mark')].map((each) => each.textContent)"
+    assert tab.value(marks) == ["0", "1", "1", "1", "2", "0"]
+    assert tab.value(f"{inside}.documentElement.dataset.error ?? null") is None
 
 
 def test_an_error_of_the_page_is_seen(tab: chromium.Tab, tmp_path: Path) -> None:

@@ -1,17 +1,21 @@
 """The page of `headwise explore` with a running model: a stand-in, whose answers are known."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import chromium
 import pytest
-from explorer_payloads import payload, removals, text_stack, translation
+from explorer_payloads import image, payload, removals, text_stack, translation
 
-from headwise.inspection.exploring.payload import Payload, Question
+from headwise.inspection.exploring.payload import Item, Made, Output, Payload, Question
 from headwise.inspection.exploring.server import ExplorerServer
 
 pytestmark = pytest.mark.skipif(chromium.EXECUTABLE is None, reason="no Chromium is installed")
+PIXEL = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgYGBgAAAABQ"
+    "ABpfZFQAAAAABJRU5ErkJggg=="
+)
 TITLE = "document.querySelector('.made p')?.textContent"
 
 
@@ -49,6 +53,7 @@ class Model:
             source += ["<pad>"] * (6 - len(source))
             made = translation(" ".join(words), name=name)
             made.stacks["encoder"] = text_stack(source)
+            made.output.predictions[0].probability = 0.5 - 0.2 * len(own)
             made.ablated = [
                 each
                 for each in removals("encoder_self.0", 3)
@@ -59,8 +64,8 @@ class Model:
 
 
 @contextmanager
-def served(model: Model) -> Iterator[str]:
-    server = ExplorerServer(model.payload("the cat sleeps"), model, 0)
+def served(first: Payload, answer: Callable[[Question], Payload]) -> Iterator[str]:
+    server = ExplorerServer(first, answer, 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield server.address
@@ -72,7 +77,7 @@ def served(model: Model) -> Iterator[str]:
 @pytest.fixture
 def model(tab: chromium.Tab) -> Iterator[Model]:
     made = Model()
-    with served(made) as address:
+    with served(made.payload("the cat sleeps"), made) as address:
         tab.open(address)
         yield made
         assert tab.value("document.documentElement.dataset.error ?? null") is None
@@ -104,7 +109,7 @@ def test_a_unit_is_removed_and_put_back(tab: chromium.Tab, model: Model) -> None
     assert tab.texts(".inspector .remove")[:3] == ["remove"] * 3
     tab.point(".inspector .remove", 1, click=True)
     tab.wait("document.querySelector('.changed') !== null")
-    assert tab.texts(".made p") == ["THE CAT SLEEPS", "THE CAT SLEEPS"]
+    assert tab.texts(".made p") == ["THE CAT SLEEPS", "0.500 → 0.300", "THE CAT SLEEPS"]
     assert tab.texts("del") == ["CAT "] and tab.texts("ins") == []
     assert tab.texts(".removed li") == [
         "one: without expert 1, encoder self-attention, layer 0 put back"
@@ -146,3 +151,34 @@ def test_a_model_that_has_gone(tab: chromium.Tab, model: Model) -> None:
     tab.cut_off(False)
     assert "Is headwise still running?" in tab.texts(".status")[0]
     assert tab.texts(".removed") == [] and model.asked == []
+
+
+def test_another_item_of_the_data(tab: chromium.Tab) -> None:
+    asked: list[Question] = []
+
+    def item(number: int) -> Payload:
+        output = Output(made=[Made(label="completed", by_model=True, picture=PIXEL)])
+        one = image().model_copy(update={"output": output})
+        return payload(
+            one,
+            served=True,
+            takes_text=False,
+            text=None,
+            item=Item(part="test", number=number, of=9),
+        )
+
+    def answer(question: Question) -> Payload:
+        asked.append(question)
+        return item(question.item or 0)
+
+    with served(item(0), answer) as address:
+        tab.open(address)
+        assert tab.value("document.querySelector('textarea')") is None
+        tab.value("document.querySelector('input[type=number]').focus()")
+        tab.value("document.activeElement.select()")
+        tab.send("Input.insertText", text="7")
+        tab.press("Enter")
+        tab.wait("document.querySelector('.status').textContent === ''")
+        tab.wait("document.getElementById('announcement').textContent !== ''")
+        assert [question.item for question in asked] == [7]
+        assert tab.value("document.querySelector('.picture').naturalWidth") == 1

@@ -11,7 +11,7 @@ from tiny import MOA, tokens
 import headwise as hw
 from headwise.heads.agreement.naive import naive_em_routing
 from headwise.models.ablation import ablated, held_systems
-from headwise.models.ablation_names import ablation_names, check_ablations
+from headwise.models.ablation_names import ablation_names, ablation_options, check_ablations
 from headwise.models.plan import SYSTEMS as REGISTRY
 from headwise.models.sites import attention_sites
 
@@ -305,14 +305,24 @@ def test_what_there_is_not_at_a_path_is_named(where, name, options, parts):
     assert all(part in str(error.value) for part in parts), error.value
 
 
-def test_decoding_step_by_step_under_ablations():
-    model = tiny.model({"decoder_self": "mae"}).double().eval()
-    for name in ("top-expert", "random-expert", "uniform"):
-        with ablated(model, {"mae": name}):
-            source = tokens(2, 5)
-            out = model.generate(source, max_new_tokens=4, num_beams=2)
-            again = model.generate(source, max_new_tokens=4, num_beams=2, use_cache=False)
-            assert torch.equal(out, again)
+@pytest.mark.parametrize("plan", ["standard", "mae", "moa", "weighted", "agreement", "tim"])
+def test_decoding_step_by_step_under_ablations(plan):
+    model = tiny.model(tiny.PLANS[plan]).double().eval()
+    source, tried = tokens(2, 5), 0
+    layers = [p.path for p in attention_sites(model) if p.path.startswith("decoder.layers.0")]
+    system = attention_sites(model)[-1].module
+    for name, function in type(system).ablations.items():
+        ranges = system.ablation_ranges()
+        options = {o: max(ranges[o]) for o in ablation_options(function) if o in ranges}
+        for path in layers:
+            if name not in type(sites_of(model)[path]).ablations:
+                continue
+            with ablated(model, path, name, **options):
+                out = model.generate(source, max_new_tokens=4, num_beams=2)
+                again = model.generate(source, max_new_tokens=4, num_beams=2, use_cache=False)
+            assert torch.equal(out, again), (path, name)
+            tried += 1
+    assert tried >= len(system.ablations)
 
 
 def test_padding_counts_in_no_ablation():

@@ -1,6 +1,7 @@
 """What stands at the positions of a batch, for every task: as many as its model's systems see."""
 
 import math
+from copy import copy
 from functools import cache
 
 import numpy as np
@@ -122,3 +123,10 @@ def test_padding_and_silence_are_not_speech():
     found = frame_positions(torch.zeros(1, 3, 3), torch.cat([silence, padding], 1), 0.1)
     assert found.classes["speech"].tolist() == [[0, 0, 0]]
     assert found.levels["loudness of clean speech"].tolist() == [[pytest.approx(-20)] * 3]
+
+
+def test_a_number_that_is_predicted_is_no_class(described):
+    task, _, batch, _ = described("classification")
+    regression = copy(task)
+    regression.classes = None
+    assert regression.positions(batch)["encoder"].classes == {}

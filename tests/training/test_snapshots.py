@@ -73,8 +73,8 @@ def test_a_run_that_goes_on_has_the_snapshots_of_one_that_never_stopped(tmp_path
     assert list(taken(run)) == [0, 4, 8, STEPS]
 
 
-def test_a_pass_for_each_snapshot_and_no_more(tmp_path):
-    """Each is of one batch of training at most: so many passes are a bound on what it costs."""
+def test_two_passes_for_each_snapshot_and_no_more(tmp_path):
+    """None is larger than a batch of training, so that their number bounds what snapshots cost."""
     calls = {}
     for name, snapshot in (("without", None), ("with", snapshots())):
         network = model("mae")
@@ -82,7 +82,7 @@ def test_a_pass_for_each_snapshot_and_no_more(tmp_path):
             lambda *_, name=name: calls.update({name: calls.get(name, 0) + 1})
         )
         toy.train(tmp_path / name, network, settings(), snapshot=snapshot)
-    assert calls["with"] - calls["without"] == 4  # the start and three validations
+    assert calls["with"] - calls["without"] == 2 * 4  # the start and three validations
 
 
 def test_a_run_that_diverges_is_noted_too(tmp_path):

@@ -55,6 +55,18 @@ def signed(value: float, digits: int = 1) -> str:
     return text if text.strip("+−0.") else text[1:]
 
 
+def hundredths(value: float | None) -> str:
+    """Returns a share or a correlation with two digits and a true minus; a dash for none.
+
+    >>> hundredths(0.125), hundredths(-0.5), hundredths(-0.001), hundredths(None)
+    ('0.12', '−0.50', '0.00', '–')
+    """
+    if value is None:
+        return NONE
+    text = f"{value:.2f}".replace("-", "−")
+    return text if text.strip("−0.") else "0.00"
+
+
 def count(value: float) -> str:
     """Returns a large number with three digits and a unit.
 

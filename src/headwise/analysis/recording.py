@@ -20,7 +20,7 @@ def record_attention(
 
     Entropy is the mean of -Σ w ln w over all rows of weights w, each scaled to sum 1. There is a
     row for each token, for each sequence, or a single one, as the system decides. The percentiles
-    of the entropy are taken over the same rows.
+    of the entropy are taken over the same rows, and are right within `histogram.STEP` nats.
 
     Load says how the work is shared, and sums to 1. The system's words say how it is measured:
 

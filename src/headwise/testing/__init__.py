@@ -17,6 +17,7 @@ import torch
 
 from headwise.heads.system import Place, System
 from headwise.testing.ablations import check_ablations
+from headwise.testing.chosen_heads import check_chosen_heads
 from headwise.testing.costs import check_macs
 from headwise.testing.outputs import (
     check_causality,
@@ -42,6 +43,7 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
     "causality": check_causality,
     "padding": check_padding,
     "weights": check_weights,
+    "chosen_heads": check_chosen_heads,
     "decoding": check_decoding,
     "learning": check_learning,
     "resetting": check_resetting,
@@ -68,6 +70,8 @@ def check_system(
     - `padding`: a padded batch gives what each of its sequences gives alone, and `routing.padding`
       says where the padding is.
     - `weights`: the attention weights that `need_weights` asks for reproduce the output.
+    - `chosen_heads`: where each query chooses its heads, what all of them would read agrees with
+      what the chosen ones have read.
     - `decoding`: decoding step by step, with beam search, equals decoding at once.
     - `learning`: every parameter gets a gradient, and a finite one though a sequence of the batch
       is nothing but padding.
@@ -78,8 +82,9 @@ def check_system(
     - `rule`: parameters that start as equal shares, or are drawn from a simplex or with length 1,
       are still there after a step of training, by the system's rule if it declares one.
     - `macs`: the formula counts what PyTorch's flop counter counts, to two percent.
-    - `ablations`: ablations change evaluation, and not training; decoding step by step agrees with
-      decoding at once under each of them; what `ablation_ranges()` returns fits.
+    - `ablations`: ablations change evaluation, and not training, and draw nothing at a call;
+      decoding step by step agrees with decoding at once under each of them; what
+      `ablation_ranges()` returns fits.
 
     Most parameters are random, since a scale that starts at 1 or a router that starts at 0 would
     hide mistakes. The caller's random state is left as it is.

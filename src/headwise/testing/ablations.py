@@ -1,6 +1,9 @@
 """The check of the ablations that a system declares."""
 
+import copy
 from typing import get_type_hints
+
+import torch
 
 from headwise.heads.system import System
 from headwise.models.ablation import ablation_of
@@ -28,6 +31,13 @@ def check_ablations(subject: Subject) -> None:
             continue
         after = subject.repeatable(module, x, memory).output
         changing[name] = after.shape != before.shape or not close(after, before)
+        torch.manual_seed(2)
+        again = subject.call(copy.deepcopy(module), x, memory).output
+        subject.expect(
+            close(again, after) or not after.isfinite().all(),
+            f"the ablation {name} gives another output at each call",
+            "draw in the ablation's function, by a generator with a seed, and not in forward",
+        )
         _expect_evaluation_alone(subject, name)
         if subject.decodes:
             expect_same_in_steps(subject, module, f"under the ablation {name}, ")

@@ -222,7 +222,8 @@ def test_nothing_is_decided() -> None:
     assert entropy.result() is None
 
 
-def test_weights_of_a_run_that_diverged() -> None:
-    record = found(batch({place(): Routing(torch.full((2, 3, 2), math.nan))}))
+@pytest.mark.parametrize("weight", [math.nan, -1.0])
+def test_weights_of_a_run_that_diverged_or_of_no_distribution(weight: float) -> None:
+    record = found(batch({place(): Routing(torch.tensor([2.0, weight]).expand(2, 3, 2))}))
     assert math.isnan(record.models[0].spread.mean.value)
     assert EntropyRecord.model_validate_json(record.model_dump_json()).models[0].spread.rows == 6

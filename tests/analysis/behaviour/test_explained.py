@@ -133,8 +133,17 @@ def test_a_decision_for_a_sequence_is_explained_by_labels_of_sequences_alone():
     weights = of_two(torch.tensor([0.1, 0.1, 0.7, 0.7]))  # (batch, units)
     tokens = classes_of(3, 4, 5)
     found = explained(weights, standing(tokens, {"class": sentences, "half": tokens % 2}))
-    assert set(found) == {"class"}
+    assert set(found) == {"class", "length"}
     assert (found["class"].rows, found["class"].share) == (4, pytest.approx(1))
+    assert (found["length"].classes, found["length"].share) == (1, 0)
+
+
+def test_the_length_of_sequences_may_explain_decisions_for_them():
+    lengths = torch.tensor([1, 2, 3, 4, 5, 7])
+    padding = torch.arange(7) >= lengths.unsqueeze(1)
+    weights = of_two(torch.tensor([0.1, 0.3, 0.3, 0.8, 0.8, 0.8]))  # 1, 2 to 3, 4 to 7
+    found = explained(weights, standing(torch.zeros(6, 7).long()), padding)["length"]
+    assert (found.rows, found.classes, found.share) == (6, 3, pytest.approx(1))
 
 
 def test_nothing_explains_what_does_not_vary():

@@ -96,6 +96,19 @@ def test_a_snapshot_of_all_sequences_is_what_is_recorded_of_them(system):
         assert math.log(figures["candidates"]) == pytest.approx(record.uniform)
 
 
+def test_two_batches_are_one_snapshot():
+    network = toy.model(toy.PLANS["moa"]).eval()
+    for parameter in network.parameters():  # routers start at zero, where nothing is explained
+        torch.nn.init.normal_(parameter, std=0.5)
+    whole, halves = (Snapshots(task(), budget)(network) for budget in (1000, 60))
+    assert whole.keys() == halves.keys()
+    for path, figures in whole.items():
+        found = halves[path]
+        assert found.pop("explained") == pytest.approx(figures.pop("explained"), abs=2e-5)
+        for name, expected in figures.items():
+            assert found[name] == pytest.approx(expected, abs=2e-5)
+
+
 def test_standard_attention_decides_nothing():
     assert not decides(toy.model())
     assert decides(known_model()) and decides(toy.model({"encoder_self": "mae"}))
@@ -105,12 +118,15 @@ def test_standard_attention_decides_nothing():
 @pytest.mark.parametrize(
     ("lengths", "budget", "expected"),
     [
-        ([5] * 100, 1000, [i * 100 // 32 for i in range(32)]),
-        ([5] * 100, 20, [0, 25, 50, 75]),
-        ([(2, 5)] * 3, 1000, [0, 1, 2]),
-        ([9, 3, 9, 3], 9, [0]),  # one of the longest is a batch
-        ([4, 4, 4, 9], 18, [0, 1, 2]),  # four would be 36 tokens
+        ([5] * 100, 1000, [[i * 100 // 32 for i in range(32)]]),
+        ([5] * 100, 20, [[0, 12, 25, 37], [50, 62, 75, 87]]),
+        ([(2, 5)] * 3, 1000, [[0, 1, 2]]),
+        ([4, 9, 4, 4], 18, [[0, 2, 3], [1]]),  # short and long ones apart
+        ([9, 3, 9, 3], 9, [[0], [2]]),  # one of the longest is a batch
+        ([9] * 5, 9, [[0], [2]]),
+        ([7], 9, [[0]]),
     ],
 )
-def test_few_sequences_are_one_batch(lengths, budget, expected):
-    assert few(SimpleNamespace(lengths=lengths), budget) == expected
+def test_few_sequences_are_two_batches_at_most(lengths, budget, expected):
+    found = few(SimpleNamespace(lengths=lengths), budget)
+    assert [sorted(batch) for batch in found] == expected

@@ -199,7 +199,8 @@ class _Module:
 
     def add(self, made: Observed) -> Tensor:
         """Returns the entropies of each sequence and its number of rows, `(sequences, 2)`."""
-        entropies = torch.special.entr(made.weights).sum(-1).cpu().double()  # (rows,)
+        # NaN if a system of one's own has negative weights. Subtracted, so that none is -0.
+        entropies = 0.0 - torch.xlogy(made.weights, made.weights).sum(-1).cpu().double()  # (rows,)
         self.uniform = math.log(made.candidates)
         self.rows.add(entropies)
         if made.sequences is None:

@@ -29,7 +29,8 @@ What is a row depends on who decides and on the label:
 - a system that decides at each position, a label of positions: each position is a row;
 - a system that decides at each position, a label of sequences: the mean over a sequence is a row.
   Its positions resemble each other, and would count as more evidence than they are;
-- a system that decides for each sequence, a label of sequences: each sequence is a row;
+- a system that decides for each sequence, a label of sequences, or their length: each sequence is a
+  row;
 - a label that varies within a sequence cannot explain what is decided for the whole of it, and
   nothing explains what is decided once and for all. Such pairs are left out.
 """
@@ -48,7 +49,7 @@ from headwise.analysis.behaviour.where import Where
 from headwise.models.sites import AttentionSite
 from headwise.tasks.outcome import RECORD
 
-POSITION = "position"
+POSITION, LENGTH = "position", "length"
 Unit = Literal["positions", "sequences"]
 
 
@@ -60,7 +61,7 @@ class ExplainedShare(BaseModel):
     where: Where
     label: str = Field(
         description="The label: position (in classes that double: 0, 1, 2 to 3, 4 to 7, ...), what "
-        "the tokens are called, or a label of the task."
+        "the tokens are called, a label of the task, or the length of the sequences (as positions)."
     )
     of: Unit = Field(description="What a row is.")
     rows: int = Field(description="Number of rows that have a class, N.")
@@ -152,6 +153,9 @@ def _divided(observed: Observed) -> Iterator[tuple[str, Unit, Tensor, Tensor]]:
             yield described.word, "positions", weights, tokens.cpu()
     if described is None:
         return
+    if not observed.decides_by_position:
+        lengths = observed.sequence_of.cpu().bincount(minlength=described.shape[0])
+        yield LENGTH, "sequences", *_by_sequence(observed, weights, _doubling(lengths))
     for label, classes in described.classes.items():
         if classes.dim() == 1:
             yield label, "sequences", *_by_sequence(observed, weights, classes.cpu())

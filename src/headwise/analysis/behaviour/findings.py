@@ -2,6 +2,7 @@
 
 from statistics import fmean
 
+from headwise.analysis.behaviour.ablation_words import costliest
 from headwise.analysis.behaviour.results import RunAnalysis
 from headwise.heads.words import Words
 
@@ -24,8 +25,8 @@ def _entropy(run: RunAnalysis, system: str, words: Words) -> str:
         if group.system == system and group.spread.uniform:
             mean, even = group.spread.mean.value, group.spread.uniform
             return (
-                f"the {words.decision} have {100 * mean / even:.0f}% of the entropy of even ones "
-                f"({mean:.2f} of {even:.2f} nats)"
+                f"the entropy of the {words.decision} is {100 * mean / even:.0f}% of that of even "
+                f"weights ({mean:.2f} of {even:.2f} nats)"
             )
     return ""
 
@@ -50,4 +51,5 @@ def _likeness(run: RunAnalysis) -> str:
 
 
 def _ablation(run: RunAnalysis) -> str:
-    return ""
+    found = "" if run.ablations is None else costliest(run.ablations)
+    return f"the costliest ablation: {found}" if found else ""

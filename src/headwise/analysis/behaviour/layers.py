@@ -13,8 +13,9 @@ random order its mean is not 0 but
 
     E = √(β_x β_y) / (N − 1),    β = tr(S)² / tr(S²)
 
-(Josse, Pagès and Husson 2008, https://doi.org/10.1016/j.csda.2008.06.012). As El Ghaziri and
-Qannari 2015, https://doi.org/10.1016/j.foodqual.2014.05.010, we take that away:
+(Josse, Pagès and Husson 2008, *Testing the Significance of the RV Coefficient*, Computational
+Statistics and Data Analysis 53). As El Ghaziri and Qannari 2015, *Measures of Association between
+Two Datasets*, Food Quality and Preference 40, we take that away:
 
     likeness = (RV − E) / (1 − E),
 

@@ -48,7 +48,9 @@ class Shares(BaseModel):
     def of(cls, shares: list[float], errors: list[float] | None) -> Self:
         """Computes how far from even shares are."""
         units = len(shares)
-        entropy = -math.fsum(share * math.log(share) for share in shares if share)
+        entropy = math.nan  # of negative shares, which a system of one's own may have
+        if not any(share < 0 for share in shares):
+            entropy = -math.fsum(share * math.log(share) for share in shares if share)
         squares = math.fsum((units * share - 1) ** 2 for share in shares)
         by_chance = None
         if errors is not None:

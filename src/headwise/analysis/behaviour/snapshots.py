@@ -1,10 +1,9 @@
 """Snapshots of what a model decides, taken while it is trained.
 
-Each is made of one forward pass over the same few sequences. A run has them in its log, and its
-result holds them as a `DecisionCourse` for each place.
+Each is made of one or two forward passes over the same few sequences. A run has them in its log,
+and its result holds them as a `DecisionCourse` for each place.
 """
 
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -21,9 +20,9 @@ from headwise.models.decisions import record
 from headwise.models.sites import attention_sites
 from headwise.tasks.positions import Positions
 from headwise.tasks.task import Task
-from headwise.training.batching import Items
+from headwise.training.batching import Items, TokenBudgetSampler
 
-MOST_SEQUENCES = 32
+MOST_SEQUENCES, MOST_BATCHES = 32, 2
 LOWEST = 0.1  # the quantile of the entropies that is kept beside their mean
 _DIGITS = 5  # behind the point, so that a snapshot stays small
 
@@ -77,36 +76,40 @@ class Snapshots:
     def __call__(self, model: nn.Module) -> dict[str, dict[str, Any]]:
         """Returns what each system that decides something does: its path to figures by name."""
         device = next(model.parameters()).device
-        batch, positions = self._read
-        with torch.no_grad(), record(model) as decided:
-            model(**{name: tensor.to(device) for name, tensor in batch.items()})
         by_path: dict[str, list[Observed]] = {}
-        for observed in observe(decided, positions, {}):
-            by_path.setdefault(observed.place.path, []).append(observed)
+        for batch, positions in self._batches:
+            with torch.no_grad(), record(model) as decided:
+                model(**{name: tensor.to(device) for name, tensor in batch.items()})
+            for observed in observe(decided, positions, {}):
+                by_path.setdefault(observed.place.path, []).append(observed)
         return {path: _figures(found) for path, found in by_path.items()}
 
     @cached_property
-    def _read(self) -> tuple[dict[str, Tensor], dict[str, Positions]]:
-        """The batch, and what stands in it; made in the process that takes snapshots alone."""
-        part = self.task.validation
-        batch = self.task.collate([part[index] for index in few(part, self.batch_tokens)])
-        positions = self.task.positions(batch)
-        return batch, {stack: _renumbered(described) for stack, described in positions.items()}
+    def _batches(self) -> list[tuple[dict[str, Tensor], dict[str, Positions]]]:
+        """Batches and what stands in them; made in the process that takes snapshots alone."""
+        task, part = self.task, self.task.validation
+        batches = [
+            task.collate([part[index] for index in chosen])
+            for chosen in few(part, self.batch_tokens)
+        ]
+        return [(batch, task.positions(batch)) for batch in batches]
 
 
-def few(part: Items, batch_tokens: int) -> list[int]:
-    """Which items a snapshot looks at: up to 32, spread evenly, that fit in one batch.
+def few(part: Items, batch_tokens: int) -> list[list[int]]:
+    """Which items a snapshot looks at: up to 32, spread evenly, that fit in two batches.
 
     Args:
         part: the items of one part.
         batch_tokens: the largest size of a batch.
     """
-    lengths = [length if isinstance(length, int) else max(length) for length in part.lengths]
-    for number in range(min(MOST_SEQUENCES, len(lengths)), 1, -1):
-        chosen = [index * len(lengths) // number for index in range(number)]
-        if number * max(lengths[index] for index in chosen) <= batch_tokens:
-            return chosen
-    return [0]
+    total = len(part.lengths)
+    for number in range(min(MOST_SEQUENCES, total), 0, -1):
+        chosen = [index * total // number for index in range(number)]
+        lengths = [part.lengths[index] for index in chosen]
+        batches = list(TokenBudgetSampler(lengths, batch_tokens, shuffle=False))
+        if len(batches) <= MOST_BATCHES:
+            break
+    return [[chosen[index] for index in batch] for batch in batches]
 
 
 def decides(model: nn.Module) -> bool:
@@ -138,14 +141,6 @@ def _explained(found: list[Observed]) -> dict[str, float | None]:
         each.label: None if each.share is None or not finite else round(each.share, _DIGITS)
         for each in counted.result()
     }
-
-
-def _renumbered(described: Positions) -> Positions:
-    """The same with the tokens numbered from 0 on: sums of classes need no whole vocabulary."""
-    if described.tokens is None:
-        return described
-    numbers = described.tokens.unique(return_inverse=True)[1]
-    return replace(described, tokens=numbers, names={})
 
 
 def _rounded(values: Tensor) -> list[float]:

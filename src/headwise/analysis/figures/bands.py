@@ -78,6 +78,7 @@ def banded_lines(
                 linestyle=line.look.dashes,
                 marker=line.look.marker,
                 markersize=6 if len(places) <= 20 else 0,
+                clip_on=False,  # a mark at 0 is whole
             )
         every = -(-len(places) // 12)
         axes.set_xticks(range(0, len(places), every), list(places)[::every])

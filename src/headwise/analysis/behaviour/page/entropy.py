@@ -1,7 +1,8 @@
 """The section on how undecided the systems are."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -37,18 +38,15 @@ def entropy_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> S
     body = rendered(
         "behaviour/page/entropy.html.jinja",
         legend=legend(runs, looks, IDENTITY),
-        reference=runs[-1].name if len(runs) > 1 else None,
+        several=len(runs) > 1,
         percents=PERCENTILES,
         resolution=f"{resolution:.1g}",
         kinds=[
             {
                 "kind": kind,
                 "rows": _rows(runs, kind),
-                "figures": [
-                    figure
-                    for at, site in enumerate(kind.sites)
-                    for figure in _figures(runs, looks, site, f"{IDENTITY}-{number}-{at}")
-                ],
+                "reference": _reference(runs, kind),
+                "figures": _figures(runs, looks, kind, f"{IDENTITY}-{number}"),
                 "numbers": _numbers(runs, kind),
             }
             for number, kind in enumerate(found)
@@ -57,19 +55,25 @@ def entropy_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> S
     return Section(IDENTITY, "How undecided the decisions are", Markup(body))
 
 
+def _reference(runs: Sequence[RunAnalysis], kind: Kind[ModuleEntropy]) -> str | None:
+    """The last run with such systems, with which others are compared."""
+    *others, last = [run.name for run in runs if _over_model(run, kind.name)]
+    return last if others else None
+
+
 def _rows(runs: Sequence[RunAnalysis], kind: Kind[ModuleEntropy]) -> list[dict[str, Any]]:
     """Of each run what holds over the model."""
-    last = _over_model(runs[-1], kind.name)
-    rows = []
-    for run in runs:
-        spread = _over_model(run, kind.name)
-        if spread is None:
-            continue
-        cells = {"name": run.name, **_cells(spread), "difference": NONE, "of": run is runs[-1]}
-        if last is not None and run is not runs[-1]:
-            cells["difference"] = _difference(spread, last)
-        rows.append(cells)
-    return rows
+    spreads = {run.name: _over_model(run, kind.name) for run in runs}
+    found = {name: spread for name, spread in spreads.items() if spread is not None}
+    *_, last = found.values()
+    return [
+        {
+            "name": name,
+            **_cells(spread),
+            "difference": "reference" if spread is last else _difference(spread, last),
+        }
+        for name, spread in found.items()
+    ]
 
 
 def _over_model(run: RunAnalysis, system: str) -> EntropySpread | None:
@@ -89,7 +93,7 @@ def _cells(spread: EntropySpread) -> dict[str, Any]:
 
 
 def _interval(mean: Estimate) -> str:
-    return NONE if mean.low is None else f"{mean.low:.3f} to {mean.high:.3f}"
+    return NONE if mean.low is None else _unbroken(f"{mean.low:.3f} to {mean.high:.3f}")
 
 
 def _difference(spread: EntropySpread, reference: EntropySpread) -> str:
@@ -100,57 +104,63 @@ def _difference(spread: EntropySpread, reference: EntropySpread) -> str:
     found = difference(spread.mean, reference.mean)
     if found is None:
         return text
-    return f"{text} ({signed(found.low, 3)} to {signed(found.high, 3)})"
+    return _unbroken(f"{text} ({signed(found.low, 3)} to {signed(found.high, 3)})")
+
+
+def _unbroken(text: str) -> str:
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _figures(
     runs: Sequence[RunAnalysis],
     looks: Mapping[str, Look],
-    site: Site[ModuleEntropy],
+    kind: Kind[ModuleEntropy],
     identity: str,
-) -> list[tuple[str, Markup]]:
-    """Entropy by layer, by position and by frequency, as far as the site has them."""
-    bounds = sorted({round(m.spread.uniform, 6) for of in site.of_runs.values() for m in of})
-    dashed = [(bound, f"uniform: ln {math.exp(bound):.0f} = {bound:.2f}") for bound in bounds]
-    drawn = {
-        "layer": ("by layer", "Layer", {n: _by_layer(of) for n, of in site.of_runs.items()}),
-        "position": (
-            "by position",
-            "Position in the sequence",
-            {
-                n: _over_layers(
-                    [{_range(a.first, a.last): a.mean.value for a in m.by_position} for m in of]
-                )
-                for n, of in site.of_runs.items()
-            },
-        ),
-        "frequency": (
-            "by frequency of the token",
-            "Occurrences of the token",
-            {
-                n: _over_layers(
-                    [{_range(a.fewest, a.most): a.mean for a in m.by_frequency} for m in of]
-                )
-                for n, of in site.of_runs.items()
-            },
-        ),
+) -> list[list[tuple[str, Markup]]]:
+    """A row of figures by layer, one by position and one by frequency: in each, the sites.
+
+    A single site has all in one row.
+    """
+    drawn: dict[str, tuple[str, Callable[[Sequence[ModuleEntropy]], Points]]] = {
+        "layer": ("Layer", _by_layer),
+        "position": ("Position in the sequence", _by_position),
+        "frequency": ("Occurrences in the data", _by_frequency),
     }
-    figures = []
-    for name, (title, axis, points) in drawn.items():
-        lines = [Banded(runs[n].name, looks[runs[n].name], of) for n, of in points.items() if of]
-        if not lines:
-            continue
-        places = sorted({place for line in lines for place in line.points}, key=_first)
-        svg = banded_lines(
-            lines,
-            places,
-            dashed,
-            (axis, "Entropy, nats"),
-            f"{identity}-{name}",
-            f"{site.title}, entropy {title}",
-        )
-        figures.append((f"{site.title}: {title}", Markup(svg)))
-    return figures
+    rows = []
+    for name, (axis, points_of) in drawn.items():
+        figures = []
+        for at, site in enumerate(kind.sites):
+            lines = [
+                Banded(runs[number].name, looks[runs[number].name], points)
+                for number, modules in site.of_runs.items()
+                if (points := points_of(modules))
+            ]
+            if not lines:
+                continue
+            lowest = [
+                replace(line, points={at: (low,) * 3 for at, (_, low, _) in line.points.items()})
+                for line in lines
+                if name == "layer" and kind.words.shows_lowest
+            ]
+            svg = banded_lines(
+                lines,
+                sorted({place for line in lines for place in line.points}, key=_first),
+                _uniform(site),
+                (axis, "Entropy, nats"),
+                f"{identity}-{name}-{at}",
+                f"{site.title}, entropy by {name}",
+                thin=lowest,
+            )
+            figures.append((f"{site.title}: by {name}", Markup(svg)))
+        rows.append(figures)
+    if len(kind.sites) == 1:
+        return [[figure for figures in rows for figure in figures]]
+    return [figures for figures in rows if figures]
+
+
+def _uniform(site: Site[ModuleEntropy]) -> list[tuple[float, str]]:
+    bounds = {round(m.spread.uniform, 6) for modules in site.of_runs.values() for m in modules}
+    return [(bound, f"uniform: ln {math.exp(bound):.0f} = {bound:.2f}") for bound in sorted(bounds)]
 
 
 def _by_layer(modules: Sequence[ModuleEntropy]) -> Points:
@@ -162,6 +172,18 @@ def _by_layer(modules: Sequence[ModuleEntropy]) -> Points:
         )
         for module in modules
     }
+
+
+def _by_position(modules: Sequence[ModuleEntropy]) -> Points:
+    return _over_layers(
+        [{_range(at.first, at.last): at.mean.value for at in m.by_position} for m in modules]
+    )
+
+
+def _by_frequency(modules: Sequence[ModuleEntropy]) -> Points:
+    return _over_layers(
+        [{_range(at.fewest, at.most): at.mean for at in m.by_frequency} for m in modules]
+    )
 
 
 def _over_layers(values: Sequence[Mapping[str, float]]) -> Points:

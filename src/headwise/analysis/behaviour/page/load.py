@@ -39,8 +39,7 @@ def load_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Sect
             {
                 "kind": kind,
                 "rows": _over_model(runs, kind),
-                "sorted": _sorted(runs, looks, kind, f"{IDENTITY}-{number}"),
-                "tables": _tables(runs, kind, f"{IDENTITY}-{number}"),
+                "figures": _figures(runs, looks, kind, f"{IDENTITY}-{number}"),
                 "scale": f"{_scale(kind):.1f}",
                 "numbers": _numbers(runs, kind),
                 "units": _units(runs, kind),
@@ -83,6 +82,14 @@ def _by_size(site: Site[LoadRecord]) -> dict[int, dict[int, list[LoadRecord]]]:
         for record in records:
             sizes.setdefault(record.units, {}).setdefault(number, []).append(record)
     return sizes
+
+
+def _figures(
+    runs: Sequence[RunAnalysis], looks: Mapping[str, Look], kind: Kind[LoadRecord], identity: str
+) -> list[list[tuple[str, Markup]]]:
+    """A row of tables and a row of sorted shares; a single table stands beside its shares."""
+    tables, ordered = _tables(runs, kind, identity), _sorted(runs, looks, kind, identity)
+    return [tables + ordered] if len(tables) == 1 else [tables, ordered]
 
 
 def _sorted(

@@ -2,10 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from headwise.analysis.behaviour.page.ablation import ablation_section
 from headwise.analysis.behaviour.page.courses import courses_section
 from headwise.analysis.behaviour.page.entropy import entropy_section
+from headwise.analysis.behaviour.page.explained import explained_section
+from headwise.analysis.behaviour.page.layers import layers_section
 from headwise.analysis.behaviour.page.likeness import likeness_section
 from headwise.analysis.behaviour.page.load import load_section
+from headwise.analysis.behaviour.page.ranges import ranges_section
 from headwise.analysis.behaviour.page.section import Section
 from headwise.analysis.behaviour.page.tokens import tokens_section
 from headwise.analysis.behaviour.results import AnalysisRecord, RunAnalysis
@@ -18,8 +22,12 @@ SECTIONS: tuple[Callable[[Sequence[RunAnalysis], Mapping[str, Look]], Section | 
     entropy_section,
     load_section,
     tokens_section,
-    courses_section,
+    ranges_section,
+    explained_section,
+    layers_section,
     likeness_section,
+    ablation_section,
+    courses_section,
 )
 
 

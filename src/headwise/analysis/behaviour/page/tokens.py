@@ -1,5 +1,6 @@
 """The section on which tokens, and classes of positions, go to which units."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from headwise.analysis.rendering import rendered
 from headwise.heads.words import Words
 
 IDENTITY = "tokens"
+_COLOUR = re.compile(r"#[0-9a-f]{6}")
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class _Line:
     """A token of a unit, as the table has it."""
 
     name: str
+    colour: str | None  # what it names, in pages
     pmi: str
     interval: str
     count: str
@@ -57,10 +60,10 @@ def tokens_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Se
     tables = _tables(runs)
     if not tables:
         return None
-    # The papers show the first layer; so does the page, for each run and label.
-    first: dict[tuple[str, str], _Table] = {}
+    # The papers show the first layer; so does the page, for each run, and folds the rest.
+    first: dict[str, _Table] = {}
     for name, table in tables:
-        first.setdefault((name, table.record.label), table)
+        first.setdefault(name, table)
     shown = list(first.values())
     folded = [table for _, table in tables if not any(table is each for each in shown)]
     body = rendered(
@@ -104,6 +107,7 @@ def _table(title: str, words: Words, record: TokensRecord) -> _Table:
 def _line(leader: Leader) -> _Line:
     return _Line(
         name=leader.name,
+        colour=leader.name if _COLOUR.fullmatch(leader.name) else None,
         pmi=signed(leader.pmi, 2),
         interval=f"{signed(leader.low, 2)} to {signed(leader.high, 2)}",
         count=f"{leader.with_unit:.4g} of {leader.occurrences}",

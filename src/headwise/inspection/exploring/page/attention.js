@@ -86,7 +86,10 @@ class Matrix {
     const box = this.canvas.getBoundingClientRect();
     const { rows, columns } = this.heads[0];
     const row = Math.min(rows - 1, Math.floor(((event.clientY - box.top) / box.height) * rows));
-    const column = Math.min(columns - 1, Math.floor(((event.clientX - box.left) / box.width) * columns));
+    const column = Math.min(
+      columns - 1,
+      Math.floor(((event.clientX - box.left) / box.width) * columns),
+    );
     if (row < 0 || column < 0) return;
     this.pointing[what]({ stack: this.attention.queries, position: row });
     this.column.hidden = false;
@@ -119,7 +122,6 @@ class Matrix {
     const { queries, keys } = this.attention;
     const name = (stack, position) =>
       stack === null ? `position ${position}` : tokenName(this.run.stacks[stack], position);
-    this.said.textContent =
-      `${name(queries, cell.row)} reads ${name(keys, cell.column)}: ${twoDecimals(share)}`;
+    this.said.textContent = `${name(queries, cell.row)} reads ${name(keys, cell.column)}: ${twoDecimals(share)}`;
   }
 }

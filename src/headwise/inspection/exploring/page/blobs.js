@@ -9,6 +9,9 @@ function numbersOf(blob) {
 }
 
 async function inflate(blob) {
+  if (!("DecompressionStream" in globalThis)) {
+    throw new Error("this browser cannot unpack its numbers; browsers from 2023 on can");
+  }
   const packed = Uint8Array.from(atob(blob.data), (letter) => letter.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
   const bytes = new Uint8Array(await new Response(stream).arrayBuffer());

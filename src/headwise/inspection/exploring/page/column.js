@@ -49,19 +49,25 @@ class Column {
       this.heading.textContent = "This model has no attention at this place.";
       return;
     }
-    const positions = this.run.stacks[place.stack]?.tokens.length ?? 0;
+    const positions = this.run.stacks[place.stack].tokens.length;
     const unit = unitOf(this.number, place);
     const painting = await paintingOf(`${this.number} ${place.path}`, place, positions, unit);
     if (this.place !== place || unitOf(this.number, place) !== unit) return; // the reader has gone on
     this.painting = painting;
     const words = this.run.words[place.system];
     this.heading.replaceChildren(
-      make("strong", { text: `${capital(placeName(this.run, place))}: ${titleOf(place, words)}. ` }),
+      make("strong", {
+        text: `${capital(placeName(this.run, place))}: ${titleOf(place, words)}. `,
+      }),
       explanationOf(this.run, place, painting),
     );
     this.legend.replaceChildren(
       ...(painting
-        ? [legendOf(this.run, this.number, place, painting, (unit) => this.actions.colour(this.number, unit))]
+        ? [
+            legendOf(this.run, this.number, place, painting, (unit) =>
+              this.actions.colour(this.number, unit),
+            ),
+          ]
         : []),
     );
     this.showStacks(place, painting);
@@ -72,7 +78,9 @@ class Column {
   showStacks(place, painting) {
     const attention = attentionInView(place);
     const names = new Set([attention?.keys, attention?.queries, place.stack]);
-    const shown = [...names].filter((name) => name in this.run.stacks).map((name) => [name, this.stackView(name)]);
+    const shown = [...names]
+      .filter((name) => name in this.run.stacks)
+      .map((name) => [name, this.stackView(name)]);
     this.hint.textContent = hintOf(this.run, attention);
     const elements = [...shown.map(([, stack]) => stack.element), this.hint];
     const there = [...this.sentences.children];
@@ -88,7 +96,11 @@ class Column {
     if (!attention) return this.attention.replaceChildren();
     const title = `Attention of ${headName(place, attention, headInView(attention))}`;
     const all = this.allHeads(place, attention);
-    this.attention.replaceChildren(make("h3", { text: title }), this.matrix.element, ...(all ? [all] : []));
+    this.attention.replaceChildren(
+      make("h3", { text: title }),
+      this.matrix.element,
+      ...(all ? [all] : []),
+    );
     this.matrix.show(this.run, place, attention);
   }
 
@@ -96,7 +108,12 @@ class Column {
   allHeads(place, attention) {
     if (attention.heads.length < 2) return null;
     const heads = make("div", { class: "all-heads" });
-    const details = make("details", {}, make("summary", { text: `All ${attention.heads.length} heads` }), heads);
+    const details = make(
+      "details",
+      {},
+      make("summary", { text: `All ${attention.heads.length} heads` }),
+      heads,
+    );
     details.open = this.headsOpen ?? false;
     const draw = async () => {
       this.headsOpen = details.open;
@@ -108,7 +125,14 @@ class Column {
         heads.append(
           make(
             "button",
-            { type: "button", "aria-pressed": String(view.head === head), "aria-label": name, title: name, onclick: pick, "data-focus": `head ${this.number} ${head}` },
+            {
+              type: "button",
+              "aria-pressed": String(view.head === head),
+              "aria-label": name,
+              title: name,
+              onclick: pick,
+              "data-focus": `head ${this.number} ${head}`,
+            },
             canvas,
             make("span", { text: String(head) }),
           ),
@@ -157,12 +181,20 @@ class Column {
       parts.push(...weightTable(place, painting, at, removal?.ofUnit));
     }
     if (attention) {
-      parts.push(readingTable(this.run, attention, reading, headName(place, attention, headInView(attention))));
+      const query = reading?.reads ? token.position : null;
+      const head = headName(place, attention, headInView(attention), query);
+      parts.push(readingTable(this.run, reading, head, THINGS[this.run.stacks[place.stack].kind]));
     }
     const predictions = this.run.output.predictions.filter((each) => each.stack === place.stack);
     if (predictions.length) {
       const here = predictions.find((each) => each.position === at);
-      parts.push(candidateTable("What the model takes for probable here", here?.best ?? [], predictions[0].best.length));
+      parts.push(
+        candidateTable(
+          "What the model takes for probable here",
+          here?.best ?? [],
+          predictions[0].best.length,
+        ),
+      );
     }
     const others = this.actions.removalOf(this.number, place)?.others;
     if (others) parts.push(others);

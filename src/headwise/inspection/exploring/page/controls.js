@@ -1,82 +1,107 @@
-// The choices that hold for all runs: site, layer and head.
+// The choices that hold for all runs: site, layer and head. Their elements stay while the view
+// changes, or else a slider could not be drawn along.
+
+// More buttons than these become a list.
+const MOST_BUTTONS = 14;
 
 // Buttons of which one is pressed, or a list if they are many.
-function choice(label, options, chosen, choose) {
-  if (options.length > 14) {
-    const list = make("select", { "aria-label": label, "data-focus": label });
-    for (const { value, text } of options) {
-      list.append(make("option", { value: String(value), text, selected: value === chosen }));
-    }
-    list.addEventListener("change", () => choose(options[list.selectedIndex].value));
-    return make("div", { class: "control" }, make("span", { class: "label", text: label }), list);
+class Choice {
+  constructor(label, choose) {
+    this.label = label;
+    this.choose = choose;
+    this.element = make("div", { class: "control", role: "group", "aria-label": label });
   }
-  const buttons = options.map(({ value, text }) =>
-    make("button", {
-      type: "button",
+
+  // Args: options {value, text}, and the chosen value.
+  update(options, chosen) {
+    this.element.hidden = options.length < 2;
+    const names = JSON.stringify(options);
+    if (this.names !== names) this.build(options);
+    this.names = names;
+    if (this.list) this.list.selectedIndex = options.findIndex(({ value }) => value === chosen);
+    else {
+      this.buttons.forEach((button, index) =>
+        button.setAttribute("aria-pressed", String(options[index].value === chosen)),
+      );
+    }
+  }
+
+  build(options) {
+    const label = make("span", { class: "label", text: this.label });
+    if (options.length > MOST_BUTTONS) {
+      this.list = make("select", { "aria-label": this.label });
+      this.list.append(...options.map(({ text }) => make("option", { text })));
+      this.list.addEventListener("change", () =>
+        this.choose(options[this.list.selectedIndex].value),
+      );
+      this.element.replaceChildren(label, this.list);
+      return;
+    }
+    this.list = null;
+    this.buttons = options.map(({ value, text }) =>
+      make("button", { type: "button", text, onclick: () => this.choose(value) }),
+    );
+    this.element.replaceChildren(label, make("span", { class: "buttons" }, ...this.buttons));
+  }
+}
+
+class Slider {
+  constructor(label, slide, title = null) {
+    this.slider = make("input", { type: "range", min: 0, "aria-label": label, title });
+    this.slider.addEventListener("input", () => slide(Number(this.slider.value)));
+    this.said = make("output");
+    const name = make("span", { class: "label", text: label });
+    this.element = make("label", { class: "control" }, name, this.slider, this.said);
+  }
+
+  update(most, value, text, spoken) {
+    this.element.hidden = most < 1;
+    this.slider.max = most;
+    this.slider.value = value;
+    this.slider.setAttribute("aria-valuetext", spoken);
+    this.said.textContent = text;
+  }
+}
+
+class Controls {
+  // `look` changes the view.
+  constructor(look) {
+    this.run = new Choice("Show", (run) => look({ run }));
+    this.site = new Choice("Site", (site) => look({ site }));
+    this.layer = new Slider(
+      "Layer",
+      (index) => look({ layer: this.layers[index] }),
+      "[ and ] change the layer too",
+    );
+    this.head = new Choice("Attention of head", (head) => look({ head }));
+    this.opacity = new Slider("Colours", (value) => look({ opacity: value / 100 }));
+    const each = [this.run, this.site, this.layer, this.head, this.opacity];
+    this.element = make("div", { class: "controls" }, ...each.map(({ element }) => element));
+  }
+
+  // Offers what these runs have at the site in view.
+  update(runs, sites) {
+    const names = runs.map((run, value) => ({ value, text: run.name }));
+    this.run.update(names.length > 1 ? [{ value: null, text: "all" }, ...names] : [], view.run);
+    this.site.update(
+      [...sites].map(([value, { title }]) => ({ value, text: title })),
+      view.site,
+    );
+    this.layers = sites.get(view.site).layers;
+    const text = `${view.layer} of ${this.layers[0]}–${this.layers.at(-1)}`;
+    this.layer.update(
+      this.layers.length - 1,
+      this.layers.indexOf(view.layer),
       text,
-      "aria-pressed": String(value === chosen),
-      "data-focus": `${label} ${value}`,
-      onclick: () => choose(value),
-    }),
-  );
-  return make(
-    "div",
-    { class: "control", role: "group", "aria-label": label },
-    make("span", { class: "label", text: label }),
-    make("span", { class: "buttons" }, ...buttons),
-  );
-}
-
-function layerSlider(layers, look) {
-  if (layers.length < 2) return null;
-  const slider = make("input", {
-    type: "range",
-    min: 0,
-    max: layers.length - 1,
-    step: 1,
-    value: Math.max(layers.indexOf(view.layer), 0),
-    "aria-label": "Layer",
-    "aria-valuetext": `layer ${view.layer}`,
-    "data-focus": "layer",
-    title: "[ and ] change the layer too",
-  });
-  slider.addEventListener("input", () => look({ layer: layers[slider.value] }));
-  return make(
-    "label",
-    { class: "control" },
-    make("span", { class: "label", text: "Layer" }),
-    slider,
-    make("output", { text: `${view.layer} of ${layers[0]}–${layers.at(-1)}` }),
-  );
-}
-
-// Args: the runs, their sites, and `look`, which changes the view.
-function controlsOf(runs, sites, look) {
-  const { layers } = sites.get(view.site);
-  const places = runs.map(placeInView).filter((place) => place !== null);
-  const heads = Math.max(0, ...places.map((place) => attentionInView(place)?.heads.length ?? 0));
-  const numbers = Array.from({ length: heads }, (_, head) => ({ value: head, text: String(head) }));
-  const drawn = runs.some((run) => Object.values(run.stacks).some((stack) => stack.kind !== "text"));
-  return [
-    runs.length > 1
-      ? choice("Show", [{ value: null, text: "all" }, ...runs.map((run, value) => ({ value, text: run.name }))], view.run, (run) => look({ run }))
-      : null,
-    sites.size > 1
-      ? choice("Site", [...sites].map(([value, { title: text }]) => ({ value, text })), view.site, (site) => look({ site }))
-      : null,
-    layerSlider(layers, look),
-    heads > 1
-      ? choice("Attention of head", [{ value: null, text: "mean" }, ...numbers], view.head, (head) => look({ head }))
-      : null,
-    drawn ? opacitySlider(look) : null,
-  ].filter((control) => control !== null);
-}
-
-function opacitySlider(look) {
-  const slider = make("input", {
-    type: "range", min: 0, max: 100, value: Math.round(100 * view.opacity),
-    "aria-label": "Strength of the colours", "data-focus": "opacity",
-  });
-  slider.addEventListener("input", () => look({ opacity: slider.value / 100 }));
-  return make("label", { class: "control" }, make("span", { class: "label", text: "Colours" }), slider);
+      `layer ${view.layer}`,
+    );
+    const places = runs.map(placeInView).filter((place) => place !== null);
+    const most = Math.max(0, ...places.map((place) => attentionInView(place)?.heads.length ?? 0));
+    const heads = Array.from({ length: most }, (_, value) => ({ value, text: String(value) }));
+    this.head.update(most > 1 ? [{ value: null, text: "mean" }, ...heads] : [], view.head);
+    // Colours lie over an image or a sound, more or less of which is to be seen.
+    const drawn = runs.some((run) => Object.values(run.stacks).some(({ kind }) => kind !== "text"));
+    const share = Math.round(100 * view.opacity);
+    this.opacity.update(drawn ? 100 : 0, share, "", `${share} percent`);
+  }
 }

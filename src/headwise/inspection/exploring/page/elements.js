@@ -12,18 +12,9 @@ function make(tag, attributes = {}, ...children) {
   return made;
 }
 
-// Text for those who hear the page.
-function hidden(text) {
-  return make("span", { class: "hidden", text });
-}
-
 // Shares, weights and probabilities: two decimals, as bytes carry no more.
 function twoDecimals(value) {
   return value.toFixed(2);
-}
-
-function percent(value) {
-  return `${Math.round(100 * value)} %`;
 }
 
 function capital(text) {

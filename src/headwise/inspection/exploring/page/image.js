@@ -20,7 +20,9 @@ class ImageMap {
     this.area.setAttribute("aria-label", `${title}, arrows go through the pixels`);
     this.element = make("div", {}, make("h3", { text: title }), this.area);
     this.draw();
-    this.area.addEventListener("pointermove", (event) => pointing.point(this.at(this.positionOf(event))));
+    this.area.addEventListener("pointermove", (event) =>
+      pointing.point(this.at(this.positionOf(event))),
+    );
     this.area.addEventListener("pointerleave", () => pointing.point(null));
     this.area.addEventListener("click", (event) => pointing.pick(this.at(this.positionOf(event))));
     this.area.addEventListener("keydown", (event) => this.move(event));

@@ -25,8 +25,12 @@ function legendOf(run, number, place, painting, choose) {
       text,
     );
   const buttons = shown.map((unit) =>
-    button(unit, String(unit), `Colour by the weight of ${unitName(place, unit)}`,
-      `swatch ${colourClass(painting.colours, unit)}`),
+    button(
+      unit,
+      String(unit),
+      `Colour by the weight of ${unitName(place, unit)}`,
+      `swatch ${colourClass(painting.colours, unit)}`,
+    ),
   );
   return make(
     "div",
@@ -47,7 +51,9 @@ function listOfUnits(place, shown, chosen, choose) {
   list.append(make("option", { value: "", text: "another …" }));
   for (let unit = 0; unit < place.units; unit++) {
     if (shown.includes(unit)) continue;
-    list.append(make("option", { value: unit, text: unitName(place, unit), selected: chosen === unit }));
+    list.append(
+      make("option", { value: unit, text: unitName(place, unit), selected: chosen === unit }),
+    );
   }
   return list;
 }
@@ -69,15 +75,20 @@ function explanationOf(run, place, painting) {
   if (painting.unit !== null) {
     const range = painting.range.map(twoDecimals).join(" to ");
     const name = unitName(place, painting.unit);
-    sentences.push(`The stronger the colour of a ${thing}, the larger the weight of ${name}, from ${range}.`);
+    sentences.push(
+      `The stronger the colour of a ${thing}, the larger the weight of ${name}, from ${range}.`,
+    );
     if (thing === "token") sentences.push("The number is the weight.");
     if (place.chosen) sentences.push(`A ${thing} that has not chosen it has –.`);
   } else {
-    const shown = thing === "token" ? "Colour and number of a token tell" : `The colour of a ${thing} tells`;
+    const shown =
+      thing === "token" ? "Colour and number of a token tell" : `The colour of a ${thing} tells`;
     sentences.push(`${shown} which ${words.unit} has the largest weight there.`);
     if (painting.units.includes(-1)) sentences.push("= stands where several have the same weight.");
     if (painting.colours.includes(null)) {
-      sentences.push(`The eight ${words.units} that lead most often have a colour, the others are grey.`);
+      sentences.push(
+        `The eight ${words.units} that lead most often have a colour, the others are grey.`,
+      );
     }
   }
   const all = { sequence: "the whole input", everything: "every input" }[place.decides];

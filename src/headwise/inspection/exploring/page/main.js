@@ -7,18 +7,23 @@ class Page {
     this.whole = payload.runs.map((run) => run.output); // outputs of the models with nothing removed
     this.input = { item: payload.item?.number ?? null, text: payload.text, target: payload.target };
     this.removals = new Removals((before) => this.remove(before));
-    this.controls = make("div", { class: "controls" });
+    this.controls = new Controls((change) => this.look(change));
     this.removed = make("div");
     this.columns = [];
     this.runs = make("div", { class: "runs" });
     this.fields = payload.served ? new InputFields(payload, (input) => this.send(input)) : null;
     this.main.replaceChildren(
-      make("header", {}, make("h1", { text: titleOfPage(payload) }), this.subtitle(payload)),
+      make(
+        "header",
+        {},
+        make("h1", { text: titleOfPage(payload) }),
+        payload.served ? null : inputOf(payload),
+      ),
       ...(this.fields ? [this.fields.element] : []),
       this.removed,
-      this.controls,
+      this.controls.element,
       this.runs,
-      this.foot(payload),
+      footOf(payload),
     );
     readView();
     this.take(payload);
@@ -28,26 +33,6 @@ class Page {
     });
     addEventListener("keydown", (event) => this.key(event));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
-  }
-
-  subtitle({ item, text, note, served }) {
-    const parts = note ? [note] : [];
-    if (item && !served) parts.push(`Item ${item.number} of the ${item.part} part, of ${item.of}.`);
-    if (text !== null && !served) parts.push(text);
-    return make("p", { class: "muted", text: parts.join(" ") });
-  }
-
-  foot({ served, command }) {
-    const how = served
-      ? ""
-      : "To type other texts and to remove heads or their like, serve the page from the model: headwise explore RUN --serve.";
-    return make(
-      "footer",
-      {},
-      make("p", { text: "Keys: arrows move from token to token, [ and ] change the layer, Escape lets a token go." }),
-      make("p", { text: how }),
-      command ? make("p", {}, "Made by ", make("code", { text: command })) : make("p", { text: "Made by headwise." }),
-    );
   }
 
   // Takes a payload: that of the page, or an answer.
@@ -118,18 +103,19 @@ class Page {
     if (view.run !== null && !(view.run in runs)) view.run = null;
     writeView();
     const focus = this.focused();
-    this.removed.replaceChildren(...[this.removals.shown(runs)].filter(Boolean));
-    this.controls.replaceChildren(...controlsOf(runs, this.sites, (change) => this.look(change)));
-    this.focusAgain(focus);
-    this.main.style.setProperty("--controls", `${this.controls.offsetHeight}px`);
+    this.controls.update(runs, this.sites);
+    this.main.style.setProperty("--controls", `${this.controls.element.offsetHeight}px`);
     columns.forEach((column, number) => {
       column.element.hidden = view.run !== null && view.run !== number;
     });
-    await Promise.all(columns.filter((column) => !column.element.hidden).map((column) => column.show()));
+    await Promise.all(
+      columns.filter((column) => !column.element.hidden).map((column) => column.show()),
+    );
     if (this.columns !== columns) return; // another answer has come
     // New columns take the place of old ones when they are drawn, so that nothing flickers.
     if (columns[0].element.parentElement !== this.runs) {
       this.runs.replaceChildren(...columns.map((column) => column.element));
+      this.removed.replaceChildren(...[this.removals.shown(runs)].filter(Boolean));
     }
     this.focusAgain(focus);
     document.documentElement.dataset.drawn = Math.round(performance.now());
@@ -152,7 +138,8 @@ class Page {
     const stack = column?.run.stacks[view.token?.stack];
     const label = column?.painting?.labels[view.token?.position];
     if (stack?.kind === "text") return; // tokens of a text have labels of their own
-    if (stack) this.announce(`${tokenName(stack, view.token.position)}${label ? `: ${label}` : ""}`);
+    if (stack)
+      this.announce(`${tokenName(stack, view.token.position)}${label ? `: ${label}` : ""}`);
   }
 
   announce(text) {
@@ -160,7 +147,13 @@ class Page {
   }
 
   key(event) {
-    if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (
+      event.target.matches("input, textarea, select") ||
+      event.ctrlKey ||
+      event.metaKey ||
+      event.altKey
+    )
+      return;
     const step = { "[": -1, "]": 1, PageUp: -1, PageDown: 1 }[event.key];
     if (event.key === "Escape") {
       view.token = pointed = null;
@@ -200,7 +193,11 @@ class Page {
     this.main.setAttribute("aria-busy", "true");
     this.fields.say("The model is working …");
     const { item, text, target } = this.input;
-    const question = { text: text || null, target: target || null, ablations: this.removals.asked() };
+    const question = {
+      text: text || null,
+      target: target || null,
+      ablations: this.removals.asked(),
+    };
     if (item !== null && !question.text) question.item = item;
     try {
       const payload = await answer(question);
@@ -235,13 +232,39 @@ class Page {
 
   focusAgain(name) {
     if (name === null || this.focused() === name) return;
-    const again = [...document.querySelectorAll("[data-focus]")].find((each) => each.dataset.focus === name);
+    const again = [...document.querySelectorAll("[data-focus]")].find(
+      (each) => each.dataset.focus === name,
+    );
     again?.focus({ preventScroll: true });
   }
 }
 
 function titleOfPage({ title, runs }) {
   return runs.length > 2 ? `${runs.length} models side by side` : title;
+}
+
+// What the models read, of a page whose reader cannot change it.
+function inputOf({ item, text, note }) {
+  const parts = note ? [note] : [];
+  if (item) parts.push(`Item ${item.number} of ${item.of} of the ${item.part} part.`);
+  if (text !== null) parts.push(text);
+  return make("p", { class: "muted", text: parts.join(" ") });
+}
+
+function footOf({ served, command }) {
+  const keys =
+    "Keys: arrows move from token to token, [ and ] change the layer, Escape lets a token go.";
+  const how =
+    "To type other texts and to remove units or heads, serve the page from the model: headwise explore RUN --serve.";
+  return make(
+    "footer",
+    {},
+    make("p", { text: keys }),
+    served ? null : make("p", { text: how }),
+    command
+      ? make("p", {}, "Made by ", make("code", { text: command }))
+      : make("p", { text: "Made by headwise." }),
+  );
 }
 
 // The first place that decides something: it shows what the page is for.
@@ -255,7 +278,11 @@ function nearest(layers, wanted) {
 
 // An error of the page stands where it is seen.
 function showError(error) {
-  const shown = make("p", { class: "failed", role: "alert", text: `This page has failed: ${error?.message ?? error}` });
+  const shown = make("p", {
+    class: "failed",
+    role: "alert",
+    text: `This page has failed: ${error?.message ?? error}`,
+  });
   document.documentElement.dataset.error = String(error?.stack ?? error);
   document.getElementById("page").prepend(shown);
 }

@@ -42,26 +42,36 @@ function weightTable(place, painting, position, removal) {
       label: chosen && !chosen.includes(unit) ? "–" : undefined,
       action: removal?.(unit),
     });
-  const caption = position === null && weights.rows > 1 ? "Mean weights" : "Weights";
+  const caption =
+    position === null && weights.rows > 1 ? "Mean weights of all positions" : "Weights";
   if (units.length <= ROWS) return [barTable(caption, units.map(rowOf))];
   const sorted = [...units].sort((a, b) => row[b] - row[a]);
   return [
     barTable(`${caption}, the largest first`, sorted.slice(0, ROWS).map(rowOf)),
-    make(
-      "details",
-      { "data-kept": `units ${place.path}` },
-      make("summary", { text: `The other ${units.length - ROWS}` }),
-      barTable(caption, sorted.slice(ROWS).map(rowOf)),
-    ),
+    otherUnits(sorted.length - ROWS, barTable(caption, sorted.slice(ROWS).map(rowOf))),
   ];
+}
+
+// Whether a reader has unfolded the smaller weights: it stays so from token to token.
+let unfolded = false;
+
+function otherUnits(number, table) {
+  const details = make(
+    "details",
+    { open: unfolded },
+    make("summary", { text: `The other ${number}` }),
+    table,
+  );
+  details.addEventListener("toggle", () => (unfolded = details.open));
+  return details;
 }
 
 // How many of what is read are shown.
 const READ = 5;
 
 // What is read most, of a reading as attention.js makes it; without one as many empty rows.
-function readingTable(run, attention, reading, head) {
-  if (!reading) return emptyTable("What is read from here", READ);
+function readingTable(run, reading, head, thing) {
+  if (!reading) return emptyTable(`Point at a ${thing} to see what is read from there`, READ);
   const stack = run.stacks[reading.stack];
   const order = [...reading.shares.keys()].sort((a, b) => reading.shares[b] - reading.shares[a]);
   const rows = order.slice(0, READ).map((position) =>
@@ -96,6 +106,10 @@ function candidateTable(caption, candidates, length = candidates.length) {
 
 // Keeps the place of a table, so that what lies below it does not move under the pointer.
 function emptyTable(caption, length) {
-  const rows = Array.from({ length }, () => barRow({ look: "none", name: "\u00a0", value: 0, label: "" }));
-  return barTable(caption, rows);
+  const rows = Array.from({ length }, () =>
+    barRow({ look: "", name: "\u00a0", value: 0, label: "" }),
+  );
+  const table = barTable(caption, rows);
+  table.classList.add("empty");
+  return table;
 }

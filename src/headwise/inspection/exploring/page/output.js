@@ -7,6 +7,8 @@ const HOLES = 6;
 function outputOf(run, before) {
   const { output } = run;
   const parts = output.made.map((made, index) => madeShown(made, before?.made[index] ?? null));
+  const texts = output.made.filter((made) => made.by_model && made.text !== null);
+  if (before && texts.length) parts.push(certaintyShown(output, before));
   if (output.classes.length) parts.push(classesShown(output.classes, before?.classes ?? null));
   if (output.number !== null) parts.push(numberShown(output.number, before?.number ?? null));
   if (output.label !== null) parts.push(labelled("true", make("p", { text: output.label })));
@@ -61,6 +63,22 @@ function textShown(made, before) {
     return make("p", {}, make("span", { text: made.text }), make("small", { text: " unchanged" }));
   }
   return make("p", { class: "changed" }, ...differenceShown(before.text, made.text));
+}
+
+// How certain the model is of the tokens of a text, which may change though the text does not.
+function certaintyShown(output, before) {
+  const mean = ({ predictions }) => {
+    const known = predictions.filter((each) => each.probability !== null);
+    return known.length
+      ? known.reduce((sum, each) => sum + each.probability, 0) / known.length
+      : null;
+  };
+  const [was, is] = [mean(before), mean(output)];
+  if (was === null || is === null) return "";
+  return labelled(
+    "mean probability of its tokens",
+    make("p", { text: `${was.toFixed(3)} → ${is.toFixed(3)}` }),
+  );
 }
 
 function classesShown(classes, before) {

@@ -10,7 +10,10 @@ async function paintingOf(key, place, positions, unit) {
   const every = Array.from({ length: positions }, (_, position) => position);
   if (unit === null) {
     return {
-      weights, leaders, colours, unit,
+      weights,
+      leaders,
+      colours,
+      unit,
       units: every.map(leader),
       classes: every.map((position) => colourClass(colours, leader(position))),
       marks: every.map((position) => (leader(position) < 0 ? "=" : String(leader(position)))),
@@ -22,14 +25,21 @@ async function paintingOf(key, place, positions, unit) {
   const [least, most] = [Math.min(...own), Math.max(...own)];
   const weight = (position) => own[weights.rows === 1 ? 0 : position];
   return {
-    weights, leaders, colours, unit,
+    weights,
+    leaders,
+    colours,
+    unit,
     units: every.map(() => unit),
     classes: every.map(() => colourClass(colours, unit)),
     marks: every.map((position) => markOfWeight(place, unit, position, weight(position))),
     // From the least to the largest: weights that are nearly even differ too little to be seen.
-    strengths: every.map((position) => (least === most ? 1 : (weight(position) - least) / (most - least))),
+    strengths: every.map((position) =>
+      least === most ? 1 : (weight(position) - least) / (most - least),
+    ),
     range: [least, most],
-    labels: every.map((position) => `weight ${twoDecimals(weight(position))} of ${unitName(place, unit)}`),
+    labels: every.map(
+      (position) => `weight ${twoDecimals(weight(position))} of ${unitName(place, unit)}`,
+    ),
   };
 }
 

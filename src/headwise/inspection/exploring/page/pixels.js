@@ -20,7 +20,11 @@ function pixelsOf(painting, positions) {
 function heatPixels(shares, positions) {
   const most = Math.max(...shares, 1e-9);
   const heat = rgbOf("--heat");
-  return mixed(positions, shares.map((share) => Math.sqrt(share / most)), () => heat);
+  return mixed(
+    positions,
+    shares.map((share) => Math.sqrt(share / most)),
+    () => heat,
+  );
 }
 
 // Weak colours are those of the page, not see-through: over dark pixels they would look strong.
@@ -29,7 +33,9 @@ function mixed(positions, strengths, colourOf) {
   const weak = rgbOf("--surface");
   for (let position = 0; position < positions; position++) {
     const strength = strengths[position] ?? 0;
-    const colour = colourOf(position).map((part, index) => weak[index] + strength * (part - weak[index]));
+    const colour = colourOf(position).map(
+      (part, index) => weak[index] + strength * (part - weak[index]),
+    );
     data.set([...colour, 255], 4 * position);
   }
   return data;

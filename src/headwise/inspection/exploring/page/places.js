@@ -74,12 +74,12 @@ function headInView(attention) {
   return view.head !== null && view.head < attention.heads.length ? view.head : null;
 }
 
-function headName(place, attention, head) {
+// The name of a head, with the unit to which it belongs: everywhere, or at a position.
+function headName(place, attention, head, position = null) {
   if (head === null) return "all heads on average";
-  if (attention.unit_of_head === null) {
-    return place.chosen ? `the head of choice ${head + 1}` : `head ${head}`;
-  }
-  return `head ${head} (${unitName(place, attention.unit_of_head[head])})`;
+  const chosen = place.chosen && position !== null ? chosenAt(place, position)[head] : undefined;
+  const unit = attention.unit_of_head?.[head] ?? chosen;
+  return unit === undefined ? `head ${head}` : `head ${head} (${unitName(place, unit)})`;
 }
 
 function unitName(place, unit) {
@@ -105,7 +105,9 @@ function tokenText(token) {
 
 function tokenName(stack, position) {
   if (position >= stack.tokens.length) return `position ${position}`;
-  return stack.kind === "text" ? `“${tokenText(stack.tokens[position])}”` : pixelOrFrame(stack, position);
+  return stack.kind === "text"
+    ? `“${tokenText(stack.tokens[position])}”`
+    : pixelOrFrame(stack, position);
 }
 
 function pixelOrFrame(stack, position) {

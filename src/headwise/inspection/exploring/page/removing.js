@@ -8,7 +8,12 @@ class Removals {
 
   // As the server is asked for them.
   asked() {
-    return this.list.map(({ run, ablation: { path, name, options } }) => ({ run, path, name, options }));
+    return this.list.map(({ run, ablation: { path, name, options } }) => ({
+      run,
+      path,
+      name,
+      options,
+    }));
   }
 
   has(run, ablation) {
@@ -18,7 +23,9 @@ class Removals {
   // Removes, or puts back what is removed.
   toggle(run, ablation) {
     const had = this.has(run, ablation);
-    const others = this.list.filter((each) => each.run !== run || each.ablation.path !== ablation.path);
+    const others = this.list.filter(
+      (each) => each.run !== run || each.ablation.path !== ablation.path,
+    );
     this.set(had ? others : [...others, { run, ablation }]);
   }
 
@@ -43,7 +50,11 @@ class Removals {
       });
       return make("li", {}, `${name}${ablation.label}, ${where} `, back);
     });
-    const all = make("button", { type: "button", text: "put all back", onclick: () => this.set([]) });
+    const all = make("button", {
+      type: "button",
+      text: "put all back",
+      onclick: () => this.set([]),
+    });
     return make(
       "div",
       { class: "removed" },
@@ -62,7 +73,7 @@ class Removals {
       make("button", {
         type: "button",
         class: "remove",
-        text: this.has(number, ablation) ? "put back" : text,
+        text: text === "remove" && this.has(number, ablation) ? "put back" : text,
         title: this.has(number, ablation) ? `put back: ${ablation.label}` : name,
         "aria-label": this.has(number, ablation) ? `put back: ${ablation.label}` : name,
         "aria-pressed": String(this.has(number, ablation)),
@@ -73,23 +84,46 @@ class Removals {
       const ablation = possible.find((each) => each.unit === unit);
       return ablation ? button(ablation, "remove", `remove ${unitName(place, unit)}`) : null;
     };
-    const heads = possible.filter((each) => each.unit === null && each.head !== null);
-    const rest = possible.filter((each) => each.unit === null && each.head === null);
-    const group = (title, buttons) =>
-      buttons.length
-        ? make("div", { class: "removal" }, make("span", { class: "small muted", text: title }), ...buttons)
-        : null;
     return {
       ofUnit,
-      others: make(
-        "div",
-        {},
-        group("Remove a head:", heads.map((each) => button(each, String(each.head), `remove head ${each.head}`))),
-        group("Weights instead:", rest.map((each) => button(each, each.label))),
+      others: this.others(
+        possible.filter((each) => each.unit === null),
+        button,
       ),
     };
   }
+
+  // What is not the removal of a unit: a line for each kind, of which a reader chooses one.
+  others(possible, button) {
+    const kinds = new Map();
+    for (const ablation of possible) {
+      const values = Object.values(ablation.options);
+      const kind = values.length === 1 ? ablation.label.replace(/ \S+$/, "") : "";
+      const text = kind ? String(values[0]) : ablation.label;
+      kinds.set(kind, [...(kinds.get(kind) ?? []), button(ablation, text, ablation.label)]);
+    }
+    if (!kinds.size) return null;
+    const lines = [...kinds].map(([kind, buttons]) =>
+      make(
+        "div",
+        { class: "removal", role: "group", "aria-label": kind || "as a whole" },
+        make("span", { class: "small muted", text: kind ? `${kind}:` : "as a whole:" }),
+        ...buttons,
+      ),
+    );
+    const details = make(
+      "details",
+      { open: othersOpen },
+      make("summary", { text: "Other changes" }),
+      ...lines,
+    );
+    details.addEventListener("toggle", () => (othersOpen = details.open));
+    return details;
+  }
 }
+
+// Whether a reader has unfolded the other changes: they stay so from token to token.
+let othersOpen = false;
 
 function sameAblation(one, other) {
   const key = ({ path, name, options }) => JSON.stringify([path, name, options]);

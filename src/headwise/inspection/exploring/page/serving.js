@@ -30,7 +30,9 @@ class InputFields {
       : null;
     this.item = payload.item ? this.itemField(payload.item) : null;
     this.status = make("p", { class: "muted small status", role: "status" });
-    const fields = [this.text, this.target, this.item].filter(Boolean).map((field) => field.parentElement);
+    const fields = [this.text, this.target, this.item]
+      .filter(Boolean)
+      .map((field) => field.parentElement);
     this.element = make("form", { class: "input" }, ...fields, this.status);
     this.element.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -39,7 +41,12 @@ class InputFields {
   }
 
   field(label, value, placeholder) {
-    const field = make("textarea", { rows: 1, placeholder, spellcheck: "false", "data-focus": label });
+    const field = make("textarea", {
+      rows: 1,
+      placeholder,
+      spellcheck: "false",
+      "data-focus": label,
+    });
     field.value = value ?? "";
     field.addEventListener("input", () => this.soon());
     field.addEventListener("keydown", (event) => {
@@ -52,9 +59,20 @@ class InputFields {
   }
 
   itemField({ part, number, of }) {
-    const field = make("input", { type: "number", min: 0, max: of - 1, value: number, "data-focus": "item" });
+    const field = make("input", {
+      type: "number",
+      min: 0,
+      max: of - 1,
+      value: number,
+      "data-focus": "item",
+    });
     field.addEventListener("change", () => this.send({ item: Number(field.value) }));
-    make("label", { class: "field" }, make("span", { class: "label", text: `Item of the ${part} part (0–${of - 1})` }), field);
+    make(
+      "label",
+      { class: "field" },
+      make("span", { class: "label", text: `Item of the ${part} part (0–${of - 1})` }),
+      field,
+    );
     return field;
   }
 

@@ -40,7 +40,9 @@ class SpectrogramMap {
     );
     this.area.setAttribute("aria-valuemin", "0");
     this.area.setAttribute("aria-valuemax", String(this.frames - 1));
-    this.audio = stack.sound ? make("audio", { controls: true, src: stack.sound, "aria-label": title }) : null;
+    this.audio = stack.sound
+      ? make("audio", { controls: true, src: stack.sound, "aria-label": title })
+      : null;
     this.element = make(
       "div",
       {},
@@ -50,7 +52,9 @@ class SpectrogramMap {
       this.audio,
     );
     if (stack.spectrogram) drawSpectrogram(this.sounds, stack.spectrogram);
-    this.area.addEventListener("pointermove", (event) => pointing.point(this.at(this.frameOf(event))));
+    this.area.addEventListener("pointermove", (event) =>
+      pointing.point(this.at(this.frameOf(event))),
+    );
     this.area.addEventListener("pointerleave", () => pointing.point(null));
     this.area.addEventListener("click", (event) => {
       pointing.pick(this.at(this.frameOf(event)));
@@ -135,6 +139,9 @@ class SpectrogramMap {
     putAt(this.here, "left", "width", position, this.frames);
     this.area.setAttribute("aria-valuenow", String(position));
     const label = this.painting?.labels[position];
-    this.area.setAttribute("aria-valuetext", `${this.stack.tokens[position]}${label ? `: ${label}` : ""}`);
+    this.area.setAttribute(
+      "aria-valuetext",
+      `${this.stack.tokens[position]}${label ? `: ${label}` : ""}`,
+    );
   }
 }

@@ -17,7 +17,11 @@ class TokenRow {
       return made;
     });
     this.tokens[0]?.setAttribute("tabindex", "0");
-    this.list = make("ol", { class: "tokens", role: "listbox", "aria-label": title }, ...this.tokens);
+    this.list = make(
+      "ol",
+      { class: "tokens", role: "listbox", "aria-label": title },
+      ...this.tokens,
+    );
     this.element = make("div", {}, make("h3", { text: title }), this.list);
     this.list.addEventListener("pointerover", (event) => {
       const position = this.positionOf(event.target);
@@ -74,18 +78,18 @@ class TokenRow {
     const here = this.tokens[position];
     const middle = (token) => token.offsetLeft + token.offsetWidth / 2;
     let line = null;
-    let nearest = position;
+    let found = position;
     for (let next = position + step; this.tokens[next]; next += step) {
       const token = this.tokens[next];
       if (token.offsetTop === here.offsetTop) continue;
       line ??= token.offsetTop;
       if (token.offsetTop !== line) break;
       const away = Math.abs(middle(token) - middle(here));
-      if (nearest === position || away < Math.abs(middle(this.tokens[nearest]) - middle(here))) {
-        nearest = next;
+      if (found === position || away < Math.abs(middle(this.tokens[found]) - middle(here))) {
+        found = next;
       }
     }
-    return nearest;
+    return found;
   }
 
   focus(position) {
@@ -98,7 +102,7 @@ class TokenRow {
   // Colours the tokens. A painting of null takes the colours away.
   paint(painting) {
     this.tokens.forEach((token, position) => {
-      const { text, mark } = { text: token.firstChild, mark: token.lastChild };
+      const [text, mark] = token.children;
       token.classList.remove(...[...token.classList].filter((name) => name.startsWith("unit-")));
       mark.textContent = painting ? painting.marks[position] : "";
       token.setAttribute(

@@ -30,7 +30,9 @@ function writeView() {
   }
   if (view.run !== null) written.run = view.run;
   if (view.token) written.token = `${view.token.stack}:${view.token.position}`;
-  const hash = Object.entries(written).map(([name, value]) => `${name}=${value}`).join("&");
+  const hash = Object.entries(written)
+    .map(([name, value]) => `${name}=${value}`)
+    .join("&");
   try {
     history.replaceState(null, "", `#${hash}`);
   } catch {

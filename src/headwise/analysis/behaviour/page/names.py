@@ -1,0 +1,55 @@
+"""What the places of systems are called in figures and tables."""
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+from headwise.analysis.behaviour.where import Where
+
+
+def place_names(places: Sequence[Where]) -> list[str]:
+    """Returns a name of each place, as short as tells them apart.
+
+    Example:
+        >>> def at(site, layer, path=""):
+        ...     return Where(path=path, site=site, layer=layer, system="", whole_layer=False)
+        >>> place_names([at("decoder_self", 0), at("decoder_self", 1)])
+        ['layer 0', 'layer 1']
+        >>> place_names([at("encoder_self", 0), at("decoder_self", 0), at("decoder_cross", 0)])
+        ['encoder 0', 'decoder self 0', 'decoder cross 0']
+
+        In a model that is none of headwise's, it is what differs of the paths.
+
+        >>> place_names([at("", 0, "net.blocks.3.attention"), at("", 1, "net.blocks.7.attention")])
+        ['3', '7']
+    """
+    alone = len({place.site for place in places}) == 1
+    paths = list(dict.fromkeys(place.path for place in places if not place.site))
+    short = dict(zip(paths, _different(paths), strict=True))
+    return [_name(place, alone) if place.site else short[place.path] for place in places]
+
+
+def _name(place: Where, alone: bool) -> str:
+    if alone:
+        return f"layer {place.layer}"
+    stack, _, kind = place.site.partition("_")
+    if stack == "encoder" or place.whole_layer:
+        return f"{stack} {place.layer}"
+    return f"{stack} {kind} {place.layer}"
+
+
+def _different(paths: list[str]) -> list[str]:
+    """The paths without the parts with which all of them begin, or end."""
+    if len(paths) < 2:
+        return paths
+    split = [path.split(".") for path in paths]
+    begin = _alike(split)
+    end = _alike([parts[begin:][::-1] for parts in split])
+    return [
+        ".".join(parts[begin : len(parts) - end]) or path
+        for parts, path in zip(split, paths, strict=True)
+    ]
+
+
+def _alike(rows: list[list[str]]) -> int:
+    """How many parts all rows have in common at their beginning."""
+    return len(list(takewhile(lambda column: len(set(column)) == 1, zip(*rows, strict=False))))
