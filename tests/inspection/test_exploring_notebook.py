@@ -110,7 +110,7 @@ def test_a_system_with_other_positions_is_refused(tokenizer):
     model = Own(tokenizer.vocab_size, cross=True)
     forward = model.forward
     model.forward = lambda tokens: forward(tokens[:, 1:])
-    with pytest.raises(ValueError, match=r"'layer.self_attn' reads 3 positions, expected 4"):
+    with pytest.raises(ValueError, match=r"'layer.self_attn' reads 4 positions, expected 5"):
         hw.explore(model, tokenizer, "open the file")
 
 
