@@ -5,7 +5,6 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
-from html import escape
 from pathlib import Path
 
 import chromium
@@ -24,6 +23,7 @@ from explorer_payloads import (
 
 import headwise.inspection.exploring.page
 from headwise.heads.words import Words
+from headwise.inspection.exploring.notebook import Explored
 from headwise.inspection.exploring.page.html import page_html
 from headwise.inspection.exploring.payload import Payload
 
@@ -336,6 +336,17 @@ def test_all_heads_are_drawn_when_asked_for(shown) -> None:
     tab.point(".all-heads button", 2, click=True)
     tab.wait("location.hash.includes('head=2')")
     tab.wait("document.querySelector('.attention h3').textContent === 'Attention of head 2'")
+    # They stay unfolded, and the one that was chosen keeps the focus.
+    assert tab.value("document.querySelectorAll('.all-heads canvas').length") == 3
+    tab.wait("document.activeElement.title === 'Head 2'")
+    assert tab.value("document.activeElement.ariaPressed") == "true"
+
+
+def test_a_module_of_ones_own_is_named_by_its_path(shown) -> None:
+    own = place(0, [0] * 6).model_copy(update={"site": "", "path": "blocks.0.mix"})
+    tab = shown(payload(run(places=[own], task="")))
+    assert tab.texts(".explanation strong") == ["blocks.0.mix: weights of 3 experts. "]
+    assert "--serve" not in tab.texts("footer")[0]
 
 
 def test_a_system_that_decides_nothing(shown) -> None:
@@ -364,13 +375,14 @@ def test_a_long_text_opens_at_once(shown) -> None:
 
 def test_a_notebook_shows_it_in_a_frame(tab: chromium.Tab, tmp_path: Path) -> None:
     path = tmp_path / "notebook.html"
-    path.write_text(f'<iframe srcdoc="{escape(page_html(payload()))}"></iframe>', encoding="utf-8")
+    path.write_text(Explored(payload())._repr_html_(), encoding="utf-8")
     tab.send("Page.navigate", url=path.as_uri())
-    inside = "document.querySelector('iframe')?.contentDocument"
-    tab.wait(f"'drawn' in ({inside}?.documentElement?.dataset ?? {{}})")
-    marks = f"[...{inside}.querySelectorAll('.mark')].map((each) => each.textContent)"
-    assert tab.value(marks) == ["0", "1", "1", "1", "2", "0"]
-    assert tab.value(f"{inside}.documentElement.dataset.error ?? null") is None
+    frame = tab.frame()
+    frame.wait_until_drawn()
+    assert marks(frame) == ["0", "1", "1", "1", "2", "0"]
+    frame.value("document.querySelectorAll('.token')[3].click()")
+    frame.wait("document.querySelector('.inspector h3').textContent.includes('eps')")
+    assert frame.value("document.documentElement.dataset.error ?? null") is None
 
 
 def test_an_error_of_the_page_is_seen(tab: chromium.Tab, tmp_path: Path) -> None:
