@@ -336,6 +336,17 @@ def test_all_heads_are_drawn_when_asked_for(shown) -> None:
     tab.point(".all-heads button", 2, click=True)
     tab.wait("location.hash.includes('head=2')")
     tab.wait("document.querySelector('.attention h3').textContent === 'Attention of head 2'")
+    # They stay unfolded, and the one that was chosen keeps the focus.
+    assert tab.value("document.querySelectorAll('.all-heads canvas').length") == 3
+    tab.wait("document.activeElement.title === 'Head 2'")
+    assert tab.value("document.activeElement.ariaPressed") == "true"
+
+
+def test_a_module_of_ones_own_is_named_by_its_path(shown) -> None:
+    own = place(0, [0] * 6).model_copy(update={"site": "", "path": "blocks.0.mix"})
+    tab = shown(payload(run(places=[own], task="")))
+    assert tab.texts(".explanation strong") == ["blocks.0.mix: weights of 3 experts. "]
+    assert "--serve" not in tab.texts("footer")[0]
 
 
 def test_a_system_that_decides_nothing(shown) -> None:

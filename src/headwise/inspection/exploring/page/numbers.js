@@ -22,7 +22,7 @@ function barTable(caption, rows) {
 }
 
 // The weights at a token, or their mean over all tokens if none is in view.
-function weightTable(place, painting, position, removal) {
+function weightTable(number, place, painting, position, removal) {
   const { weights, colours } = painting;
   const row = position === null ? weights.meanRow() : weights.row(position);
   const chosen = position !== null && place.chosen ? chosenAt(place, position) : null;
@@ -48,22 +48,12 @@ function weightTable(place, painting, position, removal) {
   const sorted = [...units].sort((a, b) => row[b] - row[a]);
   return [
     barTable(`${caption}, the largest first`, sorted.slice(0, ROWS).map(rowOf)),
-    otherUnits(sorted.length - ROWS, barTable(caption, sorted.slice(ROWS).map(rowOf))),
+    foldable(
+      `units ${number}`,
+      `The other ${sorted.length - ROWS}`,
+      barTable(caption, sorted.slice(ROWS).map(rowOf)),
+    ),
   ];
-}
-
-// Whether a reader has unfolded the smaller weights: it stays so from token to token.
-let unfolded = false;
-
-function otherUnits(number, table) {
-  const details = make(
-    "details",
-    { open: unfolded },
-    make("summary", { text: `The other ${number}` }),
-    table,
-  );
-  details.addEventListener("toggle", () => (unfolded = details.open));
-  return details;
 }
 
 // How many of what is read are shown.
