@@ -12,7 +12,7 @@ from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
 from headwise.heads.tim import IndependentMechanismsLayer
 from headwise.heads.weighted import BranchedAttention
 from headwise.heads.words import Words
-from headwise.inspection.exploring.notebook import explore
+from headwise.inspection.exploring.notebook import Explored, explore
 from headwise.models.ablation import ablated
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
@@ -36,6 +36,7 @@ __all__ = [
     "CausalLM",
     "CausalLMConfig",
     "Decisions",
+    "Explored",
     "IndependentMechanismsLayer",
     "Macs",
     "MaskedLM",

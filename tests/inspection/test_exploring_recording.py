@@ -197,6 +197,12 @@ def test_speech_can_be_heard(runs, tmp_path):  # noqa: F811
     path.write_bytes(base64.b64decode(encoded))
     (again,) = Explorer([runs("speech-enhancement")], Source(file=path)).record().runs
     assert again.stacks["decoder"].tokens == stack.tokens
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, 8000, 0, "NONE", ""))
+        file.writeframes(bytes(2 * 8000))
+    long = Explorer([runs("speech-enhancement")], Source(file=path)).record()
+    assert long.note == "The first 0.5 of 1.0 seconds, which the model reads at once."
+    assert long.runs[0].stacks["decoder"].tokens == stack.tokens
 
 
 @pytest.mark.parametrize(

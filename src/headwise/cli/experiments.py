@@ -12,6 +12,7 @@ from headwise.cli.printing import (
     clear_errors,
     command_line,
     print_error,
+    print_next_commands,
     print_note,
     print_notes,
     print_path,
@@ -85,6 +86,7 @@ def compare(
         from headwise.analysis.results import Benchmark, Comparison
         from headwise.analysis.table import results_table
         from headwise.comparison import RunsFailed, compare_systems
+        from headwise.comparison.following import run_to_look_into
         from headwise.comparison.tuning.grid import parse_grid
         from headwise.experiment.folders import is_main_process
         from headwise.files import write_text
@@ -136,6 +138,7 @@ def compare(
         if found is not None:
             console.print(results_table(found))
             print_path(console, "report", report)
+            print_next_commands(console, run_to_look_into(found, folder))
 
 
 def train(
@@ -172,7 +175,8 @@ def train(
         result = train_system(chosen, name, folder, task, console)
         scores = "  ".join(str(score) for score in result.scores)
         console.print(f"validation loss {result.validation_loss:.3f}  {scores}", highlight=False)
-        console.print(f"model: {folder / 'model'}", soft_wrap=True, highlight=False, markup=False)
+        print_path(console, "model", folder / "model")
+        print_next_commands(console, folder)
 
 
 def evaluate(

@@ -46,6 +46,14 @@ def print_path(console: Console, what: str, path: Path | str) -> None:
     console.print(f"{what}: {path}", soft_wrap=True, highlight=False, markup=False)
 
 
+def print_next_commands(console: Console, run: Path) -> None:
+    """Prints the commands that look into a finished run, each in one line that can be copied."""
+    folder = shlex.quote(str(run))
+    for what, command in (("what its heads do", "analyse"), ("watch it at work", "explore")):
+        line = f"{what}: headwise {command} {folder}"
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
 def print_notes(file: "RecipeFile") -> None:
     """Prints what the author of a recipe should know."""
     for note in file.notes:

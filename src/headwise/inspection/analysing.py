@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from headwise.analysis.behaviour.ablating import analyse_ablations
+from headwise.analysis.behaviour.ablating import analyse_ablations, bar_of
 from headwise.analysis.behaviour.ablation_results import AblationAnalysis
 from headwise.analysis.behaviour.courses import OverTraining, courses_of
 from headwise.analysis.behaviour.declared import Level
@@ -129,13 +129,10 @@ def _ablations(
 ) -> AblationAnalysis | None:
     quality = Quality.of_task(model, opened.task, opened.part, opened.recipe.evaluation)
     with RunBars(console, transient=True) as bars:
-        bar = bars.begin(name, None)
-
-        def progress(done: int, total: int, coming: str) -> None:
-            bars.update(bar, completed=done, total=total, figures=f"ablations {coming}".rstrip())
-
         folder = opened.run / FINISHED
-        return analyse_ablations(model, quality, level=level, folder=folder, progress=progress)
+        return analyse_ablations(
+            model, quality, level=level, folder=folder, progress=bar_of(bars, name)
+        )
 
 
 def _over_training(run: Path, model: HeadwiseModel) -> OverTraining | None:

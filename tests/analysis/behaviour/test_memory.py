@@ -1,38 +1,26 @@
-"""Analyses keep sums alone: what they hold does not grow with the data."""
+"""What questions keep of the batches does not grow with their number."""
 
-import gc
+import pickle
+from typing import Any
 
 import pytest
-import tiny
 import torch
-from tiny import MOA, PLANS, padded, tokens
+from decided import Choosing, batch, place, random_weights, standing
 
-from headwise.analysis.behaviour.questions import ask
-from headwise.tasks.positions import Positions
+from headwise.analysis.behaviour.entropy import Entropy
+from headwise.analysis.behaviour.load import Load
+from headwise.analysis.behaviour.tokens import Tokens
+from headwise.heads.system import Routing
 
 
-@pytest.mark.parametrize("plan", [PLANS["all mixed"], {"encoder_self": MOA}], ids=["mixed", "moa"])
-def test_no_tensor_of_a_batch_is_kept(plan):
-    made = tiny.model(plan)
-    ids, mask = padded([5, 3], 5)
-    batch = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": tokens(2, 4)}
-    held = {}
-
-    def batches():
-        for number in range(21):
-            if number in (0, 2, 20):
-                gc.collect()
-                tensors = (x for x in gc.get_objects() if issubclass(type(x), torch.Tensor))
-                held[number] = sum(x.numel() for x in tensors)
-            yield batch
-
-    def positions(given):
-        decoder = given["decoder_input_ids"]
-        return {
-            "encoder": Positions(shape=(2, 5), tokens=given["input_ids"]),
-            "decoder": Positions(shape=(2, 4), tokens=decoder),
-        }
-
-    answers = ask(made, batches(), positions)
-    assert answers["sequences"] == 42 and answers["likeness"] is not None
-    assert held[0] < held[2] == held[20]
+@pytest.mark.parametrize("kind", [Entropy, Load, Tokens])
+def test_memory_does_not_grow_with_the_number_of_batches(kind: Any) -> None:
+    weights = random_weights(4, 30, 8)
+    routing = Routing(weights, weights.topk(2).indices)
+    tokens = torch.arange(120).view(4, 30) % 50
+    observed = batch({place(Choosing): routing}, standing(tokens, {"half": tokens // 25}))
+    question, sizes = kind(), []
+    for _ in range(40):
+        question.add(observed)
+        sizes.append(len(pickle.dumps(question)))
+    assert sizes[-1] <= sizes[0] + 16  # numbers that are written in a byte or two more

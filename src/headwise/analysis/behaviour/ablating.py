@@ -28,6 +28,7 @@ from headwise.analysis.chance.seeds_and_items import Resampled, change, resample
 from headwise.files import write_text
 from headwise.tasks.outcome import RECORD, Outcome
 from headwise.tasks.significance import resampled_scores, score_of
+from headwise.training.progress import RunBars
 
 # Called with how many ablations are done, how many there are, and the one that comes next.
 Progress = Callable[[int, int, str], None]
@@ -79,6 +80,21 @@ def analyse_ablations(
     finally:
         model.train(was_training)
     return _ranked(ablations, found, before, quality, level)
+
+
+def bar_of(bars: RunBars, label: str) -> Progress:
+    """Returns a progress that a bar shows, with the ablation that is being made.
+
+    Args:
+        bars: the bars in which it stands.
+        label: what is ablated.
+    """
+    bar = bars.begin(label, None)
+
+    def progress(done: int, total: int, coming: str) -> None:
+        bars.update(bar, completed=done, total=total, figures=coming)
+
+    return progress
 
 
 class _Unablated(BaseModel):

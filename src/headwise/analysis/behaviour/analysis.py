@@ -7,7 +7,12 @@ from pathlib import Path
 from rich.console import Console
 from torch import Tensor, nn
 
+from headwise.analysis.behaviour.ablating import analyse_ablations, bar_of
+from headwise.analysis.behaviour.ablation_results import AblationAnalysis
+from headwise.analysis.behaviour.declared import Level
+from headwise.analysis.behaviour.findings import finding
 from headwise.analysis.behaviour.page.page import render_analysis
+from headwise.analysis.behaviour.quality import Quality
 from headwise.analysis.behaviour.questions import ask, words_of
 from headwise.analysis.behaviour.results import AnalysisRecord, RunAnalysis
 from headwise.analysis.surroundings import machine, versions
@@ -20,10 +25,11 @@ _STACKS = ("encoder", "decoder", "")
 
 
 class Analysis:
-    """What the heads of a model do: how sure they are, how the work is shared, on which tokens.
+    """What the heads of a model do: how sure, how the work is shared, on which tokens, worth what.
 
     The model may be any module that holds systems of headwise or of your own. Nothing is computed
-    until it is asked for; then all batches are read once.
+    until it is asked for; then all batches are read once, and the quality is measured once more for
+    each ablation that the systems declare.
 
     Args:
         model: it is put into evaluation.
@@ -36,6 +42,11 @@ class Analysis:
         mask: name of the argument that is 0 or `False` at padding, as `attention_mask` is in
             transformers; batches may lack it. Systems know their padding if they were told it, as
             by `key_padding_mask`; this is for those that decide for whole sequences, and others.
+        quality: measures the model as it is when called: a number for each item, in an order that
+            stays the same, such as the loss of each sequence. Without it nothing is ablated.
+        higher_is_better: whether larger numbers of `quality` are better.
+        ablations: which are made: `"model"`, those of all modules of a system at once; `"units"`,
+            each unit of each module removed too; `"all"`, each left alone too.
         name: of the model, as the page shows it.
 
     Raises:
@@ -61,6 +72,9 @@ class Analysis:
         tokens: str | Mapping[str, str] | None = None,
         names: Mapping[int, str] | Callable[[int], str] | None = None,
         mask: str = "attention_mask",
+        quality: Callable[[], Sequence[float] | Tensor] | None = None,
+        higher_is_better: bool = True,
+        ablations: Level = "units",
         name: str = "model",
     ) -> None:
         self.model = model
@@ -68,6 +82,9 @@ class Analysis:
         self.arguments = dict.fromkeys(_STACKS, tokens) if isinstance(tokens, str) else tokens or {}
         self.names = names
         self.mask = mask
+        self.quality = quality
+        self.higher_is_better = higher_is_better
+        self.ablations: Level = ablations
         self.name = name
         self._known: dict[int, str] = {}
 
@@ -83,7 +100,10 @@ class Analysis:
                 lambda count: bars.update(bar, advance=1),
                 self._padding,
             )
-        return RunAnalysis(name=self.name, words=words_of(self.model), **answers)
+            ablations = self._ablations(bars)
+        return RunAnalysis(
+            name=self.name, words=words_of(self.model), **answers, ablations=ablations
+        )
 
     def write(self, folder: str | Path) -> Path:
         """Writes `analysis.html` and `analysis.json` into a folder; returns the page's path."""
@@ -91,6 +111,7 @@ class Analysis:
             title=f"What the heads do: {self.name}",
             part=f"{self.record.sequences:,} sequences",
             runs=[self.record],
+            findings=[finding(self.record)],
             versions=versions(),
             machine=machine(),
         )
@@ -98,6 +119,14 @@ class Analysis:
         write_text(Path(folder) / "analysis.json", record.model_dump_json(indent=1))
         write_text(page, render_analysis(record))
         return page
+
+    def _ablations(self, bars: RunBars) -> AblationAnalysis | None:
+        if self.quality is None:
+            return None
+        quality = Quality.of_numbers(self.quality, higher_is_better=self.higher_is_better)
+        return analyse_ablations(
+            self.model, quality, level=self.ablations, progress=bar_of(bars, self.name)
+        )
 
     def _positions(self, batch: Batch) -> dict[str, Positions]:
         found = {}

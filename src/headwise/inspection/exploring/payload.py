@@ -43,8 +43,8 @@ class Stack(BaseModel):
     rate: int | None = Field(None, description="Speech: samples per second.")
     spectrogram: Blob | None = Field(
         None,
-        description="Speech: frames × frequencies up to half of `rate`. 1 is the loudest, 0 is "
-        "80 dB below it, and between them it is even in decibels.",
+        description="Speech: frames × frequencies up to half of `rate`. 1 is the loudest of the "
+        "input, 0 is 80 dB below it, and between them it is even in decibels.",
     )
     sound: str | None = Field(None, description="Speech: the sound, a WAV file as a data URI.")
 
@@ -199,6 +199,7 @@ class Payload(BaseModel):
     served: bool = Field(description="Whether a model is running that answers to `/api/explore`.")
     item: Item | None = Field(None, description="None: the user has given the input.")
     text: str | None = Field(None, description="The input, if it is text.")
+    note: str = Field("", description="What a reader should know of the input, a sentence.")
     target: str | None = Field(None, description="What the user wants the decoder to read.")
     takes_text: bool = Field(description="Whether the input is text, which a reader can type.")
     takes_target: bool = Field(False, description="Whether a target can be given.")

@@ -16,9 +16,9 @@ from headwise.models.plan import system_name
 
 Decides = Literal["position", "sequence", "everything", "nothing"]
 
-# Letters that all attention of a run may take. Without a budget, 144 heads over 512 tokens would
+# Letters that all attention of a page may take. Without a budget, 144 heads over 512 tokens would
 # take 30 million, more than a browser reads in the blink of an eye.
-_BUDGET = 9_000_000
+BUDGET = 9_000_000
 _LEVELS = (3, 5, 7, 11, 15, 31, 63, 127, 255)
 # Attention weights that a browser can hold, of which it inflates those that are looked at.
 _MOST = 150_000_000
@@ -41,7 +41,9 @@ def check_size(model: nn.Module, stacks: Mapping[str, Stack]) -> None:
         )
 
 
-def recorded_places(watched: Sequence[Watched], stacks: Mapping[str, Stack]) -> list[Place]:
+def recorded_places(
+    watched: Sequence[Watched], stacks: Mapping[str, Stack], budget: float = BUDGET
+) -> list[Place]:
     """Returns what each system of a model has done in one pass, for the page.
 
     Attention weights keep steps of 1/255 of the largest of a head if all of them together are few,
@@ -51,9 +53,13 @@ def recorded_places(watched: Sequence[Watched], stacks: Mapping[str, Stack]) -> 
     Args:
         watched: the systems.
         stacks: the stacks of the model; keys that no stack has the length of belong to none.
+        budget: how many letters all attention may take.
+
+    Raises:
+        ValueError: a system has other positions than the input.
     """
     number = sum(reading.weights.numel() for seen in watched for reading in seen.readings)
-    share = _BUDGET / max(1, number)
+    share = budget / max(1, number)
     return [_place(seen, stacks, share) for seen in watched]
 
 
@@ -62,6 +68,12 @@ def _place(seen: Watched, stacks: Mapping[str, Stack], share: float) -> Place:
     stack = place.site.partition("_")[0]
     stack = stack if stack in stacks else next(iter(stacks))
     weights, decides, chosen = _decisions(seen.routing)
+    for reading in seen.readings:
+        if reading.weights.size(1) != len(stacks[stack].tokens):
+            raise ValueError(
+                f"the system {place.path!r} reads {reading.weights.size(1)} positions, expected "
+                f"{len(stacks[stack].tokens)}: one for each token of the input"
+            )
     units = 0 if weights is None else weights.shape[1]
     words = place.module.words
     return Place(
@@ -120,14 +132,15 @@ def _attention(
 
 
 def _packed(head: np.ndarray, triangle: bool, most: float) -> Blob:
-    """The weights of a head, in as many steps as let it take no more than so many letters."""
+    """The weights of a head, in as many steps as let it take about so many letters at most."""
+    sample = head[:: 1 if len(head) < 64 else 4]
 
+    def size(levels: int) -> float:
+        return len(Blob.of(sample, levels=levels, power=2).data) * len(head) / len(sample)
+
+    levels = _LEVELS[-1]
+    if 4 / 3 * head.size > most and size(levels) > most:  # base64 makes four letters of three bytes
+        fitting = bisect_right(_LEVELS[:-1], most, key=size)
+        levels = _LEVELS[max(0, fitting - 1)]
     # Of √w the steps are even: those of w are finest near 0, where most weights are.
-    def blob(levels: int) -> Blob:
-        return Blob.of(head, levels=levels, power=2, triangle=triangle)
-
-    finest = blob(_LEVELS[-1])
-    if len(finest.data) <= most:
-        return finest
-    fitting = bisect_right(_LEVELS[:-1], most, key=lambda levels: len(blob(levels).data))
-    return blob(_LEVELS[max(0, fitting - 1)])
+    return Blob.of(head, levels=levels, power=2, triangle=triangle)

@@ -22,7 +22,7 @@ from headwise.recipe.catalogue import task_class
 from headwise.tasks.classification import Classification
 from headwise.tasks.text.labelled.corpus import Example
 from headwise.tasks.text.labelled.dataset import Examples
-from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer
+from headwise.tasks.text.tokenization import TextTokenizer
 
 _CLASSES = 10  # of the most probable that are shown
 
@@ -32,7 +32,7 @@ def labelled_input(trained: Trained, source: Source) -> Input:
     task = task_class(trained.recipe.task)
     assert issubclass(task, Classification)
     refuse_target(source, task.name())
-    tokenizer = TextTokenizer.load(trained.folder / TOKENIZER)
+    tokenizer = trained.tokenizer(TextTokenizer)
     config = trained.model.config
     item = label = None
     text = given_text(source)

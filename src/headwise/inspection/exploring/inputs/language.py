@@ -18,7 +18,7 @@ from headwise.inspection.exploring.inputs.tokens import predictions, text_stack
 from headwise.inspection.exploring.payload import Made, Output
 from headwise.tasks.language_modelling import LanguageModelling
 from headwise.tasks.text.running.generating import GenerationSettings, continue_ids, prompt_ids
-from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer
+from headwise.tasks.text.tokenization import TextTokenizer
 
 _TOKENS = 24  # of a continuation
 
@@ -26,7 +26,7 @@ _TOKENS = 24  # of a continuation
 def language_input(trained: Trained, source: Source) -> Input:
     """Returns a text with its continuation, or a block of the data."""
     refuse_target(source, LanguageModelling.name())
-    tokenizer = TextTokenizer.load(trained.folder / TOKENIZER)
+    tokenizer = trained.tokenizer(TextTokenizer)
     longest = trained.model.config.max_positions
     text, item, given = given_text(source), None, None
     if text is None:

@@ -22,13 +22,13 @@ from headwise.ops.labels import IGNORED_LABEL
 from headwise.tasks.masked_language_modelling import MaskedLanguageModelling
 from headwise.tasks.outcome import spread
 from headwise.tasks.text.running.dataset import MaskedBlocks
-from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer
+from headwise.tasks.text.tokenization import TextTokenizer
 
 
 def masked_input(trained: Trained, source: Source) -> Input:
     """Returns a text in which tokens are hidden, by the user or else some of it."""
     refuse_target(source, MaskedLanguageModelling.name())
-    tokenizer = TextTokenizer.load(trained.folder / TOKENIZER)
+    tokenizer = trained.tokenizer(TextTokenizer)
     text, item = given_text(source), None
     true: list[int | None]
     if text is None:

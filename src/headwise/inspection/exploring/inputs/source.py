@@ -11,10 +11,12 @@ from headwise.inspection.exploring.payload import Item, Output, Stack
 from headwise.tasks.sources import read_lines
 from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Items, Task
+from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer, TranslationTokenizer
 
 MOST_TOKENS = 2048
 
 TaskType = TypeVar("TaskType", bound=Task)
+TokenizerType = TypeVar("TokenizerType", TextTokenizer, TranslationTokenizer)
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,14 @@ class Trained:
     recipe: Any
     model: Any
     _task: Task | None = None
+    _tokenizer: Any = None
+
+    def tokenizer(self, kind: type[TokenizerType]) -> TokenizerType:
+        """Returns the tokenizer of the run, which is loaded once."""
+        if self._tokenizer is None:
+            self._tokenizer = kind.load(self.folder / TOKENIZER)
+        assert isinstance(self._tokenizer, kind)
+        return self._tokenizer
 
     def task(self, kind: type[TaskType]) -> TaskType:
         """Returns the task with its data, which are read when they are first asked for."""
@@ -71,6 +81,7 @@ class Input:
         output: makes what the page shows of what the model returns.
         text: the input as a text, if it is one.
         item: the item of the data that it is, if it is one.
+        note: what a reader should know of the input.
     """
 
     arguments: dict[str, Tensor]
@@ -78,6 +89,7 @@ class Input:
     output: Callable[[Any], Output]
     text: str | None = None
     item: Item | None = None
+    note: str = ""
 
 
 def chosen_item(items: Items, source: Source) -> Item:

@@ -17,13 +17,13 @@ from headwise.inspection.exploring.inputs.tokens import predictions, text_stack
 from headwise.inspection.exploring.payload import Made, Output
 from headwise.tasks.text.parallel.dataset import TranslationDataset
 from headwise.tasks.text.parallel.translating import translate_ids
-from headwise.tasks.text.tokenization import TOKENIZER, TranslationTokenizer
+from headwise.tasks.text.tokenization import TranslationTokenizer
 from headwise.tasks.translation import Translation
 
 
 def translation_input(trained: Trained, source: Source) -> Input:
     """Returns a sentence with its translation, which the decoder reads token by token."""
-    tokenizer = TranslationTokenizer.load(trained.folder / TOKENIZER)
+    tokenizer = trained.tokenizer(TranslationTokenizer)
     text, item, reference = given_text(source), None, None
     if text is None:
         part = part_of(trained.task(Translation), source.part)

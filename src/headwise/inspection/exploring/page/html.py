@@ -13,7 +13,7 @@ from headwise.inspection.exploring.payload import Payload
 
 _HERE = Path(__file__).parent
 # In this order, since some use others while they are read, and the last runs them all.
-_SCRIPTS = (
+SCRIPTS = (
     *("elements", "blobs", "view", "colours", "pixels", "places", "painting", "tokens", "image"),
     *("spectrogram", "attention", "legend", "numbers", "difference", "output", "heads"),
     *("column", "controls", "serving", "removing", "main"),
@@ -58,7 +58,7 @@ def write_page(payload: Payload, path: Path) -> None:
 
 @cache
 def _script() -> str:
-    parts = "\n".join(_read(f"{name}.js") for name in _SCRIPTS)
+    parts = "\n".join(_read(f"{name}.js") for name in SCRIPTS)
     return f'"use strict";\n(() => {{\n{parts}}})();\n'
 
 

@@ -231,8 +231,9 @@ function titleOfPage({ title, runs }) {
 }
 
 // What the models read, of a page whose reader cannot change it.
-function inputOf({ item, text }) {
-  const parts = item ? [`Item ${item.number} of ${item.of} of the ${item.part} part.`] : [];
+function inputOf({ item, text, note }) {
+  const parts = note ? [note] : [];
+  if (item) parts.push(`Item ${item.number} of ${item.of} of the ${item.part} part.`);
   if (text !== null) parts.push(text);
   return make("p", { class: "muted", text: parts.join(" ") });
 }
