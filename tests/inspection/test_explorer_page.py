@@ -176,6 +176,11 @@ def test_tokens_tell_who_leads(shown) -> None:
     assert tab.texts(".remove") == [] and "--serve" in tab.texts("footer")[0]
 
 
+def test_what_a_reader_should_know_of_the_input_is_said(shown) -> None:
+    assert shown(payload()).texts(".note") == []
+    assert shown(payload(note="Two words are unknown.")).texts(".note") == ["Two words are unknown."]
+
+
 def test_the_view_is_that_of_the_address(shown) -> None:
     tab = shown(payload(), "layer=1&unit=2&head=1&token=encoder:3")
     assert marks(tab) == [".70", ".70", ".70", ".15", ".15", ".33"]

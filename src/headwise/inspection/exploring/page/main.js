@@ -9,6 +9,7 @@ class Page {
     this.removals = new Removals((before) => this.remove(before));
     this.controls = new Controls((change) => this.look(change));
     this.removed = make("div");
+    this.note = make("p", { class: "note" });
     this.columns = [];
     this.runs = make("div", { class: "runs" });
     this.fields = payload.served ? new InputFields(payload, (input) => this.send(input)) : null;
@@ -20,6 +21,7 @@ class Page {
         payload.served ? null : inputOf(payload),
       ),
       ...(this.fields ? [this.fields.element] : []),
+      this.note,
       this.removed,
       this.controls.element,
       this.runs,
@@ -116,6 +118,8 @@ class Page {
     if (columns[0].element.parentElement !== this.runs) {
       this.runs.replaceChildren(...columns.map((column) => column.element));
       this.removed.replaceChildren(...[this.removals.shown(runs)].filter(Boolean));
+      this.note.textContent = payload.note;
+      this.note.hidden = !payload.note;
     }
     focusAgain(focus);
     document.documentElement.dataset.drawn = Math.round(performance.now());

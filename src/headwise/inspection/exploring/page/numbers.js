@@ -96,9 +96,7 @@ function candidateTable(caption, candidates, length = candidates.length) {
 
 // Keeps the place of a table, so that what lies below it does not move under the pointer.
 function emptyTable(caption, length) {
-  const rows = Array.from({ length }, () =>
-    barRow({ look: "", name: "\u00a0", value: 0, label: "" }),
-  );
+  const rows = Array.from({ length }, () => make("tr", {}, make("td", { text: "\u00a0" })));
   const table = barTable(caption, rows);
   table.classList.add("empty");
   return table;
