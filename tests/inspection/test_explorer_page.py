@@ -40,11 +40,6 @@ def test_the_payload_comes_back_from_the_page_whatever_it_holds() -> None:
     assert Payload.model_validate_json(inside) == made
 
 
-def test_every_script_is_in_the_page_once() -> None:
-    page = page_html(payload())
-    assert [page.count(path.read_text(encoding="utf-8")) for path in SCRIPTS] == [1] * len(SCRIPTS)
-
-
 @pytest.mark.parametrize(
     "path", [*SCRIPTS, FILES / "explorer.css", FILES / "explorer.html.jinja"], ids=lambda p: p.name
 )
