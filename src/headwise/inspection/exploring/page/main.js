@@ -34,7 +34,9 @@ class Page {
       this.draw();
     });
     addEventListener("keydown", (event) => this.key(event));
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    // What is drawn on a canvas has the colours of its time.
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    dark.addEventListener("change", () => this.take(this.payload));
   }
 
   // Takes a payload: that of the page, or an answer.
