@@ -331,14 +331,12 @@ def test_speech_is_coloured_by_frame(shown) -> None:
 
 def test_a_dark_page_is_drawn_in_its_colours(shown) -> None:
     tab = shown(payload(speech(), takes_text=False, text=None))
-    loudest = (".layers .spectrogram", 5, 0)
-    assert tab.pixels(*loudest) == [0x1B, 0x1E, 0x23, 255]
+    canvas = "document.querySelector('.layers .spectrogram')"
+    red = f"{canvas}.getContext('2d').getImageData({canvas}.width - 1, 0, 1, 1).data[0]"
+    tab.wait(f"{red} === 0x1b")  # the loudest, in the colour of text
     tab.prefer("prefers-color-scheme", "dark")
-    tab.wait("document.querySelector('.layers .spectrogram').width === 6")
-    tab.wait(
-        "document.querySelector('.layers .spectrogram').getContext('2d')"
-        ".getImageData(5, 0, 1, 1).data[0] === 0xe7"
-    )
+    tab.wait(f"{red} === 0xe7")
+    tab.wait("document.querySelector('.strip').width === 6")
     assert tab.pixels(".strip", 0, 0) == [0x2F, 0x5C, 0xF0, 255]
     tab.prefer("prefers-color-scheme", "light")
 
