@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tiny_tasks
 import torch
+from exploring_runs import write_run
 
 import headwise as hw
 from headwise.heads.attention import Attention
@@ -267,6 +268,15 @@ def test_runs_of_different_tasks_are_refused_and_other_vocabularies_are_not(runs
     pair = [runs("translation"), runs("translation", "mae")]
     names = [run.name for run in Explorer(pair, Source(text=TEXT)).record().runs]
     assert names == ["translation-moa", "translation-mae"]
+
+
+def test_items_of_other_data_are_not_shown_side_by_side(runs, tmp_path):
+    other = write_run(tmp_path, "translation", "mae")
+    path = tmp_path / "train.en"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    path.write_text("".join(f"{line} ten\n" for line in lines), encoding="utf-8")
+    with pytest.raises(ValueError, match="of translation-mae is another text than that of"):
+        Explorer([runs("translation"), other], Source()).record()
 
 
 def test_a_text_file_is_read(runs, tmp_path):
