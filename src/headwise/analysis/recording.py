@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headwise.analysis.behaviour.entropy import Entropy, ModuleEntropy
-from headwise.analysis.behaviour.load import Load, LoadRecord
 from headwise.analysis.behaviour.observing import observe
+from headwise.analysis.behaviour.questions.entropy import Entropy, ModuleEntropy
+from headwise.analysis.behaviour.questions.load import Load, LoadRecord
 from headwise.analysis.results import AttentionRecord
 from headwise.models.decisions import record
 

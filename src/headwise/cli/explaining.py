@@ -12,7 +12,7 @@ from headwise.cli.printing import clear_errors, command_line, print_note, print_
 
 
 class Level(str, Enum):
-    """How much is ablated, see `headwise.analysis.behaviour.declared`."""
+    """How much is ablated, see `headwise.analysis.behaviour.ablations.declared`."""
 
     none = "none"
     model = "model"

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from headwise.analysis.behaviour.questions import words_of
+from headwise.analysis.behaviour.one_pass import words_of
 from headwise.analysis.behaviour.snapshots import Snapshots, decides
 from headwise.analysis.cost import count_macs, count_parameters
 from headwise.analysis.recording import record_attention

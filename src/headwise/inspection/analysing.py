@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from headwise.analysis.behaviour.ablating import analyse_ablations, bar_of
-from headwise.analysis.behaviour.ablation_results import AblationAnalysis
+from headwise.analysis.behaviour.ablations.ablating import analyse_ablations, bar_of
+from headwise.analysis.behaviour.ablations.declared import Level
+from headwise.analysis.behaviour.ablations.quality import Quality
+from headwise.analysis.behaviour.ablations.results import AblationAnalysis
 from headwise.analysis.behaviour.courses import OverTraining, courses_of
-from headwise.analysis.behaviour.declared import Level
 from headwise.analysis.behaviour.findings import finding
+from headwise.analysis.behaviour.one_pass import ask, words_of
 from headwise.analysis.behaviour.page.page import render_analysis
-from headwise.analysis.behaviour.quality import Quality
-from headwise.analysis.behaviour.questions import ask, words_of
 from headwise.analysis.behaviour.results import AnalysisRecord, RunAnalysis
 from headwise.analysis.surroundings import machine, versions
 from headwise.evaluation import Opened, check_same_items, model_of, open_part

@@ -2,7 +2,7 @@
 
 from statistics import fmean
 
-from headwise.analysis.behaviour.ablation_words import costliest
+from headwise.analysis.behaviour.ablations.words import costliest
 from headwise.analysis.behaviour.results import RunAnalysis
 from headwise.heads.words import Words
 

@@ -12,8 +12,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from headwise.analysis.behaviour.explained import Explained
 from headwise.analysis.behaviour.observing import Observed, observe
+from headwise.analysis.behaviour.questions.explained import Explained
 from headwise.analysis.behaviour.where import Where
 from headwise.heads.attention import MultiHeadAttention
 from headwise.models.decisions import record

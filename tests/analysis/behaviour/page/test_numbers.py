@@ -9,15 +9,15 @@ import torch
 from decided import Choosing, Leading, batch, place, random_weights, standing
 from pages import Page
 
-from headwise.analysis.behaviour.entropy import Entropy
-from headwise.analysis.behaviour.load import Load
 from headwise.analysis.behaviour.observing import Observed
 from headwise.analysis.behaviour.page.entropy import entropy_section
 from headwise.analysis.behaviour.page.load import load_section
 from headwise.analysis.behaviour.page.section import Section
 from headwise.analysis.behaviour.page.tokens import tokens_section
+from headwise.analysis.behaviour.questions.entropy import Entropy
+from headwise.analysis.behaviour.questions.load import Load
+from headwise.analysis.behaviour.questions.tokens import Tokens
 from headwise.analysis.behaviour.results import RunAnalysis
-from headwise.analysis.behaviour.tokens import Tokens
 from headwise.analysis.figures.looks import Look, looks_of
 from headwise.heads.system import Routing
 from headwise.heads.words import Words

@@ -7,8 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from headwise.analysis.behaviour.ablation_results import AblationAnalysis, AblationResult, Change
-from headwise.analysis.behaviour.ablation_words import (
+from headwise.analysis.behaviour.ablations.results import AblationAnalysis, AblationResult, Change
+from headwise.analysis.behaviour.ablations.words import (
     Measure,
     ablation_finding,
     in_short,

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from headwise.analysis.behaviour.explained import ExplainedShare
 from headwise.analysis.behaviour.page.names import place_names
 from headwise.analysis.behaviour.page.places import legend
 from headwise.analysis.behaviour.page.section import Section
+from headwise.analysis.behaviour.questions.explained import ExplainedShare
 from headwise.analysis.behaviour.results import RunAnalysis
 from headwise.analysis.figures.looks import Look
 from headwise.analysis.figures.svg import MUTED, drawing, panel, to_svg

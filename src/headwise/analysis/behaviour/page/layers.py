@@ -7,10 +7,10 @@ from textwrap import fill
 from markupsafe import Markup
 from matplotlib.patches import Rectangle
 
-from headwise.analysis.behaviour.layers import Matrix, StackLikeness
 from headwise.analysis.behaviour.page.names import place_names
 from headwise.analysis.behaviour.page.places import legend
 from headwise.analysis.behaviour.page.section import Section
+from headwise.analysis.behaviour.questions.layers import Matrix, StackLikeness
 from headwise.analysis.behaviour.results import RunAnalysis
 from headwise.analysis.figures.heads import HEAT_OPACITY
 from headwise.analysis.figures.looks import Look

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from headwise.analysis.behaviour.likeness import HeadsLikeness, SystemLikeness
 from headwise.analysis.behaviour.page.section import Section
+from headwise.analysis.behaviour.questions.likeness import HeadsLikeness, SystemLikeness
 from headwise.analysis.behaviour.results import RunAnalysis
 from headwise.analysis.behaviour.where import Where
 from headwise.analysis.figures.heads import SITES

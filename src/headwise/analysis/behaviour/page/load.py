@@ -6,9 +6,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from headwise.analysis.behaviour.load import LoadRecord
 from headwise.analysis.behaviour.page.places import Kind, Site, kinds, legend
 from headwise.analysis.behaviour.page.section import Section
+from headwise.analysis.behaviour.questions.load import LoadRecord
 from headwise.analysis.behaviour.results import RunAnalysis
 from headwise.analysis.figures.bands import Banded, banded_lines
 from headwise.analysis.figures.heads import HEAT_OPACITY, expert_load, load_scale

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from headwise.analysis.behaviour.page.names import place_names
 from headwise.analysis.behaviour.page.section import Section
-from headwise.analysis.behaviour.ranges import PlaceRanges
+from headwise.analysis.behaviour.questions.ranges import PlaceRanges
 from headwise.analysis.behaviour.results import RunAnalysis
 from headwise.analysis.figures.looks import Look
 from headwise.analysis.figures.svg import MUTED, drawing, panel, to_svg

@@ -5,8 +5,8 @@ from decided import Layers as Places
 from decided import of_two, standing
 from pages import Page
 
-from headwise.analysis.behaviour.layers import Layers
 from headwise.analysis.behaviour.page.layers import layers_section
+from headwise.analysis.behaviour.questions.layers import Layers
 from headwise.analysis.behaviour.results import RunAnalysis
 from headwise.analysis.figures.looks import looks_of
 

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 import headwise as hw
-from headwise.analysis.behaviour.ablating import analyse_ablations, weights_digest
-from headwise.analysis.behaviour.ablation_results import AblationAnalysis, Measured, changes
-from headwise.analysis.behaviour.declared import declared_ablations
-from headwise.analysis.behaviour.group_losses import MEAN_LOSS, group_losses
-from headwise.analysis.behaviour.quality import Quality
+from headwise.analysis.behaviour.ablations.ablating import analyse_ablations, weights_digest
+from headwise.analysis.behaviour.ablations.declared import declared_ablations
+from headwise.analysis.behaviour.ablations.group_losses import MEAN_LOSS, group_losses
+from headwise.analysis.behaviour.ablations.quality import Quality
+from headwise.analysis.behaviour.ablations.results import AblationAnalysis, Measured, changes
 from headwise.analysis.chance.multiple_comparisons import holm
 from headwise.analysis.chance.seeds_and_items import Resampled, change
 from headwise.models.sites import attention_sites

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, Field
 
-from headwise.analysis.behaviour.declared import Level
+from headwise.analysis.behaviour.ablations.declared import Level
 from headwise.analysis.behaviour.where import Where
 from headwise.analysis.chance.estimates import SIGNIFICANT
 from headwise.analysis.chance.multiple_comparisons import holm

@@ -6,7 +6,7 @@ import torch
 from tiny import MOA, PLANS, padded, tokens
 
 import headwise as hw
-from headwise.analysis.behaviour.likeness import Likeness, ModelLikeness
+from headwise.analysis.behaviour.questions.likeness import Likeness, ModelLikeness
 
 DIM, WIDTH = 12, 4
 
@@ -151,7 +151,7 @@ def test_batches_and_contexts_add_up(monkeypatch):
         with apart:
             module(half)
     module(x)  # not counted
-    monkeypatch.setattr("headwise.analysis.behaviour.likeness._CHUNK", 3 * 5 * 5 * 4)
+    monkeypatch.setattr("headwise.analysis.behaviour.questions.likeness._CHUNK", 3 * 5 * 5 * 4)
     chunked = likeness_of(module, x)  # four sequences at once, then two
     for other in (only(apart.result()), only(chunked)):
         for name in ("outputs", "attention"):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from headwise.analysis.behaviour.cka import HeadMoments
+from headwise.analysis.behaviour.sums.cka import HeadMoments
 
 DOUBLE = torch.float64
 

@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.analysis.behaviour.entropy import Entropy
-from headwise.analysis.behaviour.explained import Explained
-from headwise.analysis.behaviour.layers import Layers
-from headwise.analysis.behaviour.likeness import Likeness
-from headwise.analysis.behaviour.load import Load
 from headwise.analysis.behaviour.observing import observe
-from headwise.analysis.behaviour.ranges import Ranges
-from headwise.analysis.behaviour.tokens import Tokens
+from headwise.analysis.behaviour.questions.entropy import Entropy
+from headwise.analysis.behaviour.questions.explained import Explained
+from headwise.analysis.behaviour.questions.layers import Layers
+from headwise.analysis.behaviour.questions.likeness import Likeness
+from headwise.analysis.behaviour.questions.load import Load
+from headwise.analysis.behaviour.questions.ranges import Ranges
+from headwise.analysis.behaviour.questions.tokens import Tokens
 from headwise.heads.words import Words
 from headwise.models.decisions import record
 from headwise.models.plan import system_name

@@ -12,10 +12,10 @@ import torch
 from pydantic import BaseModel, Field
 from torch import Tensor
 
-from headwise.analysis.behaviour.cluster_sums import ClusterSums
-from headwise.analysis.behaviour.histogram import STEP, Histogram
 from headwise.analysis.behaviour.observing import Observed
-from headwise.analysis.behaviour.token_sums import TokenSums
+from headwise.analysis.behaviour.sums.cluster_sums import ClusterSums
+from headwise.analysis.behaviour.sums.histogram import STEP, Histogram
+from headwise.analysis.behaviour.sums.token_sums import TokenSums
 from headwise.analysis.behaviour.where import Where
 from headwise.analysis.chance.estimates import Estimate
 from headwise.models.sites import AttentionSite

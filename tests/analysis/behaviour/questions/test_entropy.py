@@ -6,8 +6,8 @@ import pytest
 import torch
 from decided import Leading, Weighing, batch, place, random_padding, random_weights, standing
 
-from headwise.analysis.behaviour.entropy import Entropy, EntropyRecord
 from headwise.analysis.behaviour.observing import Observed
+from headwise.analysis.behaviour.questions.entropy import Entropy, EntropyRecord
 from headwise.heads.system import Routing
 
 

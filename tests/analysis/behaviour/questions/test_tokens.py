@@ -10,7 +10,7 @@ from decided import Choosing, batch, place, random_padding, random_weights, stan
 from scipy.stats import binomtest
 
 from headwise.analysis.behaviour.observing import Observed
-from headwise.analysis.behaviour.tokens import LEAST, Leader, Tokens, TokensRecord
+from headwise.analysis.behaviour.questions.tokens import LEAST, Leader, Tokens, TokensRecord
 from headwise.heads.system import Routing
 from headwise.tasks.positions import Positions
 

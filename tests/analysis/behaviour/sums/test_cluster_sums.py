@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import t
 
-from headwise.analysis.behaviour.cluster_sums import ClusterSums, difference
+from headwise.analysis.behaviour.sums.cluster_sums import ClusterSums, difference
 from headwise.analysis.chance.estimates import Estimate
 
 

@@ -5,7 +5,7 @@ from decided import Layers, of_two
 from pages import Page
 
 from headwise.analysis.behaviour.page.ranges import ranges_section
-from headwise.analysis.behaviour.ranges import Ranges
+from headwise.analysis.behaviour.questions.ranges import Ranges
 from headwise.analysis.behaviour.results import RunAnalysis
 from headwise.analysis.figures.looks import looks_of
 from headwise.tasks.positions import Positions

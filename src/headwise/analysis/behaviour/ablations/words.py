@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from headwise.analysis.behaviour.ablation_results import AblationAnalysis, AblationResult, Change
+from headwise.analysis.behaviour.ablations.results import AblationAnalysis, AblationResult, Change
 from headwise.analysis.figures.heads import SITES, site_name
 from headwise.analysis.formatting import in_words, signed
 

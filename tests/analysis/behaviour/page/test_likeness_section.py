@@ -3,8 +3,12 @@
 import pytest
 from pages import Page
 
-from headwise.analysis.behaviour.likeness import HeadsLikeness, ModelLikeness, SystemLikeness
 from headwise.analysis.behaviour.page.likeness import likeness_section
+from headwise.analysis.behaviour.questions.likeness import (
+    HeadsLikeness,
+    ModelLikeness,
+    SystemLikeness,
+)
 from headwise.analysis.behaviour.results import RunAnalysis
 from headwise.analysis.behaviour.where import Where
 from headwise.analysis.figures.looks import looks_of

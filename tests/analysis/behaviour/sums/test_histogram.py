@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from headwise.analysis.behaviour.histogram import STEP, Histogram
+from headwise.analysis.behaviour.sums.histogram import STEP, Histogram
 
 
 def filled(values: np.ndarray) -> Histogram:

@@ -8,8 +8,8 @@ from pydantic import BaseModel, Field
 from torch import Tensor
 from typing_extensions import Self
 
-from headwise.analysis.behaviour.cluster_sums import ClusterSums
 from headwise.analysis.behaviour.observing import Observed
+from headwise.analysis.behaviour.sums.cluster_sums import ClusterSums
 from headwise.analysis.behaviour.where import Where
 from headwise.models.sites import AttentionSite
 from headwise.tasks.outcome import RECORD

@@ -6,7 +6,7 @@ import torch
 from decided import Layers as Places
 from decided import of_two, standing
 
-from headwise.analysis.behaviour.layers import Layers, StackLikeness
+from headwise.analysis.behaviour.questions.layers import Layers, StackLikeness
 
 
 def draws(*shape, seed=0):

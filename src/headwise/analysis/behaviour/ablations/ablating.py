@@ -13,16 +13,16 @@ import torch
 from pydantic import BaseModel, ValidationError
 from torch import nn
 
-from headwise.analysis.behaviour.ablation_results import (
+from headwise.analysis.behaviour.ablations.declared import Ablation, Level, declared_ablations
+from headwise.analysis.behaviour.ablations.group_losses import MEAN_LOSS
+from headwise.analysis.behaviour.ablations.quality import Quality
+from headwise.analysis.behaviour.ablations.results import (
     AblationAnalysis,
     AblationResult,
     Change,
     Measured,
     changes,
 )
-from headwise.analysis.behaviour.declared import Ablation, Level, declared_ablations
-from headwise.analysis.behaviour.group_losses import MEAN_LOSS
-from headwise.analysis.behaviour.quality import Quality
 from headwise.analysis.behaviour.where import Where
 from headwise.analysis.chance.seeds_and_items import Resampled, change, resampled
 from headwise.files import write_text

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from headwise.analysis.behaviour.group_losses import group_losses
+from headwise.analysis.behaviour.ablations.group_losses import group_losses
 from headwise.models.base import HeadwiseModel
 from headwise.recipe.settings import EvaluationSettings
 from headwise.tasks.outcome import Outcome, Score

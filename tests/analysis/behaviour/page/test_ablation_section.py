@@ -6,13 +6,13 @@ import re
 import pytest
 from pages import Page
 
-from headwise.analysis.behaviour.ablation_results import (
+from headwise.analysis.behaviour.ablations.results import (
     AblationAnalysis,
     AblationResult,
     Measured,
     changes,
 )
-from headwise.analysis.behaviour.ablation_words import ablation_finding, in_short, what_is_done
+from headwise.analysis.behaviour.ablations.words import ablation_finding, in_short, what_is_done
 from headwise.analysis.behaviour.findings import finding
 from headwise.analysis.behaviour.page.ablation import ablation_section
 from headwise.analysis.behaviour.results import RunAnalysis

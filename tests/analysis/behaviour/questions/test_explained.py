@@ -5,7 +5,7 @@ import pytest
 import torch
 from decided import Layers, of_two, standing
 
-from headwise.analysis.behaviour.explained import Explained, ExplainedShare
+from headwise.analysis.behaviour.questions.explained import Explained, ExplainedShare
 from headwise.tasks.image.metrics import specialisation
 
 

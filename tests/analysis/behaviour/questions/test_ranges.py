@@ -4,7 +4,7 @@ import pytest
 import torch
 from decided import Layers, of_two, standing
 
-from headwise.analysis.behaviour.ranges import TOKENS, UNITS, Ranges
+from headwise.analysis.behaviour.questions.ranges import TOKENS, UNITS, Ranges
 
 
 def batch(seed, units=6, time=12):

@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import torch
 
-from headwise.analysis.behaviour.token_sums import TokenSums
+from headwise.analysis.behaviour.sums.token_sums import TokenSums
 
 
 def test_sums_of_tokens_as_in_a_dictionary() -> None:

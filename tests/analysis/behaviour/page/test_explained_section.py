@@ -5,8 +5,8 @@ import torch
 from decided import Layers, of_two, standing
 from pages import Page
 
-from headwise.analysis.behaviour.explained import Explained
 from headwise.analysis.behaviour.page.explained import explained_section
+from headwise.analysis.behaviour.questions.explained import Explained
 from headwise.analysis.behaviour.results import RunAnalysis
 from headwise.analysis.figures.looks import looks_of
 

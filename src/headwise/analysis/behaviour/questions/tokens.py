@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from headwise.analysis.behaviour.observing import Observed
-from headwise.analysis.behaviour.token_sums import TokenSums
+from headwise.analysis.behaviour.sums.token_sums import TokenSums
 from headwise.analysis.behaviour.where import Where
 from headwise.models.sites import AttentionSite
 from headwise.tasks.outcome import RECORD

@@ -6,8 +6,8 @@ import pytest
 import torch
 from decided import Choosing, Leading, Weighing, batch, place, random_padding, random_weights
 
-from headwise.analysis.behaviour.load import Load, LoadRecord
 from headwise.analysis.behaviour.observing import Observed
+from headwise.analysis.behaviour.questions.load import Load, LoadRecord
 from headwise.heads.system import Routing
 
 

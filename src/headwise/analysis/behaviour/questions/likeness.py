@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from headwise.analysis.behaviour.cka import HeadMoments
+from headwise.analysis.behaviour.sums.cka import HeadMoments
 from headwise.analysis.behaviour.where import Where
 from headwise.heads.attention import Attention
 from headwise.heads.heads_read import HeadsRead
