@@ -106,6 +106,14 @@ def test_any_module_that_holds_systems(tokenizer):
     assert memory.attentions[0].keys is None and memory.attentions[0].heads[0].shape == [4, 2]
 
 
+def test_a_system_with_other_positions_is_refused(tokenizer):
+    model = Own(tokenizer.vocab_size, cross=True)
+    forward = model.forward
+    model.forward = lambda tokens: forward(tokens[:, 1:])
+    with pytest.raises(ValueError, match=r"'layer.self_attn' reads 4 positions, expected 5"):
+        hw.explore(model, tokenizer, "open the file")
+
+
 def test_it_is_shown_in_a_frame_of_its_own(tokenizer, tmp_path):
     model = Own(tokenizer.vocab_size)
     page = hw.explore(model, tokenizer, "open </script> the file")
@@ -114,6 +122,11 @@ def test_it_is_shown_in_a_frame_of_its_own(tokenizer, tmp_path):
     inside = shown.split('srcdoc="')[1].split('"')[0]
     assert unescape(inside) == page_html(page.payload)
     assert page.save(tmp_path / "page.html").read_text(encoding="utf-8") == page_html(page.payload)
+
+
+def test_a_slow_tokenizer_is_refused():
+    with pytest.raises(ValueError, match="tokenizer is a dict, expected a fast tokenizer"):
+        hw.explore(Own(9), {}, "open")
 
 
 @pytest.mark.parametrize(

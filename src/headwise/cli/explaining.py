@@ -143,7 +143,8 @@ def explore(
         runs, last = split_arguments(arguments)
         given = asked_source(last, text, source, item, part, target)
         explorer = Explorer(runs, given, changes or [], print_note)
-        payload = explorer.record(served=serve, command=command_line())
+        with Console(stderr=True).status("The models read the input."):
+            payload = explorer.record(served=serve, command=command_line())
         if not serve:
             page = output or runs[0] / "explore.html"
             write_page(payload, page)

@@ -43,8 +43,8 @@ class Stack(BaseModel):
     rate: int | None = Field(None, description="Speech: samples per second.")
     spectrogram: Blob | None = Field(
         None,
-        description="Speech: frames × frequencies up to half of `rate`. 1 is the loudest, 0 is "
-        "80 dB below it, and between them it is even in decibels.",
+        description="Speech: frames × frequencies up to half of `rate`. 1 is the loudest of the "
+        "input, 0 is 80 dB below it, and between them it is even in decibels.",
     )
     sound: str | None = Field(None, description="Speech: the sound, a WAV file as a data URI.")
 

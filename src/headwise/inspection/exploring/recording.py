@@ -15,7 +15,7 @@ from headwise.inspection.exploring.inputs.source import Input, Source, Trained
 from headwise.inspection.exploring.inputs.speech import speech_input
 from headwise.inspection.exploring.inputs.translation import translation_input
 from headwise.inspection.exploring.payload import Asked, Payload, Question, Run
-from headwise.inspection.exploring.places import check_size, recorded_places
+from headwise.inspection.exploring.places import BUDGET, check_size, recorded_places
 from headwise.inspection.exploring.removing import chosen_ablation, in_force, possible_ablations
 from headwise.inspection.exploring.watching import watch
 from headwise.models.ablation import ablated
@@ -110,7 +110,7 @@ class Explorer:
         runs, inputs = [], []
         for number, trained in enumerate(self.trained):
             own = [each for each in asked if each.run == number]
-            run, given = _recorded(trained, source, own)
+            run, given = _recorded(trained, source, own, BUDGET / len(self.trained))
             runs.append(run)
             inputs.append(given)
         first = inputs[0]
@@ -128,17 +128,21 @@ class Explorer:
         )
 
 
-def _recorded(trained: Trained, source: Source, asked: Sequence[Asked]) -> tuple[Run, Input]:
+def _recorded(
+    trained: Trained, source: Source, asked: Sequence[Asked], budget: float
+) -> tuple[Run, Input]:
     model = trained.model
     possible = possible_ablations(model)
     ablations = [chosen_ablation(possible, each.path, each.name, each.options) for each in asked]
     with ablated(model, trained.recipe.evaluation.ablation), in_force(model, ablations):
         given = INPUTS[trained.recipe.task](trained, source)
-        run = recorded_run(trained.name, trained.recipe.task, model, given)
+        run = recorded_run(trained.name, trained.recipe.task, model, given, budget)
     return run.model_copy(update={"ablations": possible, "ablated": ablations}), given
 
 
-def recorded_run(name: str, task: str, model: nn.Module, given: Input) -> Run:
+def recorded_run(
+    name: str, task: str, model: nn.Module, given: Input, budget: float = BUDGET
+) -> Run:
     """Returns what a model does with one input, as the page shows it.
 
     Args:
@@ -146,6 +150,7 @@ def recorded_run(name: str, task: str, model: nn.Module, given: Input) -> Run:
         task: of its recipe; empty for any other model.
         model: the model.
         given: the input.
+        budget: how many letters its attention may take on the page.
 
     Raises:
         ValueError: the input is too long for the page, or the model holds no system.
@@ -157,7 +162,7 @@ def recorded_run(name: str, task: str, model: nn.Module, given: Input) -> Run:
         task=task,
         words={system_name(type(seen.place.module)): seen.place.module.words for seen in watched},
         stacks=given.stacks,
-        places=recorded_places(watched, given.stacks),
+        places=recorded_places(watched, given.stacks, budget),
         output=given.output(out),
     )
 

@@ -43,6 +43,11 @@ def any_input(model: nn.Module, tokenizer: Any, text: str, target: str | None) -
         raise ValueError(f"target is given, but a {type(model).__name__} reads none; leave it out")
     # headwise's tokenizers hold those of one or two languages.
     source = getattr(tokenizer, "source", getattr(tokenizer, "tokenizer", tokenizer))
+    if not getattr(source, "is_fast", False):
+        raise ValueError(
+            f"tokenizer is a {type(source).__name__}, expected a fast tokenizer of the "
+            f"transformers library, or one of headwise's"
+        )
     true: list[int | None] | None = None
     if not isinstance(tokenizer, TextTokenizer):
         ids = _encoded(source, text)

@@ -39,6 +39,8 @@ class SpectrogramMap {
       this.playhead,
     );
     this.area.setAttribute("aria-valuemin", "0");
+    this.area.setAttribute("aria-valuenow", "0");
+    this.area.setAttribute("aria-valuetext", "no frame is picked");
     this.area.setAttribute("aria-valuemax", String(this.frames - 1));
     this.audio = stack.sound
       ? make("audio", { controls: true, src: stack.sound, "aria-label": title })
