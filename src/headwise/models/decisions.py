@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from headwise.heads.system import AttentionOutput, Routing
 from headwise.models.compiling import run_as_written
 from headwise.models.decisions_table import Tokens, decisions_table
+from headwise.models.evaluating import evaluating
 from headwise.models.sites import AttentionSite, attention_sites
 
 
@@ -131,15 +132,8 @@ def decisions_by_position(model: nn.Module, **inputs: Tensor) -> dict[AttentionS
         weights `(batch, time, units)`.
     """
     batch, time = next(iter(inputs.values())).shape[:2]
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        with record(model) as decided:
-            model(**inputs)
-    finally:
-        # Each by itself: parts of a model in training may be in evaluation.
-        for module in training:
-            module.training = True
+    with evaluating(model), record(model) as decided:
+        model(**inputs)
     return {
         place: made
         for place, (made, *_) in decided.items()

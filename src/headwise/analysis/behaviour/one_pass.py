@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from headwise.analysis.behaviour.observing import observe
+from headwise.analysis.behaviour.observing import observe_batch
 from headwise.analysis.behaviour.questions.entropy import Entropy
 from headwise.analysis.behaviour.questions.explained import Explained
 from headwise.analysis.behaviour.questions.layers import Layers
@@ -15,7 +14,6 @@ from headwise.analysis.behaviour.questions.load import Load
 from headwise.analysis.behaviour.questions.ranges import Ranges
 from headwise.analysis.behaviour.questions.tokens import Tokens
 from headwise.heads.words import Words
-from headwise.models.decisions import record
 from headwise.models.plan import system_name
 from headwise.models.sites import attention_sites
 from headwise.tasks.positions import Positions
@@ -51,16 +49,13 @@ def ask(
         ValueError: the model holds no system.
     """
     questions = {name: question() for name, question in QUESTIONS.items()}
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     sequences = 0
     model.eval()
-    with torch.no_grad(), Likeness(model) as likeness:
+    with Likeness(model) as likeness:
         for batch in batches:
             hidden = padding(batch)
             likeness.padding = hidden
-            with record(model) as decided:
-                model(**{name: tensor.to(device) for name, tensor in batch.items()})
-            observed = observe(decided, positions(batch), hidden)
+            observed = observe_batch(model, batch, positions(batch), hidden)
             for question in questions.values():
                 question.add(observed)
             count = len(next(iter(batch.values())))

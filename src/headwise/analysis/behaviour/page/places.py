@@ -56,7 +56,8 @@ def kinds(
     runs: Sequence[RunAnalysis], records: Callable[[RunAnalysis], Sequence[Record]]
 ) -> list[Kind[Record]]:
     """Returns the records of all runs by the kind of system, then by site."""
-    alone = is_alone(runs, records)
+    # A single stack needs no name.
+    alone = len({record.where.stack for run in runs for record in records(run)}) == 1
     words: dict[str, Words] = {}
     found: dict[str, dict[str, dict[int, list[Record]]]] = {}
     for number, run in enumerate(runs):
@@ -70,11 +71,3 @@ def kinds(
         Kind(system, words[system], [Site(title, of_runs) for title, of_runs in sites.items()])
         for system, sites in found.items()
     ]
-
-
-def is_alone(
-    runs: Sequence[RunAnalysis], records: Callable[[RunAnalysis], Sequence[Record]]
-) -> bool:
-    """Whether the models have a single stack, which needs no name."""
-    sites = {record.where.site for run in runs for record in records(run)}
-    return len({site.partition("_")[0] for site in sites}) == 1

@@ -23,7 +23,7 @@ def ranges_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Se
         names = place_names([found.where for found in run.ranges])
         by_stack: dict[str, list[tuple[PlaceRanges, str]]] = {}
         for found, name in zip(run.ranges, names, strict=True):
-            by_stack.setdefault(found.where.site.partition("_")[0], []).append((found, name))
+            by_stack.setdefault(found.where.stack, []).append((found, name))
         for of_stack in by_stack.values():
             found, name = max(of_stack, key=lambda each: each[0].spread)
             title = f"{run.name}, {name}" if len(runs) > 1 else name
