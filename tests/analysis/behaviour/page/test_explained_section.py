@@ -9,6 +9,7 @@ from headwise.analysis.behaviour.page.explained import explained_section
 from headwise.analysis.behaviour.questions.explained import Explained
 from headwise.analysis.behaviour.results import RunAnalysis
 from headwise.analysis.figures.looks import looks_of
+from headwise.analysis.formatting import decimals
 
 
 def run_of(name, seed=0, layers=2):
@@ -42,7 +43,7 @@ def test_a_figure_for_each_label_and_the_numbers():
             if row[:2] == [f" layer {record.where.layer}", f" {record.label}"]
         ]
         assert row[2:4] == [f"{record.rows} {record.of}", str(record.classes)]
-        assert row[4:] == [f"{record.between:.3f}", f"{record.share:.3f}"]
+        assert row[4:] == [decimals(record.between, 3), decimals(record.share, 3)]
 
 
 def test_runs_stand_side_by_side():
