@@ -115,6 +115,12 @@ class Explorer:
             runs.append(run)
             inputs.append(given)
         first = inputs[0]
+        for given, run in zip(inputs, runs, strict=True):
+            if given.text != first.text:
+                raise ValueError(
+                    f"item {source.item} of the part {source.part} of {run.name} is another text "
+                    f"than that of {runs[0].name}, as the runs have other data; give a text"
+                )
         return Payload(
             title=" and ".join(run.name for run in runs),
             served=served,
