@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from typing import get_args
 
 import numerals
 import numpy as np
@@ -13,8 +14,9 @@ import soundfile
 import tiny_tasks
 from typer.testing import CliRunner
 
+from headwise.analysis.behaviour.ablations.declared import Level
 from headwise.analysis.formatting import count
-from headwise.cli import app
+from headwise.cli import app, explaining
 from headwise.experiment import one_system, reading
 from headwise.recipe import load_recipe, shipped_recipes
 from headwise.tasks import translation
@@ -23,7 +25,7 @@ from headwise.tasks.text.parallel.corpus import load_parallel_corpus
 pytestmark = pytest.mark.usefixtures("few_rounds")
 
 COMMANDS = (
-    *("recipes", "keys", "compare", "cost", "train", "evaluate"),
+    *("recipes", "keys", "compare", "cost", "train", "evaluate", "analyse", "explore"),
     *("translate", "generate", "enhance"),
 )
 
@@ -588,3 +590,7 @@ def test_compare_with_two_processes_gives_the_losses_of_one(world):
             for system in (of_two, of_one)
         ]
         assert curves[0] == pytest.approx(curves[1], abs=1e-4)
+
+
+def test_the_levels_of_ablations_are_those_of_the_analysis() -> None:
+    assert [level.value for level in explaining.Level] == list(get_args(Level))

@@ -156,7 +156,7 @@ def test_holes_are_filled(runs):
     assert all(h.probability is not None for h in holes)
 
 
-def test_classes_and_pairs(runs):
+def test_a_pair_of_texts_is_classified(runs):
     (run,) = Explorer([runs("classification")], Source(text="one two\tthree")).record().runs
     assert sum(each.probability for each in run.output.classes) == pytest.approx(1)
     assert {each.text for each in run.output.classes} == {"long", "short"}

@@ -13,7 +13,7 @@ from headwise.heads.words import Words
 
 
 @dataclass(frozen=True)
-class Decisions:
+class SystemDecisions:
     """What the report shows of the decisions of one system of heads in a model."""
 
     title: str
@@ -28,7 +28,7 @@ class Decisions:
     smoothing: int  # how many records of these a point is the mean of
 
 
-def decisions_of(system: SystemSummary, look: Look, identity: str) -> list[Decisions]:
+def decisions_of(system: SystemSummary, look: Look, identity: str) -> list[SystemDecisions]:
     """Of the first seed: which expert bears which number is chance, so seeds have no mean."""
     run = system.runs[0]
     alone = len(run.macs_lengths) == 1
@@ -48,7 +48,7 @@ def decisions_of(system: SystemSummary, look: Look, identity: str) -> list[Decis
         if records:
             entropy = entropy_by_layer(records, words, look, f"{prefix}-entropy", alone=alone)
         found.append(
-            Decisions(
+            SystemDecisions(
                 title=title,
                 alone=alone,
                 words=words,

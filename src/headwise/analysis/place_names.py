@@ -30,19 +30,15 @@ def site_name(record: AttentionRecord | Course | Where, *, alone: bool = False) 
     return SITES.get(site, site)
 
 
-def place_name(where: Where, *, alone: bool = False) -> str:
+def place_name(where: Where) -> str:
     """Returns the site and the layer of a system; its path in a model that is none of headwise's.
-
-    Args:
-        where: the system.
-        alone: as in `site_name`.
 
     >>> place_name(Where(path="a.b", site="", layer=0, system="standard", whole_layer=False))
     'a.b'
     """
     if not where.site:
         return where.path or "the model"
-    return f"{site_name(where, alone=alone)}, layer {where.layer}"
+    return f"{site_name(where)}, layer {where.layer}"
 
 
 def place_names(places: Sequence[Where]) -> list[str]:

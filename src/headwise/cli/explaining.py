@@ -38,7 +38,7 @@ def analyse(
     ] = None,
     against: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="Give differences to this run, with their intervals."),
+        typer.Option(metavar="RUN", help="Run to which differences are given, with 95% intervals."),
     ] = None,
     ablations: Annotated[
         Level,
@@ -54,7 +54,7 @@ def analyse(
     ] = None,
     changes: Changes = None,
 ) -> None:
-    """Write a page on what the heads of finished runs do: how sure, how even, on what, worth what.
+    """Write a page on what the heads of finished runs do: entropy, load, tokens, ablations.
 
     A stopped analysis continues where it was stopped.
     """

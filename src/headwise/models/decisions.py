@@ -67,8 +67,8 @@ class Decisions(dict[AttentionSite, list[Routing]]):
 def record(model: nn.Module) -> Iterator[Decisions]:
     """While this context is open, each forward pass of a model notes what its systems decide.
 
-    What was decided is held until nobody holds the result: `(batch, time, units)` numbers for each
-    system and pass. For long data `headwise.Analysis` keeps sums alone.
+    The decisions of all passes stay in memory as long as the result does: `(batch, time, units)`
+    numbers for each system and pass. For long data use `headwise.Analysis`, which keeps only sums.
 
     Args:
         model: a headwise model, or any module that holds systems of headwise or of your own.

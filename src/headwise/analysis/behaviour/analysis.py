@@ -23,7 +23,7 @@ _STACKS = ("encoder", "decoder", "")
 
 
 class Analysis:
-    """What the heads of a model do: how sure, how the work is shared, on which tokens, worth what.
+    """Analyses what the heads of a model do: entropy, load, tokens, likeness, cost of ablations.
 
     The model may be any module that holds systems of headwise or of your own. Nothing is computed
     until it is asked for; then all batches are read once, and the quality is measured once more for
@@ -33,22 +33,19 @@ class Analysis:
         model: it is put into evaluation.
         batches: keyword arguments of its forward, batch by batch.
         tokens: name of the argument with the numbers of the tokens, `(batch, time)`; for a model
-            of two stacks, `encoder` and `decoder` to the name of each. Without it nothing is said
-            of tokens.
+            of two stacks, `encoder` and `decoder` to the name of each. Without it the questions
+            on tokens have no answer.
         names: the name of each number: a mapping, or a function such as
             `tokenizer.convert_ids_to_tokens`. By default the number itself.
         mask: name of the argument that is 0 or `False` at padding, as `attention_mask` is in
-            transformers; batches may lack it. Systems know their padding if they were told it, as
-            by `key_padding_mask`; this is for those that decide for whole sequences, and others.
+            transformers; batches may lack it. Systems that are given a `key_padding_mask` know
+            their padding already; this is for all others.
         quality: measures the model as it is when called: a number for each item, in an order that
             stays the same, such as the loss of each sequence. Without it nothing is ablated.
         higher_is_better: whether larger numbers of `quality` are better.
         ablations: which are made: `"model"`, those of all modules of a system at once; `"units"`,
             each unit of each module removed too; `"all"`, each left alone too.
         name: of the model, as the page shows it.
-
-    Raises:
-        ValueError: a batch lacks the argument that `tokens` names.
 
     Example:
         >>> import torch
@@ -88,7 +85,12 @@ class Analysis:
 
     @cached_property
     def record(self) -> RunAnalysis:
-        """All numbers; see `RunAnalysis`."""
+        """All numbers, computed when they are first asked for; see `RunAnalysis`.
+
+        Raises:
+            ValueError: the model holds no system, a batch lacks what `tokens` names, or `ablations`
+                or `quality` is not what it is expected to be.
+        """
         with RunBars(Console(stderr=True), transient=True) as bars:
             bar = bars.begin(self.name, len(self.batches), figures="batches analysed")
             answers = ask(

@@ -36,7 +36,7 @@ class Observed:
         sequence_of: `(positions,)`, the sequence of each real position.
         time_of: `(positions,)`, its number in the sequence, from 0.
         real: `(batch, time)`, `False` at padding: picks the positions out of a tensor of the batch.
-        described: what stands at the positions; None where nobody has said so.
+        described: what stands at the positions; None if that is not known.
     """
 
     place: AttentionSite
@@ -149,7 +149,7 @@ def _observed(
 def _shape(weights: Tensor, described: Positions | None) -> tuple[int, int]:
     """Batch and time: of the decisions, or where these are of no position, of what stands there.
 
-    Where nobody has said what stands there, no positions are known.
+    If that is not known either, there are no positions.
     """
     if weights.dim() == 3:
         return weights.size(0), weights.size(1)

@@ -105,7 +105,7 @@ def test_the_table_ranks_all_ablations_and_the_figures_draw_them():
     assert "finds a typical true difference of" in said and "removed one at a time" in said
 
 
-def test_what_it_comes_to():
+def test_the_finding_counts_what_is_worse_and_names_the_costliest():
     found = analysis([[0.0, 3.0], [0.1, -1.2]])
     assert ablation_finding(found) == (
         "1 of 5 ablations makes BLEU worse by more than the chance of the sentences, 1 better. The "

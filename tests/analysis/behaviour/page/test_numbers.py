@@ -67,7 +67,7 @@ def page(*runs: RunAnalysis, of: Sequence[Draw] = SECTIONS) -> tuple[Page, str]:
     return Page(f"<main>{html}</main>"), html
 
 
-def test_one_model() -> None:
+def test_one_model_shows_each_site_and_needs_no_legend() -> None:
     run = analysis("mine", deciding(0, sites=list(SHAPES)))
     found, _ = page(run)
     captions = found.texts["figcaption"]

@@ -1,7 +1,7 @@
 """How alike the layers of a model decide, and how their decisions go with a quantity.
 
 The decisions of two layers at the same N positions are rows of weights, X of one layer and Y of the
-other. Which unit of a layer bears which number is chance, so their likeness must not depend on it.
+other. Which unit of a layer has which number is chance, so their likeness must not depend on it.
 It is the RV coefficient of Robert and Escoufier 1976, https://doi.org/10.2307/2347233, which is
 linear CKA (Kornblith et al. 2019, https://arxiv.org/abs/1905.00414): with the covariances S,
 
