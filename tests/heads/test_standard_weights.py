@@ -1,4 +1,4 @@
-"""From `nn.MultiheadAttention` and standard attention: state dicts, and systems that start equal."""
+"""From `nn.MultiheadAttention` and our own: state dicts, and systems that start equal."""
 
 import copy
 import random

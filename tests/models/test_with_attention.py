@@ -22,7 +22,7 @@ PLANS = {
 }
 SITES = {
     "mae": "mae",
-    "windows": {site: PLANS["mae window"] for site in ("decoder_self", "decoder_cross")},
+    "windows": dict.fromkeys(("decoder_self", "decoder_cross"), PLANS["mae window"]),
     "cross": {"decoder_cross": "mae"},
     "mixed": {
         "encoder_self": [{"system": "mae", "layers": [0], "dropped_heads": 3}],

@@ -398,9 +398,7 @@ class MultiHeadAttention(Attention):
         self.reset_parameters()
 
     @classmethod
-    def from_attention(
-        cls, attention: "MultiHeadAttention | nn.MultiheadAttention", **options: Any
-    ) -> Self:
+    def from_attention(cls, attention: nn.Module, **options: Any) -> Self:
         """Returns an attention with the weights of a standard one, which computes the same.
 
         The sizes, device, dtype, mode of training and `requires_grad` are those of the source,

@@ -48,8 +48,8 @@ class MixtureOfAttentionHeads(Attention):
 
     Where every expert is chosen (k = E) the experts are one dense projection; otherwise tokens
     are grouped by expert. With equal weights, k = E is multi-query attention. It is no standard
-    attention, whose heads have keys and values of their own, so that `from_attention` has no weights
-    by which the output would stay the same, and refuses.
+    attention, whose heads have keys and values of their own: `from_attention` is an error, since
+    there are no weights with which the output would stay the same.
 
     Args:
         embed_dim: width of queries and of the output.
