@@ -416,16 +416,9 @@ class MultiHeadAttention(Attention):
                 does not have; an option that is a size of the source; a subclass that cannot start
                 so, or does not say how.
 
-        Example:
-            >>> theirs = nn.MultiheadAttention(32, 4, bias=False, batch_first=True)
-            >>> MultiHeadAttention.from_attention(theirs)
-            MultiHeadAttention(
-              embed_dim=32, num_heads=4, head_dim=8
-              (q_proj): Linear(in_features=32, out_features=32, bias=False)
-              (k_proj): Linear(in_features=32, out_features=32, bias=False)
-              (v_proj): Linear(in_features=32, out_features=32, bias=False)
-              (out_proj): Linear(in_features=32, out_features=32, bias=False)
-            )
+        >>> theirs = nn.MultiheadAttention(32, 4, dropout=0.1, batch_first=True)
+        >>> MultiHeadAttention.from_attention(theirs).dropout
+        0.1
         """
         _check_is_standard(attention)
         sizes = standard_sizes(attention)
