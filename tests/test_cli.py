@@ -183,7 +183,11 @@ def test_train_prints_what_it_read_did_and_left(world):
         r"^moa: step 3/6 loss \d\.\d+ valid \d\.\d+ [\d,]+ tokens/s$", done.stdout, re.M
     )
     assert re.search(r"^validation loss \d\.\d{3}  BLEU .*chrF", done.stdout, re.M)
-    assert lines[-1] == f"model: {folder / 'model'}"
+    assert lines[-3:] == [  # the brackets of its name are quoted
+        f"model: {folder / 'model'}",
+        f"what its heads do: headwise analyse '{folder}'",
+        f"watch it at work: headwise explore '{folder}'",
+    ]
 
 
 def test_train_without_a_system_takes_the_recipe_as_it_stands(world):
@@ -274,7 +278,10 @@ def test_compare_leaves_figures_and_a_report(world, monkeypatch):
     assert "'mae, standard'" in found["command"]  # can be pasted into a shell
     report = (folder / "report.html").read_text(encoding="utf-8")
     assert report.lstrip().startswith("<!")
-    assert done.stdout.rstrip().endswith(f"report: {folder / 'report.html'}")
+    report_line, *following = done.stdout.splitlines()[-3:]
+    assert report_line == f"report: {folder / 'report.html'}"
+    run = folder / "mae-seed1"  # the other system decides nothing
+    assert [line.split()[-1] for line in following] == [str(run)] * 2
     assert not [path for path in folder.rglob("*") if "partial" in path.name]
 
     # Once more, nothing is trained, and the figures are the same but for the time of a step.

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from headwise.analysis.figures.courses import course_panels, smoothing_radius
-from headwise.analysis.figures.heads import entropy_by_layer, expert_load, load_scale, site_name
+from headwise.analysis.figures.heads import entropy_by_layer, expert_load, load_scale
 from headwise.analysis.figures.looks import Look
+from headwise.analysis.place_names import site_name
 from headwise.analysis.results import AttentionRecord, SystemSummary
 from headwise.heads.words import Words
 

@@ -11,12 +11,10 @@ from headwise.analysis.behaviour.ablations.ablating import analyse_ablations, ba
 from headwise.analysis.behaviour.ablations.declared import Level
 from headwise.analysis.behaviour.ablations.quality import Quality
 from headwise.analysis.behaviour.ablations.results import AblationAnalysis
-from headwise.analysis.behaviour.findings import finding
-from headwise.analysis.behaviour.one_pass import ask, words_of
-from headwise.analysis.behaviour.page.page import render_analysis
-from headwise.analysis.behaviour.results import AnalysisRecord, RunAnalysis
-from headwise.analysis.surroundings import machine, versions
-from headwise.files import write_text
+from headwise.analysis.behaviour.one_pass import ask
+from headwise.analysis.behaviour.results import RunAnalysis
+from headwise.analysis.behaviour.writing import PAGE, write_analysis
+from headwise.models.decisions import words_of
 from headwise.tasks.positions import Positions
 from headwise.training.progress import RunBars
 
@@ -107,18 +105,8 @@ class Analysis:
 
     def write(self, folder: str | Path) -> Path:
         """Writes `analysis.html` and `analysis.json` into a folder; returns the page's path."""
-        record = AnalysisRecord(
-            title=f"What the heads do: {self.name}",
-            part=f"{self.record.sequences:,} sequences",
-            runs=[self.record],
-            findings=[finding(self.record)],
-            versions=versions(),
-            machine=machine(),
-        )
-        page = Path(folder) / "analysis.html"
-        write_text(Path(folder) / "analysis.json", record.model_dump_json(indent=1))
-        write_text(page, render_analysis(record))
-        return page
+        write_analysis(Path(folder), [self.record], f"{self.record.sequences:,} sequences")
+        return Path(folder) / PAGE
 
     def _ablations(self, bars: RunBars) -> AblationAnalysis | None:
         if self.quality is None:

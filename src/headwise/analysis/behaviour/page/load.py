@@ -6,12 +6,14 @@ from typing import Any
 
 from markupsafe import Markup
 
-from headwise.analysis.behaviour.page.places import Kind, Site, kinds, legend
+from headwise.analysis.behaviour.page.legend import legend
+from headwise.analysis.behaviour.page.places import Kind, Site, kinds
 from headwise.analysis.behaviour.page.section import Section
 from headwise.analysis.behaviour.questions.load import LoadRecord
 from headwise.analysis.behaviour.results import RunAnalysis
 from headwise.analysis.figures.bands import Banded, banded_lines
-from headwise.analysis.figures.heads import HEAT_OPACITY, expert_load, load_scale
+from headwise.analysis.figures.cells import HEAT_OPACITY
+from headwise.analysis.figures.heads import expert_load, load_scale
 from headwise.analysis.figures.looks import Look
 from headwise.analysis.formatting import NONE
 from headwise.analysis.rendering import rendered
