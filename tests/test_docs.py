@@ -1,5 +1,6 @@
 """The pages say what the code does."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,8 @@ def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("page", ["README.md", "docs/analysis.md", "docs/explore.md"])
 def test_pages_name_files_that_exist(page: str) -> None:
     path = ROOT / page
-    links = [part.split(")")[0] for part in path.read_text(encoding="utf-8").split("](")[1:]]
+    prose = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    links = [part.split(")")[0] for part in prose.split("](")[1:]]
     local = [link.partition("#")[0] for link in links if not link.startswith("http")]
     assert any(local)
     for link in local:

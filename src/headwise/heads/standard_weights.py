@@ -6,7 +6,7 @@
 so on. Both have `out_proj`.
 """
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any
 
 import torch
@@ -52,7 +52,7 @@ def take_appended(state_dict: MutableMapping[str, Any], prefix: str = "") -> str
         return None
     return (
         f"{' and '.join(names)} are of an nn.MultiheadAttention with add_bias_kv=True, which "
-        f"attends to one more key and value; headwise has no such option: load a model without it"
+        f"attends to one more key and value; headwise has no such option, and loads none of these"
     )
 
 
@@ -100,9 +100,9 @@ def copy_standard_weights(source: nn.Module, target: nn.Module) -> None:
                 f"{name} is {size}, expected {expected[name]}, as in the attention whose weights "
                 f"are taken"
             )
-    weights: Mapping[str, Tensor] = _weights(source)
-    own = dict(target.named_parameters())
-    wanted = {name for name in own if name.startswith((*_PROJECTIONS, "out_proj"))}
+    weights = _weights(source)
+    projections = tuple(f"{name}." for name in (*_PROJECTIONS, "out_proj"))
+    wanted = {name for name, _ in target.named_parameters() if name.startswith(projections)}
     if weights.keys() != wanted:
         strange = ", ".join(sorted(weights.keys() ^ wanted))
         raise ValueError(
@@ -110,10 +110,10 @@ def copy_standard_weights(source: nn.Module, target: nn.Module) -> None:
             f"been added to it, such as adapters or parametrizations, first"
         )
     target.to(weights["out_proj.weight"].device, weights["out_proj.weight"].dtype)
-    for name, parameter in target.named_parameters():
-        if name in wanted:
-            parameter.copy_(weights[name])
-            parameter.requires_grad_(weights[name].requires_grad)
+    for name, weight in weights.items():
+        parameter = target.get_parameter(name)  # on another device, another object than before
+        parameter.copy_(weight)
+        parameter.requires_grad_(weight.requires_grad)
     target.train(source.training)
 
 
