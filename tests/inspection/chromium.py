@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,22 +19,44 @@ FLAGS = (
     "--no-proxy-server --disable-background-networking --disable-component-update --disable-sync "
     "--remote-debugging-pipe"
 )
-PATIENCE = 15
+PATIENCE = 30  # seconds, on a machine that is busy
 
 
 class Tab:
     """A page in a browser."""
 
-    def __init__(self, send: Callable[..., dict[str, Any]]) -> None:
-        self.send = send
+    def __init__(self, pipe: "_Pipe", kind: str = "page") -> None:
+        self.pipe = pipe
+        end = time.monotonic() + PATIENCE
+        while not (found := [each for each in self._targets() if each["type"] == kind]):
+            assert time.monotonic() < end, f"there is no {kind}"
+            time.sleep(0.02)
+        target = found[0]["targetId"]
+        answer = pipe.send("Target.attachToTarget", targetId=target, flatten=True)
+        self.session = answer["sessionId"]
+
+    def _targets(self) -> list[dict[str, Any]]:
+        return self.pipe.send("Target.getTargets")["targetInfos"]
+
+    def send(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Sends a command of Chrome's protocol for developers, and returns the answer."""
+        return self.pipe.send(method, self.session, **parameters)
 
     def open(self, address: str) -> None:
         """Opens a page, and waits until it is drawn or has failed."""
         self.send("Page.navigate", url="about:blank")
         self.send("Page.navigate", url=address)
+        self.wait_until_drawn()
+
+    def wait_until_drawn(self) -> None:
+        """Waits until the page is drawn or has failed."""
         self.wait(
             "['drawn', 'error'].some((name) => name in (document.documentElement?.dataset ?? {}))"
         )
+
+    def frame(self) -> "Tab":
+        """The page in the frame that this page holds."""
+        return Tab(self.pipe, "iframe")
 
     def value(self, expression: str) -> Any:
         """Returns the value of a JavaScript expression, of a promise when it is kept."""
@@ -152,7 +174,7 @@ def browser() -> Iterator[Tab]:
         os.close(from_browser)
         try:
             with os.fdopen(answers, "rb") as reading, os.fdopen(commands, "wb") as writing:
-                yield _tab(_Pipe(reading, writing))
+                yield Tab(_Pipe(reading, writing))
         finally:
             process.kill()
             process.wait()
@@ -186,18 +208,3 @@ class _Pipe:
             self.rest += read
         message, _, self.rest = self.rest.partition(b"\0")
         return json.loads(message)
-
-
-def _tab(pipe: _Pipe) -> Tab:
-    (target,) = (
-        each["targetId"]
-        for each in pipe.send("Target.getTargets")["targetInfos"]
-        if each["type"] == "page"
-    )
-    session = pipe.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-
-    def send(method: str, **parameters: Any) -> dict[str, Any]:
-        return pipe.send(method, session, **parameters)
-
-    send("Page.enable")
-    return Tab(send)

@@ -195,6 +195,6 @@ def large(tokens: int = 512, layers: int = 12, heads: int = 12, units: int = 64)
 
 
 if __name__ == "__main__":
-    from headwise.inspection.exploring.page import page_html
+    from headwise.inspection.exploring.page.html import page_html
 
     Path(sys.argv[1]).write_text(page_html(large()), encoding="utf-8")

@@ -5,7 +5,6 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
-from html import escape
 from pathlib import Path
 
 import chromium
@@ -24,6 +23,7 @@ from explorer_payloads import (
 
 import headwise.inspection.exploring.page
 from headwise.heads.words import Words
+from headwise.inspection.exploring.notebook import Explored
 from headwise.inspection.exploring.page.html import page_html
 from headwise.inspection.exploring.payload import Payload
 
@@ -38,11 +38,6 @@ def test_the_payload_comes_back_from_the_page_whatever_it_holds() -> None:
     assert "<img" not in page and "<!--" not in page
     (inside,) = re.findall(r'<script type="application/json" id="payload">(.*?)</script>', page)
     assert Payload.model_validate_json(inside) == made
-
-
-def test_every_script_is_in_the_page_once() -> None:
-    page = page_html(payload())
-    assert [page.count(path.read_text(encoding="utf-8")) for path in SCRIPTS] == [1] * len(SCRIPTS)
 
 
 @pytest.mark.parametrize(
@@ -174,6 +169,12 @@ def test_tokens_tell_who_leads(shown) -> None:
     assert tab.texts(".output .number") == ["0.75", "0.25"]
     # Nothing can be removed where no model answers.
     assert tab.texts(".remove") == [] and "--serve" in tab.texts("footer")[0]
+
+
+def test_what_a_reader_should_know_of_the_input_is_said(shown) -> None:
+    assert shown(payload()).texts(".note") == []
+    tab = shown(payload(note="Two words are unknown."))
+    assert tab.texts(".note") == ["Two words are unknown."]
 
 
 def test_the_view_is_that_of_the_address(shown) -> None:
@@ -328,6 +329,18 @@ def test_speech_is_coloured_by_frame(shown) -> None:
     )
 
 
+def test_a_dark_page_is_drawn_in_its_colours(shown) -> None:
+    tab = shown(payload(speech(), takes_text=False, text=None))
+    canvas = "document.querySelector('.layers .spectrogram')"
+    red = f"{canvas}.getContext('2d').getImageData({canvas}.width - 1, 0, 1, 1).data[0]"
+    tab.wait(f"{red} === 0x1b")  # the loudest, in the colour of text
+    tab.prefer("prefers-color-scheme", "dark")
+    tab.wait(f"{red} === 0xe7")
+    tab.wait("document.querySelector('.strip').width === 6")
+    assert tab.pixels(".strip", 0, 0) == [0x2F, 0x5C, 0xF0, 255]
+    tab.prefer("prefers-color-scheme", "light")
+
+
 def test_all_heads_are_drawn_when_asked_for(shown) -> None:
     tab = shown(payload())
     assert tab.value("document.querySelectorAll('.all-heads canvas').length") == 0
@@ -336,6 +349,17 @@ def test_all_heads_are_drawn_when_asked_for(shown) -> None:
     tab.point(".all-heads button", 2, click=True)
     tab.wait("location.hash.includes('head=2')")
     tab.wait("document.querySelector('.attention h3').textContent === 'Attention of head 2'")
+    # They stay unfolded, and the one that was chosen keeps the focus.
+    assert tab.value("document.querySelectorAll('.all-heads canvas').length") == 3
+    tab.wait("document.activeElement.title === 'Head 2'")
+    assert tab.value("document.activeElement.ariaPressed") == "true"
+
+
+def test_a_module_of_ones_own_is_named_by_its_path(shown) -> None:
+    own = place(0, [0] * 6).model_copy(update={"site": "", "path": "blocks.0.mix"})
+    tab = shown(payload(run(places=[own], task="")))
+    assert tab.texts(".explanation strong") == ["blocks.0.mix: weights of 3 experts. "]
+    assert "--serve" not in tab.texts("footer")[0]
 
 
 def test_a_system_that_decides_nothing(shown) -> None:
@@ -364,13 +388,16 @@ def test_a_long_text_opens_at_once(shown) -> None:
 
 def test_a_notebook_shows_it_in_a_frame(tab: chromium.Tab, tmp_path: Path) -> None:
     path = tmp_path / "notebook.html"
-    path.write_text(f'<iframe srcdoc="{escape(page_html(payload()))}"></iframe>', encoding="utf-8")
+    path.write_text(Explored(payload())._repr_html_(), encoding="utf-8")
     tab.send("Page.navigate", url=path.as_uri())
-    inside = "document.querySelector('iframe')?.contentDocument"
-    tab.wait(f"'drawn' in ({inside}?.documentElement?.dataset ?? {{}})")
-    marks = f"[...{inside}.querySelectorAll('.mark')].map((each) => each.textContent)"
-    assert tab.value(marks) == ["0", "1", "1", "1", "2", "0"]
-    assert tab.value(f"{inside}.documentElement.dataset.error ?? null") is None
+    frame = tab.frame()
+    frame.wait_until_drawn()
+    # Whether a frame has been laid out yet does not matter here.
+    found = frame.value("[...document.querySelectorAll('.mark')].map((each) => each.textContent)")
+    assert found == ["0", "1", "1", "1", "2", "0"]
+    frame.value("document.querySelectorAll('.token')[3].click()")
+    frame.wait("document.querySelector('.inspector h3').textContent.includes('eps')")
+    assert frame.value("document.documentElement.dataset.error ?? null") is None
 
 
 def test_an_error_of_the_page_is_seen(tab: chromium.Tab, tmp_path: Path) -> None:

@@ -118,6 +118,9 @@ def test_a_unit_is_removed_and_put_back(tab: chromium.Tab, model: Model) -> None
     assert (asked.run, asked.path, asked.name) == (0, "encoder_self.0", "without-expert")
     # The button that was pressed keeps the focus, and puts back.
     assert tab.value("document.activeElement.textContent") == "put back"
+    tab.point(".token", 2)
+    tab.wait("document.querySelector('.inspector h3').textContent.includes('sleeps')")
+    assert tab.value("document.activeElement.textContent") == "put back"
     # Another of the same system takes its place.
     tab.point(".inspector .remove", 2, click=True)
     tab.wait("document.querySelector('del')?.textContent === 'SLEEPS'")

@@ -26,7 +26,7 @@ def run_of(page: hw.Explored):
     return run
 
 
-def test_a_translation(tokenizer):
+def test_the_decoder_reads_a_target_or_what_it_writes(tokenizer):
     pair = TranslationTokenizer.train([("open the file", "ouvrir")] * 2, TokenizerSettings())
     config = hw.Seq2SeqConfig(
         vocab_size=pair.source_vocab_size,
@@ -50,7 +50,7 @@ def test_a_translation(tokenizer):
     assert plain.stacks == given.stacks
 
 
-def test_a_continuation(tokenizer):
+def test_a_continuation_is_what_the_model_takes_for_probable(tokenizer):
     config = hw.CausalLMConfig(vocab_size=tokenizer.vocab_size, layers=1, attention="moa", **SIZES)
     run = run_of(hw.explore(hw.CausalLM(config), tokenizer, "open the"))
     stack = run.stacks["decoder"]
@@ -59,14 +59,14 @@ def test_a_continuation(tokenizer):
     assert [best[i] for i in range(stack.given, len(stack.tokens))] == stack.tokens[stack.given :]
 
 
-def test_holes(tokenizer):
+def test_a_mask_in_a_text_is_predicted(tokenizer):
     config = hw.MaskedLMConfig(vocab_size=tokenizer.vocab_size, layers=1, **SIZES)
     run = run_of(hw.explore(hw.MaskedLM(config), tokenizer, "open <mask> file"))
     assert run.stacks["encoder"].tokens == ["<bos>", " open", "<mask>", " file", "<eos>"]
     assert [each.position for each in run.output.predictions] == [2]
 
 
-def test_classes(tokenizer):
+def test_a_classifier_tells_its_classes(tokenizer):
     config = hw.SequenceClassifierConfig(
         vocab_size=tokenizer.vocab_size, layers=1, classes=["ham", "spam"], **SIZES
     )
@@ -106,6 +106,14 @@ def test_any_module_that_holds_systems(tokenizer):
     assert memory.attentions[0].keys is None and memory.attentions[0].heads[0].shape == [4, 2]
 
 
+def test_a_system_with_other_positions_is_refused(tokenizer):
+    model = Own(tokenizer.vocab_size, cross=True)
+    forward = model.forward
+    model.forward = lambda tokens: forward(tokens[:, 1:])
+    with pytest.raises(ValueError, match=r"'layer.self_attn' reads 4 positions, expected 5"):
+        hw.explore(model, tokenizer, "open the file")
+
+
 def test_it_is_shown_in_a_frame_of_its_own(tokenizer, tmp_path):
     model = Own(tokenizer.vocab_size)
     page = hw.explore(model, tokenizer, "open </script> the file")
@@ -114,6 +122,11 @@ def test_it_is_shown_in_a_frame_of_its_own(tokenizer, tmp_path):
     inside = shown.split('srcdoc="')[1].split('"')[0]
     assert unescape(inside) == page_html(page.payload)
     assert page.save(tmp_path / "page.html").read_text(encoding="utf-8") == page_html(page.payload)
+
+
+def test_a_slow_tokenizer_is_refused():
+    with pytest.raises(ValueError, match="tokenizer is a dict, expected a fast tokenizer"):
+        hw.explore(Own(9), {}, "open")
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,16 @@ import hashlib
 import re
 import time
 from html import unescape
+from pathlib import Path
 
 import pytest
 import torch
 from explorer_payloads import payload
-from exploring_runs import runs  # noqa: F401, a fixture
 
 import headwise as hw
 from headwise.inspection.exploring.inputs.source import Input, Source
-from headwise.inspection.exploring.page.html import _HERE, _SCRIPTS, page_html, write_page
+from headwise.inspection.exploring.page import html
+from headwise.inspection.exploring.page.html import SCRIPTS, page_html, write_page
 from headwise.inspection.exploring.payload import Output, Payload, Stack
 from headwise.inspection.exploring.recording import Explorer, recorded_run
 
@@ -42,7 +43,7 @@ def test_the_page_may_run_its_own_script_and_style_alone():
     assert not re.search(r"unsafe|https?:", str(rules))
 
 
-def test_a_text_of_scripts_is_text(runs):  # noqa: F811
+def test_a_text_of_scripts_is_text(runs):
     made = Explorer([runs("translation", "mae")], Source(text=ATTACK)).record()
     page = page_html(made.model_copy(update={"title": ATTACK}))
     assert page.count("<script") == 2 and "<img" not in page and "<!--" not in page
@@ -51,7 +52,7 @@ def test_a_text_of_scripts_is_text(runs):  # noqa: F811
 
 
 def test_all_scripts_are_in_the_page():
-    assert sorted(_SCRIPTS) == sorted(path.stem for path in _HERE.glob("*.js"))
+    assert sorted(SCRIPTS) == sorted(path.stem for path in Path(html.__file__).parent.glob("*.js"))
 
 
 def test_the_page_is_written_whole(tmp_path):

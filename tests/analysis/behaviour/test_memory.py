@@ -7,9 +7,9 @@ import pytest
 import torch
 from decided import Choosing, batch, place, random_weights, standing
 
-from headwise.analysis.behaviour.entropy import Entropy
-from headwise.analysis.behaviour.load import Load
-from headwise.analysis.behaviour.tokens import Tokens
+from headwise.analysis.behaviour.questions.entropy import Entropy
+from headwise.analysis.behaviour.questions.load import Load
+from headwise.analysis.behaviour.questions.tokens import Tokens
 from headwise.heads.system import Routing
 
 

@@ -2,15 +2,15 @@
 
 from pydantic import BaseModel, Field
 
-from headwise.analysis.behaviour.ablation_results import AblationAnalysis
+from headwise.analysis.behaviour.ablations.results import AblationAnalysis
 from headwise.analysis.behaviour.courses import OverTraining
-from headwise.analysis.behaviour.entropy import EntropyRecord
-from headwise.analysis.behaviour.explained import ExplainedShare
-from headwise.analysis.behaviour.layers import StackLikeness
-from headwise.analysis.behaviour.likeness import ModelLikeness
-from headwise.analysis.behaviour.load import LoadRecord
-from headwise.analysis.behaviour.ranges import PlaceRanges
-from headwise.analysis.behaviour.tokens import TokensRecord
+from headwise.analysis.behaviour.questions.entropy import EntropyRecord
+from headwise.analysis.behaviour.questions.explained import ExplainedShare
+from headwise.analysis.behaviour.questions.layers import StackLikeness
+from headwise.analysis.behaviour.questions.likeness import ModelLikeness
+from headwise.analysis.behaviour.questions.load import LoadRecord
+from headwise.analysis.behaviour.questions.ranges import PlaceRanges
+from headwise.analysis.behaviour.questions.tokens import TokensRecord
 from headwise.heads.words import Words
 from headwise.tasks.outcome import RECORD
 

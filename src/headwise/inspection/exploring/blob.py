@@ -58,7 +58,7 @@ class Blob(BaseModel):
         numbers = np.asarray(array, np.float32)
         shape = list(numbers.shape)
         if triangle:
-            numbers = numbers[np.tril_indices(shape[0])]
+            numbers = numbers[np.tri(shape[0], dtype=bool)]
         shares = np.clip(numbers / scale, 0, 1) ** (1 / power)
         packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
         packed = packer.compress((shares * levels + 0.5).astype(np.uint8).tobytes())
@@ -73,6 +73,6 @@ class Blob(BaseModel):
         numbers = np.frombuffer(unpacked, np.uint8)
         if self.triangle:
             square = np.zeros(self.shape, np.uint8)
-            square[np.tril_indices(self.shape[0])] = numbers
+            square[np.tri(self.shape[0], dtype=bool)] = numbers
             numbers = square
         return self.scale * (numbers.reshape(self.shape) / self.levels) ** self.power

@@ -43,8 +43,8 @@ class Stack(BaseModel):
     rate: int | None = Field(None, description="Speech: samples per second.")
     spectrogram: Blob | None = Field(
         None,
-        description="Speech: frames × frequencies up to half of `rate`. 1 is the loudest, 0 is "
-        "80 dB below it, and between them it is even in decibels.",
+        description="Speech: frames × frequencies up to half of `rate`. 1 is the loudest of the "
+        "input, 0 is 80 dB below it, and between them it is even in decibels.",
     )
     sound: str | None = Field(None, description="Speech: the sound, a WAV file as a data URI.")
 
@@ -57,7 +57,7 @@ class Attention(BaseModel):
     name: str = Field(description="Empty, or which attention it is of a system that holds several.")
     queries: str = Field(description="The stack of the queries, a key of `stacks`.")
     keys: str | None = Field(
-        description="The stack of the keys. None: something of which nobody has said what it is."
+        description="The stack of the keys; None if it is not known what they are."
     )
     heads: list[Blob] = Field(
         description="For each head queries × keys. A row sums to 1, or to 0 if it reads nothing."

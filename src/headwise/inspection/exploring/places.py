@@ -16,9 +16,9 @@ from headwise.models.plan import system_name
 
 Decides = Literal["position", "sequence", "everything", "nothing"]
 
-# Letters that all attention of a run may take. Without a budget, 144 heads over 512 tokens would
+# Letters that all attention of a page may take. Without a budget, 144 heads over 512 tokens would
 # take 30 million, more than a browser reads in the blink of an eye.
-_BUDGET = 9_000_000
+BUDGET = 9_000_000
 _LEVELS = (3, 5, 7, 11, 15, 31, 63, 127, 255)
 # Attention weights that a browser can hold, of which it inflates those that are looked at.
 _MOST = 150_000_000
@@ -41,7 +41,9 @@ def check_size(model: nn.Module, stacks: Mapping[str, Stack]) -> None:
         )
 
 
-def recorded_places(watched: Sequence[Watched], stacks: Mapping[str, Stack]) -> list[Place]:
+def recorded_places(
+    watched: Sequence[Watched], stacks: Mapping[str, Stack], budget: float = BUDGET
+) -> list[Place]:
     """Returns what each system of a model has done in one pass, for the page.
 
     Attention weights keep steps of 1/255 of the largest of a head if all of them together are few,
@@ -51,17 +53,26 @@ def recorded_places(watched: Sequence[Watched], stacks: Mapping[str, Stack]) -> 
     Args:
         watched: the systems.
         stacks: the stacks of the model; keys that no stack has the length of belong to none.
+        budget: how many letters all attention may take.
+
+    Raises:
+        ValueError: a system has other positions than the input.
     """
     number = sum(reading.weights.numel() for seen in watched for reading in seen.readings)
-    share = _BUDGET / max(1, number)
+    share = budget / max(1, number)
     return [_place(seen, stacks, share) for seen in watched]
 
 
 def _place(seen: Watched, stacks: Mapping[str, Stack], share: float) -> Place:
     place = seen.place
-    stack = place.site.partition("_")[0]
-    stack = stack if stack in stacks else next(iter(stacks))
+    stack = place.stack if place.stack in stacks else next(iter(stacks))
     weights, decides, chosen = _decisions(seen.routing)
+    for reading in seen.readings:
+        if reading.weights.size(1) != len(stacks[stack].tokens):
+            raise ValueError(
+                f"the system {place.path!r} reads {reading.weights.size(1)} positions, expected "
+                f"{len(stacks[stack].tokens)}: one for each token of the input"
+            )
     units = 0 if weights is None else weights.shape[1]
     words = place.module.words
     return Place(

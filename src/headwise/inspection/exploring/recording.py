@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torch import nn
 
+from headwise.experiment.folders import distinct_names
 from headwise.experiment.reading import check_finite, open_run
 from headwise.inspection.exploring.inputs.images import image_input
 from headwise.inspection.exploring.inputs.labelled import labelled_input
@@ -15,11 +16,11 @@ from headwise.inspection.exploring.inputs.source import Input, Source, Trained
 from headwise.inspection.exploring.inputs.speech import speech_input
 from headwise.inspection.exploring.inputs.translation import translation_input
 from headwise.inspection.exploring.payload import Asked, Payload, Question, Run
-from headwise.inspection.exploring.places import check_size, recorded_places
+from headwise.inspection.exploring.places import BUDGET, check_size, recorded_places
 from headwise.inspection.exploring.removing import chosen_ablation, in_force, possible_ablations
 from headwise.inspection.exploring.watching import watch
 from headwise.models.ablation import ablated
-from headwise.models.plan import system_name
+from headwise.models.decisions import words_of
 
 INPUTS: dict[str, Callable[[Trained, Source], Input]] = {
     "translation": translation_input,
@@ -57,7 +58,7 @@ class Explorer:
     ) -> None:
         self.source = source
         self.trained = []
-        for folder, name in zip(runs, _names(runs), strict=True):
+        for folder, name in zip(runs, distinct_names(runs), strict=True):
             recipe, model = open_run(folder, changes, note)
             check_finite(folder, model)
             self.trained.append(Trained(name, folder, recipe, model))
@@ -111,10 +112,16 @@ class Explorer:
         runs, inputs = [], []
         for number, trained in enumerate(self.trained):
             own = [each for each in asked if each.run == number]
-            run, given = _recorded(trained, source, own)
+            run, given = _recorded(trained, source, own, BUDGET / len(self.trained))
             runs.append(run)
             inputs.append(given)
         first = inputs[0]
+        for given, run in zip(inputs, runs, strict=True):
+            if given.text != first.text:
+                raise ValueError(
+                    f"item {source.item} of the part {source.part} of {run.name} is another text "
+                    f"than that of {runs[0].name}, as the runs have other data; give a text"
+                )
         return Payload(
             title=" and ".join(run.name for run in runs),
             served=served,
@@ -129,17 +136,21 @@ class Explorer:
         )
 
 
-def _recorded(trained: Trained, source: Source, asked: Sequence[Asked]) -> tuple[Run, Input]:
+def _recorded(
+    trained: Trained, source: Source, asked: Sequence[Asked], budget: float
+) -> tuple[Run, Input]:
     model = trained.model
     possible = possible_ablations(model)
     ablations = [chosen_ablation(possible, each.path, each.name, each.options) for each in asked]
     with ablated(model, trained.recipe.evaluation.ablation), in_force(model, ablations):
         given = INPUTS[trained.recipe.task](trained, source)
-        run = recorded_run(trained.name, trained.recipe.task, model, given)
+        run = recorded_run(trained.name, trained.recipe.task, model, given, budget)
     return run.model_copy(update={"ablations": possible, "ablated": ablations}), given
 
 
-def recorded_run(name: str, task: str, model: nn.Module, given: Input) -> Run:
+def recorded_run(
+    name: str, task: str, model: nn.Module, given: Input, budget: float = BUDGET
+) -> Run:
     """Returns what a model does with one input, as the page shows it.
 
     Args:
@@ -147,6 +158,7 @@ def recorded_run(name: str, task: str, model: nn.Module, given: Input) -> Run:
         task: of its recipe; empty for any other model.
         model: the model.
         given: the input.
+        budget: how many letters its attention may take on the page.
 
     Raises:
         ValueError: the input is too long for the page, or the model holds no system.
@@ -156,18 +168,8 @@ def recorded_run(name: str, task: str, model: nn.Module, given: Input) -> Run:
     return Run(
         name=name,
         task=task,
-        words={system_name(type(seen.place.module)): seen.place.module.words for seen in watched},
+        words=words_of(model),
         stacks=given.stacks,
-        places=recorded_places(watched, given.stacks),
+        places=recorded_places(watched, given.stacks, budget),
         output=given.output(out),
     )
-
-
-def _names(runs: Sequence[Path]) -> list[str]:
-    """Names of folders that tell them apart: their last part, or as many as it takes."""
-    paths = [folder.resolve() for folder in runs]
-    for parts in range(1, 9):
-        names = ["/".join(path.parts[-parts:]) for path in paths]
-        if len(set(names)) == len(names):
-            return names
-    return [f"{path.name} ({number})" for number, path in enumerate(paths, 1)]

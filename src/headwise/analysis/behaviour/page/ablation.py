@@ -7,8 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from headwise.analysis.behaviour.ablation_results import AblationAnalysis, AblationResult, Change
-from headwise.analysis.behaviour.ablation_words import (
+from headwise.analysis.behaviour.ablations.results import AblationAnalysis, AblationResult, Change
+from headwise.analysis.behaviour.ablations.words import (
     Measure,
     ablation_finding,
     in_short,
@@ -25,9 +25,10 @@ from headwise.analysis.figures.ablations import (
     cost_scale,
     differences_by_ablation,
 )
-from headwise.analysis.figures.heads import HEAT_OPACITY, SITES, site_name
+from headwise.analysis.figures.cells import HEAT_OPACITY
 from headwise.analysis.figures.looks import Look
 from headwise.analysis.formatting import NONE, heading, p_value, signed
+from headwise.analysis.place_names import SITES, site_name
 from headwise.analysis.rendering import rendered
 
 IDENTITY = "ablations"

@@ -8,12 +8,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from headwise.analysis.behaviour.cluster_sums import difference
-from headwise.analysis.behaviour.entropy import EntropySpread, ModuleEntropy
-from headwise.analysis.behaviour.histogram import PERCENTILES
-from headwise.analysis.behaviour.page.places import Kind, Site, kinds, legend
+from headwise.analysis.behaviour.page.legend import legend
+from headwise.analysis.behaviour.page.places import Kind, Site, kinds
 from headwise.analysis.behaviour.page.section import Section
+from headwise.analysis.behaviour.questions.entropy import EntropySpread, ModuleEntropy
 from headwise.analysis.behaviour.results import RunAnalysis
+from headwise.analysis.behaviour.sums.cluster_sums import difference
+from headwise.analysis.behaviour.sums.histogram import PERCENTILES
 from headwise.analysis.chance.estimates import Estimate
 from headwise.analysis.figures.bands import Banded, banded_lines
 from headwise.analysis.figures.looks import Look

@@ -8,8 +8,8 @@ from markupsafe import Markup
 
 from headwise.analysis.behaviour.page.places import kinds
 from headwise.analysis.behaviour.page.section import Section
+from headwise.analysis.behaviour.questions.tokens import LEADING, Leader, TokensRecord
 from headwise.analysis.behaviour.results import RunAnalysis
-from headwise.analysis.behaviour.tokens import LEADING, Leader, TokensRecord
 from headwise.analysis.figures.looks import Look
 from headwise.analysis.formatting import heading, signed
 from headwise.analysis.rendering import rendered

@@ -50,12 +50,13 @@ def speech_input(trained: Trained, source: Source) -> Input:
         noisy, clean = part.excerpt(item.number)
     sound = torch.from_numpy(noisy).unsqueeze(0)
     frames = spectrum.analyse(sound).abs()  # (1, time, bins)
+    loudest = float(frames.max()) or 1.0
 
     def output(out: Any) -> Output:
         enhanced = enhance(trained.model, sound.to(trained.model.device))[0].cpu().numpy()
-        made = [_made("enhanced", enhanced, spectrum, by_model=True)]
+        made = [_made("enhanced", True, enhanced, spectrum, loudest)]
         if clean is not None:
-            made.append(_made("clean", clean, spectrum, by_model=False))
+            made.append(_made("clean", False, clean, spectrum, loudest))
         return Output(made=made)
 
     stack = Stack(
@@ -63,7 +64,7 @@ def speech_input(trained: Trained, source: Source) -> Input:
         tokens=[f"{frame * _FRAME:.2f} s" for frame in range(frames.size(1))],
         frame_seconds=_FRAME,
         rate=spectrum.rate,
-        spectrogram=_spectrogram(noisy, spectrum),
+        spectrogram=_spectrogram(noisy, spectrum, loudest),
         sound=_wav(noisy, spectrum.rate),
     )
     return Input(
@@ -75,18 +76,17 @@ def speech_input(trained: Trained, source: Source) -> Input:
     )
 
 
-def _made(label: str, sound: Waveform, spectrum: Spectrum, *, by_model: bool) -> Made:
+def _made(label: str, by_model: bool, sound: Waveform, spectrum: Spectrum, loudest: float) -> Made:
     return Made(
         label=label,
         by_model=by_model,
         sound=_wav(sound, spectrum.rate),
-        spectrogram=_spectrogram(sound, spectrum),
+        spectrogram=_spectrogram(sound, spectrum, loudest),
     )
 
 
-def _spectrogram(sound: Waveform, spectrum: Spectrum) -> Blob:
+def _spectrogram(sound: Waveform, spectrum: Spectrum, loudest: float) -> Blob:
     magnitudes = spectrum.analyse(torch.from_numpy(sound)).abs().numpy()
-    loudest = float(magnitudes.max()) or 1.0
     decibels = 20 * np.log10(np.maximum(magnitudes / loudest, 10 ** (-_RANGE / 20)))
     return Blob.of(1 + decibels / _RANGE, scale=1.0)
 

@@ -64,18 +64,19 @@ class Matrix {
   async show(run, place, attention) {
     this.run = run;
     this.attention = attention;
+    const head = headInView(attention);
+    const [rows, columns] = attention.heads[0].shape;
+    this.canvas.setAttribute(
+      "aria-label",
+      `Attention matrix of ${headName(place, attention, head)}: ${rows} rows that read, ` +
+        `${columns} columns that are read. Arrows up and down go through the rows.`,
+    );
     const heads = await headsInView(attention);
-    if (this.attention !== attention) return;
+    if (this.attention !== attention || headInView(attention) !== head) return;
     this.heads = heads;
     drawMatrix(this.canvas, heads);
     // Few tokens are drawn large enough to be pointed at, many no wider than the column.
-    this.frame.style.width = `min(100%, ${Math.max(96, Math.min(24 * heads[0].columns, 340))}px)`;
-    this.canvas.setAttribute(
-      "aria-label",
-      `Attention matrix of ${headName(place, attention, headInView(attention))}: ` +
-        `${heads[0].rows} rows that read, ${heads[0].columns} columns that are read. ` +
-        `Arrows up and down go through the rows.`,
-    );
+    this.frame.style.width = `min(100%, ${Math.max(96, Math.min(24 * columns, 340))}px)`;
     this.column.hidden = true;
     this.mark(tokenInView());
     this.say(null);

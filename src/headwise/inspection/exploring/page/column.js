@@ -43,21 +43,23 @@ class Column {
   // Draws the place in view.
   async show() {
     const place = placeInView(this.run);
-    this.place = place;
+    this.wanted = place;
     this.body.hidden = this.legend.hidden = place === null;
     if (!place) {
+      this.place = null;
       this.heading.textContent = "This model has no attention at this place.";
       return;
     }
     const positions = this.run.stacks[place.stack].tokens.length;
     const unit = unitOf(this.number, place);
     const painting = await paintingOf(`${this.number} ${place.path}`, place, positions, unit);
-    if (this.place !== place || unitOf(this.number, place) !== unit) return; // the reader has gone on
+    if (this.wanted !== place || unitOf(this.number, place) !== unit) return; // the reader has gone on
+    this.place = place;
     this.painting = painting;
     const words = this.run.words[place.system];
     this.heading.replaceChildren(
       make("strong", {
-        text: `${capital(placeName(this.run, place))}: ${titleOf(place, words)}. `,
+        text: `${placeTitle(this.run, place)}: ${titleOf(place, words)}. `,
       }),
       explanationOf(this.run, place, painting),
     );
@@ -95,54 +97,13 @@ class Column {
     const attention = attentionInView(place);
     if (!attention) return this.attention.replaceChildren();
     const title = `Attention of ${headName(place, attention, headInView(attention))}`;
-    const all = this.allHeads(place, attention);
+    const all = allHeads(this.number, place, attention, this.actions.look);
     this.attention.replaceChildren(
       make("h3", { text: title }),
       this.matrix.element,
       ...(all ? [all] : []),
     );
     this.matrix.show(this.run, place, attention);
-  }
-
-  // Small matrices of all heads, drawn when they are asked for.
-  allHeads(place, attention) {
-    if (attention.heads.length < 2) return null;
-    const heads = make("div", { class: "all-heads" });
-    const details = make(
-      "details",
-      {},
-      make("summary", { text: `All ${attention.heads.length} heads` }),
-      heads,
-    );
-    details.open = this.headsOpen ?? false;
-    const draw = async () => {
-      this.headsOpen = details.open;
-      if (!details.open || heads.children.length) return;
-      attention.heads.forEach(async (blob, head) => {
-        const canvas = make("canvas", { "aria-hidden": "true" });
-        const name = capital(headName(place, attention, head));
-        const pick = () => this.actions.look({ head: view.head === head ? null : head });
-        heads.append(
-          make(
-            "button",
-            {
-              type: "button",
-              "aria-pressed": String(view.head === head),
-              "aria-label": name,
-              title: name,
-              onclick: pick,
-              "data-focus": `head ${this.number} ${head}`,
-            },
-            canvas,
-            make("span", { text: String(head) }),
-          ),
-        );
-        drawMatrix(canvas, [await numbersOf(blob)]);
-      });
-    };
-    details.addEventListener("toggle", draw);
-    if (details.open) draw();
-    return details;
   }
 
   // The token in view, if this run has the same text.
@@ -166,7 +127,9 @@ class Column {
       stack.read(reading?.stack === name ? reading.shares : null);
     }
     this.matrix.mark(token);
+    const focus = focused();
     this.inspector.replaceChildren(...this.inspected(place, painting, token, attention, reading));
+    focusAgain(focus);
   }
 
   inspected(place, painting, token, attention, reading) {
@@ -176,9 +139,9 @@ class Column {
     const parts = [
       make("h3", {}, name, stack ? make("small", { text: ` position ${token.position}` }) : ""),
     ];
+    const removal = this.actions.removalOf(this.number, place);
     if (painting) {
-      const removal = this.actions.removalOf(this.number, place);
-      parts.push(...weightTable(place, painting, at, removal?.ofUnit));
+      parts.push(...weightTable(this.number, place, painting, at, removal?.ofUnit));
     }
     if (attention) {
       const query = reading?.reads ? token.position : null;
@@ -196,8 +159,7 @@ class Column {
         ),
       );
     }
-    const others = this.actions.removalOf(this.number, place)?.others;
-    if (others) parts.push(others);
+    if (removal?.others) parts.push(removal.others);
     return parts;
   }
 }

@@ -26,3 +26,32 @@ function putAt(element, start, size, index, count) {
   element.style[start] = `${(100 * index) / count}%`;
   element.style[size] = `${100 / count}%`;
 }
+
+// What is drawn anew must not take the focus away from who uses the keyboard: elements that may
+// have it are known by a name.
+function focused() {
+  return document.activeElement?.dataset.focus ?? null;
+}
+
+function focusAgain(name) {
+  if (name === null || focused() === name) return;
+  const named = [...document.querySelectorAll("[data-focus]")];
+  named.find((each) => each.dataset.focus === name)?.focus({ preventScroll: true });
+}
+
+// A part that is unfolded stays so when it is drawn anew.
+const unfolded = new Set();
+
+function foldable(name, summary, ...children) {
+  const details = make(
+    "details",
+    { open: unfolded.has(name) },
+    make("summary", { text: summary, "data-focus": name }),
+    ...children,
+  );
+  details.addEventListener("toggle", () => {
+    if (details.open) unfolded.add(name);
+    else unfolded.delete(name);
+  });
+  return details;
+}

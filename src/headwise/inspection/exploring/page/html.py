@@ -13,10 +13,19 @@ from headwise.inspection.exploring.payload import Payload
 
 _HERE = Path(__file__).parent
 # In this order, since some use others while they are read, and the last runs them all.
-_SCRIPTS = (
+SCRIPTS = (
     *("elements", "blobs", "view", "colours", "pixels", "places", "painting", "tokens", "image"),
-    *("spectrogram", "attention", "legend", "numbers", "difference", "output", "column"),
-    *("controls", "serving", "removing", "main"),
+    *(
+        "spectrogram",
+        "attention",
+        "legend",
+        "explanation",
+        "numbers",
+        "difference",
+        "output",
+        "heads",
+    ),
+    *("column", "controls", "serving", "removing", "frame", "main"),
 )
 # Letters of JSON that would mean something to HTML, or end a line in old JavaScript.
 _ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
@@ -58,7 +67,7 @@ def write_page(payload: Payload, path: Path) -> None:
 
 @cache
 def _script() -> str:
-    parts = "\n".join(_read(f"{name}.js") for name in _SCRIPTS)
+    parts = "\n".join(_read(f"{name}.js") for name in SCRIPTS)
     return f'"use strict";\n(() => {{\n{parts}}})();\n'
 
 

@@ -9,6 +9,7 @@ class Page {
     this.removals = new Removals((before) => this.remove(before));
     this.controls = new Controls((change) => this.look(change));
     this.removed = make("div");
+    this.note = make("p", { class: "note" });
     this.columns = [];
     this.runs = make("div", { class: "runs" });
     this.fields = payload.served ? new InputFields(payload, (input) => this.send(input)) : null;
@@ -20,6 +21,7 @@ class Page {
         payload.served ? null : inputOf(payload),
       ),
       ...(this.fields ? [this.fields.element] : []),
+      this.note,
       this.removed,
       this.controls.element,
       this.runs,
@@ -32,7 +34,9 @@ class Page {
       this.draw();
     });
     addEventListener("keydown", (event) => this.key(event));
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    // What is drawn on a canvas has the colours of its time.
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    dark.addEventListener("change", () => this.take(this.payload));
   }
 
   // Takes a payload: that of the page, or an answer.
@@ -62,8 +66,8 @@ class Page {
         this.pointSoon();
       },
       pick: (token, { again = false } = {}) => {
-        const let_go = !again && sameToken(view.token, token);
-        view.token = let_go ? null : token;
+        const letGo = !again && sameToken(view.token, token);
+        view.token = letGo ? null : token;
         pointed = null;
         writeView();
         this.point();
@@ -102,7 +106,7 @@ class Page {
     view.layer = view.layer === null ? firstPlace(places).layer : nearest(layers, view.layer);
     if (view.run !== null && !(view.run in runs)) view.run = null;
     writeView();
-    const focus = this.focused();
+    const focus = focused();
     this.controls.update(runs, this.sites);
     this.main.style.setProperty("--controls", `${this.controls.element.offsetHeight}px`);
     columns.forEach((column, number) => {
@@ -116,8 +120,10 @@ class Page {
     if (columns[0].element.parentElement !== this.runs) {
       this.runs.replaceChildren(...columns.map((column) => column.element));
       this.removed.replaceChildren(...[this.removals.shown(runs)].filter(Boolean));
+      this.note.textContent = payload.note;
+      this.note.hidden = !payload.note;
     }
-    this.focusAgain(focus);
+    focusAgain(focus);
     document.documentElement.dataset.drawn = Math.round(performance.now());
   }
 
@@ -224,47 +230,6 @@ class Page {
     });
     return texts.join(". ") || "The answer of the model is there.";
   }
-
-  // Drawing anew must not take the focus away from who uses the keyboard.
-  focused() {
-    return document.activeElement?.dataset?.focus ?? null;
-  }
-
-  focusAgain(name) {
-    if (name === null || this.focused() === name) return;
-    const again = [...document.querySelectorAll("[data-focus]")].find(
-      (each) => each.dataset.focus === name,
-    );
-    again?.focus({ preventScroll: true });
-  }
-}
-
-function titleOfPage({ title, runs }) {
-  return runs.length > 2 ? `${runs.length} models side by side` : title;
-}
-
-// What the models read, of a page whose reader cannot change it.
-function inputOf({ item, text, note }) {
-  const parts = note ? [note] : [];
-  if (item) parts.push(`Item ${item.number} of ${item.of} of the ${item.part} part.`);
-  if (text !== null) parts.push(text);
-  return make("p", { class: "muted", text: parts.join(" ") });
-}
-
-function footOf({ served, command }) {
-  const keys =
-    "Keys: arrows move from token to token, [ and ] change the layer, Escape lets a token go.";
-  const how =
-    "To type other texts and to remove units or heads, serve the page from the model: headwise explore RUN --serve.";
-  return make(
-    "footer",
-    {},
-    make("p", { text: keys }),
-    served ? null : make("p", { text: how }),
-    command
-      ? make("p", {}, "Made by ", make("code", { text: command }))
-      : make("p", { text: "Made by headwise." }),
-  );
 }
 
 // The first place that decides something: it shows what the page is for.

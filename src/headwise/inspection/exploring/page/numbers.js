@@ -22,7 +22,7 @@ function barTable(caption, rows) {
 }
 
 // The weights at a token, or their mean over all tokens if none is in view.
-function weightTable(place, painting, position, removal) {
+function weightTable(number, place, painting, position, removal) {
   const { weights, colours } = painting;
   const row = position === null ? weights.meanRow() : weights.row(position);
   const chosen = position !== null && place.chosen ? chosenAt(place, position) : null;
@@ -48,22 +48,12 @@ function weightTable(place, painting, position, removal) {
   const sorted = [...units].sort((a, b) => row[b] - row[a]);
   return [
     barTable(`${caption}, the largest first`, sorted.slice(0, ROWS).map(rowOf)),
-    otherUnits(sorted.length - ROWS, barTable(caption, sorted.slice(ROWS).map(rowOf))),
+    foldable(
+      `units ${number}`,
+      `The other ${sorted.length - ROWS}`,
+      barTable(caption, sorted.slice(ROWS).map(rowOf)),
+    ),
   ];
-}
-
-// Whether a reader has unfolded the smaller weights: it stays so from token to token.
-let unfolded = false;
-
-function otherUnits(number, table) {
-  const details = make(
-    "details",
-    { open: unfolded },
-    make("summary", { text: `The other ${number}` }),
-    table,
-  );
-  details.addEventListener("toggle", () => (unfolded = details.open));
-  return details;
 }
 
 // How many of what is read are shown.
@@ -106,9 +96,7 @@ function candidateTable(caption, candidates, length = candidates.length) {
 
 // Keeps the place of a table, so that what lies below it does not move under the pointer.
 function emptyTable(caption, length) {
-  const rows = Array.from({ length }, () =>
-    barRow({ look: "", name: "\u00a0", value: 0, label: "" }),
-  );
+  const rows = Array.from({ length }, () => make("tr", {}, make("td", { text: "\u00a0" })));
   const table = barTable(caption, rows);
   table.classList.add("empty");
   return table;

@@ -48,8 +48,14 @@ function placeName(run, place) {
   if (place.whole_layer) {
     return alone ? `layer ${place.layer}` : `${place.site.split("_")[0]} layer ${place.layer}`;
   }
+  if (!place.site) return place.path;
   const title = siteTitle(place, alone);
   return `${title.charAt(0).toLowerCase()}${title.slice(1)}, layer ${place.layer}`;
+}
+
+// As a heading. The path of a module stays as it is.
+function placeTitle(run, place) {
+  return place.site ? capital(placeName(run, place)) : place.path;
 }
 
 // The place of a run at the site and layer in view, if it has one. A layer as a whole holds the

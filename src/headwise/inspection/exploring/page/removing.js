@@ -88,13 +88,14 @@ class Removals {
       ofUnit,
       others: this.others(
         possible.filter((each) => each.unit === null),
+        number,
         button,
       ),
     };
   }
 
   // What is not the removal of a unit: a line for each kind, of which a reader chooses one.
-  others(possible, button) {
+  others(possible, number, button) {
     const kinds = new Map();
     for (const ablation of possible) {
       const values = Object.values(ablation.options);
@@ -111,19 +112,11 @@ class Removals {
         ...buttons,
       ),
     );
-    const details = make(
-      "details",
-      { open: othersOpen },
-      make("summary", { text: "Other changes" }),
-      ...lines,
-    );
-    details.addEventListener("toggle", () => (othersOpen = details.open));
-    return details;
+    const ofHeads = possible.some((each) => each.head !== null);
+    const title = ofHeads ? "Remove a head, and other changes" : "Other changes";
+    return foldable(`others ${number}`, title, ...lines);
   }
 }
-
-// Whether a reader has unfolded the other changes: they stay so from token to token.
-let othersOpen = false;
 
 function sameAblation(one, other) {
   const key = ({ path, name, options }) => JSON.stringify([path, name, options]);

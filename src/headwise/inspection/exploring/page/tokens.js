@@ -130,6 +130,7 @@ class TokenRow {
     this.tokens.forEach((token, index) => {
       token.classList.toggle("here", index === position);
       token.setAttribute("aria-selected", String(index === position));
+      if (position !== null) token.setAttribute("tabindex", index === position ? "0" : "-1");
     });
   }
 }

@@ -1,0 +1,1 @@
+"""What it costs a model to do without parts of its systems."""
