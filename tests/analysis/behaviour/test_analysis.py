@@ -70,3 +70,43 @@ def test_an_attention_that_is_standard_has_likeness_and_ablations_alone(tmp_path
     assert len(analysis.record.likeness.modules) == 1
     assert len(analysis.record.ablations.results) == 4  # each head removed, each left alone
     assert "<svg" in analysis.write(tmp_path).read_text(encoding="utf-8")
+
+
+class Routed(nn.Module):
+    """Expert 0 takes token 3 alone; token 4 goes to expert 1, and all others to expert 2."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = hw.MixtureOfAttentionHeads(8, num_experts=4, top_k=1, head_dim=4)
+        goes_to = torch.tensor([2, 2, 2, 0, 1, 2, 2, 2])
+        with torch.no_grad():
+            self.attention.router.weight.copy_(10 * nn.functional.one_hot(goes_to, 4).T)
+            self.attention.expert_output[0] = 0.0  # it says nothing
+
+    def forward(self, input_ids):
+        return self.attention(nn.functional.one_hot(input_ids, 8).float()).output
+
+
+def test_a_model_whose_experts_are_known_is_found_to_be_so():
+    torch.manual_seed(0)
+    model, ids = Routed(), torch.arange(8).repeat(12, 2)
+
+    def quality():
+        with torch.no_grad():
+            return -model(ids).square().sum((1, 2))
+
+    names = {3: "the", 4: "a"}
+    given = [{"input_ids": part} for part in ids.split(4)]
+    analysis = hw.Analysis(model, given, tokens="input_ids", names=names, quality=quality)
+    found = analysis.record
+    experts = found.tokens[0].units
+    assert [[each.name for each in expert.leading] for expert in experts[:2]] == [["the"], ["a"]]
+    assert experts[0].leading[0].pmi == pytest.approx(torch.tensor(8.0).log().item())
+    assert experts[3].leading == []
+    assert found.load[0].chosen.shares == [1 / 8, 1 / 8, 6 / 8, 0]
+    assert found.load[0].chosen.unused == 1
+    assert found.entropy.modules[0].spread.mean.value == pytest.approx(0, abs=1e-6)
+    explained = {each.label: each.share for each in found.explained}
+    assert explained["token"] == pytest.approx(1)
+    idle = [r for r in found.ablations.results if r.ablation == "without-expert" and r.number == 3]
+    assert [r.score.difference for r in idle] == [0]
