@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from exploring_runs import runs  # noqa: F401, a fixture
 from typer.testing import CliRunner
 
 from headwise.cli import app
@@ -14,7 +13,7 @@ def typed(*arguments):
 
 
 @pytest.mark.parametrize("ablations", ["none", "model"])
-def test_a_page_and_its_numbers(runs, tmp_path, ablations):  # noqa: F811
+def test_a_page_and_its_numbers(runs, tmp_path, ablations):
     run = runs("classification", "mae")
     (run / "ablations").touch()  # as in a folder in which nothing can be written
     found = typed(run, "--ablations", ablations, "--output", tmp_path / "new" / "folder")
@@ -26,7 +25,7 @@ def test_a_page_and_its_numbers(runs, tmp_path, ablations):  # noqa: F811
     assert (record["runs"][0]["ablations"] is None) == (ablations == "none")
 
 
-def test_a_run_that_is_named_twice_is_analysed_once(runs, tmp_path):  # noqa: F811
+def test_a_run_that_is_named_twice_is_analysed_once(runs, tmp_path):
     run, other = runs("classification", "mae"), runs("classification", "moa")
     again = run / ".." / run.name
     options = ("--ablations", "none", "--output", tmp_path, "--against", again)
@@ -36,13 +35,13 @@ def test_a_run_that_is_named_twice_is_analysed_once(runs, tmp_path):  # noqa: F8
     assert record["against"] == run.name
 
 
-def test_a_run_against_itself_is_said(runs):  # noqa: F811
+def test_a_run_against_itself_is_said(runs):
     run = runs("classification", "mae")
     found = typed(run, "--against", run / ".." / run.name)
     assert found.exit_code == 2 and "expected another one" in found.output.replace("\n", " ")
 
 
-def test_where_nothing_can_be_written_is_said_before_the_work(runs, tmp_path):  # noqa: F811
+def test_where_nothing_can_be_written_is_said_before_the_work(runs, tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "page" / "analysis.html").mkdir(parents=True)
     for folder, message in (("file", "file is a file"), ("page", "is a folder, expected the name")):
