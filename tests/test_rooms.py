@@ -11,7 +11,7 @@ from headwise.models.plan import SYSTEMS
 
 SOURCE = Path(headwise.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
-ROOMS = ("weighted", "agreement", "mae", "tim", "moa")
+ROOMS = ("weighted", "agreement", "mae", "tim", "moa", "gated")
 # They may name systems: the registry, the public names, the papers' figures.
 NAMING = {Path("models/plan.py"), Path("__init__.py"), Path("analysis/papers.py")}
 

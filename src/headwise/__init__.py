@@ -4,6 +4,7 @@ from headwise.analysis.behaviour.analysis import Analysis
 from headwise.heads.agreement import AgreementAttention
 from headwise.heads.attention import Attention, MultiHeadAttention
 from headwise.heads.cache import AttentionCache
+from headwise.heads.gated import GatedAttention
 from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.mae.parameters import gate_parameters, other_parameters, output_parameters
 from headwise.heads.moa import MixtureOfAttentionHeads
@@ -37,6 +38,7 @@ __all__ = [
     "CausalLMConfig",
     "Decisions",
     "Explored",
+    "GatedAttention",
     "IndependentMechanismsLayer",
     "Macs",
     "MaskedLM",

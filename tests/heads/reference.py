@@ -1,4 +1,4 @@
-"""The three systems as plain loops, straight from the papers' equations, in float64.
+"""The systems as plain loops, straight from the papers' equations, in float64.
 
 Nothing here imports headwise: parameters come by the names that the library promises.
 """
@@ -130,6 +130,30 @@ def mae(p, query, key, value, heads, dropped, gates, **masks) -> Tensor:
         return mixed + _bias(p)
 
     return _over_queries(query, compute)
+
+
+def gated(p, query, key, value, heads, scale, **masks) -> tuple[Tensor, Tensor]:
+    """Σⱼ (oⱼ ⊙ scale · σ(x Vⱼ)) Wⱼ, element by element, and the mean gate of each head."""
+    size = p["out_proj.weight"].size(1) // heads
+    rows = p["gate_proj.weight"]
+    weights = torch.zeros(*query.shape[:2], heads, dtype=query.dtype)
+
+    def compute(b, t):
+        y = torch.zeros(query.size(2), dtype=torch.float64)
+        q = slices(linear(p, "q_proj", query[b, t]), heads)
+        ks = [slices(linear(p, "k_proj", x), heads) for x in key[b]]
+        vs = [slices(linear(p, "v_proj", x), heads) for x in value[b]]
+        for j in range(heads):
+            biases = [attention_bias(b, j, t, s, heads, **masks) for s in range(key.size(1))]
+            o = read(q[j], torch.stack([k[j] for k in ks]), torch.stack([v[j] for v in vs]), biases)
+            for e in range(size):
+                row = rows[j] if len(rows) == heads else rows[j * size + e]
+                gate = scale / (1 + torch.exp(-(row @ query[b, t])))
+                y = y + gate * o[e] * p["out_proj.weight"][:, j * size + e]
+                weights[b, t, j] += gate.detach() / size
+        return y + _bias(p)
+
+    return _over_queries(query, compute), weights
 
 
 def agreement_votes(p, query, key, value, heads, b, t, **masks) -> list[Tensor]:

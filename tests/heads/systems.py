@@ -30,6 +30,8 @@ class System:
             options.setdefault("gate_dropout", 0.0)
             options.setdefault("gate_hidden_dim", 8)
             module = hw.MixtureOfAttentiveExperts(dim, HEADS, **options)
+        elif self.kind == "gated":
+            module = hw.GatedAttention(dim, HEADS, **options)
         elif self.kind == "agreement":
             module = AgreementAttention(dim, HEADS, **options)
         elif self.kind == "branched":
@@ -71,6 +73,10 @@ class System:
             output = reference.mae(p, query, key, value, HEADS, dropped, gates, **masks)
             stacked = torch.stack([torch.stack(row) for row in gates])
             return output, stacked if causal else stacked[:, 0], None
+        if self.kind == "gated":
+            scale = 2.0 if module.neutral_start else 1.0
+            output, weights = reference.gated(p, query, key, value, HEADS, scale, **masks)
+            return output, weights, None
         if self.kind == "agreement":
             output, weights = reference.agreement(p, query, key, value, HEADS, module, **masks)
             return output, weights, None
@@ -120,6 +126,9 @@ SYSTEMS = {
     "branched merged": System("branched", {"merged": True}),
     "moa of the authors' code": System("moa", {"normalize_weights": False, "bias": True}),
     "moa balanced by sequence": System("moa", {"balance": "sequence"}),
+    "gated": System("gated"),
+    "gated elementwise": System("gated", {"gate": "elementwise", "head_dim": 5, "bias": False}),
+    "gated from a neutral start": System("gated", {"gate_start": "neutral"}),
 }
 MAIN = {name: SYSTEMS[name] for name in ("standard", "mae-7", "moa", "moa dense")}
 GATED = {name: system for name, system in SYSTEMS.items() if name.startswith("mae")}

@@ -33,6 +33,7 @@ from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from headwise.heads.agreement import AgreementAttention
 from headwise.heads.attention import MultiHeadAttention
+from headwise.heads.gated import GatedAttention
 from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.moa import MixtureOfAttentionHeads
 from headwise.heads.rule import Rule
@@ -48,6 +49,7 @@ SYSTEMS: dict[str, type[System]] = {
     "mae": MixtureOfAttentiveExperts,
     "tim": IndependentMechanismsLayer,
     "moa": MixtureOfAttentionHeads,
+    "gated": GatedAttention,
 }
 
 # What a plan's entry may not set, since the model sets it.
