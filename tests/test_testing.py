@@ -22,6 +22,8 @@ FORMS = [(name, {}) for name in SYSTEMS] + [
     ("weighted", {"merged": True}),
     ("weighted", {"weights": "random"}),
     ("agreement", {"inverse_temperature": 100.0}),
+    ("gated", {"gate": "elementwise"}),
+    ("gated", {"gate_start": "neutral"}),
 ]
 
 

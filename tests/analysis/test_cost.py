@@ -128,6 +128,8 @@ PLANS = {
     "mae window": {"system": "mae", "gate_window": 2},
     "moa": {"system": "moa", "size": "2K4E8D"},
     "moa dense": {"system": "moa", "size": "4K4E8D"},
+    "gated": "gated",
+    "gated elementwise": {"system": "gated", "gate": "elementwise"},
     "weighted": "weighted",
     "weighted split": {"system": "weighted", "ffn": "split"},
     "agreement": "agreement",

@@ -42,6 +42,7 @@ PLANS = {
     "mae window": {"system": "mae", "gate_window": 2},
     "tim": {"system": "tim", "layers": "all"},
     "moa": MOA,
+    "gated": "gated",
 }
 CAUSAL = ("causal", "adaptive", "causal, learned", "speech")
 EVERYTHING = [

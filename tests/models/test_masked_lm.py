@@ -24,6 +24,7 @@ PLANS: dict[str, Any] = {
     "mae": "mae",
     "tim": {"system": "tim", "layers": "all"},
     "moa": MOA,
+    "gated": "gated",
     "mixed": {"encoder_self": [{"system": "tim", "layers": [0]}, {"system": "mae", "layers": [1]}]},
 }
 LENGTHS = [7, 3, 5]

@@ -6,7 +6,9 @@ from systems import DIM, HEADS, SYSTEMS, randomize
 
 import headwise as hw
 from headwise.analysis.recording import record_attention
+from headwise.heads.ablations import drawn_weights
 from headwise.heads.gated.naive import naive_gated_heads
+from headwise.models.ablation import ablation_of
 
 GATED = [name for name in SYSTEMS if name.startswith("gated")]
 BATCH, TIME = 2, 4
@@ -108,3 +110,61 @@ def test_entropy_and_load_are_of_gates_divided_by_their_sum():
     assert found.load == pytest.approx(shares.mean(0).tolist(), rel=1e-5)
     entropy = -(shares * shares.log()).sum(1).mean()
     assert found.entropy == pytest.approx(float(entropy), rel=1e-5)
+
+
+def ablated(layer, x, name, **options):
+    layer.ablation = ablation_of(layer, name, options)
+    out = layer(x, is_causal=True)
+    layer.ablation = None
+    return out
+
+
+def changed(ablation, gates, shares):
+    """The gates `(heads, elements)` of one position as an ablation has them, one by one."""
+    mean = sum(float(g) for row in gates for g in row) / gates.numel()
+    heads = [sum(float(g) for g in row) / len(row) for row in gates]
+    out = torch.zeros_like(gates)
+    for i, row in enumerate(gates):
+        for e, gate in enumerate(row):
+            out[i, e] = {
+                "open": 1.0,
+                "uniform": mean,
+                "random": float(shares[i]) * sum(heads),
+                "without-top-head": 0.0 if heads[i] == max(heads) else float(gate),
+                "without-head": 0.0 if i == 1 else float(gate),
+                "only-head": float(gate) if i == 1 else 0.0,
+            }[ablation]
+    return out
+
+
+@pytest.mark.parametrize("name", GATED)
+@pytest.mark.parametrize("ablation", hw.GatedAttention.ablations)
+@torch.no_grad()
+def test_ablations_gate_by_gate(name, ablation):
+    layer = SYSTEMS[name].build()
+    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+    _, heads = observed(layer, x)
+    options = {"head": 1} if ablation in ("without-head", "only-head") else {}
+    out = ablated(layer, x, ablation, **options)
+    (shares,) = drawn_weights(HEADS, 1, 0, 0, 1)
+    scale = 2.0 if layer.neutral_start else 1.0
+    for b in range(BATCH):
+        for t in range(TIME):
+            ones = torch.ones_like(heads[b, :, t])
+            gates, _ = naive_gated_heads(ones, x[b, t], layer.gate_proj.weight, scale)
+            gates = changed(ablation, gates, shares)
+            gated = (heads[b, :, t] * gates).flatten()
+            torch.testing.assert_close(out.output[b, t], layer.out_proj(gated))
+            if not options:  # heads left out for all attentions keep the gates that they had
+                torch.testing.assert_close(out.routing.weights[b, t], gates.mean(1))
+
+
+@torch.no_grad()
+def test_open_gates_are_standard_attention():
+    layer = SYSTEMS["gated"].build()
+    standard = hw.MultiHeadAttention(DIM, HEADS).double()
+    standard.load_state_dict(layer.state_dict(), strict=False)
+    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+    expected = standard(x, is_causal=True).output
+    assert not torch.allclose(layer(x, is_causal=True).output, expected)
+    assert torch.equal(ablated(layer, x, "open").output, expected)
