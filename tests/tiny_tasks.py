@@ -24,6 +24,7 @@ SYSTEMS = {
     "tim": {"system": "tim", "layers": "all"},
     "moa": {"system": "moa", "size": "2K4E8D"},
     "gated": "gated",
+    "moh": "moh",
 }
 
 

@@ -8,6 +8,7 @@ from headwise.heads.gated import GatedAttention
 from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.mae.parameters import gate_parameters, other_parameters, output_parameters
 from headwise.heads.moa import MixtureOfAttentionHeads
+from headwise.heads.moh import MixtureOfHeads
 from headwise.heads.rule import Moment, Rule, RuleSettings
 from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
 from headwise.heads.tim import IndependentMechanismsLayer
@@ -45,6 +46,7 @@ __all__ = [
     "MaskedLMConfig",
     "MixtureOfAttentionHeads",
     "MixtureOfAttentiveExperts",
+    "MixtureOfHeads",
     "Moment",
     "MultiHeadAttention",
     "Place",

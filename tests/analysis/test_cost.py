@@ -130,6 +130,8 @@ PLANS = {
     "moa dense": {"system": "moa", "size": "4K4E8D"},
     "gated": "gated",
     "gated elementwise": {"system": "gated", "gate": "elementwise"},
+    "moh": "moh",
+    "moh of routed heads": {"system": "moh", "shared_heads": 0, "top_k": 2},
     "weighted": "weighted",
     "weighted split": {"system": "weighted", "ffn": "split"},
     "agreement": "agreement",

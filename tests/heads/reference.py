@@ -156,6 +156,62 @@ def gated(p, query, key, value, heads, scale, **masks) -> tuple[Tensor, Tensor]:
     return _over_queries(query, compute), weights
 
 
+def moh_router(p, x: Tensor, top_k: int) -> tuple[list[int], list[Tensor]]:
+    """The routed heads that one token selects, and the probabilities of all."""
+    probabilities = over_capsules(list(p["routed_router.weight"] @ x))
+    by_probability = sorted(
+        range(len(probabilities)), key=lambda i: -float(probabilities[i].detach())
+    )
+    return by_probability[:top_k], probabilities
+
+
+def moh_gates(p, x: Tensor, module) -> list[Tensor]:
+    """g of each head at one position, shared heads first (equations of the MoH paper)."""
+    chosen, probabilities = moh_router(p, x, module.top_k)
+    total = sum(probabilities[i] for i in chosen)
+    zero = torch.zeros((), dtype=torch.float64)
+    routed = [probabilities[i] if i in chosen else zero for i in range(len(probabilities))]
+    if module.scaled_gates:
+        routed = [g / total * module.top_k for g in routed]
+    if module.shared_heads == 0:
+        return routed
+    shared = [zero + 1]
+    if module.shared_heads > 1:
+        shared = over_capsules(list(p["shared_router.weight"] @ x))
+    alpha = over_capsules(list(p["kind_router.weight"] @ x))
+    if module.scaled_gates:
+        shared, alpha = [module.shared_heads * g for g in shared], [2 * a for a in alpha]
+    return [alpha[0] * g for g in shared] + [alpha[1] * g for g in routed]
+
+
+def moh(p, query, key, value, heads, module, **masks) -> tuple[Tensor, Tensor]:
+    """Σⱼ gⱼ oⱼWⱼ, and the gates."""
+    weights = torch.zeros(*query.shape[:2], heads, dtype=query.dtype)
+
+    def compute(b, t):
+        gates = moh_gates(p, query[b, t], module)
+        weights[b, t] = torch.stack(gates).detach()
+        parts = head_outputs(p, query, key, value, heads, b, t, **masks)
+        return sum(g * part for g, part in zip(gates, parts, strict=True)) + _bias(p)
+
+    return _over_queries(query, compute), weights
+
+
+def moh_loss(p, query, top_k, padding=None) -> Tensor:
+    """Σᵢ Pᵢ fᵢ over the routed heads, of the real tokens of all rows."""
+    tokens = [
+        moh_router(p, query[b, t], top_k)
+        for b in range(query.size(0))
+        for t in range(query.size(1))
+        if padding is None or not padding[b, t]
+    ]
+    loss = torch.zeros((), dtype=torch.float64)
+    for i in range(len(p["routed_router.weight"])):
+        f = sum(i in chosen for chosen, _ in tokens) / max(1, len(tokens))
+        loss = loss + f * sum(p_i[i] for _, p_i in tokens) / max(1, len(tokens))
+    return loss
+
+
 def agreement_votes(p, query, key, value, heads, b, t, **masks) -> list[Tensor]:
     """ReLU(o_h W_h + b_h) W_{h→} of each head: equations 5 and 6 of routing by agreement."""
     q = slices(linear(p, "q_proj", query[b, t]), heads)

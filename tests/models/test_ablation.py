@@ -306,7 +306,7 @@ def test_what_there_is_not_at_a_path_is_named(where, name, options, parts):
 
 
 @pytest.mark.parametrize(
-    "plan", ["standard", "mae", "moa", "weighted", "agreement", "tim", "gated"]
+    "plan", ["standard", "mae", "moa", "weighted", "agreement", "tim", "gated", "moh"]
 )
 def test_decoding_step_by_step_under_ablations(plan):
     model = tiny.model(tiny.PLANS[plan]).double().eval()

@@ -43,6 +43,7 @@ PLANS = {
     "tim": {"system": "tim", "layers": "all"},
     "moa": MOA,
     "gated": "gated",
+    "moh": "moh",
 }
 CAUSAL = ("causal", "adaptive", "causal, learned", "speech")
 EVERYTHING = [

@@ -25,6 +25,7 @@ PLANS: dict[str, Any] = {
     "tim": {"system": "tim", "layers": "all"},
     "moa": MOA,
     "gated": "gated",
+    "moh": "moh",
     "mixed": {"encoder_self": [{"system": "tim", "layers": [0]}, {"system": "mae", "layers": [1]}]},
 }
 LENGTHS = [7, 3, 5]

@@ -28,6 +28,7 @@ PLANS: dict[str, Any] = {
     "simple routing": {"system": "agreement", "routing": "simple", "num_capsules": 8},
     "tim": {"system": "tim", "layers": "all"},
     "gated": "gated",
+    "moh": "moh",
     "mixed": {
         "encoder_self": [{**MOA, "layers": [0]}, {"system": "mae", "layers": [1]}],
         "decoder_self": {**MOA, "layers": [1]},
@@ -41,7 +42,7 @@ PLANS: dict[str, Any] = {
 }
 
 WITH_GATES = ("mae", "mae-6, window", "mixed")
-WITH_LOSSES = ("moa", "mixed", "all mixed")
+WITH_LOSSES = ("moa", "moh", "mixed", "all mixed")
 
 
 def config(plan: Any = "standard", **options: Any) -> hw.Seq2SeqConfig:
