@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from typing import get_args
 
 import numerals
 import numpy as np
@@ -13,8 +14,9 @@ import soundfile
 import tiny_tasks
 from typer.testing import CliRunner
 
+from headwise.analysis.behaviour.ablations.declared import Level
 from headwise.analysis.formatting import count
-from headwise.cli import app
+from headwise.cli import app, explaining
 from headwise.experiment import one_system, reading
 from headwise.recipe import load_recipe, shipped_recipes
 from headwise.tasks import translation
@@ -23,7 +25,7 @@ from headwise.tasks.text.parallel.corpus import load_parallel_corpus
 pytestmark = pytest.mark.usefixtures("few_rounds")
 
 COMMANDS = (
-    *("recipes", "keys", "compare", "cost", "train", "evaluate"),
+    *("recipes", "keys", "compare", "cost", "train", "evaluate", "analyse", "explore"),
     *("translate", "generate", "enhance"),
 )
 
@@ -183,7 +185,11 @@ def test_train_prints_what_it_read_did_and_left(world):
         r"^moa: step 3/6 loss \d\.\d+ valid \d\.\d+ [\d,]+ tokens/s$", done.stdout, re.M
     )
     assert re.search(r"^validation loss \d\.\d{3}  BLEU .*chrF", done.stdout, re.M)
-    assert lines[-1] == f"model: {folder / 'model'}"
+    assert lines[-3:] == [  # the brackets of its name are quoted
+        f"model: {folder / 'model'}",
+        f"what its heads do: headwise analyse '{folder}'",
+        f"watch it at work: headwise explore '{folder}'",
+    ]
 
 
 def test_train_without_a_system_takes_the_recipe_as_it_stands(world):
@@ -274,7 +280,10 @@ def test_compare_leaves_figures_and_a_report(world, monkeypatch):
     assert "'mae, standard'" in found["command"]  # can be pasted into a shell
     report = (folder / "report.html").read_text(encoding="utf-8")
     assert report.lstrip().startswith("<!")
-    assert done.stdout.rstrip().endswith(f"report: {folder / 'report.html'}")
+    report_line, *following = done.stdout.splitlines()[-3:]
+    assert report_line == f"report: {folder / 'report.html'}"
+    run = folder / "mae-seed1"  # the other system decides nothing
+    assert [line.split()[-1] for line in following] == [str(run)] * 2
     assert not [path for path in folder.rglob("*") if "partial" in path.name]
 
     # Once more, nothing is trained, and the figures are the same but for the time of a step.
@@ -581,3 +590,7 @@ def test_compare_with_two_processes_gives_the_losses_of_one(world):
             for system in (of_two, of_one)
         ]
         assert curves[0] == pytest.approx(curves[1], abs=1e-4)
+
+
+def test_the_levels_of_ablations_are_those_of_the_analysis() -> None:
+    assert [level.value for level in explaining.Level] == list(get_args(Level))

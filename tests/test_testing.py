@@ -139,6 +139,13 @@ class Sharpened(hw.MultiHeadAttention):
         return super().attend(2 * q, k, v, mask, is_causal)
 
 
+class Halved(hw.MixtureOfAttentiveExperts):
+    """Is not what it says it starts as."""
+
+    def combine(self, heads, inputs, choice):
+        return super().combine(heads / 2, inputs, choice)
+
+
 class NoChoice(hw.MultiHeadAttention):
     """Says that it chooses heads, and not which."""
 
@@ -398,6 +405,8 @@ MISTAKES = [
     ("weights", ENCODER, Sharpened, "do not reproduce the output"),
     ("weights", DECODER, Sharpened, "do not reproduce the output"),
     ("weights", CROSS, Sharpened, "do not reproduce the output"),
+    ("standard_start", ENCODER, Halved, "the output is not that of the attention"),
+    ("standard_start", CROSS, Halved, "the output is not that of the attention"),
     ("macs", ENCODER, Uncounted, "and PyTorch's flop counter"),
     ("decay", ENCODER, Decayed, "scale starts as 1 throughout, and weight decay pulls it to 0"),
     ("decay", ENCODER, WithNorm, "scale_norm sounds like a part of a norm"),

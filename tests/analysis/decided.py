@@ -12,8 +12,8 @@ from headwise.models.sites import AttentionSite
 from headwise.tasks.positions import Positions
 
 
-class Layers:
-    """Places of a model without a model: `decided = Layers("encoder_self", 3)`."""
+class Places:
+    """Places of a model without a model: `places = Places("encoder_self", 3)`."""
 
     def __init__(self, site: str, number: int) -> None:
         self.places = [

@@ -1,17 +1,26 @@
 """What tests of the report ask of a page, and a run that diverges."""
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from html.parser import HTMLParser
 
 from synthetic import judge
 
+from headwise.analysis.behaviour.page.section import Section
+from headwise.analysis.behaviour.results import RunAnalysis
+from headwise.analysis.figures.looks import Look, looks_of
 from headwise.analysis.results import Comparison
+
+Draw = Callable[[Sequence[RunAnalysis], Mapping[str, Look]], Section | None]
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
 
 class Page(HTMLParser):
-    """What the tests ask of a page: its tags, the text of chosen ones, and that it is nested."""
+    """What the tests ask of a page: its tags and the text of chosen ones.
+
+    Whatever page is read must be nested well, and each of its ids must stand once.
+    """
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -21,6 +30,8 @@ class Page(HTMLParser):
         self.rows: list[list[str]] = []
         self.feed(html)
         assert self.open == []
+        self.ids = [attributes["id"] for _, attributes in self.tags if "id" in attributes]
+        assert len(self.ids) == len(set(self.ids))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
@@ -52,6 +63,13 @@ class Page(HTMLParser):
         """The first table row that begins so."""
         rows = [[cell.strip() for cell in row] for row in self.rows]
         return next(row for row in rows if row[: len(start)] == list(start))
+
+
+def shown(section: Draw, *runs: RunAnalysis) -> Page:
+    """The section of an analysis of some runs."""
+    made = section(runs, looks_of([run.name for run in runs]))
+    assert made is not None
+    return Page(str(made.body))
 
 
 def diverge(made: Comparison, system: int, run: int, step: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 from pages import Page, diverge
 from synthetic import ALL, comparison, of_task
 
-from headwise.analysis.figures.courses import course_scale
+from headwise.analysis.figures.scales import value_scale
 from headwise.analysis.report import render_report
 from headwise.analysis.results import Course
 
@@ -77,9 +77,7 @@ def test_what_a_rule_records_of_a_system_that_decides_nothing() -> None:
 def test_the_scale_of_a_record_holds_its_values_and_zero(
     rows: list[list[float]], scale: tuple[float, float]
 ) -> None:
-    steps = list(range(len(rows)))
-    course = Course(site="encoder_self", layer=0, system="own", steps=steps, values={"x": rows})
-    assert course_scale([course]) == scale
+    assert value_scale(rows) == scale
 
 
 def test_a_long_record_of_branches_is_drawn_with_few_points() -> None:

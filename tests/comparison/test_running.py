@@ -43,9 +43,9 @@ class Raises(hw.MultiHeadAttention):
 class Killed(hw.MultiHeadAttention):
     def combine(self, heads, inputs, choice):
         global calls
-        calls += 1
+        calls += self.training
         # In each step there are three; validation after the third step leaves a checkpoint.
-        if TROUBLE.exists() and calls > 15:
+        if TROUBLE.exists() and calls > 10:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().combine(heads, inputs, choice)
 

@@ -83,7 +83,7 @@ def test_a_subclass_has_its_heads_removed_too():
 
 @pytest.mark.parametrize("name", ["mae-7", "mae-6"])
 @pytest.mark.parametrize("ablation", ["without-top-expert", "random", "only-expert", "only-head"])
-def test_mixtures(name, ablation):
+def test_ablated_mixtures_are_those_of_the_equations(name, ablation):
     layer, x = SYSTEMS[name].build(), x_()
     p, learned = parameters(layer), layer(x).routing.weights.detach()  # (batch, experts)
     options = {"only-expert": {"expert": 1}, "only-head": {"head": 2}}.get(ablation, {})
@@ -268,7 +268,7 @@ def test_random_shares_of_em_routing(name):
 
 @pytest.mark.parametrize("name", [name for name in SYSTEMS if name.startswith("branched")])
 @pytest.mark.parametrize("ablation", ["without-branch", "only-branch"])
-def test_branches(name, ablation):
+def test_ablated_branches_are_those_of_the_equations(name, ablation):
     layer, x = SYSTEMS[name].build(), x_()
     with torch.no_grad():  # a point of the simplex, so that the others have a sum
         for weights in layer.learned_weights():
@@ -291,18 +291,22 @@ def test_branches(name, ablation):
 # TIM
 
 
-@pytest.mark.parametrize("competition", [True, False])
+@pytest.mark.parametrize(
+    ("ablation", "competition"),
+    [
+        *(("without-mechanism", competition) for competition in (True, False)),
+        *(("only-mechanism", competition) for competition in (True, False)),
+        ("without-winner", True),  # without competition nothing wins
+    ],
+)
 @pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("ablation", ["without-mechanism", "only-mechanism", "without-winner"])
-def test_mechanisms(competition, norm, ablation, monkeypatch):
+def test_ablated_mechanisms_are_those_of_the_equations(ablation, competition, norm, monkeypatch):
     layer = hw.IndependentMechanismsLayer(
         12, 6, 24, 3, competition=competition, norm=norm, cross_attention=True
     )
     layer = layer.double().eval()
     x, memory = torch.randn(2, BATCH, TIME, 12, dtype=torch.float64)
     if ablation == "without-winner":
-        if not competition:
-            return
         removed, options = [], {}
     else:
         removed = [1] if ablation == "without-mechanism" else [0, 2]

@@ -1,9 +1,7 @@
 """Runs of tiny models that nobody has trained, as `headwise explore` opens them."""
 
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 import tiny_tasks
 from rich.console import Console
 
@@ -12,7 +10,6 @@ from headwise.experiment.preparing import build_model, prepare_task
 from headwise.recipe import load_recipe
 
 QUIET = Console(quiet=True)
-Runs = Callable[..., Path]
 
 
 def write_run(folder: Path, task: str, system: str, **model: object) -> Path:
@@ -31,17 +28,3 @@ def write_run(folder: Path, task: str, system: str, **model: object) -> Path:
     given = prepare_task(recipe, run, QUIET)
     build_model(recipe, given).save_pretrained(run / "model")
     return run
-
-
-@pytest.fixture(scope="session")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """Makes runs when they are asked for: task and system, and changes of the model, to folder."""
-    found: dict[str, Path] = {}
-
-    def made(task: str, system: str = "moa", **model: object) -> Path:
-        key = f"{task} {system} {model}"
-        if key not in found:
-            found[key] = write_run(tmp_path_factory.mktemp(task), task, system, **model)
-        return found[key]
-
-    return made

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-from exploring_runs import runs  # noqa: F401, a fixture
 from typer.testing import CliRunner
 
 from headwise.cli import app
@@ -22,7 +21,7 @@ def payload_in(path):
     return Payload.model_validate_json(inside)
 
 
-def test_two_runs_and_a_text(runs, tmp_path):  # noqa: F811
+def test_two_runs_and_a_text(runs, tmp_path):
     pair = runs("translation", "mae"), runs("translation", "tim")
     page = tmp_path / "page.html"
     found = typed(*pair, "one two", "--output", page)
@@ -32,7 +31,7 @@ def test_two_runs_and_a_text(runs, tmp_path):  # noqa: F811
     assert made.text == "one two" and not made.served
 
 
-def test_by_default_it_is_an_item_and_stands_with_the_run(runs):  # noqa: F811
+def test_by_default_it_is_an_item_and_stands_with_the_run(runs):
     run = runs("classification", "mae")
     assert typed(run, "--item", 3).exit_code == 0
     made = payload_in(run / "explore.html")
@@ -49,7 +48,7 @@ def test_by_default_it_is_an_item_and_stands_with_the_run(runs):  # noqa: F811
         (["--part", "tset"], "part is 'tset'"),
     ],
 )
-def test_what_cannot_be_is_said(runs, arguments, message):  # noqa: F811
+def test_what_cannot_be_is_said(runs, arguments, message):
     found = typed(runs("translation", "mae"), *arguments)
     assert found.exit_code == 2 and message in found.output.replace("\n", "")
 

@@ -26,7 +26,7 @@ def run_of(page: hw.Explored):
     return run
 
 
-def test_a_translation(tokenizer):
+def test_the_decoder_reads_a_target_or_what_it_writes(tokenizer):
     pair = TranslationTokenizer.train([("open the file", "ouvrir")] * 2, TokenizerSettings())
     config = hw.Seq2SeqConfig(
         vocab_size=pair.source_vocab_size,
@@ -50,7 +50,7 @@ def test_a_translation(tokenizer):
     assert plain.stacks == given.stacks
 
 
-def test_a_continuation(tokenizer):
+def test_a_continuation_is_what_the_model_takes_for_probable(tokenizer):
     config = hw.CausalLMConfig(vocab_size=tokenizer.vocab_size, layers=1, attention="moa", **SIZES)
     run = run_of(hw.explore(hw.CausalLM(config), tokenizer, "open the"))
     stack = run.stacks["decoder"]
@@ -59,14 +59,14 @@ def test_a_continuation(tokenizer):
     assert [best[i] for i in range(stack.given, len(stack.tokens))] == stack.tokens[stack.given :]
 
 
-def test_holes(tokenizer):
+def test_a_mask_in_a_text_is_predicted(tokenizer):
     config = hw.MaskedLMConfig(vocab_size=tokenizer.vocab_size, layers=1, **SIZES)
     run = run_of(hw.explore(hw.MaskedLM(config), tokenizer, "open <mask> file"))
     assert run.stacks["encoder"].tokens == ["<bos>", " open", "<mask>", " file", "<eos>"]
     assert [each.position for each in run.output.predictions] == [2]
 
 
-def test_classes(tokenizer):
+def test_a_classifier_tells_its_classes(tokenizer):
     config = hw.SequenceClassifierConfig(
         vocab_size=tokenizer.vocab_size, layers=1, classes=["ham", "spam"], **SIZES
     )

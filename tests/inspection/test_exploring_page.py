@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from explorer_payloads import payload
-from exploring_runs import runs  # noqa: F401, a fixture
 
 import headwise as hw
 from headwise.inspection.exploring.inputs.source import Input, Source
@@ -44,7 +43,7 @@ def test_the_page_may_run_its_own_script_and_style_alone():
     assert not re.search(r"unsafe|https?:", str(rules))
 
 
-def test_a_text_of_scripts_is_text(runs):  # noqa: F811
+def test_a_text_of_scripts_is_text(runs):
     made = Explorer([runs("translation", "mae")], Source(text=ATTACK)).record()
     page = page_html(made.model_copy(update={"title": ATTACK}))
     assert page.count("<script") == 2 and "<img" not in page and "<!--" not in page

@@ -1,10 +1,12 @@
 """What the page is told equals what the model does, for every task and system."""
 
+import shutil
+
 import numpy as np
 import pytest
 import tiny_tasks
 import torch
-from exploring_runs import runs  # noqa: F401, a fixture
+from exploring_runs import write_run
 
 import headwise as hw
 from headwise.heads.attention import Attention
@@ -38,7 +40,7 @@ def asked_weights(model, arguments):
 
 
 @pytest.mark.parametrize(("task", "system"), PAIRS)
-def test_decisions_and_attention_are_those_of_the_model(runs, task, system):  # noqa: F811
+def test_decisions_and_attention_are_those_of_the_model(runs, task, system):
     explorer = Explorer([runs(task, system)], Source(text=text_of(task)))
     (run,) = explorer.record().runs
     model = explorer.trained[0].model
@@ -83,7 +85,7 @@ def test_decisions_and_attention_are_those_of_the_model(runs, task, system):  # 
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_without_an_input_it_is_the_first_item_of_the_test_part(runs, task):  # noqa: F811
+def test_without_an_input_it_is_the_first_item_of_the_test_part(runs, task):
     payload = Explorer([runs(task)], Source()).record()
     assert (payload.item.part, payload.item.number) == ("test", 0)
     assert payload.item.of > 0
@@ -91,7 +93,7 @@ def test_without_an_input_it_is_the_first_item_of_the_test_part(runs, task):  # 
     assert (other.item.part, other.item.number) == ("validation", 1)
 
 
-def test_the_decoder_reads_the_translation_or_the_target(runs):  # noqa: F811
+def test_the_decoder_reads_the_translation_or_the_target(runs):
     explorer = Explorer([runs("translation"), runs("translation", "tim")], Source(text=TEXT))
     for run in explorer.record().runs:
         (made,) = run.output.made
@@ -110,7 +112,7 @@ def test_the_decoder_reads_the_translation_or_the_target(runs):  # noqa: F811
     assert [made.label for made in run.output.made] == ["translation", "target"]
 
 
-def test_predictions_are_the_models_probabilities(runs):  # noqa: F811
+def test_predictions_are_the_models_probabilities(runs):
     explorer = Explorer([runs("translation")], Source(text=TEXT, target="un deux"))
     (run,) = explorer.record().runs
     given = INPUTS["translation"](explorer.trained[0], explorer.source)
@@ -123,7 +125,7 @@ def test_predictions_are_the_models_probabilities(runs):  # noqa: F811
         assert each.probability <= each.best[0].probability
 
 
-def test_a_language_model_continues_with_what_it_takes_for_most_probable(runs):  # noqa: F811
+def test_a_language_model_continues_with_what_it_takes_for_most_probable(runs):
     (run,) = Explorer([runs("language-modelling")], Source(text="one")).record().runs
     stack = run.stacks["decoder"]
     assert "".join(stack.tokens[1 : stack.given]) == " one"
@@ -134,7 +136,7 @@ def test_a_language_model_continues_with_what_it_takes_for_most_probable(runs): 
     assert len(stack.tokens) in best  # what it would write next
 
 
-def test_holes_are_filled(runs):  # noqa: F811
+def test_holes_are_filled(runs):
     explorer = Explorer([runs("masked-language-modelling")], Source(text="one <mask> three"))
     (run,) = explorer.record().runs
     tokens = run.stacks["encoder"].tokens
@@ -154,7 +156,7 @@ def test_holes_are_filled(runs):  # noqa: F811
     assert all(h.probability is not None for h in holes)
 
 
-def test_classes_and_pairs(runs):  # noqa: F811
+def test_a_pair_of_texts_is_classified(runs):
     (run,) = Explorer([runs("classification")], Source(text="one two\tthree")).record().runs
     assert sum(each.probability for each in run.output.classes) == pytest.approx(1)
     assert {each.text for each in run.output.classes} == {"long", "short"}
@@ -162,7 +164,7 @@ def test_classes_and_pairs(runs):  # noqa: F811
     assert tokens[0] == "<bos>" and tokens.count("<eos>") == 3
 
 
-def test_images_are_shown_in_the_palettes_colours(runs, tmp_path):  # noqa: F811
+def test_images_are_shown_in_the_palettes_colours(runs, tmp_path):
     from PIL import Image
 
     path = tmp_path / "black.png"
@@ -177,7 +179,7 @@ def test_images_are_shown_in_the_palettes_colours(runs, tmp_path):  # noqa: F811
     assert all(made.picture.startswith("data:image/png;base64,") for made in run.output.made)
 
 
-def test_speech_can_be_heard(runs, tmp_path):  # noqa: F811
+def test_speech_can_be_heard(runs, tmp_path):
     import base64
     import io
     import wave
@@ -222,12 +224,12 @@ def test_speech_can_be_heard(runs, tmp_path):  # noqa: F811
         ("speech-enhancement", Source(text="hello"), "reads no text"),
     ],
 )
-def test_bad_input_is_refused(runs, task, source, message):  # noqa: F811
+def test_bad_input_is_refused(runs, task, source, message):
     with pytest.raises(ValueError, match=message):
         Explorer([runs(task)], source).record()
 
 
-def test_files_that_cannot_be_read_are_refused(runs, tmp_path):  # noqa: F811
+def test_files_that_cannot_be_read_are_refused(runs, tmp_path):
     noise = tmp_path / "noise.bin"
     noise.write_bytes(bytes(range(256)))
     for task in ("translation", "images", "speech-enhancement"):
@@ -236,17 +238,31 @@ def test_files_that_cannot_be_read_are_refused(runs, tmp_path):  # noqa: F811
                 Explorer([runs(task)], Source(file=path)).record()
 
 
-def test_a_text_longer_than_the_model_takes_is_refused_with_its_length(runs):  # noqa: F811
+def test_a_text_longer_than_the_model_takes_is_refused_with_its_length(runs):
     run = runs("translation", "standard", positions="learned", max_positions=20)
     with pytest.raises(ValueError, match="the text has 31 tokens, expected at most 20"):
         Explorer([run], Source(text="one" + " one" * 29)).record()
-    fitting = Explorer([run], Source(text="one two")).record()
-    assert len(fitting.runs[0].stacks["decoder"].tokens) <= 20
+    # An untrained model writes until there is no room.
+    fitting = Explorer([run], Source(text="one two three four five six seven")).record()
+    assert len(fitting.runs[0].stacks["decoder"].tokens) == 20
     with pytest.raises(ValueError, match="the target has 30 tokens, expected at most 20"):
         Explorer([run], Source(text="one", target="un" + " un" * 28)).record()
 
 
-def test_runs_of_different_tasks_are_refused_and_other_vocabularies_are_not(runs):  # noqa: F811
+def test_unknown_words_are_shown_as_the_tokenizer_reads_them(runs):
+    (run,) = Explorer([runs("translation")], Source(text="one 中")).record().runs
+    tokens = run.stacks["encoder"].tokens
+    assert tokens[-4:] == ["\\xe4", "\\xb8", "\\xad", "<eos>"]
+
+
+def test_a_run_that_is_not_finished_is_refused(runs, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(runs("translation"), run, ignore=shutil.ignore_patterns("model"))
+    with pytest.raises(ValueError, match="is not finished"):
+        Explorer([run], Source(text="one"))
+
+
+def test_runs_of_different_tasks_are_refused_and_other_vocabularies_are_not(runs):
     with pytest.raises(ValueError, match="the runs are of different tasks"):
         Explorer([runs("images"), runs("translation")], Source())
     pair = [runs("translation"), runs("translation", "mae")]
@@ -254,7 +270,16 @@ def test_runs_of_different_tasks_are_refused_and_other_vocabularies_are_not(runs
     assert names == ["translation-moa", "translation-mae"]
 
 
-def test_a_text_file_is_read(runs, tmp_path):  # noqa: F811
+def test_items_of_other_data_are_not_shown_side_by_side(runs, tmp_path):
+    other = write_run(tmp_path, "translation", "mae")
+    path = tmp_path / "train.en"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    path.write_text("".join(f"{line} ten\n" for line in lines), encoding="utf-8")
+    with pytest.raises(ValueError, match="of translation-mae is another text than that of"):
+        Explorer([runs("translation"), other], Source()).record()
+
+
+def test_a_text_file_is_read(runs, tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("one two\nthree\n", encoding="utf-8")
     payload = Explorer([runs("translation")], Source(file=path)).record()
@@ -272,7 +297,7 @@ def a_removal(run):
 
 
 @pytest.mark.parametrize("system", tiny_tasks.SYSTEMS)
-def test_removing_a_unit_changes_what_the_model_makes_and_nothing_stays(runs, system):  # noqa: F811
+def test_removing_a_unit_changes_what_the_model_makes_and_nothing_stays(runs, system):
     explorer = Explorer([runs("classification", system)], Source(text=TEXT))
     before = explorer.record()
     removal = a_removal(before.runs[0])
@@ -284,7 +309,7 @@ def test_removing_a_unit_changes_what_the_model_makes_and_nothing_stays(runs, sy
         explorer.record(asked=[removal, removal])
 
 
-def test_what_is_removed_counts_for_nothing(runs):  # noqa: F811
+def test_what_is_removed_counts_for_nothing(runs):
     explorer = Explorer([runs("classification", "mae")], Source(text=TEXT))
     removal = next(
         each
@@ -299,7 +324,7 @@ def test_what_is_removed_counts_for_nothing(runs):  # noqa: F811
     assert not weights[:, 2].any() and weights[:, :2].all()
 
 
-def test_ablations_that_there_are_not_are_refused(runs):  # noqa: F811
+def test_ablations_that_there_are_not_are_refused(runs):
     explorer = Explorer([runs("classification", "mae")], Source(text=TEXT))
     path = explorer.record().runs[0].places[0].path
     for ask, message in (

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 from explorer_payloads import payload
-from exploring_runs import runs  # noqa: F401, a fixture
 
 from headwise.inspection.exploring.inputs.source import Source
 from headwise.inspection.exploring.payload import Payload
@@ -16,7 +15,7 @@ from headwise.inspection.exploring.server import ExplorerServer
 
 
 @pytest.fixture(scope="module")
-def explorer(runs):  # noqa: F811
+def explorer(runs):
     return Explorer([runs("translation", "mae"), runs("translation", "tim")], Source(text="one"))
 
 

@@ -124,7 +124,7 @@ def forward_macs(model: nn.Module, lengths: Mapping[str, int]) -> Macs:
         ValueError: the stacks in `lengths` are not those of the model.
     """
     places = attention_sites(model)
-    stacks = list(dict.fromkeys(place.site.partition("_")[0] for place in places))
+    stacks = list(dict.fromkeys(place.stack for place in places))
     if set(stacks) != set(lengths):
         raise ValueError(
             f"lengths is {dict(lengths)}, expected a length for each stack of the model: "

@@ -55,16 +55,16 @@ def signed(value: float, digits: int = 1) -> str:
     return text if text.strip("+−0.") else text[1:]
 
 
-def hundredths(value: float | None) -> str:
-    """Returns a share or a correlation with two digits and a true minus; a dash for none.
+def decimals(value: float | None, digits: int = 2) -> str:
+    """Returns a number with a true minus; a dash for none, or one that is not finite.
 
-    >>> hundredths(0.125), hundredths(-0.5), hundredths(-0.001), hundredths(None)
-    ('0.12', '−0.50', '0.00', '–')
+    >>> decimals(0.125), decimals(-0.5, 1), decimals(-0.001), decimals(None), decimals(math.nan)
+    ('0.12', '−0.5', '0.00', '–', '–')
     """
-    if value is None:
+    if value is None or not math.isfinite(value):
         return NONE
-    text = f"{value:.2f}".replace("-", "−")
-    return text if text.strip("−0.") else "0.00"
+    text = f"{value:.{digits}f}".replace("-", "−")
+    return text if text.strip("−0.") else text.removeprefix("−")
 
 
 def count(value: float) -> str:

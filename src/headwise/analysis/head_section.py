@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from headwise.analysis.figures.courses import course_panels, smoothing_radius
-from headwise.analysis.figures.heads import entropy_by_layer, expert_load, load_scale, site_name
+from headwise.analysis.figures.heads import entropy_by_layer, expert_load, load_scale
 from headwise.analysis.figures.looks import Look
+from headwise.analysis.place_names import site_name
 from headwise.analysis.results import AttentionRecord, SystemSummary
 from headwise.heads.words import Words
 
 
 @dataclass(frozen=True)
-class Decisions:
+class SystemDecisions:
     """What the report shows of the decisions of one system of heads in a model."""
 
     title: str
@@ -27,7 +28,7 @@ class Decisions:
     smoothing: int  # how many records of these a point is the mean of
 
 
-def decisions_of(system: SystemSummary, look: Look, identity: str) -> list[Decisions]:
+def decisions_of(system: SystemSummary, look: Look, identity: str) -> list[SystemDecisions]:
     """Of the first seed: which expert bears which number is chance, so seeds have no mean."""
     run = system.runs[0]
     alone = len(run.macs_lengths) == 1
@@ -47,7 +48,7 @@ def decisions_of(system: SystemSummary, look: Look, identity: str) -> list[Decis
         if records:
             entropy = entropy_by_layer(records, words, look, f"{prefix}-entropy", alone=alone)
         found.append(
-            Decisions(
+            SystemDecisions(
                 title=title,
                 alone=alone,
                 words=words,

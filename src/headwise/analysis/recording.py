@@ -1,22 +1,20 @@
-"""What the heads of a model do on given data: entropy and load of each system."""
+"""What a report has of the heads of a model: entropy and load of each system, on one part."""
 
 from collections.abc import Iterable
 
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headwise.analysis.behaviour.observing import observe
+from headwise.analysis.behaviour.observing import observe_batch
 from headwise.analysis.behaviour.questions.entropy import Entropy, ModuleEntropy
 from headwise.analysis.behaviour.questions.load import Load, LoadRecord
 from headwise.analysis.results import AttentionRecord
-from headwise.models.decisions import record
 
 
 def record_attention(
     model: PreTrainedModel, batches: Iterable[dict[str, Tensor]]
 ) -> list[AttentionRecord]:
-    """Run the model on the batches and count what its systems of heads decide.
+    """Runs a model on batches and returns what its systems of heads decide.
 
     Entropy is the mean of -Σ w ln w over all rows of weights w, each scaled to sum 1. There is a
     row for each token, for each sequence, or a single one, as the system decides. The percentiles
@@ -37,14 +35,10 @@ def record_attention(
     """
     entropy, load = Entropy(), Load()
     model.eval()
-    with torch.no_grad():
-        for batch in batches:
-            inputs = {name: tensor.to(model.device) for name, tensor in batch.items()}
-            with record(model) as decided:
-                model(**inputs)
-            observed = observe(decided, {}, {})
-            entropy.add(observed)
-            load.add(observed)
+    for batch in batches:
+        observed = observe_batch(model, batch, {}, {})
+        entropy.add(observed)
+        load.add(observed)
     entropies = entropy.result()
     if entropies is None:
         return []

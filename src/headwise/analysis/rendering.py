@@ -7,7 +7,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from headwise.analysis.formatting import count
+from headwise.analysis.formatting import count, decimals
 
 
 def rendered(template: str, **values: Any) -> str:
@@ -38,5 +38,5 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(count=count, duration=duration)
+    environment.filters.update(count=count, decimals=decimals, duration=duration)
     return environment

@@ -12,11 +12,8 @@ from headwise.analysis.benchmark import (
     benchmark_rows,
     benchmark_verdict,
 )
-from headwise.analysis.figures.heads import (
-    HEAT_OPACITY,
-    site_name,
-    uniform_entropy,
-)
+from headwise.analysis.figures.cells import HEAT_OPACITY
+from headwise.analysis.figures.heads import uniform_entropy
 from headwise.analysis.figures.learning_curves import (
     close_up,
     learning_curves,
@@ -30,6 +27,7 @@ from headwise.analysis.further_tests import further_columns, further_notes, furt
 from headwise.analysis.head_section import decisions_of
 from headwise.analysis.how_soon_table import how_soon_section
 from headwise.analysis.picture_section import views_of
+from headwise.analysis.place_names import site_name
 from headwise.analysis.rendering import rendered
 from headwise.analysis.results import (
     Benchmark,

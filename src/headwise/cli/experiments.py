@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from headwise.cli.parameters import Changes, RecipeName, RunFolder, parse_names, parse_seeds
+from headwise.cli.parameters import Changes, Part, RecipeName, RunFolder, parse_names, parse_seeds
 from headwise.cli.printing import (
     clear_errors,
     command_line,
@@ -181,12 +181,7 @@ def train(
 
 def evaluate(
     run: RunFolder,
-    part: Annotated[
-        str,
-        typer.Option(
-            help="Part of the data: train, validation, test, or the name of a further test set."
-        ),
-    ] = "test",
+    part: Part = "test",
     data: Annotated[
         str | None,
         typer.Option(

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from headwise.cli.parameters import Changes
+from headwise.cli.parameters import Changes, Part
 from headwise.cli.printing import clear_errors, command_line, print_note, print_path, silence
 
 
@@ -28,12 +28,7 @@ def analyse(
             help="Folders of finished runs on the same data, which are shown side by side.",
         ),
     ],
-    part: Annotated[
-        str,
-        typer.Option(
-            help="Part of the data: train, validation, test, or the name of a further test set."
-        ),
-    ] = "test",
+    part: Part = "test",
     data: Annotated[
         str | None,
         typer.Option(
@@ -43,7 +38,7 @@ def analyse(
     ] = None,
     against: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="Give differences to this run, with their intervals."),
+        typer.Option(metavar="RUN", help="Run to which differences are given, with 95% intervals."),
     ] = None,
     ablations: Annotated[
         Level,
@@ -59,12 +54,13 @@ def analyse(
     ] = None,
     changes: Changes = None,
 ) -> None:
-    """Write a page on what the heads of finished runs do: how sure, how even, on what, worth what.
+    """Write a page on what the heads of finished runs do: entropy, load, tokens, ablations.
 
     A stopped analysis continues where it was stopped.
     """
     with clear_errors("The same command goes on from here."):
-        from headwise.inspection.analysing import PAGE, Request, analyse_runs
+        from headwise.analysis.behaviour.writing import PAGE
+        from headwise.inspection.analysing import Request, analyse_runs
 
         silence()
         console = Console()
@@ -96,12 +92,7 @@ def explore(
         int | None,
         typer.Option(min=0, help="Number of an item of the data, from 0.", show_default="0"),
     ] = None,
-    part: Annotated[
-        str,
-        typer.Option(
-            help="Part of the item: train, validation, test, or the name of a further test set."
-        ),
-    ] = "test",
+    part: Part = "test",
     target: Annotated[
         str | None,
         typer.Option(

@@ -16,6 +16,12 @@ Changes = Annotated[
         help="Change a key of the recipe: training.max_steps=100. May be given several times.",
     ),
 ]
+Part = Annotated[
+    str,
+    typer.Option(
+        help="Part of the data: train, validation, test, or the name of a further test set."
+    ),
+]
 RunFolder = Annotated[
     Path, typer.Argument(metavar="RUN", help="Folder of a finished run, which contains model/.")
 ]

@@ -1,6 +1,7 @@
 """Folders of runs: what the files in them are called, and what they are a run of."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from headwise.files import write_text
@@ -85,3 +86,13 @@ def is_other_data(task: Task, folder: Path) -> bool:
 def is_main_process() -> bool:
     """Whether this is the process that prints and writes; the only one without `torchrun`."""
     return int(os.environ.get("RANK", "0")) == 0
+
+
+def distinct_names(folders: Sequence[Path]) -> list[str]:
+    """Returns names that tell folders apart: their last part, or as many parts as it takes."""
+    paths = [folder.resolve() for folder in folders]
+    for parts in range(1, 9):
+        names = ["/".join(path.parts[-parts:]) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{path.name} ({number})" for number, path in enumerate(paths, 1)]

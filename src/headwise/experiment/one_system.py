@@ -5,7 +5,6 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from headwise.analysis.behaviour.one_pass import words_of
 from headwise.analysis.behaviour.snapshots import Snapshots, decides
 from headwise.analysis.cost import count_macs, count_parameters
 from headwise.analysis.recording import record_attention
@@ -18,6 +17,7 @@ from headwise.experiment.reading import read_result
 from headwise.files import write_text
 from headwise.models.ablation import ablated
 from headwise.models.base import HeadwiseModel
+from headwise.models.decisions import words_of
 from headwise.recipe.settings import Recipe
 from headwise.tasks.task import Task
 from headwise.training.run import Run, run_training

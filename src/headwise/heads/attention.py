@@ -8,6 +8,13 @@ from typing_extensions import Self
 from headwise.heads.ablations import HEADS, Heads
 from headwise.heads.cache import AttentionCache
 from headwise.heads.heads_read import HeadsRead, Observer
+from headwise.heads.standard_weights import (
+    check_computes_as_standard,
+    copy_standard_weights,
+    standard_sizes,
+    take_appended,
+    unpack_projections,
+)
 from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
 from headwise.ops.attention import attention_weights, dot_product_attention
 from headwise.ops.masks import (
@@ -342,7 +349,10 @@ class MultiHeadAttention(Attention):
         y  = [o₁; …; o_H] W^O = Σᵢ oᵢ Wᵢ
 
     It takes the place of `nn.MultiheadAttention(..., batch_first=True)`, also as the `self_attn`
-    or `multihead_attn` of `nn.TransformerEncoderLayer` and `nn.TransformerDecoderLayer`.
+    or `multihead_attn` of `nn.TransformerEncoderLayer` and `nn.TransformerDecoderLayer`, and loads
+    its state dict, by itself or within that of a model. So do subclasses; their further parameters
+    are then missing, which `strict=False` allows, while `from_attention` knows how they start. No
+    state dict shows whether `add_zero_attn` was set, which headwise does not have.
 
     Args:
         embed_dim: width of queries and of the output.
@@ -387,6 +397,64 @@ class MultiHeadAttention(Attention):
         self.out_proj = nn.Linear(self.num_heads * self.head_dim, embed_dim, bias=bias)
         self.reset_parameters()
 
+    @classmethod
+    def from_attention(cls, attention: nn.Module, **options: Any) -> Self:
+        """Returns an attention with the weights of a standard one, which computes the same.
+
+        The sizes, device, dtype, mode of training and `requires_grad` are those of the source,
+        which stays as it is and shares no memory with the result. What a subclass adds starts
+        such that the output in evaluation is that of the source, up to rounding.
+
+        Args:
+            attention: a `MultiHeadAttention`, or an `nn.MultiheadAttention`, with `batch_first` or
+                without; subclasses of them may compute something else.
+            options: further arguments of the constructor; `dropout` is that of the source if it is
+                not given.
+
+        Raises:
+            ValueError: no such attention; one with `add_bias_kv` or `add_zero_attn`, which headwise
+                does not have; an option that is a size of the source; a subclass that cannot start
+                so, or does not say how.
+
+        >>> theirs = nn.MultiheadAttention(32, 4, dropout=0.1, batch_first=True)
+        >>> MultiHeadAttention.from_attention(theirs).dropout
+        0.1
+        """
+        _check_is_standard(attention)
+        sizes = standard_sizes(attention)
+        for name in sizes.keys() & options:
+            raise ValueError(
+                f"{name} is given, expected it to be left out: it is {sizes[name]}, that of the "
+                f"attention"
+            )
+        made = cls(**{**sizes, "dropout": attention.dropout, **options})
+        made.start_as_standard(attention)
+        return made
+
+    def start_as_standard(self, attention: nn.Module) -> None:
+        if type(self) is not MultiHeadAttention:
+            super().start_as_standard(attention)  # a subclass may compute something else
+        self.take_standard_weights(attention)
+
+    def take_standard_weights(self, attention: nn.Module) -> None:
+        """Copies a standard attention's projections, for `start_as_standard` of a subclass.
+
+        Raises:
+            ValueError: no standard attention, or one of other sizes.
+        """
+        _check_is_standard(attention)
+        copy_standard_weights(attention, self)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        unpack_projections(state_dict, prefix)
+        problem = take_appended(state_dict, prefix)
+        if problem is not None:
+            *_, errors = args
+            errors.append(problem)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
     def reset_parameters(self) -> None:
         """Draw the projections afresh, as `nn.MultiheadAttention` does (Glorot uniform)."""
         self.reset_projections()
@@ -406,3 +474,13 @@ class MultiHeadAttention(Attention):
         return super().macs(queries, keys, is_causal=is_causal) + Macs(
             queries * self.out_proj.weight.numel(), 0
         )
+
+
+def _check_is_standard(attention: nn.Module) -> None:
+    """Raises `ValueError` for what may compute something else than standard attention."""
+    if type(attention) not in (MultiHeadAttention, nn.MultiheadAttention):
+        raise ValueError(
+            f"attention is a {type(attention).__name__}, expected standard attention: a "
+            f"MultiHeadAttention or nn.MultiheadAttention itself, no subclass"
+        )
+    check_computes_as_standard(attention)

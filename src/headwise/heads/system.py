@@ -107,6 +107,8 @@ class System(nn.Module):
             `only-UNIT` leaves that one alone in force; their option UNIT is its number. See
             `headwise.models.ablation`.
         words: what its decisions are called in reports.
+        unlike_standard: why no weights make its output that of standard attention; it completes the
+            error of `from_attention`.
         ablation: what the ablation in force has returned; None without one. `forward` looks at it
             in evaluation only.
     """
@@ -119,6 +121,9 @@ class System(nn.Module):
     rule: ClassVar["type[Rule] | None"] = None
     ablations: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     words: ClassVar[Words] = Words()
+    unlike_standard: ClassVar[str] = (
+        "it does not say how; a system that can overrides start_as_standard"
+    )
 
     ablation: Any = None
     follows_rule: bool = False  # set by whoever trains by the rule
@@ -129,6 +134,41 @@ class System(nn.Module):
     def from_plan(cls, place: Place, **options: Any) -> Self:
         """The system at a place of a model; `options` are the plan's, and win."""
         raise NotImplementedError
+
+    @classmethod
+    def from_attention(cls, attention: nn.Module, **options: Any) -> Self:
+        """Returns the system with the weights of a standard attention and the same output.
+
+        Args:
+            attention: a `MultiHeadAttention` or an `nn.MultiheadAttention`.
+            options: arguments of the constructor that are not the attention's.
+
+        Raises:
+            ValueError: the output cannot stay the same; `unlike_standard` says why.
+        """
+        raise cls._cannot_start_as_standard()
+
+    def start_as_standard(self, attention: nn.Module) -> None:
+        """Gives all parameters the values by which the output is that of a standard attention.
+
+        A model's `with_attention` calls it, and `MultiHeadAttention.from_attention`. A subclass of
+        `MultiHeadAttention` overrides it by `self.take_standard_weights(attention)` and then the
+        values with which its further parameters change nothing.
+
+        Args:
+            attention: a `MultiHeadAttention` or an `nn.MultiheadAttention`, which stays as it is.
+
+        Raises:
+            ValueError: there are no such values, or the attention has other sizes.
+        """
+        raise self._cannot_start_as_standard()
+
+    @classmethod
+    def _cannot_start_as_standard(cls) -> ValueError:
+        return ValueError(
+            f"{cls.__name__} cannot start from a standard attention with its output unchanged: "
+            f"{cls.unlike_standard}"
+        )
 
     @classmethod
     def read_former_evaluation(cls, given: Mapping[str, Any]) -> tuple[set[str], Any]:

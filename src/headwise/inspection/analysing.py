@@ -11,22 +11,19 @@ from headwise.analysis.behaviour.ablations.declared import Level
 from headwise.analysis.behaviour.ablations.quality import Quality
 from headwise.analysis.behaviour.ablations.results import AblationAnalysis
 from headwise.analysis.behaviour.courses import OverTraining, courses_of
-from headwise.analysis.behaviour.findings import finding
-from headwise.analysis.behaviour.one_pass import ask, words_of
-from headwise.analysis.behaviour.page.page import render_analysis
+from headwise.analysis.behaviour.one_pass import ask
 from headwise.analysis.behaviour.results import AnalysisRecord, RunAnalysis
-from headwise.analysis.surroundings import machine, versions
+from headwise.analysis.behaviour.writing import write_analysis
 from headwise.evaluation import Opened, check_same_items, model_of, open_part
-from headwise.experiment.folders import RESULT
+from headwise.experiment.folders import RESULT, distinct_names
 from headwise.experiment.outcomes import as_evaluated
 from headwise.experiment.preparing import batches
 from headwise.experiment.reading import read_result
-from headwise.files import write_text
 from headwise.models.base import HeadwiseModel
+from headwise.models.decisions import words_of
 from headwise.tasks.splits import PARTS
 from headwise.training.progress import RunBars
 
-PAGE, RECORD = "analysis.html", "analysis.json"
 FINISHED = "ablations"  # the folder with the ablations that are finished
 
 
@@ -79,23 +76,12 @@ def analyse_runs(
     ]
     for other in opened[1:]:
         check_same_items(opened[0], other)
-    names = _names(folders)
+    names = distinct_names(folders)
     found = [
         _analysed(run, name, request, console) for run, name in zip(opened, names, strict=True)
     ]
-    record = AnalysisRecord(
-        title=f"What the heads do: {', '.join(names)}",
-        command=command,
-        part=_part(opened[0]),
-        runs=found,
-        against=None if against is None else names[folders.index(against)],
-        findings=[finding(run) for run in found],
-        versions=versions(),
-        machine=machine(),
-    )
-    write_text(folder / RECORD, record.model_dump_json(indent=1))
-    write_text(folder / PAGE, render_analysis(record))
-    return record
+    reference = None if against is None else names[folders.index(against)]
+    return write_analysis(folder, found, _part(opened[0]), against=reference, command=command)
 
 
 def _analysed(opened: Opened, name: str, request: Request, console: Console) -> RunAnalysis:
@@ -138,14 +124,6 @@ def _ablations(
 def _over_training(run: Path, model: HeadwiseModel) -> OverTraining | None:
     path = run / RESULT
     return courses_of(read_result(path, model.config)) if path.is_file() else None
-
-
-def _names(folders: Sequence[Path]) -> list[str]:
-    """The names of runs: those of their folders, with the folder above where they are equal."""
-    names = [folder.resolve().name for folder in folders]
-    if len(set(names)) < len(names):
-        names = [f"{folder.resolve().parent.name}/{folder.resolve().name}" for folder in folders]
-    return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
 
 
 def _part(opened: Opened) -> str:

@@ -1,5 +1,6 @@
 """The base of all models: initialisation, losses, caches, and the cost of their heads."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypedDict
@@ -10,10 +11,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.generation import GenerationMixin
 from transformers.utils import ModelOutput
+from typing_extensions import Self
 
 from headwise.heads.system import System
 from headwise.models.cache import DecodingCache
 from headwise.models.config import TransformerConfig
+from headwise.models.plan import Plan, build_system
+from headwise.models.sites import attention_sites
 from headwise.models.transformer import AuxiliaryLoss
 from headwise.ops.labels import IGNORED_LABEL
 
@@ -70,6 +74,39 @@ class HeadwiseModel(PreTrainedModel):
         """Returns arguments of a forward pass over one sequence, to measure its cost."""
         (length,) = lengths.values()
         return {"input_ids": torch.ones(1, length, dtype=torch.long)}
+
+    def with_attention(self, attention: Plan) -> Self:
+        """Returns a copy of the model with other systems at its standard attentions.
+
+        The output in evaluation stays the same, up to rounding, until the copy is trained. All that
+        the plan leaves as it is, such as frozen weights and the mode of training, is copied; the
+        two models share no memory.
+
+        Args:
+            attention: the plan of the copy, see `headwise.models.plan`. It may only change what is
+                standard, to systems that can start from standard attention.
+
+        Raises:
+            ValueError: a plan that does not fit the model, a site that is not standard, or a system
+                whose output cannot stay the same; the message says where, and why.
+        """
+        other = copy.deepcopy(self)
+        config, former = other.config, other.config.systems()
+        config.attention = copy.deepcopy(attention)  # type: ignore[assignment]
+        planned = config.systems()
+        for site, layer, module, path in attention_sites(other):
+            spec = planned[site][layer]
+            if spec == former[site][layer]:
+                continue
+            try:
+                system = build_system(spec, config.place(site))
+                system.start_as_standard(module)
+            except ValueError as error:
+                raise ValueError(
+                    f"attention.{site}, layer {layer}: {spec['system']}: {error}"
+                ) from error
+            other.set_submodule(path, system)
+        return other
 
     def get_input_embeddings(self) -> nn.Module:
         return self._token_stack().embedding

@@ -9,8 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from headwise.heads.system import AttentionOutput, Routing
+from headwise.heads.words import Words
 from headwise.models.compiling import run_as_written
 from headwise.models.decisions_table import Tokens, decisions_table
+from headwise.models.evaluating import evaluating
+from headwise.models.plan import system_name
 from headwise.models.sites import AttentionSite, attention_sites
 
 
@@ -64,8 +67,8 @@ class Decisions(dict[AttentionSite, list[Routing]]):
 def record(model: nn.Module) -> Iterator[Decisions]:
     """While this context is open, each forward pass of a model notes what its systems decide.
 
-    What was decided is held until nobody holds the result: `(batch, time, units)` numbers for each
-    system and pass. For long data `headwise.Analysis` keeps sums alone.
+    The decisions of all passes stay in memory as long as the result does: `(batch, time, units)`
+    numbers for each system and pass. For long data use `headwise.Analysis`, which keeps only sums.
 
     Args:
         model: a headwise model, or any module that holds systems of headwise or of your own.
@@ -131,20 +134,18 @@ def decisions_by_position(model: nn.Module, **inputs: Tensor) -> dict[AttentionS
         weights `(batch, time, units)`.
     """
     batch, time = next(iter(inputs.values())).shape[:2]
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        with record(model) as decided:
-            model(**inputs)
-    finally:
-        # Each by itself: parts of a model in training may be in evaluation.
-        for module in training:
-            module.training = True
+    with evaluating(model), record(model) as decided:
+        model(**inputs)
     return {
         place: made
         for place, (made, *_) in decided.items()
         if made.weights.dim() == 3 and made.weights.shape[:2] == (batch, time)
     }
+
+
+def words_of(model: nn.Module) -> dict[str, Words]:
+    """Returns the words for the decisions of each system of a model, by its name in plans."""
+    return {system_name(type(place.module)): place.module.words for place in attention_sites(model)}
 
 
 def _detached(routing: Routing) -> Routing:

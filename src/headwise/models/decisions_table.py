@@ -64,7 +64,7 @@ def _columns(routing: Routing) -> dict[str, list[Any]]:
 def _tokens_of(place: AttentionSite, tokens: Tokens | Mapping[str, Tokens]) -> Tokens | None:
     if not isinstance(tokens, Mapping):
         return tokens
-    return tokens.get(place.site.partition("_")[0])
+    return tokens.get(place.stack)
 
 
 def _tokens_at(

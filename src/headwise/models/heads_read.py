@@ -10,7 +10,7 @@ from torch import nn
 from headwise.heads.attention import Attention
 from headwise.heads.heads_read import HeadsRead, Observer
 from headwise.models.compiling import run_as_written
-from headwise.models.sites import AttentionSite, attention_sites
+from headwise.models.sites import AttentionSite, attention_sites, stack_of
 
 _PART = re.compile(r"(encoder|decoder)\.layers\.\d+\.system\.(self|cross)_attention$")
 
@@ -31,6 +31,11 @@ class HeadsSite(NamedTuple):
     module: Attention
     path: str
     system: AttentionSite
+
+    @property
+    def stack(self) -> str:
+        """The stack of the site: `encoder` or `decoder`; empty in any other model."""
+        return stack_of(self.site)
 
 
 def heads_sites(model: nn.Module) -> list[HeadsSite]:

@@ -41,6 +41,7 @@ from headwise.heads.rule import Rule
 from headwise.heads.system import LayerWord, Place, System
 from headwise.heads.tim import IndependentMechanismsLayer
 from headwise.heads.weighted import BranchedAttention
+from headwise.models.sites import stack_of
 from headwise.spelling import did_you_mean
 
 SYSTEMS: dict[str, type[System]] = {
@@ -300,13 +301,15 @@ def _check_sites(plan: Mapping[str, list[Spec]], sites: Mapping[str, Any]) -> No
         for entry in entries:
             name, replaces = entry["system"], system_class(entry["system"]).replaces
             if replaces == "feed-forward" and not _is_last(site, sites):
-                last = next(s for s in sites if _stack(s) == _stack(site) and _is_last(s, sites))
+                last = next(
+                    s for s in sites if stack_of(s) == stack_of(site) and _is_last(s, sites)
+                )
                 raise ValueError(
                     f"attention.{site} names {name}, which takes the place of an attention and of "
                     f"the feed-forward behind it; behind {site} stands {last}: name {name} there"
                 )
             if replaces == "layer" and not _is_first(site, sites):
-                first = next(s for s in sites if _stack(s) == _stack(site))
+                first = next(s for s in sites if stack_of(s) == stack_of(site))
                 raise ValueError(
                     f"attention.{site} names {name}, which takes the place of a whole layer: name "
                     f"it at {first}"
@@ -339,7 +342,7 @@ def _check_placed(
 def _check_beside(specs: Mapping[str, list[Spec]]) -> None:
     """Raise `ValueError` where something is named in a layer that another takes the place of."""
     for site, of_site in specs.items():
-        others = [s for s in specs if s != site and _stack(s) == _stack(site)]
+        others = [s for s in specs if s != site and stack_of(s) == stack_of(site)]
         for layer, spec in enumerate(of_site):
             if system_class(spec["system"]).replaces != "layer":
                 continue
@@ -353,18 +356,14 @@ def _check_beside(specs: Mapping[str, list[Spec]]) -> None:
                     )
 
 
-def _stack(site: str) -> str:
-    return site.partition("_")[0]
-
-
 def _is_first(site: str, sites: Mapping[str, Any]) -> bool:
     """Whether it is the first attention of its layer."""
-    return site == next(s for s in sites if _stack(s) == _stack(site))
+    return site == next(s for s in sites if stack_of(s) == stack_of(site))
 
 
 def _is_last(site: str, sites: Mapping[str, Any]) -> bool:
     """Whether the feed-forward of its layer comes right behind it."""
-    return site == [s for s in sites if _stack(s) == _stack(site)][-1]
+    return site == [s for s in sites if stack_of(s) == stack_of(site)][-1]
 
 
 def _unknown(where: str, name: Any, known: Sequence[str]) -> str:

@@ -24,6 +24,20 @@ class AttentionSite(NamedTuple):
     module: System
     path: str
 
+    @property
+    def stack(self) -> str:
+        """The stack of the site: `encoder` or `decoder`; empty in any other model."""
+        return stack_of(self.site)
+
+
+def stack_of(site: str) -> str:
+    """Returns the stack of a site.
+
+    >>> stack_of("decoder_cross")
+    'decoder'
+    """
+    return site.partition("_")[0]
+
 
 def attention_sites(model: nn.Module) -> list[AttentionSite]:
     """All systems of a model, in the order in which they stand.

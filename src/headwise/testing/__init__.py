@@ -25,6 +25,7 @@ from headwise.testing.outputs import (
     check_half_precision,
     check_padding,
     check_sizes,
+    check_standard_start,
     check_weights,
 )
 from headwise.testing.parameters import (
@@ -48,6 +49,7 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
     "learning": check_learning,
     "resetting": check_resetting,
     "copies": check_copies,
+    "standard_start": check_standard_start,
     "half_precision": check_half_precision,
     "decay": check_decay,
     "rule": check_rule,
@@ -77,6 +79,8 @@ def check_system(
       is nothing but padding.
     - `resetting`: `reset_parameters()` sets every parameter, and none that is loaded already.
     - `copies`: `state_dict()` holds all that an output depends on.
+    - `standard_start`: where the system can start from standard attention, its output is then the
+      same, whatever its parameters were before.
     - `half_precision`: it works under autocast, and as a whole in bfloat16.
     - `decay`: weight decay spares scales, shifts and norms.
     - `rule`: parameters that start as equal shares, or are drawn from a simplex or with length 1,

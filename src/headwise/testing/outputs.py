@@ -6,8 +6,9 @@ import functools
 import torch
 from torch import Tensor
 
-from headwise.heads.attention import Attention
+from headwise.heads.attention import Attention, MultiHeadAttention
 from headwise.heads.cache import AttentionCache
+from headwise.heads.standard_weights import standard_sizes
 from headwise.heads.system import AttentionOutput, Routing, System
 from headwise.testing.subject import (
     BATCH,
@@ -16,6 +17,7 @@ from headwise.testing.subject import (
     Subject,
     backward,
     close,
+    draw_parameters,
     filled,
     padding_mask,
     random_input,
@@ -175,6 +177,28 @@ def expect_same_in_steps(subject: Subject, module: System, under: str = "") -> N
             "what a step has to know of earlier ones belongs into inputs.cache.memory, a row for "
             "each sequence; beam search reorders that with keys and values",
         )
+
+
+def check_standard_start(subject: Subject) -> None:
+    starts = subject.system.start_as_standard
+    if starts in (System.start_as_standard, MultiHeadAttention.start_as_standard):
+        return  # it does not say how
+    module = subject.build()
+    assert isinstance(module, MultiHeadAttention)
+    standard = MultiHeadAttention(**standard_sizes(module)).double().eval()
+    draw_parameters(standard)
+    module.start_as_standard(standard)
+    x, memory = random_input(BATCH, TIME), random_input(BATCH, KEYS)
+    masks = padding_mask(7, 2, 4, time=TIME), padding_mask(3, 5, 1, time=KEYS)
+    subject.expect(
+        close(
+            subject.call(module, x, memory, *masks).output,
+            subject.call(standard, x, memory, *masks).output,
+        ),
+        "after start_as_standard(attention) the output is not that of the attention",
+        "give each further parameter the value with which it changes nothing, or do not override "
+        "start_as_standard",
+    )
 
 
 def check_half_precision(subject: Subject) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from headwise.models.evaluating import evaluating
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.ops.replicas import alone, sum_over_replicas
 
@@ -45,11 +46,5 @@ def aside_of_training(model: nn.Module) -> Iterator[None]:
     gradients are recorded, random draws are not those of training, and nothing is shared with
     other processes.
     """
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        with torch.no_grad(), torch.random.fork_rng(), alone():
-            yield
-    finally:
-        for module in training:
-            module.training = True
+    with evaluating(model), torch.no_grad(), torch.random.fork_rng(), alone():
+        yield

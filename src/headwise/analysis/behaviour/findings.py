@@ -37,7 +37,8 @@ def _load(run: RunAnalysis, system: str, words: Words) -> str:
         return ""
     largest = fmean(load.largest for load in loads)
     unused, units = sum(load.unused for load in loads), sum(len(load.shares) for load in loads)
-    idle = f" and {unused} of {units} {words.units} are never used" if unused else ""
+    has = "has" if unused == 1 else "have"
+    idle = f" and {unused} of {units} {words.units} {has} no share" if unused else ""
     return f"the busiest {words.unit} of a module has {largest:.1f} times an even share{idle}"
 
 

@@ -2,13 +2,17 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headwise.heads.system import Routing
+from headwise.models.decisions import record
 from headwise.models.sites import AttentionSite
 from headwise.tasks.positions import Positions
+
+Rows = Literal["positions", "sequences"]  # what rows of decisions that vary are of
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Observed:
         sequence_of: `(positions,)`, the sequence of each real position.
         time_of: `(positions,)`, its number in the sequence, from 0.
         real: `(batch, time)`, `False` at padding: picks the positions out of a tensor of the batch.
-        described: what stands at the positions; None where nobody has said so.
+        described: what stands at the positions; None if that is not known.
     """
 
     place: AttentionSite
@@ -62,6 +66,28 @@ class Observed:
         return values[self.sequence_of] if values.dim() == 1 else values[self.real]
 
 
+def observe_batch(
+    model: nn.Module,
+    batch: Mapping[str, Tensor],
+    positions: Mapping[str, Positions],
+    padding: Mapping[str, Tensor],
+) -> list[Observed]:
+    """Runs a model on a batch and returns its decisions.
+
+    Args:
+        model: any module that holds systems of heads.
+        batch: keyword arguments of its forward.
+        positions, padding: as in `observe`.
+
+    Raises:
+        ValueError: the model holds no system.
+    """
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    with torch.no_grad(), record(model) as decided:
+        model(**{name: tensor.to(device) for name, tensor in batch.items()})
+    return observe(decided, positions, padding)
+
+
 def observe(
     decided: Mapping[AttentionSite, Iterable[Routing]],
     positions: Mapping[str, Positions],
@@ -77,9 +103,10 @@ def observe(
     """
     found = []
     for place, made in decided.items():
-        stack = place.site.partition("_")[0]
         for routing in made:
-            observed = _observed(place, routing, positions.get(stack), padding.get(stack))
+            observed = _observed(
+                place, routing, positions.get(place.stack), padding.get(place.stack)
+            )
             if len(observed.weights):
                 found.append(observed)
     return found
@@ -122,7 +149,7 @@ def _observed(
 def _shape(weights: Tensor, described: Positions | None) -> tuple[int, int]:
     """Batch and time: of the decisions, or where these are of no position, of what stands there.
 
-    Where nobody has said what stands there, no positions are known.
+    If that is not known either, there are no positions.
     """
     if weights.dim() == 3:
         return weights.size(0), weights.size(1)

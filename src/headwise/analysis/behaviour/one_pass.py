@@ -1,12 +1,11 @@
 """All questions on decisions, asked of one model in one pass over the data."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
-from headwise.analysis.behaviour.observing import observe
+from headwise.analysis.behaviour.observing import Observed, observe_batch
 from headwise.analysis.behaviour.questions.entropy import Entropy
 from headwise.analysis.behaviour.questions.explained import Explained
 from headwise.analysis.behaviour.questions.layers import Layers
@@ -14,13 +13,21 @@ from headwise.analysis.behaviour.questions.likeness import Likeness
 from headwise.analysis.behaviour.questions.load import Load
 from headwise.analysis.behaviour.questions.ranges import Ranges
 from headwise.analysis.behaviour.questions.tokens import Tokens
-from headwise.heads.words import Words
-from headwise.models.decisions import record
-from headwise.models.plan import system_name
-from headwise.models.sites import attention_sites
 from headwise.tasks.positions import Positions
 
-QUESTIONS: dict[str, Callable[[], Any]] = {
+
+class Question(Protocol):
+    """A question on decisions, answered from running sums."""
+
+    def add(self, observed: list[Observed]) -> None:
+        """Counts the decisions of one batch."""
+
+    def result(self) -> Any:
+        """Returns the answer, as the field of the question in `RunAnalysis` has it."""
+
+
+# By their fields in `RunAnalysis`.
+QUESTIONS: dict[str, Callable[[], Question]] = {
     "entropy": Entropy,
     "load": Load,
     "tokens": Tokens,
@@ -51,16 +58,13 @@ def ask(
         ValueError: the model holds no system.
     """
     questions = {name: question() for name, question in QUESTIONS.items()}
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     sequences = 0
     model.eval()
-    with torch.no_grad(), Likeness(model) as likeness:
+    with Likeness(model) as likeness:
         for batch in batches:
             hidden = padding(batch)
             likeness.padding = hidden
-            with record(model) as decided:
-                model(**{name: tensor.to(device) for name, tensor in batch.items()})
-            observed = observe(decided, positions(batch), hidden)
+            observed = observe_batch(model, batch, positions(batch), hidden)
             for question in questions.values():
                 question.add(observed)
             count = len(next(iter(batch.values())))
@@ -68,8 +72,3 @@ def ask(
             advance(count)
     answers = {name: question.result() for name, question in questions.items()}
     return {**answers, "likeness": likeness.result(), "sequences": sequences}
-
-
-def words_of(model: nn.Module) -> dict[str, Words]:
-    """Returns the words for the decisions of each system of a model, by its name in plans."""
-    return {system_name(type(place.module)): place.module.words for place in attention_sites(model)}

@@ -12,11 +12,10 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from headwise.analysis.behaviour.observing import Observed, observe
+from headwise.analysis.behaviour.observing import Observed, observe_batch
 from headwise.analysis.behaviour.questions.explained import Explained
 from headwise.analysis.behaviour.where import Where
 from headwise.heads.attention import MultiHeadAttention
-from headwise.models.decisions import record
 from headwise.models.sites import attention_sites
 from headwise.tasks.positions import Positions
 from headwise.tasks.task import Task
@@ -75,12 +74,9 @@ class Snapshots:
 
     def __call__(self, model: nn.Module) -> dict[str, dict[str, Any]]:
         """Returns what each system that decides something does: its path to figures by name."""
-        device = next(model.parameters()).device
         by_path: dict[str, list[Observed]] = {}
         for batch, positions in self._batches:
-            with torch.no_grad(), record(model) as decided:
-                model(**{name: tensor.to(device) for name, tensor in batch.items()})
-            for observed in observe(decided, positions, {}):
+            for observed in observe_batch(model, batch, positions, {}):
                 by_path.setdefault(observed.place.path, []).append(observed)
         return {path: _figures(found) for path, found in by_path.items()}
 

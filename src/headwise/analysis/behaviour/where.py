@@ -3,7 +3,7 @@
 from pydantic import BaseModel, Field
 
 from headwise.models.plan import system_name
-from headwise.models.sites import AttentionSite
+from headwise.models.sites import AttentionSite, stack_of
 from headwise.tasks.outcome import RECORD
 
 
@@ -15,8 +15,13 @@ class Where(BaseModel):
     path: str = Field(description="The path of the module in the model.")
     site: str = Field(description="encoder_self, decoder_self, decoder_cross, or empty.")
     layer: int = Field(description="The layer, or the number of the system, counted from 0.")
-    system: str = Field(description="The system's name in plans, a key of `RunAnalysis.words`.")
+    system: str = Field(description="The system's name in plans, a key of the run's `words`.")
     whole_layer: bool = Field(description="Whether the system takes the place of a layer.")
+
+    @property
+    def stack(self) -> str:
+        """The stack of the site: `encoder` or `decoder`; empty in any other model."""
+        return stack_of(self.site)
 
     @classmethod
     def of(cls, place: AttentionSite) -> "Where":

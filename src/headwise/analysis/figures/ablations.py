@@ -7,9 +7,9 @@ from typing import NamedTuple
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from headwise.analysis.figures.heads import HEAT_OPACITY
+from headwise.analysis.figures.cells import HEAT_OPACITY, divide_cells, frame_cells
 from headwise.analysis.figures.looks import Look
-from headwise.analysis.figures.svg import GRID, HEAT, MUTED, SURFACE, TEXT, drawing, panel, to_svg
+from headwise.analysis.figures.svg import HEAT, MUTED, SURFACE, TEXT, drawing, panel, to_svg
 from headwise.analysis.formatting import signed
 
 _LETTERS = 30  # of the name of a row
@@ -103,9 +103,7 @@ def cost_by_unit(
     said = []
     with drawing(identity):
         figure, axes = panel(52 + 26 * len(layers))
-        # Lines between the cells, in the colour of the page.
-        axes.vlines([u + 0.5 for u in range(units - 1)], -0.5, len(layers) - 0.5, SURFACE, lw=1)
-        axes.hlines([r + 0.5 for r in range(len(layers) - 1)], -0.5, units - 0.5, SURFACE, lw=2)
+        divide_cells(axes, len(layers), units)
         for row, (layer, cells) in enumerate(sorted(layers.items())):
             for number, cell in cells.items():
                 cost = cell.cost if math.isfinite(cell.cost) else 0.0
@@ -122,13 +120,8 @@ def cost_by_unit(
             costliest = max(cells, key=lambda number: cells[number].cost)
             most = signed(cells[costliest].cost, digits)
             said.append(f"layer {layer}: most for {unit} {costliest}, {most}")
-        axes.set_xlim(-0.5, units - 0.5)
-        axes.set_ylim(len(layers) - 0.5, -0.5)
-        axes.grid(visible=False)
-        for side in axes.spines.values():
-            side.set(visible=True, color=GRID)
+        frame_cells(axes, len(layers), units)
         axes.set_yticks(range(len(layers)), [str(layer) for layer in sorted(layers)])
-        axes.tick_params(length=0)
         if units > _MOST_NUMBERED:
             axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
         else:

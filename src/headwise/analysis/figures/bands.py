@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headwise.analysis.figures.looks import Look
-from headwise.analysis.figures.svg import MUTED, drawing, panel, to_svg
+from headwise.analysis.figures.svg import drawing, panel, reference_line, to_svg
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,7 @@ def banded_lines(
     with drawing(identity):
         figure, axes = panel(230)
         for bound, text in bounds:
-            axes.axhline(bound, color=MUTED, linestyle="--", linewidth=1.2)
-            axes.annotate(
-                text,
-                (0.995, bound),
-                xycoords=("axes fraction", "data"),
-                xytext=(0, 3),
-                textcoords="offset points",
-                ha="right",
-                va="bottom",
-                color=MUTED,
-                fontsize=11,
-            )
+            reference_line(axes, bound, text)
         for line in thin:
             found = [(at[place], value[0]) for place, value in line.points.items()]
             axes.plot(*zip(*found, strict=True), color=line.look.colour, linewidth=0.9, alpha=0.55)

@@ -7,9 +7,10 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from headwise.analysis.figures.heads import site_name
 from headwise.analysis.figures.looks import Look
-from headwise.analysis.figures.svg import MUTED, drawing, panels, to_svg
+from headwise.analysis.figures.scales import value_scale
+from headwise.analysis.figures.svg import MUTED, drawing, name_end, panels, to_svg
+from headwise.analysis.place_names import site_name
 from headwise.analysis.results import Course
 from headwise.heads.words import Words
 
@@ -34,20 +35,6 @@ def smoothing_radius(course: Course) -> int:
     return len(course.steps) // 40
 
 
-def course_scale(courses: list[Course]) -> tuple[float, float]:
-    """Returns both ends of the scale of all panels of a system: all recorded values, and zero.
-
-    >>> course_scale([])
-    (0.0, 1.0)
-    """
-    values = [
-        x for course in courses for rows in course.values.values() for row in rows for x in row
-    ]
-    finite = [x for x in values if math.isfinite(x)]
-    floor, ceiling = min([0.0, *finite]), max([0.0, *finite])
-    return (floor, ceiling) if floor < ceiling else (0.0, 1.0)
-
-
 def course_over_training(
     course: Course,
     words: Words,
@@ -64,7 +51,7 @@ def course_over_training(
     Args:
         course: of the layer.
         words: of its system.
-        scale: `course_scale` of all layers of the system, so that their panels can be compared.
+        scale: `value_scale` of all layers of the system, so that their panels can be compared.
         look: of the system.
         identity: unique in the page.
         alone: the model has a single stack.
@@ -104,7 +91,7 @@ def course_panels(
         prefix: of all ids, unique in the page.
         alone: the model has a single stack.
     """
-    scale = course_scale(courses)
+    scale = value_scale(row for each in courses for rows in each.values.values() for row in rows)
     by_site: dict[str, list[tuple[str, Markup]]] = {}
     for number, course in enumerate(courses):
         site = site_name(course, alone=alone)
@@ -131,15 +118,7 @@ def _draw_course(
         points = _thinned(steps, values)
         axes.plot(*points, color=look.colour, linewidth=width, alpha=alpha)
     for unit in sorted(named):
-        axes.annotate(
-            str(unit),
-            (steps[-1], curves[unit][-1]),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=11,
-            annotation_clip=False,
-        )
+        name_end(axes, str(unit), steps[-1], curves[unit][-1])
     axes.xaxis.set_major_locator(MaxNLocator(nbins=3, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
     axes.set_xlabel("Step")

@@ -8,19 +8,18 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from headwise.analysis.behaviour.where import Where
+from headwise.analysis.figures.cells import HEAT_OPACITY, divide_cells, frame_cells
 from headwise.analysis.figures.looks import Look
-from headwise.analysis.figures.svg import GRID, HEAT, MUTED, SURFACE, drawing, panel, to_svg
-from headwise.analysis.results import AttentionRecord, Course
+from headwise.analysis.figures.svg import (
+    HEAT,
+    drawing,
+    panel,
+    reference_line,
+    to_svg,
+)
+from headwise.analysis.place_names import site_name
+from headwise.analysis.results import AttentionRecord
 from headwise.heads.words import Words
-
-SITES = {
-    "encoder_self": "Encoder self-attention",
-    "decoder_self": "Decoder self-attention",
-    "decoder_cross": "Decoder cross-attention",
-}
-# Opacity of the cell of a fully used expert; more would hide its number.
-HEAT_OPACITY = 0.75
 
 _SITE_MARKERS = {"encoder_self": "o", "decoder_self": "s", "decoder_cross": "^"}
 _SITE_DASHES = {"encoder_self": "-", "decoder_self": (0, (5, 2)), "decoder_cross": (0, (1, 1.5))}
@@ -29,23 +28,6 @@ _SITE_DASHES = {"encoder_self": "-", "decoder_self": (0, (5, 2)), "decoder_cross
 def uniform_entropy(record: AttentionRecord) -> float:
     """The entropy if all experts that may count did so alike."""
     return math.log(record.experts) if record.uniform is None else record.uniform
-
-
-def site_name(record: AttentionRecord | Course | Where, *, alone: bool = False) -> str:
-    """Where a system stands, for titles; in a model that is none of headwise's, `Systems`.
-
-    Args:
-        record: of the system.
-        alone: the model has a single stack, which needs no name.
-    """
-    site = record.site
-    if not site:
-        return "Systems"
-    if record.whole_layer:
-        return "Layers" if alone else f"{site.partition('_')[0].capitalize()} layers"
-    if alone and site.endswith("_self"):
-        return "Self-attention"
-    return SITES.get(site, site)
 
 
 def entropy_by_layer(
@@ -70,19 +52,7 @@ def entropy_by_layer(
     with drawing(identity):
         figure, axes = panel(250)
         for bound in bounds:
-            axes.axhline(bound, color=MUTED, linestyle="--", linewidth=1.2)
-            text = f"uniform: ln {math.exp(bound):.0f} = {bound:.2f}"
-            axes.annotate(
-                text,
-                (0.995, bound),
-                xycoords=("axes fraction", "data"),
-                xytext=(0, 3),
-                textcoords="offset points",
-                ha="right",
-                va="bottom",
-                color=MUTED,
-                fontsize=11,
-            )
+            reference_line(axes, bound, f"uniform: ln {math.exp(bound):.0f} = {bound:.2f}")
         handles = []
         for site in sites:
             points = sorted((r.layer, r.entropy) for r in records if r.site == site)
@@ -150,16 +120,9 @@ def expert_load(
                 if experts <= 10:
                     percent = f"{100 * share:.0f}%"
                     axes.text(expert, row, percent, ha="center", va="center", fontsize=11)
-        # Lines between the cells, in the colour of the page.
-        axes.vlines([e + 0.5 for e in range(experts - 1)], -0.5, len(layers) - 0.5, SURFACE, lw=1)
-        axes.hlines([r + 0.5 for r in range(len(layers) - 1)], -0.5, experts - 0.5, SURFACE, lw=2)
-        axes.set_xlim(-0.5, experts - 0.5)
-        axes.set_ylim(len(layers) - 0.5, -0.5)
-        axes.grid(visible=False)
-        for side in axes.spines.values():
-            side.set(visible=True, color=GRID)
+        divide_cells(axes, len(layers), experts)
+        frame_cells(axes, len(layers), experts)
         axes.set_yticks(range(len(layers)), [str(layer) for layer in layers])
-        axes.tick_params(length=0)
         if experts > 10:
             axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
         else:

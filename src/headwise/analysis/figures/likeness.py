@@ -8,9 +8,9 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
 
-from headwise.analysis.figures.heads import HEAT_OPACITY
+from headwise.analysis.figures.cells import HEAT_OPACITY, frame_cells
 from headwise.analysis.figures.looks import Look
-from headwise.analysis.figures.svg import GRID, HEAT, MUTED, drawing, panel, to_svg
+from headwise.analysis.figures.svg import HEAT, MUTED, drawing, panel, to_svg
 
 _WITH_NUMBERS = 10  # up to so many heads the cells have room for a number
 _SHADES = 24  # cells of one shade are one element, so that many heads make no large page
@@ -84,12 +84,7 @@ def likeness_matrix(outputs: Matrix, attention: Matrix, identity: str, label: st
         else:
             axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
             axes.yaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-        axes.set_xlim(-0.5, heads - 0.5)
-        axes.set_ylim(heads - 0.5, -0.5)
-        axes.grid(visible=False)
-        for side in axes.spines.values():
-            side.set(visible=True, color=GRID)
-        axes.tick_params(length=0)
+        frame_cells(axes, heads, heads)
         return to_svg(figure, identity, label)
 
 

@@ -9,21 +9,9 @@ from matplotlib.ticker import MaxNLocator
 
 from headwise.analysis.behaviour.snapshots import DecisionCourse
 from headwise.analysis.figures.looks import Look
-from headwise.analysis.figures.svg import MUTED, drawing, panel, to_svg
-from headwise.analysis.formatting import NONE
-
-Values = Sequence[float | None]  # a number for each snapshot
-
-
-def value_scale(curves: Sequence[Values], *others: float) -> tuple[float, float]:
-    """Returns both ends of the scale of panels: all values, the others given, and zero.
-
-    >>> value_scale([[0.5, None], [-0.25, float("nan")]], 1.0)
-    (-0.25, 1.0)
-    """
-    values = [x for curve in curves for x in curve if x is not None and math.isfinite(x)]
-    floor, ceiling = min([0.0, *values, *others]), max([0.0, *values, *others])
-    return (floor, ceiling) if floor < ceiling else (0.0, 1.0)
+from headwise.analysis.figures.scales import Values
+from headwise.analysis.figures.svg import MUTED, drawing, name_end, panel, to_svg
+from headwise.analysis.formatting import decimals
 
 
 def relative_entropy(courses: Sequence[DecisionCourse]) -> dict[int, float]:
@@ -69,7 +57,7 @@ def runs_over_training(
         axes.set_xlabel("Step")
         axes.set_ylabel("Entropy / uniform")
         said = "; ".join(
-            f"{name} from {number_of(curve[min(curve)])} to {number_of(curve[max(curve)])}"
+            f"{name} from {decimals(curve[min(curve)], 3)} to {decimals(curve[max(curve)], 3)}"
             for name, curve in curves.items()
         )
         return to_svg(figure, identity, f"Entropy divided by that of equal weights, {said}.")
@@ -118,35 +106,16 @@ def layers_over_training(
             if lowest:
                 axes.plot(course.steps, _drawable(lowest[number]), linewidth=0.8, **style)
             if number in named and math.isfinite(values[-1]):
-                axes.annotate(
-                    str(course.layer),
-                    (course.steps[-1], values[-1]),
-                    xytext=(4, 0),
-                    textcoords="offset points",
-                    va="center",
-                    fontsize=11,
-                    annotation_clip=False,
-                )
+                name_end(axes, str(course.layer), course.steps[-1], values[-1])
         axes.set_ylim(floor - room if floor < 0 else floor, ceiling + room)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=3, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
         axes.set_xlabel("Step")
         said = "; ".join(
-            f"layer {course.layer} from {number_of(curve[0])} to {number_of(curve[-1])}"
+            f"layer {course.layer} from {decimals(curve[0], 3)} to {decimals(curve[-1], 3)}"
             for course, curve in zip(courses, curves, strict=True)
         )
         return to_svg(figure, identity, f"{what}, {said}.")
-
-
-def number_of(value: float | None) -> str:
-    """Returns a number as figures and tables of a section show it.
-
-    >>> number_of(-0.12345), number_of(None), number_of(float("nan"))
-    ('−0.123', '–', '–')
-    """
-    if value is None or not math.isfinite(value):
-        return NONE
-    return f"{value:.3f}".replace("-", "−")
 
 
 def _drawable(values: Values) -> list[float]:

@@ -80,6 +80,35 @@ def panels(height: float, columns: int, width: float = WIDTH) -> tuple[Figure, l
     return figure, list(axes[0])
 
 
+def reference_line(axes: Axes, value: float, text: str) -> None:
+    """Draws a dashed horizontal line with a text at its right end."""
+    axes.axhline(value, color=MUTED, linestyle="--", linewidth=1.2)
+    axes.annotate(
+        text,
+        (0.995, value),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 3),
+        textcoords="offset points",
+        ha="right",
+        va="bottom",
+        color=MUTED,
+        fontsize=11,
+    )
+
+
+def name_end(axes: Axes, name: str, step: float, value: float) -> None:
+    """Writes the name of a line behind its last point."""
+    axes.annotate(
+        name,
+        (step, value),
+        xytext=(4, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=11,
+        annotation_clip=False,
+    )
+
+
 def to_svg(figure: Figure, identity: str, label: str) -> str:
     """Returns the figure as an `<svg>` element, which the page scales to the available width.
 

@@ -75,6 +75,10 @@ class AgreementAttention(Attention):
     routing_parameters = ("vote_weight", "beta_a", "beta_u")
     first_site_layers = "low"
     ablations = ABLATIONS
+    unlike_standard = (
+        "what a head has read goes through a ReLU and a routing that depends on all heads, in the "
+        "place of a linear output projection"
+    )
     words = Words(
         unit="head",
         units="heads",

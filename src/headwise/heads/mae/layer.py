@@ -160,6 +160,17 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             if self.gate is not None:
                 self.gate.reset_parameters()
 
+    def start_as_standard(self, attention: nn.Module) -> None:
+        """Takes its weights; the gate's output layer starts at zero, so that all experts are equal.
+
+        A gate without preference scales each head by 1. In training, G steps and joint steps start
+        with the output of the source too; an F step draws one expert, which leaves heads out.
+        """
+        self.take_standard_weights(attention)
+        if self.gate is not None:
+            for parameter in self.gate.output.parameters():
+                nn.init.zeros_(parameter)
+
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
         sampling = self.training and self.step in ("expert", "expert by position")
         causal = self._is_causal(inputs)

@@ -47,7 +47,9 @@ class MixtureOfAttentionHeads(Attention):
     each sequence by itself, see `headwise.heads.moa.balance`.
 
     Where every expert is chosen (k = E) the experts are one dense projection; otherwise tokens
-    are grouped by expert.
+    are grouped by expert. With equal weights, k = E is multi-query attention. It is no standard
+    attention, whose heads have keys and values of their own: `from_attention` is an error, since
+    there are no weights with which the output would stay the same.
 
     Args:
         embed_dim: width of queries and of the output.
@@ -83,6 +85,10 @@ class MixtureOfAttentionHeads(Attention):
     chooses_heads = True
     routing_parameters = ("router",)
     ablations = ABLATIONS
+    unlike_standard = (
+        "all experts share one key and one value head, where each head of standard attention has "
+        "keys and values of its own"
+    )
     words = Words(
         unit="expert",
         units="experts",

@@ -95,6 +95,10 @@ class IndependentMechanismsLayer(System):
     routing_parameters = ("competition_weight", "exchange.")
     no_decay = ("norm1.", "norm2.", "norm3.", "cross_norm.")
     ablations = ABLATIONS
+    unlike_standard = (
+        "it takes the place of a whole layer, in which each mechanism reads its own share of the "
+        "input alone"
+    )
     words = Words(
         unit="mechanism",
         units="mechanisms",

@@ -98,6 +98,10 @@ class BranchedAttention(Attention):
     routing_parameters = ("kappa", "alpha")
     rule = BranchesOnSimplex
     ablations = ABLATIONS
+    unlike_standard = (
+        "it takes the place of the feed-forward behind the attention too, without a residual sum "
+        "between them, and scales each branch by less than 1"
+    )
     words = Words(
         unit="branch",
         units="branches",

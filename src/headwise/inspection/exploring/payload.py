@@ -57,7 +57,7 @@ class Attention(BaseModel):
     name: str = Field(description="Empty, or which attention it is of a system that holds several.")
     queries: str = Field(description="The stack of the queries, a key of `stacks`.")
     keys: str | None = Field(
-        description="The stack of the keys. None: something of which nobody has said what it is."
+        description="The stack of the keys; None if it is not known what they are."
     )
     heads: list[Blob] = Field(
         description="For each head queries × keys. A row sums to 1, or to 0 if it reads nothing."

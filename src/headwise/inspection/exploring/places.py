@@ -65,8 +65,7 @@ def recorded_places(
 
 def _place(seen: Watched, stacks: Mapping[str, Stack], share: float) -> Place:
     place = seen.place
-    stack = place.site.partition("_")[0]
-    stack = stack if stack in stacks else next(iter(stacks))
+    stack = place.stack if place.stack in stacks else next(iter(stacks))
     weights, decides, chosen = _decisions(seen.routing)
     for reading in seen.readings:
         if reading.weights.size(1) != len(stacks[stack].tokens):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torch import nn
 
+from headwise.experiment.folders import distinct_names
 from headwise.experiment.reading import open_run
 from headwise.inspection.exploring.inputs.images import image_input
 from headwise.inspection.exploring.inputs.labelled import labelled_input
@@ -19,7 +20,7 @@ from headwise.inspection.exploring.places import BUDGET, check_size, recorded_pl
 from headwise.inspection.exploring.removing import chosen_ablation, in_force, possible_ablations
 from headwise.inspection.exploring.watching import watch
 from headwise.models.ablation import ablated
-from headwise.models.plan import system_name
+from headwise.models.decisions import words_of
 
 INPUTS: dict[str, Callable[[Trained, Source], Input]] = {
     "translation": translation_input,
@@ -57,7 +58,7 @@ class Explorer:
     ) -> None:
         self.source = source
         self.trained = []
-        for folder, name in zip(runs, _names(runs), strict=True):
+        for folder, name in zip(runs, distinct_names(runs), strict=True):
             recipe, model = open_run(folder, changes, note)
             self.trained.append(Trained(name, folder, recipe, model))
         tasks = {trained.name: trained.recipe.task for trained in self.trained}
@@ -114,6 +115,12 @@ class Explorer:
             runs.append(run)
             inputs.append(given)
         first = inputs[0]
+        for given, run in zip(inputs, runs, strict=True):
+            if given.text != first.text:
+                raise ValueError(
+                    f"item {source.item} of the part {source.part} of {run.name} is another text "
+                    f"than that of {runs[0].name}, as the runs have other data; give a text"
+                )
         return Payload(
             title=" and ".join(run.name for run in runs),
             served=served,
@@ -160,18 +167,8 @@ def recorded_run(
     return Run(
         name=name,
         task=task,
-        words={system_name(type(seen.place.module)): seen.place.module.words for seen in watched},
+        words=words_of(model),
         stacks=given.stacks,
         places=recorded_places(watched, given.stacks, budget),
         output=given.output(out),
     )
-
-
-def _names(runs: Sequence[Path]) -> list[str]:
-    """Names of folders that tell them apart: their last part, or as many as it takes."""
-    paths = [folder.resolve() for folder in runs]
-    for parts in range(1, 9):
-        names = ["/".join(path.parts[-parts:]) for path in paths]
-        if len(set(names)) == len(names):
-            return names
-    return [f"{path.name} ({number})" for number, path in enumerate(paths, 1)]

@@ -32,7 +32,7 @@ def _of_system(place: AttentionSite, name: str) -> list[Ablation]:
     words = name.replace("-", " ")
     if not needed:
         return [Ablation(path=place.path, label=words, name=name)]
-    if len(needed) > 1:  # nobody says which of their values are worth trying together
+    if len(needed) > 1:  # which of their values belong together is not declared
         return []
     (option,) = needed
     removes = name == f"without-{option}"

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from headwise.heads.heads_read import HeadsRead
 from headwise.heads.system import Routing
 from headwise.models.decisions import record
+from headwise.models.evaluating import evaluating
 from headwise.models.heads_read import HeadsSite, heads_read
 from headwise.models.sites import AttentionSite, attention_sites
 
@@ -62,14 +63,8 @@ def watch(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[Any, list[Watche
         weights = read.weights(slice(0, 1))[0].float().cpu()
         watched[site.system.path].by_name[name] = Reading(name, is_cross, weights)
 
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        with record(model) as decided, heads_read(model, note):
-            output = model(**inputs)
-    finally:
-        for module in training:
-            module.training = True
+    with evaluating(model), record(model) as decided, heads_read(model, note):
+        output = model(**inputs)
     for place, made in decided.items():
         watched[place.path].routing = made[-1]
     return output, list(watched.values())

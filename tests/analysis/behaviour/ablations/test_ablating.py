@@ -347,7 +347,7 @@ def test_the_scores_of_a_task(tmp_path, name, plan):
     tiny.strengthen(model)
     quality = Quality.of_task(model, task, "validation", recipe.evaluation)
     level = "units" if plan == "standard" else "model"
-    found = analyse_ablations(model, quality, level=level, draws=2)
+    found = analyse_ablations(model, quality, level=level, draws=1)
     with torch.no_grad():
         outcome = task.evaluate(model.eval(), task.validation, recipe.evaluation, lambda n: None)
     assert (found.score, found.value) == (outcome.scores[0].name, outcome.scores[0].value)

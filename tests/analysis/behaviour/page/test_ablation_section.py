@@ -105,7 +105,7 @@ def test_the_table_ranks_all_ablations_and_the_figures_draw_them():
     assert "finds a typical true difference of" in said and "removed one at a time" in said
 
 
-def test_what_it_comes_to():
+def test_the_finding_counts_what_is_worse_and_names_the_costliest():
     found = analysis([[0.0, 3.0], [0.1, -1.2]])
     assert ablation_finding(found) == (
         "1 of 5 ablations makes BLEU worse by more than the chance of the sentences, 1 better. The "
@@ -152,8 +152,7 @@ def test_several_runs_side_by_side_have_ids_of_their_own():
     )
     section, page = page_of(made)
     assert page.texts["h3"] == ["one", "two"]
-    ids = [attributes["id"] for _, attributes in page.tags if attributes.get("id")]
-    assert len(ids) == len(set(ids)) and all(i.startswith("ablations-") for i in ids)
+    assert all(i.startswith("ablations-") for i in page.ids)
     assert "expert 3 alone, decoder cross-attention, layer 0" in section.body
     assert any("decoder cross 0: only expert 3" in svg["aria-label"] for svg in page.all("svg"))
     assert ablation_section(runs(none=None), looks_of(["none"])) is None

@@ -1,9 +1,8 @@
 """What the page shows of how alike layers decide."""
 
 import torch
-from decided import Layers as Places
-from decided import of_two, standing
-from pages import Page
+from decided import Places, of_two, standing
+from pages import shown
 
 from headwise.analysis.behaviour.page.layers import layers_section
 from headwise.analysis.behaviour.questions.layers import Layers
@@ -26,15 +25,9 @@ def run_of(name, units=2, sites=("decoder_self",), level="loudness", layers=3):
     return RunAnalysis(name=name, words={}, sequences=3, layers=counted.result())
 
 
-def shown(*runs):
-    section = layers_section(runs, looks_of([run.name for run in runs]))
-    assert section is not None
-    return Page(str(section.body))
-
-
 def test_two_units_have_both_matrices_and_a_curve():
     run = run_of("tiny")
-    page = shown(run)
+    page = shown(layers_section, run)
     assert page.texts["h3"] == [
         "Correlation of the first unit, and of quantities at the positions",
         "How much the decisions say of a quantity",
@@ -50,25 +43,23 @@ def test_two_units_have_both_matrices_and_a_curve():
 
 
 def test_more_units_have_no_plain_correlation():
-    page = shown(run_of("tiny", units=3))
+    page = shown(layers_section, run_of("tiny", units=3))
     assert page.texts["h3"] == ["How much the decisions say of a quantity"]
     assert len(page.all("svg")) == 2
 
 
 def test_runs_and_stacks_stand_side_by_side():
     runs = run_of("one", sites=("encoder_self", "decoder_self", "decoder_cross")), run_of("<b>", 3)
-    page = shown(*runs)
+    page = shown(layers_section, *runs)
     assert page.texts["figcaption"][:3] == ["one, encoder", "one, decoder", "<b>"]
     assert "b" not in page.texts
     (decoder,) = [s["aria-label"] for s in page.all("svg") if "Likeness of layers, one, decoder" in
                   str(s.get("aria-label"))]  # fmt: skip
     assert "cross 0 and self 0 1.00" in decoder  # they are made alike
-    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
-    assert len(ids) == len(set(ids))
 
 
 def test_a_layer_alone_shows_what_it_says_of_a_quantity():
-    page = shown(run_of("tiny", units=3, layers=1))
+    page = shown(layers_section, run_of("tiny", units=3, layers=1))
     assert [svg["aria-label"][:34] for svg in page.all("svg")] == [
         "How much the decisions say of loud"
     ]
@@ -78,7 +69,9 @@ def test_what_does_not_vary_has_a_dash():
     counted = Layers()
     uniform = of_two(torch.full((2, 5), 0.5))
     counted.add(Places("encoder_self", 2).observed([uniform, of_two(draws(2, 5, seed=1))]))
-    page = shown(RunAnalysis(name="tiny", words={}, sequences=2, layers=counted.result()))
+    page = shown(
+        layers_section, RunAnalysis(name="tiny", words={}, sequences=2, layers=counted.result())
+    )
     assert page.row("layer 0") == ["layer 0", "–", "–"]
     assert page.row("layer 1") == ["layer 1", "–", "1.00"]
 

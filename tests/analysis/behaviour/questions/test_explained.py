@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from decided import Layers, of_two, standing
+from decided import Places, of_two, standing
 
 from headwise.analysis.behaviour.questions.explained import Explained, ExplainedShare
 from headwise.tasks.image.metrics import specialisation
@@ -19,7 +19,7 @@ def classes_of(number, *shape, seed=1):
 
 def explained(weights, described, padding=None, site="encoder_self"):
     counted = Explained()
-    counted.add(Layers(site, 1).observed([weights], described, padding))
+    counted.add(Places(site, 1).observed([weights], described, padding))
     return {record.label: record for record in counted.result()}
 
 
@@ -91,7 +91,7 @@ def test_two_halves_of_a_batch_are_the_whole():
     weights = torch.softmax(draws(6, 8, 3), -1)
     tokens, sentences = classes_of(9, 6, 8), classes_of(2, 6)
     whole, halves = Explained(), Explained()
-    layers = Layers("decoder_self", 1)
+    layers = Places("decoder_self", 1)
     whole.add(layers.observed([weights], standing(tokens, {"class": sentences})))
     for half in (slice(0, 3), slice(3, 6)):
         described = standing(tokens[half], {"class": sentences[half]})

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from decided import Layers as Places
-from decided import of_two, standing
+from decided import Places, of_two, standing
 
 from headwise.analysis.behaviour.questions.layers import Layers, StackLikeness
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from decided import Layers, of_two, standing
+from decided import Places, of_two, standing
 
 from headwise.analysis.behaviour.questions.ranges import TOKENS, UNITS, Ranges
 
@@ -16,7 +16,7 @@ def batch(seed, units=6, time=12):
 
 
 def ranges(*batches, padding=None):
-    counted, places = Ranges(), Layers("encoder_self", 1)
+    counted, places = Ranges(), Places("encoder_self", 1)
     for weights, tokens in batches:
         counted.add(places.observed([weights], standing(tokens), padding))
     (found,) = counted.result()
@@ -67,7 +67,7 @@ def test_padding_counts_nowhere():
 
 
 def test_nothing_is_said_where_no_token_stands_or_a_decision_is_of_no_position():
-    counted, places = Ranges(), Layers("encoder_self", 1)
+    counted, places = Ranges(), Places("encoder_self", 1)
     weights, tokens = batch(5)
     counted.add(places.observed([weights]))
     counted.add(places.observed([weights[:, 0]], standing(tokens)))
@@ -77,5 +77,5 @@ def test_nothing_is_said_where_no_token_stands_or_a_decision_is_of_no_position()
 def test_nothing_is_said_of_a_run_that_has_diverged():
     counted = Ranges()
     weights, tokens = batch(6)
-    counted.add(Layers("encoder_self", 1).observed([weights * torch.nan], standing(tokens)))
+    counted.add(Places("encoder_self", 1).observed([weights * torch.nan], standing(tokens)))
     assert counted.result() == []

@@ -46,7 +46,7 @@ def test_it_is_the_definition(positions):
                 assert math.isnan(made[i, j])
 
 
-def test_batches_are_one():
+def test_many_batches_are_as_one():
     heads = torch.randn(4, 60, 5, dtype=DOUBLE) * 3 + 100
     heads[1] += heads[0]
     together = cka(*heads)

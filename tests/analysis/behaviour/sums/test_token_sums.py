@@ -21,7 +21,7 @@ def test_sums_of_tokens_as_in_a_dictionary() -> None:
     assert found == expected
 
 
-def test_nothing_to_add() -> None:
+def test_no_tokens_add_nothing() -> None:
     sums = TokenSums(1)
     sums.add(torch.zeros(0, dtype=torch.int64), torch.zeros(0, 1, dtype=torch.float64))
     assert len(sums.tokens) == len(sums.sums) == 0

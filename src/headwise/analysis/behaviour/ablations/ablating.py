@@ -26,6 +26,7 @@ from headwise.analysis.behaviour.ablations.results import (
 from headwise.analysis.behaviour.where import Where
 from headwise.analysis.chance.seeds_and_items import Resampled, change, resampled
 from headwise.files import write_text
+from headwise.models.evaluating import evaluating
 from headwise.tasks.outcome import RECORD, Outcome
 from headwise.tasks.significance import resampled_scores, score_of
 from headwise.training.progress import RunBars
@@ -66,19 +67,15 @@ def analyse_ablations(
     ablations = declared_ablations(model, level, draws)
     if not ablations:
         return None
-    was_training = model.training
-    model.eval()
-    try:
+    found = []
+    with evaluating(model):
         runner = _Runner(model, quality, _Kept.of(model, quality, folder))
         progress(0, len(ablations) + 1, "without ablation")
         before = runner.without()
-        found = []
         for number, ablation in enumerate(ablations, 1):
             progress(number, len(ablations) + 1, str(ablation))
             found.append(runner.under(ablation, before))
         progress(len(ablations) + 1, len(ablations) + 1, "")
-    finally:
-        model.train(was_training)
     return _ranked(ablations, found, before, quality, level)
 
 

@@ -68,7 +68,7 @@ class Quality:
         *,
         name: str = "quality",
         higher_is_better: bool = True,
-        **others: Any,
+        determined_by: Mapping[str, Any] | None = None,
     ) -> "Quality":
         """Quality as a mean of numbers, for a model that is none of a recipe's.
 
@@ -76,7 +76,7 @@ class Quality:
             measure: returns a number for each item, in an order that stays the same.
             name: the score's name.
             higher_is_better: whether larger numbers are better.
-            others: further attributes.
+            determined_by: as the attribute.
         """
         mean = of_totals(lambda totals: totals[0] / totals[1])
 
@@ -96,4 +96,4 @@ class Quality:
             )
             return Outcome.of([(score, rows)])
 
-        return cls(evaluate, lambda _: mean, **others)
+        return cls(evaluate, lambda _: mean, determined_by=determined_by)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from headwise.analysis.behaviour.ablations.results import AblationAnalysis, AblationResult, Change
-from headwise.analysis.figures.heads import SITES, site_name
 from headwise.analysis.formatting import in_words, signed
+from headwise.analysis.place_names import SITES, place_name
 
 _LOSS_DIGITS = 3
 
@@ -106,10 +106,10 @@ def _of_all(result: AblationResult, several: bool) -> str:
 
 
 def _place(result: AblationResult) -> str:
-    where = result.where
-    if where is None or not where.site:
-        return (where and where.path) or "the model"
-    return f"{in_words(site_name(where))}, layer {where.layer}"
+    if result.where is None:
+        return "the model"
+    name = place_name(result.where)
+    return in_words(name) if result.where.site else name
 
 
 def _significant(changes: Sequence[Change]) -> tuple[int, int]:

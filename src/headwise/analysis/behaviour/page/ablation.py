@@ -25,9 +25,10 @@ from headwise.analysis.figures.ablations import (
     cost_scale,
     differences_by_ablation,
 )
-from headwise.analysis.figures.heads import HEAT_OPACITY, SITES, site_name
+from headwise.analysis.figures.cells import HEAT_OPACITY
 from headwise.analysis.figures.looks import Look
 from headwise.analysis.formatting import NONE, heading, p_value, signed
+from headwise.analysis.place_names import SITES, site_name
 from headwise.analysis.rendering import rendered
 
 IDENTITY = "ablations"

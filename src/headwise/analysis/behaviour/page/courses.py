@@ -7,20 +7,20 @@ from typing import Any
 from markupsafe import Markup
 
 from headwise.analysis.behaviour.courses import OverTraining
+from headwise.analysis.behaviour.page.legend import legend
 from headwise.analysis.behaviour.page.section import Section
 from headwise.analysis.behaviour.results import RunAnalysis
 from headwise.analysis.behaviour.snapshots import MOST_SEQUENCES, DecisionCourse
 from headwise.analysis.figures.courses import course_panels, smoothing_radius
-from headwise.analysis.figures.heads import site_name
-from headwise.analysis.figures.looks import Look, swatch
+from headwise.analysis.figures.looks import Look
+from headwise.analysis.figures.scales import Values, value_scale
 from headwise.analysis.figures.snapshots import (
-    Values,
     layers_over_training,
-    number_of,
     relative_entropy,
     runs_over_training,
-    value_scale,
 )
+from headwise.analysis.formatting import decimals
+from headwise.analysis.place_names import site_name
 from headwise.analysis.rendering import rendered
 from headwise.analysis.results import Course
 from headwise.heads.words import Words
@@ -73,14 +73,9 @@ def _together(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> dict[st
     }
     if len(curves) < 2:
         return None
+    shown = [run for run in runs if run.name in curves]
     svg = runs_over_training(curves, looks, f"{IDENTITY}-together")
-    return {
-        "svg": Markup(svg),
-        "legend": [
-            (name, Markup(swatch(looks[name], f"{IDENTITY}-swatch-{number}")))
-            for number, name in enumerate(curves)
-        ],
-    }
+    return {"svg": Markup(svg), "legend": legend(shown, looks, IDENTITY)}
 
 
 def _systems(
@@ -186,5 +181,5 @@ def _row(course: DecisionCourse, labels: list[str], alone: bool) -> list[str]:
     """Place, layer, and the first and last value of everything that has a single one."""
     curves: list[Values] = [course.entropy]
     curves += [course.explained.get(label, [None]) for label in labels]
-    values = [f"{number_of(curve[0])} → {number_of(curve[-1])}" for curve in curves]
+    values = [f"{decimals(curve[0], 3)} → {decimals(curve[-1], 3)}" for curve in curves]
     return [site_name(course, alone=alone), str(course.layer), *values]

@@ -8,7 +8,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from headwise.analysis.behaviour.page.places import Kind, Site, kinds, legend
+from headwise.analysis.behaviour.page.legend import legend
+from headwise.analysis.behaviour.page.places import Kind, Site, kinds
 from headwise.analysis.behaviour.page.section import Section
 from headwise.analysis.behaviour.questions.entropy import EntropySpread, ModuleEntropy
 from headwise.analysis.behaviour.results import RunAnalysis

@@ -4,21 +4,17 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from headwise.analysis.behaviour.page.names import place_names
-from headwise.analysis.behaviour.page.places import legend
+from headwise.analysis.behaviour.page.legend import legend
 from headwise.analysis.behaviour.page.section import Section
 from headwise.analysis.behaviour.questions.explained import ExplainedShare
 from headwise.analysis.behaviour.results import RunAnalysis
+from headwise.analysis.figures.explained import ByRun, explained_shares
 from headwise.analysis.figures.looks import Look
-from headwise.analysis.figures.svg import MUTED, drawing, panel, to_svg
-from headwise.analysis.formatting import heading, hundredths
+from headwise.analysis.formatting import heading
+from headwise.analysis.place_names import place_names
 from headwise.analysis.rendering import rendered
 
 IDENTITY = "explained"
-_BAR = 13  # points
-
-# Runs by name, each with its records of one label by the name of their place.
-_ByRun = dict[str, dict[str, ExplainedShare]]
 
 
 def explained_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Section | None:
@@ -27,7 +23,7 @@ def explained_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) ->
     if not records:
         return None
     names = place_names([record.where for _, record in records])
-    by_label: dict[str, _ByRun] = {}
+    by_label: dict[str, dict[str, dict[str, ExplainedShare]]] = {}
     rows = []
     for (run, record), name in zip(records, names, strict=True):
         of_run = by_label.setdefault(record.label, {}).setdefault(run, {})
@@ -37,7 +33,10 @@ def explained_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) ->
     shares = [record.share for _, record in records if record.share is not None]
     largest, least = max([0.1, *shares]), min([0.0, *shares])
     figures = [
-        (_caption(label, by_run), _bars(label, by_run, order, (least, largest), looks, number))
+        (
+            _caption(label, by_run),
+            explained_shares(label, by_run, order, (least, largest), looks, f"{IDENTITY}-{number}"),
+        )
         for number, (label, by_run) in enumerate(by_label.items())
     ]
     body = rendered(
@@ -50,43 +49,6 @@ def explained_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) ->
     return Section(IDENTITY, "What explains the decisions", Markup(body))
 
 
-def _caption(label: str, by_run: _ByRun) -> str:
+def _caption(label: str, by_run: ByRun) -> str:
     of = {record.of for found in by_run.values() for record in found.values()}
     return heading(label) + (", over sequences" if of == {"sequences"} else "")
-
-
-def _bars(
-    label: str,
-    by_run: _ByRun,
-    order: Sequence[str],
-    bounds: tuple[float, float],
-    looks: Mapping[str, Look],
-    number: int,
-) -> str:
-    """Bars from 0, one for each place and run, with their numbers behind them."""
-    places = [name for name in order if any(name in found for found in by_run.values())]
-    identity = f"{IDENTITY}-{number}"
-    height = 1 / (len(by_run) + 0.6)
-    said = []
-    with drawing(identity):
-        figure, axes = panel(40 + (_BAR * len(by_run) + 9) * len(places))
-        for shift, (run, found) in enumerate(by_run.items()):
-            look = looks[run]
-            for row, name in enumerate(places):
-                if name not in found:
-                    continue
-                share, text = found[name].share or 0.0, hundredths(found[name].share)
-                at = row + (shift - (len(by_run) - 1) / 2) * height
-                axes.barh(at, share, 0.45 * height, color=look.colour)
-                axes.plot(share, at, marker=look.marker, markersize=6, color=look.colour)
-                end = max(share, 0.0) + 0.025 * bounds[1]
-                axes.text(end, at, text, va="center", fontsize=10, color=MUTED)
-                said.append(f"{run + ', ' if len(looks) > 1 else ''}{name} {text}")
-        axes.axvline(0, color=MUTED, linewidth=1)
-        axes.set_xlim(1.1 * bounds[0], 1.14 * bounds[1])
-        axes.set_yticks(range(len(places)), places)
-        axes.set_ylim(len(places) - 0.45, -0.55)
-        axes.tick_params(length=0)
-        axes.grid(visible=False, axis="y")
-        axes.set_xlabel("Share of the variance, chance taken away")
-        return to_svg(figure, identity, f"How much {label} explains: {'; '.join(said)}.")

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from headwise.analysis.behaviour.page.legend import legend
 from headwise.analysis.behaviour.page.section import Section
 from headwise.analysis.behaviour.questions.likeness import HeadsLikeness, SystemLikeness
 from headwise.analysis.behaviour.results import RunAnalysis
-from headwise.analysis.behaviour.where import Where
-from headwise.analysis.figures.heads import SITES
 from headwise.analysis.figures.likeness import likeness_by_layer, likeness_matrix
-from headwise.analysis.figures.looks import Look, swatch
+from headwise.analysis.figures.looks import Look
+from headwise.analysis.formatting import NONE, decimals
+from headwise.analysis.place_names import SITES, place_name
 from headwise.analysis.rendering import rendered
 
 IDENTITY = "likeness"
@@ -52,10 +53,7 @@ def likeness_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> 
         identity=IDENTITY,
         means=means,
         several_systems=len({made.likeness.system for made in means}) > 1,
-        legend=[
-            (run.name, Markup(swatch(looks[run.name], f"{IDENTITY}-legend-{number}")))
-            for number, run in enumerate(having)
-        ],
+        legend=legend(having, looks, IDENTITY),
         panels=_panels(having, looks),
         details=[(run.name, _details(run, number)) for number, run in enumerate(having)],
     )
@@ -90,10 +88,10 @@ def _details(run: RunAnalysis, number: int) -> list[ModuleDetails]:
     for index, module in enumerate(run.likeness.modules if run.likeness else []):
         pairs = {measure: getattr(module, f"most_alike_{measure}") for measure in MEASURES}
         alike = {
-            measure: "–" if pair is None else _pair(pair, getattr(module, measure))
+            measure: NONE if pair is None else _pair(pair, getattr(module, measure))
             for measure, pair in pairs.items()
         }
-        place = place_of(module.where)
+        place = place_name(module.where)
         label = f"{place}, {len(module.outputs)} {module.unit}s, most alike: " + "; ".join(
             f"in {MEASURES[measure]} {pair}" for measure, pair in alike.items()
         )
@@ -103,17 +101,6 @@ def _details(run: RunAnalysis, number: int) -> list[ModuleDetails]:
     return details
 
 
-def place_of(where: Where) -> str:
-    """Where an attention stands, for tables.
-
-    >>> place_of(Where(path="a.b", site="", layer=0, system="standard", whole_layer=False))
-    'a.b'
-    """
-    if where.site not in SITES:
-        return where.path or "the attention"
-    return f"{SITES[where.site]}, layer {where.layer}"
-
-
 def _pair(pair: tuple[int, int], matrix: Sequence[Sequence[float | None]]) -> str:
     first, second = pair
-    return f"{first} and {second} ({matrix[first][second]:.2f})"
+    return f"{first} and {second} ({decimals(matrix[first][second])})"

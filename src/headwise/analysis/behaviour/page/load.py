@@ -6,12 +6,14 @@ from typing import Any
 
 from markupsafe import Markup
 
-from headwise.analysis.behaviour.page.places import Kind, Site, kinds, legend
+from headwise.analysis.behaviour.page.legend import legend
+from headwise.analysis.behaviour.page.places import Kind, Site, kinds
 from headwise.analysis.behaviour.page.section import Section
 from headwise.analysis.behaviour.questions.load import LoadRecord
 from headwise.analysis.behaviour.results import RunAnalysis
 from headwise.analysis.figures.bands import Banded, banded_lines
-from headwise.analysis.figures.heads import HEAT_OPACITY, expert_load, load_scale
+from headwise.analysis.figures.cells import HEAT_OPACITY
+from headwise.analysis.figures.heads import expert_load, load_scale
 from headwise.analysis.figures.looks import Look
 from headwise.analysis.formatting import NONE
 from headwise.analysis.rendering import rendered
@@ -50,29 +52,29 @@ def load_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Sect
     return Section(IDENTITY, "How the work is shared", Markup(body))
 
 
-def _over_model(runs: Sequence[RunAnalysis], kind: Kind[LoadRecord]) -> list[dict[str, Any]]:
+def _over_model(runs: Sequence[RunAnalysis], kind: Kind[LoadRecord]) -> list[dict[str, str]]:
     """Of each run the means over its modules."""
-    rows = []
-    for number, run in enumerate(runs):
-        records = kind.of_run(number)
-        if not records:
-            continue
-        shares = [record.share for record in records]
-        chance = [s.variation_by_chance for s in shares if s.variation_by_chance is not None]
-        units = sum(record.units for record in records)
-        rows.append(
-            {
-                "name": run.name,
-                "variation": f"{fmean(share.variation for share in shares):.3f}",
-                "by_chance": f"{fmean(chance):.3f}" if chance else NONE,
-                "largest": f"{fmean(share.largest for share in shares):.2f}",
-                "entropy": f"{fmean(share.entropy for share in shares):.3f}",
-                "effective": f"{fmean(share.effective for share in shares):.2f}",
-                "unused": f"{sum(share.unused for share in shares)} of {units}",
-                "balance": f"{fmean(record.balance for record in records):.3f}",
-            }
-        )
-    return rows
+    return [
+        {"name": run.name, **_evenness(records)}
+        for number, run in enumerate(runs)
+        if (records := kind.of_run(number))
+    ]
+
+
+def _evenness(records: Sequence[LoadRecord]) -> dict[str, str]:
+    """How far from even modules are, on average."""
+    shares = [record.share for record in records]
+    chance = [s.variation_by_chance for s in shares if s.variation_by_chance is not None]
+    units = sum(record.units for record in records)
+    return {
+        "variation": f"{fmean(share.variation for share in shares):.3f}",
+        "by_chance": f"{fmean(chance):.3f}" if chance else NONE,
+        "largest": f"{fmean(share.largest for share in shares):.2f}",
+        "entropy": f"{fmean(share.entropy for share in shares):.3f}",
+        "effective": f"{fmean(share.effective for share in shares):.2f}",
+        "unused": f"{sum(share.unused for share in shares)} of {units}",
+        "balance": f"{fmean(record.balance for record in records):.3f}",
+    }
 
 
 def _by_size(site: Site[LoadRecord]) -> dict[int, dict[int, list[LoadRecord]]]:
@@ -161,15 +163,7 @@ def _numbers(runs: Sequence[RunAnalysis], kind: Kind[LoadRecord]) -> list[dict[s
             "run": runs[number].name,
             "place": _place(record, site),
             "layer": record.where.layer,
-            "variation": f"{record.share.variation:.3f}",
-            "by_chance": NONE
-            if record.share.variation_by_chance is None
-            else f"{record.share.variation_by_chance:.3f}",
-            "largest": f"{record.share.largest:.2f}",
-            "entropy": f"{record.share.entropy:.3f}",
-            "effective": f"{record.share.effective:.2f}",
-            "unused": f"{record.share.unused} of {record.units}",
-            "balance": f"{record.balance:.3f}",
+            **_evenness([record]),
         }
         for site in kind.sites
         for number, of_run in site.of_runs.items()

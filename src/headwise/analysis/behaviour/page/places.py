@@ -1,15 +1,12 @@
 """What is known of the systems of several models, put in order for a section of a page."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from markupsafe import Markup
-
 from headwise.analysis.behaviour.results import RunAnalysis
 from headwise.analysis.behaviour.where import Where
-from headwise.analysis.figures.heads import site_name
-from headwise.analysis.figures.looks import Look, swatch
+from headwise.analysis.place_names import site_name
 from headwise.heads.words import Words
 
 
@@ -59,7 +56,8 @@ def kinds(
     runs: Sequence[RunAnalysis], records: Callable[[RunAnalysis], Sequence[Record]]
 ) -> list[Kind[Record]]:
     """Returns the records of all runs by the kind of system, then by site."""
-    alone = is_alone(runs, records)
+    # A single stack needs no name.
+    alone = len({record.where.stack for run in runs for record in records(run)}) == 1
     words: dict[str, Words] = {}
     found: dict[str, dict[str, dict[int, list[Record]]]] = {}
     for number, run in enumerate(runs):
@@ -72,24 +70,4 @@ def kinds(
     return [
         Kind(system, words[system], [Site(title, of_runs) for title, of_runs in sites.items()])
         for system, sites in found.items()
-    ]
-
-
-def is_alone(
-    runs: Sequence[RunAnalysis], records: Callable[[RunAnalysis], Sequence[Record]]
-) -> bool:
-    """Whether the models have a single stack, which needs no name."""
-    sites = {record.where.site for run in runs for record in records(run)}
-    return len({site.partition("_")[0] for site in sites}) == 1
-
-
-def legend(
-    runs: Sequence[RunAnalysis], looks: Mapping[str, Look], identity: str
-) -> list[tuple[str, Markup]]:
-    """Names of the runs with a piece of their lines; empty of a single run, which needs none."""
-    if len(runs) == 1:
-        return []
-    return [
-        (run.name, Markup(swatch(looks[run.name], f"{identity}-swatch-{number}")))
-        for number, run in enumerate(runs)
     ]

@@ -154,7 +154,7 @@ class Entropy:
             layers=[
                 GroupEntropy(system=name, stack=stack, layer=layer, spread=self._spread(group))
                 for (name, stack, layer), group in _grouped(
-                    modules, lambda m: (m.where.system, m.stack, m.where.layer)
+                    modules, lambda m: (m.where.system, m.where.stack, m.where.layer)
                 )
             ],
             models=[
@@ -192,10 +192,6 @@ class _Module:
         # Of each class of positions the entropies of a sequence and its number of rows, in turns.
         self._positions = ClusterSums()
         self._tokens = TokenSums(2)  # entropies and number of rows
-
-    @property
-    def stack(self) -> str:
-        return self.where.site.partition("_")[0]
 
     def add(self, made: Observed) -> Tensor:
         """Returns the entropies of each sequence and its number of rows, `(sequences, 2)`."""

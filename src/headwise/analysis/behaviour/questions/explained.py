@@ -36,21 +36,19 @@ What is a row depends on who decides and on the label:
 """
 
 from collections.abc import Iterator
-from typing import Literal
 
 import torch
 from pydantic import BaseModel, Field
 from torch import Tensor
 from torch.nn.functional import pad
 
-from headwise.analysis.behaviour.observing import Observed
+from headwise.analysis.behaviour.observing import Observed, Rows
 from headwise.analysis.behaviour.sums.token_sums import TokenSums
 from headwise.analysis.behaviour.where import Where
 from headwise.models.sites import AttentionSite
 from headwise.tasks.outcome import RECORD
 
 POSITION, LENGTH = "position", "length"
-Unit = Literal["positions", "sequences"]
 
 
 class ExplainedShare(BaseModel):
@@ -63,7 +61,7 @@ class ExplainedShare(BaseModel):
         description="The label: position (in classes that double: 0, 1, 2 to 3, 4 to 7, ...), what "
         "the tokens are called, a label of the task, or the length of the sequences (as positions)."
     )
-    of: Unit = Field(description="What a row is.")
+    of: Rows = Field(description="What a row is.")
     rows: int = Field(description="Number of rows that have a class, N.")
     classes: int = Field(description="Number of classes that occur, C.")
     between: float | None = Field(
@@ -84,7 +82,7 @@ class Explained:
     """
 
     def __init__(self) -> None:
-        self._classes: dict[tuple[AttentionSite, str, Unit], _Classes] = {}
+        self._classes: dict[tuple[AttentionSite, str, Rows], _Classes] = {}
 
     def add(self, observed: list[Observed]) -> None:
         """Counts the decisions of one batch."""
@@ -118,7 +116,7 @@ class _Classes:
         self.sums.add(classes[known], pad(rows[known], (0, 1), value=1.0))
         self.squares += float(rows[known].square().sum())
 
-    def record(self, where: Where, label: str, of: Unit) -> ExplainedShare:
+    def record(self, where: Where, label: str, of: Rows) -> ExplainedShare:
         sums, counts = self.sums.sums[:, :-1], self.sums.sums[:, -1]
         rows, classes = int(counts.sum()), len(counts)
         of_mean = float(sums.sum(0).square().sum()) / rows
@@ -142,7 +140,7 @@ class _Classes:
         )
 
 
-def _divided(observed: Observed) -> Iterator[tuple[str, Unit, Tensor, Tensor]]:
+def _divided(observed: Observed) -> Iterator[tuple[str, Rows, Tensor, Tensor]]:
     """Each label with what a row is, the rows `(rows, units)` and their classes `(rows,)`."""
     weights = observed.weights.cpu().double()
     described = observed.described

@@ -1,7 +1,7 @@
 """How alike the layers of a model decide, and how their decisions go with a quantity.
 
 The decisions of two layers at the same N positions are rows of weights, X of one layer and Y of the
-other. Which unit of a layer bears which number is chance, so their likeness must not depend on it.
+other. Which unit of a layer has which number is chance, so their likeness must not depend on it.
 It is the RV coefficient of Robert and Escoufier 1976, https://doi.org/10.2307/2347233, which is
 linear CKA (Kornblith et al. 2019, https://arxiv.org/abs/1905.00414): with the covariances S,
 
@@ -34,20 +34,18 @@ each sequence. What is decided once and for all does not vary.
 """
 
 from collections.abc import Iterable
-from typing import Literal
 
 import torch
 from pydantic import BaseModel, Field
 from torch import Tensor
 
-from headwise.analysis.behaviour.observing import Observed
+from headwise.analysis.behaviour.observing import Observed, Rows
 from headwise.analysis.behaviour.where import Where
 from headwise.models.sites import AttentionSite
 from headwise.tasks.outcome import RECORD
 
 ROUNDING = 1e-12  # a variance below this share of the mean square is rounding
 
-Unit = Literal["positions", "sequences"]
 Matrix = list[list[float | None]]
 
 
@@ -72,7 +70,7 @@ class StackLikeness(BaseModel):
     model_config = RECORD
 
     stack: str = Field(description="encoder, decoder, or empty.")
-    of: Unit = Field(description="What a row is.")
+    of: Rows = Field(description="What a row is.")
     rows: int = Field(description="Number of rows, N.")
     places: list[Where] = Field(description="The systems, in the order in which they stand.")
     likeness: Matrix = Field(
@@ -96,14 +94,14 @@ class Layers:
         """Counts the decisions of one batch."""
         for group in _at_the_same_rows(observed):
             first = group[0]
-            of: Unit = "positions" if first.decides_by_position else "sequences"
+            of: Rows = "positions" if first.decides_by_position else "sequences"
             levels = {}
             if of == "positions" and first.described is not None:
                 levels = {
                     name: first.at_positions(values).cpu().double()
                     for name, values in first.described.levels.items()
                 }
-            key = (_stack(first.place), of, tuple(each.place for each in group), tuple(levels))
+            key = (first.place.stack, of, tuple(each.place for each in group), tuple(levels))
             if key not in self._products:
                 units = [each.weights.size(1) for each in group]
                 self._products[key] = _Products([*units, *[1] * len(levels)])
@@ -121,7 +119,7 @@ class Layers:
 
 
 # Stack, what a row is, the places and the names of the quantities.
-_Key = tuple[str, Unit, tuple[AttentionSite, ...], tuple[str, ...]]
+_Key = tuple[str, Rows, tuple[AttentionSite, ...], tuple[str, ...]]
 
 
 class _Products:
@@ -155,10 +153,6 @@ class _Products:
         return [list(row.split(self.sizes, 1)) for row in whole.split(self.sizes, 0)]
 
 
-def _stack(place: AttentionSite) -> str:
-    return place.site.partition("_")[0]
-
-
 def _at_the_same_rows(observed: Iterable[Observed]) -> list[list[Observed]]:
     """Groups decisions of one stack at the same rows; a place is once in a group."""
     groups: list[list[Observed]] = []
@@ -176,7 +170,7 @@ def _at_the_same_rows(observed: Iterable[Observed]) -> list[list[Observed]]:
 
 def _same_rows(one: Observed, other: Observed) -> bool:
     return (
-        _stack(one.place) == _stack(other.place)
+        one.place.stack == other.place.stack
         and one.decides_by_position == other.decides_by_position
         and len(one.weights) == len(other.weights)
         and torch.equal(one.real, other.real)

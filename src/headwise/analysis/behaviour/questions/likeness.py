@@ -159,7 +159,7 @@ class Likeness:
         shape = (read.outputs.size(0), read.outputs.size(2))
         padding = read.inputs.query_padding
         if padding is None:
-            padding = self.padding.get(place.site.partition("_")[0])
+            padding = self.padding.get(place.stack)
         if padding is None or padding.shape != shape:
             return torch.ones(shape, dtype=torch.bool, device=read.outputs.device)
         return ~padding.to(read.outputs.device)

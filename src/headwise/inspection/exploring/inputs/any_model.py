@@ -48,15 +48,7 @@ def any_input(model: nn.Module, tokenizer: Any, text: str, target: str | None) -
             f"tokenizer is a {type(source).__name__}, expected a fast tokenizer of the "
             f"transformers library, or one of headwise's"
         )
-    true: list[int | None] | None = None
-    if not isinstance(tokenizer, TextTokenizer):
-        ids = _encoded(source, text)
-    elif isinstance(model, CausalLM):
-        ids = prompt_ids(tokenizer, text)
-    elif isinstance(model, MaskedLM):
-        ids, _, true = with_holes(text, tokenizer)
-    else:
-        ids = [tokenizer.bos_token_id, *_encoded(source, text)]
+    ids, true = _tokens(model, tokenizer, source, text)
     longest = getattr(getattr(model, "config", None), "max_positions", None)
     check_length(ids, longest, "the text")
     if isinstance(model, Seq2SeqLM):
@@ -81,6 +73,20 @@ def any_input(model: nn.Module, tokenizer: Any, text: str, target: str | None) -
     )
 
 
+def _tokens(
+    model: nn.Module, tokenizer: Any, source: PreTrainedTokenizerFast, text: str
+) -> tuple[list[int], list[int | None] | None]:
+    """The tokens of a text as a model has learned to read it, and those that are hidden."""
+    if not isinstance(tokenizer, TextTokenizer):
+        return _encoded(source, text), None
+    if isinstance(model, CausalLM):
+        return prompt_ids(tokenizer, text), None
+    if isinstance(model, MaskedLM):
+        ids, _, true = with_holes(text, tokenizer)
+        return ids, true
+    return [tokenizer.bos_token_id, *_encoded(source, text)], None
+
+
 def _pair(
     model: Seq2SeqLM,
     source: PreTrainedTokenizerFast,
@@ -99,7 +105,9 @@ def _pair(
     read = [config.decoder_start_token_id, *written]
     if written[-1:] == [config.eos_token_id]:
         read = read[:-1]  # what ends it is predicted only
-    check_length(read, config.max_positions, "the target")
+    if target is not None:
+        check_length(read, config.max_positions, "the target")
+    read = read[: config.max_positions]
     text = tokenizer.decode(written, skip_special_tokens=True)
     true: list[int | None] = [*written, None][: len(read)]
 

@@ -38,7 +38,9 @@ def translation_input(trained: Trained, source: Source) -> Input:
     written = made if source.target is None else tokenizer.encode_target([source.target])[0]
     ended = written[-1:] == [tokenizer.eos_token_id]
     read = [tokenizer.bos_token_id, *written[: len(written) - ended]]  # its end is predicted only
-    check_length(read, longest, "the target")
+    if source.target is not None:
+        check_length(read, longest, "the target")
+    read = read[:longest]  # where positions end, the model's translation ends without <eos>
 
     def output(out: Any) -> Output:
         (text,) = tokenizer.decode_target([made])
@@ -48,7 +50,7 @@ def translation_input(trained: Trained, source: Source) -> Input:
         if reference is not None:
             shown.append(Made(label="reference", by_model=False, text=reference))
         rows = range(1, len(read) + 1)
-        true = [*written, *([] if ended else [None])]
+        true = [*written, None][: len(read)]
         return Output(
             made=shown,
             predictions=predictions(tokenizer.target, "decoder", out.logits[0], rows, true),

@@ -43,16 +43,18 @@ class Column {
   // Draws the place in view.
   async show() {
     const place = placeInView(this.run);
-    this.place = place;
+    this.wanted = place;
     this.body.hidden = this.legend.hidden = place === null;
     if (!place) {
+      this.place = null;
       this.heading.textContent = "This model has no attention at this place.";
       return;
     }
     const positions = this.run.stacks[place.stack].tokens.length;
     const unit = unitOf(this.number, place);
     const painting = await paintingOf(`${this.number} ${place.path}`, place, positions, unit);
-    if (this.place !== place || unitOf(this.number, place) !== unit) return; // the reader has gone on
+    if (this.wanted !== place || unitOf(this.number, place) !== unit) return; // the reader has gone on
+    this.place = place;
     this.painting = painting;
     const words = this.run.words[place.system];
     this.heading.replaceChildren(

@@ -15,8 +15,17 @@ _HERE = Path(__file__).parent
 # In this order, since some use others while they are read, and the last runs them all.
 SCRIPTS = (
     *("elements", "blobs", "view", "colours", "pixels", "places", "painting", "tokens", "image"),
-    *("spectrogram", "attention", "legend", "numbers", "difference", "output", "heads"),
-    *("column", "controls", "serving", "removing", "main"),
+    *(
+        "spectrogram",
+        "attention",
+        "legend",
+        "explanation",
+        "numbers",
+        "difference",
+        "output",
+        "heads",
+    ),
+    *("column", "controls", "serving", "removing", "frame", "main"),
 )
 # Letters of JSON that would mean something to HTML, or end a line in old JavaScript.
 _ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}

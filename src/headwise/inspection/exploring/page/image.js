@@ -82,10 +82,6 @@ class ImageMap {
     const data = new Uint8ClampedArray(4 * this.pixels);
     data.set(pixels.subarray(4 * offset, 4 * (offset + this.pixels)));
     put(this.colours, data, width, height);
-    this.setOpacity();
-  }
-
-  setOpacity() {
     this.colours.style.opacity = view.opacity;
   }
 

@@ -66,8 +66,8 @@ class Page {
         this.pointSoon();
       },
       pick: (token, { again = false } = {}) => {
-        const let_go = !again && sameToken(view.token, token);
-        view.token = let_go ? null : token;
+        const letGo = !again && sameToken(view.token, token);
+        view.token = letGo ? null : token;
         pointed = null;
         writeView();
         this.point();
@@ -230,35 +230,6 @@ class Page {
     });
     return texts.join(". ") || "The answer of the model is there.";
   }
-}
-
-function titleOfPage({ title, runs }) {
-  return runs.length > 2 ? `${runs.length} models side by side` : title;
-}
-
-// What the models read, of a page whose reader cannot change it.
-function inputOf({ item, text, note }) {
-  const parts = note ? [note] : [];
-  if (item) parts.push(`Item ${item.number} of ${item.of} of the ${item.part} part.`);
-  if (text !== null) parts.push(text);
-  return make("p", { class: "muted", text: parts.join(" ") });
-}
-
-function footOf({ served, command, runs }) {
-  const keys =
-    "Keys: arrows move from token to token, [ and ] change the layer, Escape lets a token go.";
-  const how =
-    "To type other texts and to remove units or heads, serve the page from the model: headwise explore RUN --serve.";
-  return make(
-    "footer",
-    {},
-    make("p", { text: keys }),
-    // A model that is of no run has no such command.
-    served || !runs[0].task ? null : make("p", { text: how }),
-    command
-      ? make("p", {}, "Made by ", make("code", { text: command }))
-      : make("p", { text: "Made by headwise." }),
-  );
 }
 
 // The first place that decides something: it shows what the page is for.

@@ -112,7 +112,9 @@ class Removals {
         ...buttons,
       ),
     );
-    return foldable(`others ${number}`, "Other changes", ...lines);
+    const ofHeads = possible.some((each) => each.head !== null);
+    const title = ofHeads ? "Remove a head, and other changes" : "Other changes";
+    return foldable(`others ${number}`, title, ...lines);
   }
 }
 

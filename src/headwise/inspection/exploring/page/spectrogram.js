@@ -107,31 +107,22 @@ class SpectrogramMap {
 
   paint(painting) {
     this.painting = painting;
-    for (const canvas of [this.colours, this.strip]) {
-      canvas.width = this.frames;
-      canvas.height = 1;
-      canvas.hidden = !painting;
-    }
+    this.colours.hidden = this.strip.hidden = !painting;
     if (!painting) return;
     const pixels = pixelsOf(painting, this.frames);
-    for (const canvas of [this.colours, this.strip]) {
-      canvas.getContext("2d").putImageData(new ImageData(pixels, this.frames, 1), 0, 0);
-    }
-    this.setOpacity();
+    put(this.strip, pixels, this.frames, 1);
+    this.over(pixels);
   }
 
   // While a token is looked at, the colours make room for what it reads.
   read(shares) {
     if (shares === null) return this.paint(this.painting);
     this.colours.hidden = false;
-    this.colours.width = this.frames;
-    this.colours.height = 1;
-    const pixels = heatPixels(shares, this.frames);
-    this.colours.getContext("2d").putImageData(new ImageData(pixels, this.frames, 1), 0, 0);
-    this.setOpacity();
+    this.over(heatPixels(shares, this.frames));
   }
 
-  setOpacity() {
+  over(pixels) {
+    put(this.colours, pixels, this.frames, 1);
     this.colours.style.opacity = view.opacity;
   }
 

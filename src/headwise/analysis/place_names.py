@@ -1,13 +1,48 @@
-"""What the places of systems are called in figures and tables."""
+"""What the places of systems are called in titles, figures and tables."""
 
 from collections.abc import Sequence
 from itertools import takewhile
 
 from headwise.analysis.behaviour.where import Where
+from headwise.analysis.results import AttentionRecord, Course
+
+SITES = {
+    "encoder_self": "Encoder self-attention",
+    "decoder_self": "Decoder self-attention",
+    "decoder_cross": "Decoder cross-attention",
+}
+
+
+def site_name(record: AttentionRecord | Course | Where, *, alone: bool = False) -> str:
+    """Returns the site of a system for titles; in a model that is none of headwise's, `Systems`.
+
+    Args:
+        record: of the system.
+        alone: the model has a single stack, which needs no name.
+    """
+    site = record.site
+    if not site:
+        return "Systems"
+    if record.whole_layer:
+        return "Layers" if alone else f"{site.partition('_')[0].capitalize()} layers"
+    if alone and site.endswith("_self"):
+        return "Self-attention"
+    return SITES.get(site, site)
+
+
+def place_name(where: Where) -> str:
+    """Returns the site and the layer of a system; its path in a model that is none of headwise's.
+
+    >>> place_name(Where(path="a.b", site="", layer=0, system="standard", whole_layer=False))
+    'a.b'
+    """
+    if not where.site:
+        return where.path or "the model"
+    return f"{site_name(where)}, layer {where.layer}"
 
 
 def place_names(places: Sequence[Where]) -> list[str]:
-    """Returns a name of each place, as short as tells them apart.
+    """Returns a name for each system, as short as tells them apart.
 
     Example:
         >>> def at(site, layer, path=""):

@@ -1,0 +1,125 @@
+"""The weights of standard attention: those of `nn.MultiheadAttention` by our names, and copies.
+
+`nn.MultiheadAttention` packs the projections of queries, keys and values into `in_proj_weight`
+(3 · embed_dim × embed_dim) and `in_proj_bias`; with a `kdim` or `vdim` of their own the weights are
+`q_proj_weight`, `k_proj_weight` and `v_proj_weight`. Ours are `q_proj.weight`, `q_proj.bias`, and
+so on. Both have `out_proj`.
+"""
+
+from collections.abc import MutableMapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_PROJECTIONS = ("q_proj", "k_proj", "v_proj")
+_APPENDED = ("bias_k", "bias_v")  # the key and the value of add_bias_kv
+
+
+def unpack_projections(state_dict: MutableMapping[str, Any], prefix: str = "") -> None:
+    """Renames the projections of an `nn.MultiheadAttention` in a state dict, in place.
+
+    Args:
+        state_dict: what is not of `nn.MultiheadAttention` stays as it is.
+        prefix: how the names of the attention begin.
+
+    >>> state = nn.MultiheadAttention(8, 2).state_dict()
+    >>> unpack_projections(state)
+    >>> sorted(state)[:4]
+    ['k_proj.bias', 'k_proj.weight', 'out_proj.bias', 'out_proj.weight']
+    """
+    for kind in ("weight", "bias"):
+        packed = state_dict.pop(f"{prefix}in_proj_{kind}", None)
+        if packed is not None:
+            # Copies: a parameter that is assigned one keeps no other's memory alive.
+            for name, part in zip(_PROJECTIONS, packed.tensor_split(3), strict=True):
+                state_dict[f"{prefix}{name}.{kind}"] = part.clone()
+    for name in _PROJECTIONS:
+        weight = state_dict.pop(f"{prefix}{name}_weight", None)
+        if weight is not None:
+            state_dict[f"{prefix}{name}.weight"] = weight
+
+
+def take_appended(state_dict: MutableMapping[str, Any], prefix: str = "") -> str | None:
+    """Takes the key and value of `add_bias_kv` out of a state dict; returns what is wrong with it.
+
+    Without them the output would be another, so that no way of loading may pass over them.
+    """
+    names = [prefix + name for name in _APPENDED if prefix + name in state_dict]
+    for name in names:
+        del state_dict[name]
+    if not names:
+        return None
+    return (
+        f"{' and '.join(names)} are of an nn.MultiheadAttention with add_bias_kv=True, which "
+        f"attends to one more key and value; headwise has no such option, and loads none of these"
+    )
+
+
+def standard_sizes(attention: Any) -> dict[str, Any]:
+    """Returns the sizes of a standard attention as arguments of `MultiHeadAttention`.
+
+    Args:
+        attention: a `MultiHeadAttention` or an `nn.MultiheadAttention`.
+
+    >>> standard_sizes(nn.MultiheadAttention(8, 2, kdim=6))["kdim"]
+    6
+    """
+    names = ("embed_dim", "num_heads", "head_dim", "kdim", "vdim")
+    sizes = {name: getattr(attention, name) for name in names}
+    return {**sizes, "bias": attention.out_proj.bias is not None}
+
+
+def check_computes_as_standard(attention: nn.Module) -> None:
+    """Raises `ValueError` for options of `nn.MultiheadAttention` that headwise does not have."""
+    appended = getattr(attention, "bias_k", None) is not None
+    given = {"add_bias_kv": appended, "add_zero_attn": getattr(attention, "add_zero_attn", False)}
+    for name, is_set in given.items():
+        if is_set:
+            raise ValueError(
+                f"attention is an nn.MultiheadAttention with {name}=True, which attends to one "
+                f"more key and value; headwise has no such option: expected {name}=False"
+            )
+
+
+@torch.no_grad()
+def copy_standard_weights(source: nn.Module, target: nn.Module) -> None:
+    """Copies the four projections, and with them device, dtype, mode and `requires_grad`.
+
+    Args:
+        source: a `MultiHeadAttention` or an `nn.MultiheadAttention`, which stays as it is.
+        target: a `MultiHeadAttention` or a subclass; its further parameters keep their values.
+
+    Raises:
+        ValueError: the sizes differ, or the source's weights have been replaced, as adapters do.
+    """
+    expected = standard_sizes(source)
+    for name, size in standard_sizes(target).items():
+        if size != expected[name]:
+            raise ValueError(
+                f"{name} is {size}, expected {expected[name]}, as in the attention whose weights "
+                f"are taken"
+            )
+    weights = _weights(source)
+    projections = tuple(f"{name}." for name in (*_PROJECTIONS, "out_proj"))
+    wanted = {name for name, _ in target.named_parameters() if name.startswith(projections)}
+    if weights.keys() != wanted:
+        strange = ", ".join(sorted(weights.keys() ^ wanted))
+        raise ValueError(
+            f"attention differs from standard attention in its weights {strange}; remove what has "
+            f"been added to it, such as adapters or parametrizations, first"
+        )
+    target.to(weights["out_proj.weight"].device, weights["out_proj.weight"].dtype)
+    for name, weight in weights.items():
+        parameter = target.get_parameter(name)  # on another device, another object than before
+        parameter.copy_(weight)
+        parameter.requires_grad_(weight.requires_grad)
+    target.train(source.training)
+
+
+def _weights(source: nn.Module) -> dict[str, Tensor]:
+    """By our names, with `requires_grad` as in the source."""
+    state = dict(source.state_dict(keep_vars=True))
+    with torch.enable_grad():  # the parts of a packed weight learn if it does
+        unpack_projections(state)
+    return state

@@ -1,0 +1,311 @@
+"""From `nn.MultiheadAttention` and our own: state dicts, and systems that start equal."""
+
+import copy
+import random
+
+import pytest
+import torch
+from mae_steps import gate_step
+from systems import randomize
+from torch import nn
+
+import headwise as hw
+
+MAE = hw.MixtureOfAttentiveExperts
+TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
+
+
+def drawn(attention: nn.Module) -> nn.Module:
+    """With biases too, which PyTorch starts at zero."""
+    with torch.no_grad():
+        for parameter in attention.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return attention
+
+
+def equal(actual, expected):
+    tolerance = TOLERANCE[expected.dtype] * max(1.0, expected.abs().max().item())
+    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance)
+
+
+def some_sizes(draw: random.Random):
+    heads, width = draw.choice([2, 3, 4]), draw.choice([1, 2, 5])
+    dim = heads * width
+    widths = draw.choice([{}, {"kdim": 7}, {"vdim": 3}, {"kdim": dim + 1, "vdim": dim + 2}])
+    return dim, heads, {**widths, "bias": draw.random() < 0.5}
+
+
+# State dicts
+
+
+@pytest.mark.parametrize("widths", [{}, {"kdim": 6}, {"kdim": 6, "vdim": 10}], ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("assign", [True, False])
+def test_pytorchs_state_dict_loads(widths, bias, assign):
+    theirs = drawn(nn.MultiheadAttention(8, 2, batch_first=True, bias=bias, **widths))
+    ours = hw.MultiHeadAttention(8, 2, bias=bias, **widths)
+    state = theirs.state_dict()
+    given = dict(state)
+    loaded = ours.load_state_dict(state, assign=assign)
+    assert (loaded.missing_keys, loaded.unexpected_keys) == ([], [])
+    assert state.keys() == given.keys()  # the caller's, as it was
+    key, value = torch.randn(3, 5, theirs.kdim), torch.randn(3, 5, theirs.vdim)
+    query = torch.randn(3, 4, 8)
+    equal(ours(query, key, value)[0], theirs(query, key, value)[0])
+    # Each projection has memory of its own, also where tensors are assigned.
+    pointers = [weight.untyped_storage().data_ptr() for weight in ours.parameters()]
+    assert len(set(pointers)) == len(pointers)
+
+
+def test_it_loads_within_a_model():
+    """Under prefixes, with the model's other weights, and with parts of its own beside."""
+    layer = nn.TransformerDecoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    theirs = drawn(nn.TransformerDecoder(layer, 2)).eval()
+    ours = copy.deepcopy(theirs)
+    for each in ours.layers:
+        each.self_attn, each.multihead_attn = (hw.MultiHeadAttention(8, 2) for _ in range(2))
+    assert ours.load_state_dict(theirs.state_dict()).missing_keys == []
+    x, memory = torch.randn(3, 4, 8), torch.randn(3, 6, 8)
+    torch.testing.assert_close(ours(x, memory), theirs(x, memory), rtol=1e-5, atol=1e-5)
+
+
+def test_our_own_state_dict_loads_as_ever():
+    one, other = (randomize(MAE(8, 2, kdim=6)) for _ in range(2))
+    other.load_state_dict(one.state_dict())
+    for name, value in one.state_dict().items():
+        assert torch.equal(other.state_dict()[name], value)
+
+
+def test_what_a_subclass_adds_is_missing():
+    state = nn.MultiheadAttention(8, 2).state_dict()
+    with pytest.raises(RuntimeError, match=r'Missing key\(s\) in state_dict: "gate.norm.weight"'):
+        MAE(8, 2).load_state_dict(state)
+    loaded = MAE(8, 2).load_state_dict(state, strict=False)
+    assert loaded.unexpected_keys == []
+    assert all(name.startswith("gate.") for name in loaded.missing_keys)
+    assert MAE(8, 2, gate="uniform").load_state_dict(state).missing_keys == []
+
+
+def test_other_sizes_are_an_error():
+    with pytest.raises(RuntimeError, match=r"size mismatch for q_proj.weight.*\[9, 9\].*\[8, 8\]"):
+        hw.MultiHeadAttention(8, 2).load_state_dict(nn.MultiheadAttention(9, 3).state_dict())
+    with pytest.raises(RuntimeError, match=r'Missing key.*"q_proj.bias"'):
+        state = nn.MultiheadAttention(8, 2, bias=False).state_dict()
+        hw.MultiHeadAttention(8, 2).load_state_dict(state)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_an_appended_key_is_an_error(strict):
+    model, theirs = (nn.ModuleDict({"inner": a}) for a in (MAE(8, 2), nn.MultiheadAttention(8, 2)))
+    theirs["inner"] = nn.MultiheadAttention(8, 2, add_bias_kv=True)
+    message = r"inner\.bias_k and inner\.bias_v are of an nn\.MultiheadAttention with add_bias_kv"
+    with pytest.raises(RuntimeError, match=message):
+        model.load_state_dict(theirs.state_dict(), strict=strict)
+
+
+# Systems that start equal
+
+
+def start(draw: random.Random, dtype: torch.dtype):
+    """A standard attention of random sizes, PyTorch's or ours, and a system made from it."""
+    dim, heads, options = some_sizes(draw)
+    if draw.random() < 0.5:
+        source = nn.MultiheadAttention(dim, heads, batch_first=True, dtype=dtype, **options)
+    else:
+        source = hw.MultiHeadAttention(dim, heads, head_dim=draw.choice([None, 3]), **options)
+    source = drawn(source.to(dtype)).eval()
+    if draw.random() < 0.3:
+        return source, hw.MultiHeadAttention.from_attention(source)
+    more = {"dropped_heads": draw.randint(1, heads - 1)}
+    more |= draw.choice([{}, {"gate": "uniform"}, {"gate_window": 2}, {"causal_queries": True}])
+    return source, MAE.from_attention(source, **more)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_it_is_equal_whatever_the_sizes_and_masks(dtype):
+    draw = random.Random(0)
+    for _ in range(200):
+        source, made = start(draw, dtype)
+        batch, time, keys = draw.randint(1, 3), draw.randint(1, 6), draw.randint(1, 6)
+        query = torch.randn(batch, time, source.embed_dim, dtype=dtype)
+        given = (
+            query,
+            torch.randn(batch, keys, source.kdim, dtype=dtype),
+            torch.randn(batch, keys, source.vdim, dtype=dtype),
+        )
+        if source.kdim == source.vdim == source.embed_dim and draw.random() < 0.5:
+            given, keys = (query, query, query), time
+        masks = {}
+        if draw.random() < 0.5:
+            lengths = torch.randint(1, keys + 1, (batch, 1))
+            masks["key_padding_mask"] = torch.arange(keys) >= lengths
+            if draw.random() < 0.5:
+                masks["key_padding_mask"] = masks["key_padding_mask"].flip(1)
+        if draw.random() < 0.5:
+            shape = draw.choice([(time, keys), (batch * source.num_heads, time, keys)])
+            mask = torch.rand(shape) < 0.3
+            mask[..., :] &= ~mask.all(-1, keepdim=True)
+            masks["attn_mask"] = mask
+        expected = source(*given, **masks)[0]
+        attends = ~expected.isnan()  # PyTorch's has nothing to read there
+        equal(made(*given, **masks)[0][attends], expected[attends])
+        if keys == time:
+            causal = torch.ones(time, time, dtype=torch.bool).triu(1)
+            expected = source(*given, attn_mask=causal, is_causal=True)[0]
+            equal(made(*given, is_causal=True)[0], expected)
+
+
+@pytest.mark.parametrize("options", [{}, {"gate_window": 2}])
+def test_it_is_equal_while_decoding(options):
+    source = drawn(hw.MultiHeadAttention(8, 2)).double().eval()
+    made = MAE.from_attention(source, **options)
+    x, cache = torch.randn(3, 6, 8, dtype=torch.float64), hw.AttentionCache()
+    steps = [made(part, is_causal=True, cache=cache)[0] for part in x.split([3, 1, 2], dim=1)]
+    equal(torch.cat(steps, 1), source(x, is_causal=True)[0])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("step", ["joint", "gate"])
+def test_training_starts_equal_and_every_gate_learns(step, causal):
+    """The output layer alone has a gradient at first; once it has moved, the others do."""
+    source = drawn(hw.MultiHeadAttention(8, 4)).double()
+    made = MAE.from_attention(source)
+    assert made.training
+    made.step, made.follows_rule = step, True
+    x = torch.randn(5, 6, 8, dtype=torch.float64)
+    optimizer = torch.optim.SGD(made.gate.parameters(), lr=1.0)
+    out = made(x, is_causal=causal)
+    equal(out.output, source(x, is_causal=causal).output)
+    for learning in ("output", "hidden"):
+        optimizer.zero_grad()
+        made(x, is_causal=causal).output.square().mean().backward()
+        gradient = getattr(made.gate, learning).weight.grad
+        assert (gradient.abs().amax(1) > 0).all()
+        optimizer.step()
+    assert not torch.allclose(made(x).output, source(x).output, atol=1e-6)
+
+
+def test_gradients_equal_finite_differences_at_the_start():
+    made = MAE.from_attention(drawn(hw.MultiHeadAttention(6, 3)).double(), gate_hidden_dim=3).eval()
+    parameters = dict(made.named_parameters())
+
+    def compute(x, *values):
+        given = dict(zip(parameters, values, strict=True))
+        return torch.func.functional_call(made, given, (x,)).output
+
+    x = torch.randn(2, 3, 6, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(compute, [x, *parameters.values()], fast_mode=True)
+
+
+def test_g_steps_learn_from_there():
+    made = MAE.from_attention(drawn(hw.MultiHeadAttention(8, 4)))
+    made.follows_rule = True
+    x, target = torch.randn(8, 5, 8), torch.randn(8, 5, 8)
+    losses = []
+    for _ in range(20):
+        made.zero_grad()
+        with gate_step(made):
+            loss = (made(x).output - target).square().mean()
+            loss.backward()
+        losses.append(loss.item())
+        with torch.no_grad():
+            for parameter in made.gate.parameters():
+                parameter -= 0.5 * parameter.grad
+    assert losses[-1] < losses[0] - 1e-3
+
+
+@pytest.mark.parametrize("kind", [nn.MultiheadAttention, hw.MultiHeadAttention])
+@pytest.mark.parametrize("system", [hw.MultiHeadAttention, MAE])
+def test_it_is_as_the_source_was(kind, system):
+    source = drawn(kind(8, 2, kdim=6, vdim=4, dropout=0.25)).bfloat16()
+    source.out_proj.weight.requires_grad_(False)
+    before = {name: value.clone() for name, value in source.state_dict().items()}
+    for training in (True, False):
+        made = system.from_attention(source.train(training))
+        assert all(module.training is training for module in made.modules())
+    assert (made.kdim, made.vdim, made.dropout) == (6, 4, 0.25)
+    assert {weight.dtype for weight in made.parameters()} == {torch.bfloat16}
+    assert system.from_attention(source, dropout=0.5).dropout == 0.5
+    frozen = {name for name, weight in made.named_parameters() if not weight.requires_grad}
+    assert frozen == {"out_proj.weight"}
+    assert all(weight.is_leaf for weight in made.parameters())
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(1.0)
+    assert all(torch.equal(before[name], value) for name, value in source.state_dict().items())
+    meta = system.from_attention(kind(8, 2).to("meta"))
+    assert {weight.device.type for weight in meta.parameters()} == {"meta"}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: hw.MixtureOfAttentionHeads.from_attention, "share one key and one value head"),
+        (lambda: hw.AgreementAttention.from_attention, "a ReLU and a routing"),
+        (lambda: hw.BranchedAttention.from_attention, "the place of the feed-forward behind"),
+        (lambda: hw.IndependentMechanismsLayer.from_attention, "the place of a whole layer"),
+    ],
+)
+def test_where_the_output_cannot_stay_equal_the_error_says_why(make, message):
+    with pytest.raises(ValueError, match=f"cannot start from a standard .*{message}"):
+        make()(nn.MultiheadAttention(8, 2))
+
+
+class Sharper(hw.MultiHeadAttention):
+    """A user's system, which does not say how it starts."""
+
+    def attend(self, q, k, v, mask, is_causal):
+        return super().attend(2 * q, k, v, mask, is_causal)
+
+
+class Scaled(hw.MultiHeadAttention):
+    """A user's system, which does."""
+
+    def __init__(self, embed_dim, num_heads, **options):
+        super().__init__(embed_dim, num_heads, **options)
+        self.scale = nn.Parameter(torch.randn(()))
+
+    def start_as_standard(self, attention):
+        self.take_standard_weights(attention)
+        nn.init.ones_(self.scale)
+
+    def combine(self, heads, inputs, choice):
+        return super().combine(heads * self.scale, inputs, choice)
+
+
+def test_a_system_of_a_users_own():
+    source, x = drawn(hw.MultiHeadAttention(8, 2)), torch.randn(2, 3, 8)
+    equal(Scaled.from_attention(source)(x).output, source(x).output)
+    with pytest.raises(ValueError, match=r"Sharper cannot start .* overrides start_as_standard"):
+        Sharper.from_attention(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        (lambda: nn.MultiheadAttention(8, 2, add_bias_kv=True), {}, "with add_bias_kv=True"),
+        (lambda: nn.MultiheadAttention(8, 2, add_zero_attn=True), {}, "with add_zero_attn=True"),
+        (lambda: MAE(8, 2), {}, "attention is a MixtureOfAttentiveExperts, expected standard"),
+        (lambda: Sharper(8, 2), {}, "attention is a Sharper, expected standard attention"),
+        (lambda: nn.Linear(8, 8), {}, "attention is a Linear, expected standard attention"),
+        (lambda: nn.MultiheadAttention(8, 2), {"num_heads": 4}, "num_heads is given"),
+    ],
+)
+@pytest.mark.parametrize("system", [hw.MultiHeadAttention, MAE])
+def test_what_is_no_standard_attention_is_an_error(system, source, options, message):
+    with pytest.raises(ValueError, match=message):
+        system.from_attention(source(), **options)
+
+
+def test_weights_that_an_adapter_has_replaced_are_an_error():
+    source = hw.MultiHeadAttention(8, 2)
+    nn.utils.parametrizations.weight_norm(source.q_proj)
+    with pytest.raises(ValueError, match=r"in its weights q_proj\.parametrizations"):
+        MAE.from_attention(source)
+
+
+def test_the_sizes_of_both_have_to_agree():
+    with pytest.raises(ValueError, match="num_heads is 2, expected 4, as in the attention whose"):
+        MAE(8, 2).start_as_standard(hw.MultiHeadAttention(8, 4))
+    with pytest.raises(ValueError, match="bias is True, expected False"):
+        hw.MultiHeadAttention(8, 2).start_as_standard(hw.MultiHeadAttention(8, 2, bias=False))

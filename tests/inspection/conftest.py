@@ -1,0 +1,19 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from exploring_runs import write_run
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Makes runs when they are asked for: task and system, and changes of the model, to folder."""
+    found: dict[str, Path] = {}
+
+    def made(task: str, system: str = "moa", **model: object) -> Path:
+        key = f"{task} {system} {model}"
+        if key not in found:
+            found[key] = write_run(tmp_path_factory.mktemp(task), task, system, **model)
+        return found[key]
+
+    return made

@@ -1,0 +1,195 @@
+"""`with_attention`: other systems in a trained standard model, with its output unchanged."""
+
+import copy
+
+import pytest
+import tiny
+import torch
+from test_every_model import CONFIGS, WORDS, batch, build, without_labels
+from tiny import END, MOA, PAD, padded, strengthen, tokens
+
+import headwise as hw
+from headwise.models.base import model_class
+from headwise.models.sites import attention_sites
+
+STEPS = 8
+PLANS = {
+    "mae": "mae",
+    "mae window": {"system": "mae", "gate_window": 2},
+    "mae-6": {"system": "mae", "dropped_heads": 2},
+    "uni-mae": {"system": "mae", "gate": "uniform"},
+    "one layer": {"system": "mae", "layers": [1]},
+}
+SITES = {
+    "mae": "mae",
+    "windows": dict.fromkeys(("decoder_self", "decoder_cross"), PLANS["mae window"]),
+    "cross": {"decoder_cross": "mae"},
+    "mixed": {
+        "encoder_self": [{"system": "mae", "layers": [0], "dropped_heads": 3}],
+        "decoder_self": {"system": "mae", "layers": [1]},
+        "decoder_cross": {"system": "standard"},
+    },
+}
+
+
+def equal(actual, expected):
+    tolerance = 1e-6 * max(1.0, expected.abs().max().item())
+    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance)
+
+
+def generated(made, given, **options):
+    return made.generate(
+        **given,
+        max_new_tokens=STEPS,
+        no_repeat_ngram_size=1,
+        suppress_tokens=[PAD],
+        return_dict_in_generate=True,
+        output_scores=True,
+        **options,
+    )
+
+
+def generates_the_same(one, other, given, **options):
+    results = [generated(made, given, **options) for made in (one, other)]
+    assert torch.equal(*(result.sequences for result in results))
+    for a, b in zip(*(result.scores for result in results), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_every_model_says_the_same(kind, plan, tmp_path):
+    """With padding; saved and loaded too; and it is the model that its configuration says."""
+    standard, given = build(kind, "standard"), without_labels(batch(kind))
+    before = {name: value.clone() for name, value in standard.state_dict().items()}
+    made = standard.with_attention(PLANS[plan])
+    assert type(made) is type(standard)
+    assert made.config.attention == PLANS[plan]
+    assert standard.config.attention == "standard"
+    expected = standard(**given).logits
+    equal(made(**given).logits, expected)
+    made.save_pretrained(tmp_path)
+    loaded = type(made).from_pretrained(tmp_path)
+    assert loaded.config.systems() == made.config.systems()
+    equal(loaded(**given).logits, expected)
+    fresh = model_class(made.config)(made.config)
+    assert [(n, p.shape) for n, p in fresh.named_parameters()] == [
+        (n, p.shape) for n, p in made.named_parameters()
+    ]
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(1.0)
+    assert all(torch.equal(value, before[name]) for name, value in standard.state_dict().items())
+
+
+@pytest.mark.parametrize("plan", SITES)
+def test_an_encoder_decoder_says_and_generates_the_same(plan):
+    standard = tiny.model(share_embeddings="none")
+    made = standard.with_attention(SITES[plan])
+    source, mask = padded([6, 3, 5], 6)
+    given = {"input_ids": source, "attention_mask": mask}
+    target = {"decoder_input_ids": tokens(3, 7)}
+    equal(made(**given, **target).logits, standard(**given, **target).logits)
+    for options in ({}, {"num_beams": 4}, {"use_cache": False}):
+        generates_the_same(standard, made, given, **options)
+
+
+def test_a_decoder_s_queries_stay_a_causal_sequence():
+    """The gates of the copy see no later position, also in cross-attention, once they differ."""
+    made = tiny.model(share_embeddings="none").with_attention("mae")
+    crossing = [s.module for s in attention_sites(made) if s.site == "decoder_cross"]
+    assert len(crossing) == 2
+    assert all(module.causal_queries for module in crossing)
+    strengthen(made)
+    source, target = tokens(2, 5), tokens(2, 6)
+    before = made(input_ids=source, decoder_input_ids=target).logits
+    target[:, 4:] = tokens(2, 2)
+    after = made(input_ids=source, decoder_input_ids=target).logits
+    torch.testing.assert_close(after[:, :4], before[:, :4])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"share_embeddings": False},
+        {"adaptive_cutoffs": [6, 12]},
+        {"positions": "learned", "max_positions": 5 + STEPS},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_language_model_generates_the_same_from_prompts_padded_on_the_left(options, num_beams):
+    standard = hw.CausalLM(hw.CausalLMConfig(**WORDS, **options)).eval()
+    strengthen(standard)
+    mask = torch.arange(4, -1, -1) < torch.tensor([[5], [2], [3]])
+    given = {"input_ids": tokens(3, 5).masked_fill(~mask, PAD), "attention_mask": mask.long()}
+    for plan in ("mae", PLANS["mae window"]):
+        made = standard.with_attention(plan)
+        generates_the_same(standard, made, given, num_beams=num_beams, forced_eos_token_id=END)
+
+
+def test_what_is_not_changed_is_copied():
+    """Frozen weights, the mode of training, the type of numbers, shared embeddings, generation."""
+    standard = tiny.model(dropout=0.1, attention_dropout=0.2).to(torch.bfloat16).train()
+    standard.generation_config.max_length = 17
+    for name, parameter in standard.named_parameters():
+        parameter.requires_grad_("norm" in name)
+    made = standard.with_attention("mae")
+    assert all(module.training for module in made.modules())
+    assert {parameter.dtype for parameter in made.parameters()} == {torch.bfloat16}
+    learning = {name for name, p in made.named_parameters() if p.requires_grad}
+    assert learning == {n for n, _ in made.named_parameters() if "norm" in n or ".gate." in n}
+    assert made.lm_head.weight is made.encoder.embedding.weight
+    assert made.generation_config.max_length == 17
+    assert {site.module.dropout for site in attention_sites(made)} == {0.2}
+
+
+def test_gates_alone_learn_from_there():
+    """As FTG of the MAE paper: the loss falls while all other weights are frozen."""
+    made = tiny.model(share_embeddings="none").with_attention("mae").train()
+    for parameter in hw.other_parameters(made):
+        parameter.requires_grad_(False)
+    given = {"input_ids": tokens(8, 6), "labels": tokens(8, 5)}
+    for site in attention_sites(made):
+        site.module.follows_rule = True
+    optimizer = torch.optim.SGD(hw.gate_parameters(made), lr=1.0)
+    losses = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = made(**given).token_loss
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+
+
+def test_what_is_another_system_already_stays():
+    plan = {"encoder_self": MOA, "decoder_self": "mae"}
+    former = tiny.model(plan)
+    made = former.with_attention({**plan, "decoder_cross": "mae"})
+    given = {"input_ids": tokens(2, 5), "decoder_input_ids": tokens(2, 4)}
+    equal(made(**given).logits, former(**given).logits)
+    with pytest.raises(ValueError, match=r"attention\.encoder_self, layer 0: standard: attention"):
+        former.with_attention("standard")
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ("moa", "encoder_self, layer 0: moa: .*share one key and one value head"),
+        ({"decoder_cross": "moa"}, "decoder_cross, layer 0: moa: .*share one key"),
+        ({"decoder_self": {"system": "agreement", "layers": [1]}}, "decoder_self, layer 1: agree"),
+        ({"decoder_cross": "weighted"}, "decoder_cross, layer 0: weighted: .*feed-forward"),
+        ({"system": "tim", "layers": [1]}, "encoder_self, layer 1: tim: .*a whole layer"),
+        ({"system": "mae", "num_heads": 2}, "encoder_self, layer 0: mae: num_heads is 2, expec"),
+        ({"encoder_self": {"system": "mae", "dropped_heads": 4}}, "layer 0: mae: dropped_heads is"),
+        ("mea", "the system 'mea', expected one of standard, "),
+        ({"encoder": "mae"}, "names the site 'encoder', expected one of encoder_self"),
+    ],
+)
+def test_a_plan_that_does_not_fit_is_an_error(plan, message):
+    standard = tiny.model()
+    state = copy.deepcopy(standard.config.to_dict())
+    with pytest.raises(ValueError, match=message):
+        standard.with_attention(plan)
+    assert standard.config.to_dict() == state
