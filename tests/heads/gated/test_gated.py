@@ -49,6 +49,22 @@ def test_a_neutral_start_is_standard_attention_to_the_last_bit(gate, train):
 
 
 @pytest.mark.parametrize("gate", ["headwise", "elementwise"])
+@pytest.mark.parametrize("gate_start", ["random", "neutral"])
+@pytest.mark.parametrize("source", [hw.MultiHeadAttention, torch.nn.MultiheadAttention])
+def test_from_a_standard_attention_the_output_stays_to_the_last_bit(source, gate_start, gate):
+    """σ(0) is 1/2 and twice the projection its inverse: both are exact in binary numbers."""
+    options = {"batch_first": True} if source is torch.nn.MultiheadAttention else {}
+    source = source(DIM, HEADS, kdim=2, vdim=3, **options)
+    torch.nn.init.normal_(source.out_proj.bias)
+    standard = hw.MultiHeadAttention.from_attention(source)
+    gated = hw.GatedAttention.from_attention(source, gate=gate, gate_start=gate_start)
+    query, key, value = (torch.randn(BATCH, TIME, d) for d in (DIM, 2, 3))
+    assert torch.equal(gated(query, key, value).output, standard(query, key, value).output)
+    gated(query, key, value).output.square().sum().backward()
+    assert gated.gate_proj.weight.grad.abs().amin(1).min() > 0
+
+
+@pytest.mark.parametrize("gate", ["headwise", "elementwise"])
 def test_a_neutral_start_learns(gate):
     layer = hw.GatedAttention(DIM, HEADS, gate=gate, gate_start="neutral")
     layer(torch.randn(BATCH, TIME, DIM)).output.square().sum().backward()

@@ -86,9 +86,22 @@ def test_all_heads_and_nothing_learned_are_standard_attention(shared, masks):
     missing, unexpected = moh.load_state_dict(standard.state_dict(), strict=False)
     assert not unexpected and all("router" in name for name in missing)
     x = torch.randn(BATCH, TIME, DIM)
-    out = moh(x, **masks)
-    torch.testing.assert_close(out.routing.weights, torch.ones(BATCH, TIME, HEADS))
-    torch.testing.assert_close(out.output, standard(x, **masks).output, rtol=1e-6, atol=1e-6)
+    del sizes["router_start"]
+    for layer in (moh, hw.MixtureOfHeads.from_attention(standard, **sizes)):
+        out = layer(x, **masks)
+        torch.testing.assert_close(out.routing.weights, torch.ones(BATCH, TIME, HEADS))
+        torch.testing.assert_close(out.output, standard(x, **masks).output, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"top_k": 1}, "top_k is 1, expected 3"), ({"scaled_gates": False}, "scaled_gates is False")],
+)
+def test_from_a_standard_attention_that_cannot_stay_as_it_is(options, message):
+    with pytest.raises(ValueError, match=f"cannot start from a standard .*{message}"):
+        hw.MixtureOfHeads.from_attention(
+            hw.MultiHeadAttention(DIM, HEADS), **{"shared_heads": 1, "top_k": 3, **options}
+        )
 
 
 @pytest.mark.parametrize("name", MOH)

@@ -39,7 +39,7 @@ class GatedAttention(MultiHeadAttention):
         gate_start: what the gates are before training. `"random"`: σ of a map that is drawn at
             random, as in the paper. `"neutral"`: the gate is 2σ(x Vᵢ) and V starts at zero, so that
             all gates are 1, and the layer is standard attention until it is trained; for models
-            that have been trained without gates.
+            that have been trained without gates. `from_attention` starts either so.
         head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
 
     Shape:
@@ -120,6 +120,18 @@ class GatedAttention(MultiHeadAttention):
             nn.init.zeros_(self.gate_proj.weight)
         else:
             nn.init.xavier_uniform_(self.gate_proj.weight)
+
+    @torch.no_grad()
+    def start_as_standard(self, attention: nn.Module) -> None:
+        """Takes its weights; the gates' map starts at zero, so that all gates are equal.
+
+        After a neutral start they are 1. Otherwise they are σ(0) = 1/2, which twice the output
+        projection makes up for.
+        """
+        self.take_standard_weights(attention)
+        nn.init.zeros_(self.gate_proj.weight)
+        if not self.neutral_start:
+            self.out_proj.weight.mul_(2)
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
         gates = self._gates(inputs.query)  # (batch, queries, heads, head_dim or 1)

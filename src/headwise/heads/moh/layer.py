@@ -168,6 +168,26 @@ class MixtureOfHeads(MultiHeadAttention):
             else:
                 nn.init.xavier_uniform_(router.weight)
 
+    def start_as_standard(self, attention: nn.Module) -> None:
+        """Takes its weights; the routers start at zero, so that the gate of each head is 1.
+
+        Raises:
+            ValueError: not all heads are selected, or gates are not scaled so that they are 1.
+        """
+        for name, value, expected in (
+            ("top_k", self.top_k, self.routed_heads),
+            ("scaled_gates", self.scaled_gates, True),
+        ):
+            if value != expected:
+                raise ValueError(
+                    f"{type(self).__name__} cannot start from a standard attention with its output "
+                    f"unchanged: {name} is {value}, expected {expected}, by which every head "
+                    f"counts 1 at the start"
+                )
+        self.take_standard_weights(attention)
+        for router in self._routers():
+            nn.init.zeros_(router.weight)
+
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
         ablation = self.ablation if isinstance(self.ablation, Selecting) else None
         ablation = None if self.training else ablation
