@@ -25,7 +25,7 @@ FORMS = [(name, {}) for name in SYSTEMS] + [
     ("gated", {"gate": "elementwise"}),
     ("gated", {"gate_start": "neutral"}),
     ("moh", {"shared_heads": 0, "top_k": 2}),
-    ("moh", {"shared_heads": 1, "top_k": 3}),
+    ("moh", {"shared_heads": 1, "top_k": 3}),  # all heads: it can start as standard attention
     ("moh", {"scaled_gates": False, "scaled_balance": False}),
 ]
 
