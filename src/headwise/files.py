@@ -1,5 +1,6 @@
 """Writes files and folders whole or not at all: under another name first, then renamed."""
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +39,33 @@ def written_whole(path: Path) -> Iterator[Path]:
         partial.replace(path)
     finally:
         _remove(partial)
+
+
+def check_can_be_written(path: Path, option: str) -> None:
+    """Raises `ValueError` if no file can be written at a path, before work is done for it.
+
+    Args:
+        path: of the file.
+        option: the option that names it or its folder.
+
+    >>> check_can_be_written(Path("missing/page.html"), "--output")
+    >>> check_can_be_written(Path("/"), "--output")
+    Traceback (most recent call last):
+    ...
+    ValueError: / is a folder, expected the name of a file to write; give another one by --output
+    """
+    if path.is_dir():
+        raise ValueError(
+            f"{path} is a folder, expected the name of a file to write; give another one by "
+            f"{option}"
+        )
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is a file, expected a folder; give another one by {option}")
+    if not os.access(folder, os.W_OK):
+        raise ValueError(
+            f"{folder} is a folder in which nothing can be written; give another one by {option}"
+        )
 
 
 def partial_path(path: Path) -> Path:

@@ -46,6 +46,9 @@ def test_by_default_it_is_an_item_and_stands_with_the_run(runs):
         (["runs/missing"], "runs/missing is not a folder"),
         (["--serve", "--output", "a.html"], "--serve writes no file"),
         (["--part", "tset"], "part is 'tset'"),
+        ([""], "text is empty"),
+        (["word " * 3000], "tokens, expected at most"),  # longer than the name of a file can be
+        (["one", "--output", "."], ". is a folder, expected the name of a file"),
     ],
 )
 def test_what_cannot_be_is_said(runs, arguments, message):

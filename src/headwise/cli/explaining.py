@@ -123,6 +123,7 @@ def explore(
     with clear_errors():
         import webbrowser
 
+        from headwise.files import check_can_be_written
         from headwise.inspection.exploring.asking import asked_source, split_arguments
         from headwise.inspection.exploring.page.html import write_page
         from headwise.inspection.exploring.recording import Explorer
@@ -133,11 +134,13 @@ def explore(
             raise ValueError("--serve writes no file; leave out --serve or --output")
         runs, last = split_arguments(arguments)
         given = asked_source(last, text, source, item, part, target)
+        page = output or runs[0] / "explore.html"
         explorer = Explorer(runs, given, changes or [], print_note)
+        if not serve:
+            check_can_be_written(page, "--output")
         with Console(stderr=True).status("The models read the input."):
             payload = explorer.record(served=serve, command=command_line())
         if not serve:
-            page = output or runs[0] / "explore.html"
             write_page(payload, page)
             print_path(Console(), "page", page)
             if open_page:

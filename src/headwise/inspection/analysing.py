@@ -13,12 +13,13 @@ from headwise.analysis.behaviour.ablations.results import AblationAnalysis
 from headwise.analysis.behaviour.courses import OverTraining, courses_of
 from headwise.analysis.behaviour.one_pass import ask
 from headwise.analysis.behaviour.results import AnalysisRecord, RunAnalysis
-from headwise.analysis.behaviour.writing import write_analysis
+from headwise.analysis.behaviour.writing import PAGE, RECORD, write_analysis
 from headwise.evaluation import Opened, check_same_items, model_of, open_part
 from headwise.experiment.folders import RESULT, distinct_names
 from headwise.experiment.outcomes import as_evaluated
 from headwise.experiment.preparing import batches
 from headwise.experiment.reading import read_result
+from headwise.files import check_can_be_written
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import words_of
 from headwise.tasks.splits import PARTS
@@ -67,9 +68,9 @@ def analyse_runs(
         FolderError: there is no finished run in a folder.
         ValueError: the runs are not of the same items, or other arguments do not fit them.
     """
-    against = request.against
-    folders = [run for run in dict.fromkeys(request.runs) if run != against]
-    folders += [] if against is None else [against]
+    for name in (PAGE, RECORD):
+        check_can_be_written(folder / name, "--output")
+    against, folders = request.against, _different(request)
     opened = [
         open_part(run, request.part, console, data=request.data, changes=request.changes, note=note)
         for run in folders
@@ -82,6 +83,22 @@ def analyse_runs(
     ]
     reference = None if against is None else names[folders.index(against)]
     return write_analysis(folder, found, _part(opened[0]), against=reference, command=command)
+
+
+def _different(request: Request) -> list[Path]:
+    """The folders of the runs, each once, and last the one to which differences are given."""
+    folders: dict[Path, Path] = {}
+    for run in request.runs:
+        folders.setdefault(run.resolve(), run)
+    if request.against is None:
+        return list(folders.values())
+    folders.pop(request.against.resolve(), None)
+    if not folders:
+        raise ValueError(
+            f"--against is {request.against}, which is the run that is analysed, expected another "
+            f"one; leave --against out to analyse a single run"
+        )
+    return [*folders.values(), request.against]
 
 
 def _analysed(opened: Opened, name: str, request: Request, console: Console) -> RunAnalysis:

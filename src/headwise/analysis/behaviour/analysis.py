@@ -1,6 +1,6 @@
 """The analyses on a model, data and tokens of one's own, without a recipe."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from functools import cached_property
 from pathlib import Path
 
@@ -31,7 +31,8 @@ class Analysis:
 
     Args:
         model: it is put into evaluation.
-        batches: keyword arguments of its forward, batch by batch.
+        batches: keyword arguments of its forward, batch by batch: a list, a `DataLoader`, or
+            anything else that can be gone through once.
         tokens: name of the argument with the numbers of the tokens, `(batch, time)`; for a model
             of two stacks, `encoder` and `decoder` to the name of each. Without it the questions
             on tokens have no answer.
@@ -46,6 +47,9 @@ class Analysis:
         ablations: which are made: `"model"`, those of all modules of a system at once; `"units"`,
             each unit of each module removed too; `"all"`, each left alone too.
         name: of the model, as the page shows it.
+
+    Raises:
+        ValueError: `tokens` has other keys than stacks.
 
     Example:
         >>> import torch
@@ -62,7 +66,7 @@ class Analysis:
     def __init__(
         self,
         model: nn.Module,
-        batches: Sequence[Batch],
+        batches: Iterable[Batch],
         *,
         tokens: str | Mapping[str, str] | None = None,
         names: Mapping[int, str] | Callable[[int], str] | None = None,
@@ -75,6 +79,11 @@ class Analysis:
         self.model = model
         self.batches = batches
         self.arguments = dict.fromkeys(_STACKS, tokens) if isinstance(tokens, str) else tokens or {}
+        if unknown := [stack for stack in self.arguments if stack not in _STACKS]:
+            raise ValueError(
+                f"tokens has the keys {', '.join(map(repr, unknown))}, expected 'encoder' and "
+                f"'decoder' to the name of an argument each, or a single name"
+            )
         self.names = names
         self.mask = mask
         self.quality = quality
@@ -88,11 +97,12 @@ class Analysis:
         """All numbers, computed when they are first asked for; see `RunAnalysis`.
 
         Raises:
-            ValueError: the model holds no system, a batch lacks what `tokens` names, or `ablations`
-                or `quality` is not what it is expected to be.
+            ValueError: the model holds no system, there are no batches, a batch lacks what `tokens`
+                names, or `ablations` or `quality` is not what it is expected to be.
         """
         with RunBars(Console(stderr=True), transient=True) as bars:
-            bar = bars.begin(self.name, len(self.batches), figures="batches analysed")
+            total = len(self.batches) if isinstance(self.batches, Sized) else None
+            bar = bars.begin(self.name, total, figures="batches analysed")
             answers = ask(
                 self.model,
                 self.batches,
@@ -100,6 +110,8 @@ class Analysis:
                 lambda count: bars.update(bar, advance=1),
                 self._padding,
             )
+            if not answers["sequences"]:
+                raise ValueError("batches are none, expected at least one with a sequence")
             ablations = self._ablations(bars)
         return RunAnalysis(
             name=self.name, words=words_of(self.model), **answers, ablations=ablations

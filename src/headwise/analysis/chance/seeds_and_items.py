@@ -163,7 +163,15 @@ def change(changed: Resampled, unchanged: Resampled) -> tuple[float, Spread | No
     Returns:
         The change of the mean, NaN without a finite score; and its variance, None if there is
         nothing to judge it by.
+
+    Raises:
+        ValueError: they are not on equally many items.
     """
+    if changed.items != unchanged.items and changed.seeds and unchanged.seeds:
+        raise ValueError(
+            f"the model is scored on {changed.items} items under a change and on "
+            f"{unchanged.items} without it, expected the same items in the same order"
+        )
     if not changed.seeds or not unchanged.seeds:
         return math.nan, None
     value = float(changed.scores.mean() - unchanged.scores.mean())

@@ -21,7 +21,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[Path], str | None]:
     ([PosixPath('runs')], 'The file is open.')
     """
     *first, last = arguments
-    if not first or Path(last).is_dir():
+    if not first or (last and _is_folder(last)):
         return [Path(each) for each in arguments], None
     if os.sep in last and not any(letter.isspace() for letter in last):
         raise ValueError(
@@ -29,6 +29,13 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[Path], str | None]:
             f"text, give it by --text"
         )
     return [Path(each) for each in first], last
+
+
+def _is_folder(name: str) -> bool:
+    try:
+        return Path(name).is_dir()
+    except (OSError, ValueError):  # too long for a name, or with characters that no name has
+        return False
 
 
 def asked_source(

@@ -5,6 +5,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,8 @@ class _Kept:
 
     def write(self, name: str, made: BaseModel) -> None:
         if self.folder is not None:
-            write_text(self._path(name), made.model_dump_json())
+            with suppress(OSError):  # it only spares time; others' runs may not be written to
+                write_text(self._path(name), made.model_dump_json())
 
     def _path(self, name: str) -> Path:
         assert self.folder is not None

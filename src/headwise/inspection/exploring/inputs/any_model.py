@@ -35,18 +35,21 @@ def any_input(model: nn.Module, tokenizer: Any, text: str, target: str | None) -
         target: what the decoder of a `Seq2SeqLM` is to read.
 
     Raises:
-        ValueError: the text is empty or too long, or a target is given to another model.
+        ValueError: the text is empty or too long, a target is given to another model, or an
+            argument is something else.
     """
+    if not isinstance(text, str):
+        raise ValueError(f"text is {text!r}, expected a single text for the model to read")
     if not text.strip():
         raise ValueError("text is empty, expected a text for the model to read")
     if target is not None and not isinstance(model, Seq2SeqLM):
         raise ValueError(f"target is given, but a {type(model).__name__} reads none; leave it out")
     # headwise's tokenizers hold those of one or two languages.
     source = getattr(tokenizer, "source", getattr(tokenizer, "tokenizer", tokenizer))
-    if not getattr(source, "is_fast", False):
+    if not isinstance(source, PreTrainedTokenizerFast):
         raise ValueError(
-            f"tokenizer is a {type(source).__name__}, expected a fast tokenizer of the "
-            f"transformers library, or one of headwise's"
+            f"tokenizer is a {type(source).__name__}, expected a fast tokenizer of transformers "
+            f"(PreTrainedTokenizerFast), or the tokenizer of a run"
         )
     ids, true = _tokens(model, tokenizer, source, text)
     longest = getattr(getattr(model, "config", None), "max_positions", None)

@@ -1,0 +1,72 @@
+"""`headwise.Analysis` of a module that is none of headwise's, and what it is handed wrongly."""
+
+import pytest
+import torch
+from torch import nn
+
+import headwise as hw
+
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(9, 8)
+        self.attention = hw.MixtureOfAttentiveExperts(8, 2)
+
+    def forward(self, input_ids, attention_mask=None):
+        padding = None if attention_mask is None else attention_mask == 0
+        return self.attention(self.embedding(input_ids), key_padding_mask=padding).output
+
+
+def batches(number=3):
+    ids = torch.randint(9, (4, 6))
+    return [{"input_ids": ids, "attention_mask": (ids > 0).long()} for _ in range(number)]
+
+
+def test_batches_may_be_gone_through_once():
+    model, given = Own(), batches()
+    first = hw.Analysis(model, given, tokens="input_ids").record
+    assert hw.Analysis(model, iter(given), tokens="input_ids").record == first
+    assert first.sequences == 12
+
+
+def test_without_batches_it_says_so():
+    with pytest.raises(ValueError, match="batches are none"):
+        _ = hw.Analysis(Own(), []).record
+
+
+def test_tokens_are_of_stacks():
+    with pytest.raises(ValueError, match="tokens has the keys 'source'"):
+        hw.Analysis(Own(), batches(), tokens={"source": "input_ids"})
+
+
+def test_quality_of_other_items_under_ablation_is_refused():
+    model, calls = Own(), []
+
+    def quality():
+        calls.append(0)
+        return torch.rand(20 + len(calls))
+
+    with pytest.raises(ValueError, match="items"):
+        _ = hw.Analysis(model, batches(), quality=quality).record
+    standard = nn.ModuleDict({"attention": hw.MultiHeadAttention(8, 2)})
+    standard.forward = lambda inputs: standard["attention"](inputs).output
+    given = [{"inputs": torch.randn(2, 5, 8)}]
+    with pytest.raises(ValueError, match="expected the same items"):
+        _ = hw.Analysis(standard, given, quality=quality).record
+
+
+def test_an_attention_that_is_standard_has_likeness_and_ablations_alone(tmp_path):
+    model = nn.ModuleDict({"attention": hw.MultiHeadAttention(8, 2)})
+    model.forward = lambda inputs: model["attention"](inputs).output
+    given = [{"inputs": torch.randn(12, 5, 8)}]
+
+    def quality():
+        with torch.no_grad():
+            return model(**given[0]).square().mean((1, 2))
+
+    analysis = hw.Analysis(model, given, quality=quality, ablations="all")
+    assert analysis.record.entropy is None and analysis.record.load == []
+    assert len(analysis.record.likeness.modules) == 1
+    assert len(analysis.record.ablations.results) == 4  # each head removed, each left alone
+    assert "<svg" in analysis.write(tmp_path).read_text(encoding="utf-8")

@@ -1,0 +1,49 @@
+"""headwise analyse, as it is typed, on runs of tiny models."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from headwise.cli import app
+
+
+def typed(*arguments):
+    return CliRunner().invoke(app, ["analyse", *map(str, arguments)])
+
+
+@pytest.mark.parametrize("ablations", ["none", "model"])
+def test_a_page_and_its_numbers(runs, tmp_path, ablations):
+    run = runs("classification", "mae")
+    (run / "ablations").touch()  # as in a folder in which nothing can be written
+    found = typed(run, "--ablations", ablations, "--output", tmp_path / "new" / "folder")
+    (run / "ablations").unlink()
+    assert found.exit_code == 0, found.output
+    assert "<svg" in (tmp_path / "new" / "folder" / "analysis.html").read_text(encoding="utf-8")
+    record = json.loads((tmp_path / "new" / "folder" / "analysis.json").read_text(encoding="utf-8"))
+    assert [each["name"] for each in record["runs"]] == [run.name]
+    assert (record["runs"][0]["ablations"] is None) == (ablations == "none")
+
+
+def test_a_run_that_is_named_twice_is_analysed_once(runs, tmp_path):
+    run, other = runs("classification", "mae"), runs("classification", "moa")
+    again = run / ".." / run.name
+    options = ("--ablations", "none", "--output", tmp_path, "--against", again)
+    assert typed(run, other, other, *options).exit_code == 0
+    record = json.loads((tmp_path / "analysis.json").read_text(encoding="utf-8"))
+    assert [each["name"] for each in record["runs"]] == [other.name, run.name]
+    assert record["against"] == run.name
+
+
+def test_a_run_against_itself_is_said(runs):
+    run = runs("classification", "mae")
+    found = typed(run, "--against", run / ".." / run.name)
+    assert found.exit_code == 2 and "expected another one" in found.output.replace("\n", " ")
+
+
+def test_where_nothing_can_be_written_is_said_before_the_work(runs, tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "page" / "analysis.html").mkdir(parents=True)
+    for folder, message in (("file", "file is a file"), ("page", "is a folder, expected the name")):
+        found = typed(tmp_path / "no-run", "--output", tmp_path / folder)
+        assert found.exit_code == 2 and message in found.output.replace("\n", "")
