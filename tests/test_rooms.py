@@ -11,7 +11,7 @@ from headwise.models.plan import SYSTEMS
 
 SOURCE = Path(headwise.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
-ROOMS = ("weighted", "agreement", "mae", "tim", "moa")
+ROOMS = ("weighted", "agreement", "mae", "tim", "moa", "gated", "moh")
 # They may name systems: the registry, the public names, the papers' figures.
 NAMING = {Path("models/plan.py"), Path("__init__.py"), Path("analysis/papers.py")}
 
@@ -96,7 +96,7 @@ def test_a_room_is_imported_by_those_who_name_systems_alone(path):
 
 
 # How words begin that stand for a system wherever they are said. α is none: figures have it.
-WORDS = ("mae", "moa", "weighted", "branch", "gate", "kappa", "κ", "capsule")
+WORDS = ("mae", "moa", "moh", "weighted", "branch", "gate", "kappa", "κ", "capsule")
 # Words of the language, or of a paper's title, that in code stand for a system.
 IN_CODE = ("agreement", "tim", "mechanism", "competition", "coordinate")
 

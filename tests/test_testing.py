@@ -22,6 +22,11 @@ FORMS = [(name, {}) for name in SYSTEMS] + [
     ("weighted", {"merged": True}),
     ("weighted", {"weights": "random"}),
     ("agreement", {"inverse_temperature": 100.0}),
+    ("gated", {"gate": "elementwise"}),
+    ("gated", {"gate_start": "neutral"}),
+    ("moh", {"shared_heads": 0, "top_k": 2}),
+    ("moh", {"shared_heads": 1, "top_k": 3}),  # all heads: it can start as standard attention
+    ("moh", {"scaled_gates": False, "scaled_balance": False}),
 ]
 
 

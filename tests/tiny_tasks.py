@@ -23,6 +23,8 @@ SYSTEMS = {
     "mae": "mae",
     "tim": {"system": "tim", "layers": "all"},
     "moa": {"system": "moa", "size": "2K4E8D"},
+    "gated": "gated",
+    "moh": "moh",
 }
 
 

@@ -1,4 +1,4 @@
-"""The three systems as plain loops, straight from the papers' equations, in float64.
+"""The systems as plain loops, straight from the papers' equations, in float64.
 
 Nothing here imports headwise: parameters come by the names that the library promises.
 """
@@ -130,6 +130,86 @@ def mae(p, query, key, value, heads, dropped, gates, **masks) -> Tensor:
         return mixed + _bias(p)
 
     return _over_queries(query, compute)
+
+
+def gated(p, query, key, value, heads, scale, **masks) -> tuple[Tensor, Tensor]:
+    """Σⱼ (oⱼ ⊙ scale · σ(x Vⱼ)) Wⱼ, element by element, and the mean gate of each head."""
+    size = p["out_proj.weight"].size(1) // heads
+    rows = p["gate_proj.weight"]
+    weights = torch.zeros(*query.shape[:2], heads, dtype=query.dtype)
+
+    def compute(b, t):
+        y = torch.zeros(query.size(2), dtype=torch.float64)
+        q = slices(linear(p, "q_proj", query[b, t]), heads)
+        ks = [slices(linear(p, "k_proj", x), heads) for x in key[b]]
+        vs = [slices(linear(p, "v_proj", x), heads) for x in value[b]]
+        for j in range(heads):
+            biases = [attention_bias(b, j, t, s, heads, **masks) for s in range(key.size(1))]
+            o = read(q[j], torch.stack([k[j] for k in ks]), torch.stack([v[j] for v in vs]), biases)
+            for e in range(size):
+                row = rows[j] if len(rows) == heads else rows[j * size + e]
+                gate = scale / (1 + torch.exp(-(row @ query[b, t])))
+                y = y + gate * o[e] * p["out_proj.weight"][:, j * size + e]
+                weights[b, t, j] += gate.detach() / size
+        return y + _bias(p)
+
+    return _over_queries(query, compute), weights
+
+
+def moh_router(p, x: Tensor, top_k: int) -> tuple[list[int], list[Tensor]]:
+    """The routed heads that one token selects, and the probabilities of all."""
+    probabilities = over_capsules(list(p["routed_router.weight"] @ x))
+    by_probability = sorted(
+        range(len(probabilities)), key=lambda i: -float(probabilities[i].detach())
+    )
+    return by_probability[:top_k], probabilities
+
+
+def moh_gates(p, x: Tensor, module) -> list[Tensor]:
+    """g of each head at one position, shared heads first (equations of the MoH paper)."""
+    chosen, probabilities = moh_router(p, x, module.top_k)
+    total = sum(probabilities[i] for i in chosen)
+    zero = torch.zeros((), dtype=torch.float64)
+    routed = [probabilities[i] if i in chosen else zero for i in range(len(probabilities))]
+    if module.scaled_gates:
+        routed = [g / total * module.top_k for g in routed]
+    if module.shared_heads == 0:
+        return routed
+    shared = [zero + 1]
+    if module.shared_heads > 1:
+        shared = over_capsules(list(p["shared_router.weight"] @ x))
+    alpha = over_capsules(list(p["kind_router.weight"] @ x))
+    if module.scaled_gates:
+        shared, alpha = [module.shared_heads * g for g in shared], [2 * a for a in alpha]
+    return [alpha[0] * g for g in shared] + [alpha[1] * g for g in routed]
+
+
+def moh(p, query, key, value, heads, module, **masks) -> tuple[Tensor, Tensor]:
+    """Σⱼ gⱼ oⱼWⱼ, and the gates."""
+    weights = torch.zeros(*query.shape[:2], heads, dtype=query.dtype)
+
+    def compute(b, t):
+        gates = moh_gates(p, query[b, t], module)
+        weights[b, t] = torch.stack(gates).detach()
+        parts = head_outputs(p, query, key, value, heads, b, t, **masks)
+        return sum(g * part for g, part in zip(gates, parts, strict=True)) + _bias(p)
+
+    return _over_queries(query, compute), weights
+
+
+def moh_loss(p, query, top_k, padding=None) -> Tensor:
+    """Σᵢ Pᵢ fᵢ over the routed heads, of the real tokens of all rows."""
+    tokens = [
+        moh_router(p, query[b, t], top_k)
+        for b in range(query.size(0))
+        for t in range(query.size(1))
+        if padding is None or not padding[b, t]
+    ]
+    loss = torch.zeros((), dtype=torch.float64)
+    for i in range(len(p["routed_router.weight"])):
+        f = sum(i in chosen for chosen, _ in tokens) / max(1, len(tokens))
+        loss = loss + f * sum(p_i[i] for _, p_i in tokens) / max(1, len(tokens))
+    return loss
 
 
 def agreement_votes(p, query, key, value, heads, b, t, **masks) -> list[Tensor]:

@@ -30,6 +30,11 @@ class System:
             options.setdefault("gate_dropout", 0.0)
             options.setdefault("gate_hidden_dim", 8)
             module = hw.MixtureOfAttentiveExperts(dim, HEADS, **options)
+        elif self.kind == "gated":
+            module = hw.GatedAttention(dim, HEADS, **options)
+        elif self.kind == "moh":
+            sizes = {"shared_heads": 2, "top_k": 1}
+            module = hw.MixtureOfHeads(dim, HEADS, **{**sizes, **options})
         elif self.kind == "agreement":
             module = AgreementAttention(dim, HEADS, **options)
         elif self.kind == "branched":
@@ -71,6 +76,15 @@ class System:
             output = reference.mae(p, query, key, value, HEADS, dropped, gates, **masks)
             stacked = torch.stack([torch.stack(row) for row in gates])
             return output, stacked if causal else stacked[:, 0], None
+        if self.kind == "gated":
+            scale = 2.0 if module.neutral_start else 1.0
+            output, weights = reference.gated(p, query, key, value, HEADS, scale, **masks)
+            return output, weights, None
+        if self.kind == "moh":
+            output, weights = reference.moh(p, query, key, value, HEADS, module, **masks)
+            loss = reference.moh_loss(p, query, module.top_k, padding)
+            factor = module.routed_heads if module.scaled_balance else 1
+            return output, weights, module.balance_coef * factor * loss
         if self.kind == "agreement":
             output, weights = reference.agreement(p, query, key, value, HEADS, module, **masks)
             return output, weights, None
@@ -120,6 +134,15 @@ SYSTEMS = {
     "branched merged": System("branched", {"merged": True}),
     "moa of the authors' code": System("moa", {"normalize_weights": False, "bias": True}),
     "moa balanced by sequence": System("moa", {"balance": "sequence"}),
+    "gated": System("gated"),
+    "gated elementwise": System("gated", {"gate": "elementwise", "head_dim": 5, "bias": False}),
+    "gated from a neutral start": System("gated", {"gate_start": "neutral"}),
+    "moh": System("moh", {"shared_heads": 1, "top_k": 2}),
+    "moh of all heads": System("moh", {"shared_heads": 2, "top_k": 2}),
+    "moh of routed heads": System("moh", {"shared_heads": 0, "top_k": 3, "head_dim": 5}),
+    "moh as the text has it": System(
+        "moh", {"scaled_gates": False, "scaled_balance": False, "bias": False}
+    ),
 }
 MAIN = {name: SYSTEMS[name] for name in ("standard", "mae-7", "moa", "moa dense")}
 GATED = {name: system for name, system in SYSTEMS.items() if name.startswith("mae")}

@@ -132,7 +132,7 @@ def test_query_padding_of_a_cross_attention_changes_no_real_query(name, left):
 
 
 @pytest.mark.parametrize("cross", [False, True])
-@pytest.mark.parametrize("name", ["moa", "moa dense"])
+@pytest.mark.parametrize("name", ["moa", "moa dense", "moh"])
 def test_padding_is_left_out_of_the_losses(name, cross):
     module = build(name, None)
     mask = padding(*LENGTHS, time=TIME, left=True)
@@ -190,7 +190,7 @@ def test_sequences_of_padding_alone_are_finite(name, train):
                 assert parameter.grad is None or parameter.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["moa", "moa dense"])
+@pytest.mark.parametrize("name", ["moa", "moa dense", "moh"])
 def test_without_real_tokens_the_losses_are_zero(name):
     out = build(name, "joint")(
         torch.randn(2, 3, DIM).double(), key_padding_mask=padding(0, 0, time=3)

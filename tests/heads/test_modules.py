@@ -20,6 +20,8 @@ def test_bf16_autocast_is_near_float32(name, causal, train):
     module = SYSTEMS[name].build(dtype=torch.float32, train=train)
     if "moa" in name:  # so clear a choice that rounding does not turn it
         module.router.weight.data.mul_(20)
+    if "moh" in name:
+        module.routed_router.weight.data.mul_(20)
     x = torch.randn(BATCH, TIME, DIM)
     masks = {"is_causal": causal, "key_padding_mask": padding(5, 3, time=TIME)}
     expected = copy.deepcopy(module)(x, **masks)  # in training a pass moves the statistics
@@ -56,7 +58,15 @@ def test_a_module_in_bf16_throughout(name, train):
 
 
 @pytest.mark.parametrize(
-    "name, causal", [("standard", True), ("mae-7", False), ("mae window", True), ("moa", True)]
+    "name, causal",
+    [
+        ("standard", True),
+        ("mae-7", False),
+        ("mae window", True),
+        ("moa", True),
+        ("gated", True),
+        ("moh", True),
+    ],
 )
 def test_compiles_to_one_graph(name, causal):
     torch.compiler.reset()

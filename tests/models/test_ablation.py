@@ -305,7 +305,9 @@ def test_what_there_is_not_at_a_path_is_named(where, name, options, parts):
     assert all(part in str(error.value) for part in parts), error.value
 
 
-@pytest.mark.parametrize("plan", ["standard", "mae", "moa", "weighted", "agreement", "tim"])
+@pytest.mark.parametrize(
+    "plan", ["standard", "mae", "moa", "weighted", "agreement", "tim", "gated", "moh"]
+)
 def test_decoding_step_by_step_under_ablations(plan):
     model = tiny.model(tiny.PLANS[plan]).double().eval()
     source, tried = tokens(2, 5), 0

@@ -42,6 +42,8 @@ PLANS = {
     "mae window": {"system": "mae", "gate_window": 2},
     "tim": {"system": "tim", "layers": "all"},
     "moa": MOA,
+    "gated": "gated",
+    "moh": {"system": "moh", "shared_heads": 1, "top_k": 2},
 }
 CAUSAL = ("causal", "adaptive", "causal, learned", "speech")
 EVERYTHING = [
@@ -191,7 +193,7 @@ def test_the_future_changes_no_past_output(kind, plan, training):
 def test_losses_add_up(kind, plan):
     made, given = build(kind, plan), batch(kind)
     out = made(**given)
-    assert (out.auxiliary_loss is not None) == (plan == "moa")
+    assert (out.auxiliary_loss is not None) == (plan in ("moa", "moh"))
     expected = out.token_loss + (0 if out.auxiliary_loss is None else out.auxiliary_loss)
     torch.testing.assert_close(out.loss, expected)
     share = made(**given, num_items_in_batch=torch.tensor(40)).token_loss

@@ -24,6 +24,8 @@ PLANS: dict[str, Any] = {
     "mae": "mae",
     "tim": {"system": "tim", "layers": "all"},
     "moa": MOA,
+    "gated": "gated",
+    "moh": "moh",
     "mixed": {"encoder_self": [{"system": "tim", "layers": [0]}, {"system": "mae", "layers": [1]}]},
 }
 LENGTHS = [7, 3, 5]
@@ -74,8 +76,8 @@ def test_logits_are_computed_where_a_token_is_to_be_predicted(plan: str) -> None
     naive = -sum(row[token] for row, token in zip(log_p, given["labels"][chosen], strict=True))
     torch.testing.assert_close(out.token_loss, naive / 6)
     torch.testing.assert_close(made(**given, num_items_in_batch=10).token_loss, naive / 10)
-    assert (out.auxiliary_loss is not None) == (plan == "moa")
-    if plan == "moa":
+    assert (out.auxiliary_loss is not None) == (plan in ("moa", "moh"))
+    if plan in ("moa", "moh"):
         torch.testing.assert_close(out.loss, out.token_loss + out.auxiliary_loss)
 
 

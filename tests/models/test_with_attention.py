@@ -19,9 +19,12 @@ PLANS = {
     "mae-6": {"system": "mae", "dropped_heads": 2},
     "uni-mae": {"system": "mae", "gate": "uniform"},
     "one layer": {"system": "mae", "layers": [1]},
+    "gated": "gated",
+    "moh": {"system": "moh", "shared_heads": 1, "top_k": 3},
 }
 SITES = {
     "mae": "mae",
+    "gated": {"system": "gated", "gate": "elementwise"},
     "windows": dict.fromkeys(("decoder_self", "decoder_cross"), PLANS["mae window"]),
     "cross": {"decoder_cross": "mae"},
     "mixed": {

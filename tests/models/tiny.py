@@ -27,6 +27,8 @@ PLANS: dict[str, Any] = {
     "agreement": "agreement",
     "simple routing": {"system": "agreement", "routing": "simple", "num_capsules": 8},
     "tim": {"system": "tim", "layers": "all"},
+    "gated": "gated",
+    "moh": {"system": "moh", "shared_heads": 1, "top_k": 2},
     "mixed": {
         "encoder_self": [{**MOA, "layers": [0]}, {"system": "mae", "layers": [1]}],
         "decoder_self": {**MOA, "layers": [1]},
@@ -40,7 +42,7 @@ PLANS: dict[str, Any] = {
 }
 
 WITH_GATES = ("mae", "mae-6, window", "mixed")
-WITH_LOSSES = ("moa", "mixed", "all mixed")
+WITH_LOSSES = ("moa", "moh", "mixed", "all mixed")
 
 
 def config(plan: Any = "standard", **options: Any) -> hw.Seq2SeqConfig:
@@ -67,7 +69,7 @@ def model(plan: Any = "standard", *, seed: int = 0, **options: Any) -> hw.Seq2Se
 @torch.no_grad()
 def strengthen(made: nn.Module) -> None:
     for name, parameter in made.named_parameters():
-        if ".gate." in name or "router" in name:
+        if ".gate." in name or "router" in name or "gate_proj" in name:
             parameter.add_(torch.randn_like(parameter) * 0.7)
         elif "attention." in name:
             parameter.add_(torch.randn_like(parameter) * 0.1)

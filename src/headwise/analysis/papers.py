@@ -32,7 +32,7 @@ from headwise.models.transformer import DecoderStack, EncoderStack
 
 def published_figures() -> list[Paper]:
     """Returns the figures of all papers, in the order of publication."""
-    return [_weighted(), _agreement(), _mae(), _tim(), _moa()]
+    return [_weighted(), _agreement(), _mae(), _tim(), _moa(), _gated()]
 
 
 # Weighted Transformer
@@ -417,6 +417,30 @@ def _moa_masked() -> Iterator[Figure]:
 
 def _size(size: str) -> dict[str, str]:
     return {"system": "moa", "size": size}
+
+
+# Gated attention
+
+
+def _gated() -> Paper:
+    return Paper(
+        "Qiu et al. 2025, Gated Attention, table 1",
+        "What a gate behind each head adds to the mixture of experts of 15B parameters, of which "
+        "2.5B are active: 24 layers of d=2048 with 32 heads of 128.",
+        tuple(
+            Figure(f"{gate} gates, 24 layers", "params", printed, 24 * _gates(gate, 2048, 32, 128))
+            for gate, printed in (("elementwise", "+201M"), ("headwise", "+1.6M"))
+        ),
+    )
+
+
+def _gates(gate: str, embed_dim: int, num_heads: int, head_dim: int) -> int:
+    """The number of parameters of the gates of one layer."""
+    place = Place("decoder_self", embed_dim, num_heads, ffn_dim=4 * embed_dim)
+    with torch.device("meta"):
+        gated = build_system({"system": "gated", "gate": gate, "head_dim": head_dim}, place)
+        standard = build_system({"system": "standard", "head_dim": head_dim}, place)
+    return _matrices(gated) - _matrices(standard)
 
 
 # Models

@@ -33,8 +33,10 @@ from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from headwise.heads.agreement import AgreementAttention
 from headwise.heads.attention import MultiHeadAttention
+from headwise.heads.gated import GatedAttention
 from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.moa import MixtureOfAttentionHeads
+from headwise.heads.moh import MixtureOfHeads
 from headwise.heads.rule import Rule
 from headwise.heads.system import LayerWord, Place, System
 from headwise.heads.tim import IndependentMechanismsLayer
@@ -49,6 +51,8 @@ SYSTEMS: dict[str, type[System]] = {
     "mae": MixtureOfAttentiveExperts,
     "tim": IndependentMechanismsLayer,
     "moa": MixtureOfAttentionHeads,
+    "gated": GatedAttention,
+    "moh": MixtureOfHeads,
 }
 
 # What a plan's entry may not set, since the model sets it.

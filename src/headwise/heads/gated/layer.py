@@ -1,0 +1,159 @@
+"""Gated attention: a sigmoid of the query's input scales what each head has read."""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from headwise.heads.attention import Inputs, MultiHeadAttention
+from headwise.heads.gated.ablations import ABLATIONS, Gates
+from headwise.heads.system import Macs, Routing
+from headwise.heads.words import Words
+
+
+class GatedAttention(MultiHeadAttention):
+    """Multi-head attention with a gate behind each head, before the output projection.
+
+    Qiu et al. 2025, *Gated Attention for Large Language Models: Non-linearity, Sparsity, and
+    Attention-Sink-Free*, https://arxiv.org/abs/2505.06708.
+
+        oᵢ ← oᵢ ⊙ σ(x Vᵢ),  y = Σᵢ oᵢ Wᵢ
+
+    x is the input of the query, so each position has gates of its own. A gate is one number for a
+    head, or one for each of its elements. Of the paper's variants this is the one that it finds
+    best: behind the heads, other gates for each head, multiplied, and a sigmoid.
+
+    Readings:
+
+    - x is what the query projection sees, as in the authors' code, which computes the gates as
+      further columns of that projection. With `norm: pre` it is normed, as the paper has it.
+    - The gate has no bias, as in the equation. In the authors' code it has one where the query
+      projection has.
+    - V is drawn by Glorot's rule, as the projections are; the authors' code draws all of its maps
+      from a normal distribution of one width.
+
+    Args:
+        embed_dim: width of queries and of the output.
+        num_heads: number of heads.
+        gate: `"headwise"`, one gate for a head; or `"elementwise"`, one for each element of it.
+        gate_start: what the gates are before training. `"random"`: σ of a map that is drawn at
+            random, as in the paper. `"neutral"`: the gate is 2σ(x Vᵢ) and V starts at zero, so that
+            all gates are 1, and the layer is standard attention until it is trained; for models
+            that have been trained without gates. `from_attention` starts either so.
+        head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
+
+    Shape:
+        As `MultiHeadAttention`. `routing.weights` is `(batch, queries, heads)`, the gate of each
+        head, or the mean over its elements: between 0 and 1, or 2 after a neutral start. They are
+        no distribution.
+
+        The parameters are those of `MultiHeadAttention`, and `gate_proj.weight`, `(heads,
+        embed_dim)` or `(heads * head_dim, embed_dim)`.
+
+    Raises:
+        ValueError: a `gate` or a `gate_start` that there is not; sizes that do not fit together.
+
+    Example:
+        >>> attention = GatedAttention(embed_dim=32, num_heads=4)
+        >>> attention(torch.randn(2, 5, 32)).routing.weights.shape
+        torch.Size([2, 5, 4])
+        >>> neutral = GatedAttention(32, 4, gate_start="neutral")
+        >>> neutral(torch.randn(2, 5, 32)).routing.weights.unique()
+        tensor([1.], grad_fn=<Unique2Backward0>)
+    """
+
+    routing_parameters = ("gate_proj",)
+    ablations = ABLATIONS
+    words = Words(
+        unit="head",
+        units="heads",
+        decision="gates",
+        measure="weight",
+        entropy="says how evenly the gates of a position are open. They are no distribution, so "
+        "each is divided by the sum over the heads first: on the dashed line all are open equally "
+        "wide, near 0 a single head is let through. How wide they are open in all, it does not "
+        "say.",
+        share="is the mean of a head's gate, divided by the sum over the heads: how far it is open "
+        "in comparison with the others, not by itself.",
+    )
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        gate: Literal["headwise", "elementwise"] = "headwise",
+        gate_start: Literal["random", "neutral"] = "random",
+        head_dim: int | None = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        if gate not in ("headwise", "elementwise"):
+            raise ValueError(f"gate is {gate!r}, expected 'headwise' or 'elementwise'")
+        if gate_start not in ("random", "neutral"):
+            raise ValueError(f"gate_start is {gate_start!r}, expected 'random' or 'neutral'")
+        super().__init__(
+            embed_dim,
+            num_heads,
+            head_dim=head_dim,
+            kdim=kdim,
+            vdim=vdim,
+            dropout=dropout,
+            bias=bias,
+        )
+        self.elementwise = gate == "elementwise"
+        self.neutral_start = gate_start == "neutral"
+        gates = num_heads * self.head_dim if self.elementwise else num_heads
+        self.gate_proj = nn.Linear(embed_dim, gates, bias=False)
+        self.reset_gates()
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if hasattr(self, "gate_proj"):  # not yet while the base class is built
+            self.reset_gates()
+
+    def reset_gates(self) -> None:
+        """Put the gates back to where they start."""
+        if self.neutral_start:
+            nn.init.zeros_(self.gate_proj.weight)
+        else:
+            nn.init.xavier_uniform_(self.gate_proj.weight)
+
+    @torch.no_grad()
+    def start_as_standard(self, attention: nn.Module) -> None:
+        """Takes its weights; the gates' map starts at zero, so that all gates are equal.
+
+        After a neutral start they are 1. Otherwise they are σ(0) = 1/2, which twice the output
+        projection makes up for.
+        """
+        self.take_standard_weights(attention)
+        nn.init.zeros_(self.gate_proj.weight)
+        if not self.neutral_start:
+            self.out_proj.weight.mul_(2)
+
+    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
+        gates = self._gates(inputs.query)  # (batch, queries, heads, head_dim or 1)
+        if isinstance(self.ablation, Gates) and not self.training:
+            gates = self.ablation.change(gates)
+        joined = heads.transpose(1, 2) * gates.to(heads.dtype)
+        return self.out_proj(joined.flatten(2)), Routing(gates.mean(-1))
+
+    def _gates(self, query: Tensor) -> Tensor:
+        logits = self.gate_proj(query).unflatten(-1, (self.num_heads, -1))
+        # Float32 at least: bf16 has no numbers between 1 and 1 - 1/256.
+        gates = torch.sigmoid(logits.to(torch.promote_types(logits.dtype, torch.float32)))
+        return 2 * gates if self.neutral_start else gates
+
+    def unit_of_head(self) -> list[int]:
+        return list(range(self.num_heads))
+
+    def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
+        gating = Macs(queries * self.gate_proj.weight.numel(), 0)
+        return super().macs(queries, keys, is_causal=is_causal) + gating
+
+    def extra_repr(self) -> str:
+        gate = "elementwise" if self.elementwise else "headwise"
+        start = "neutral" if self.neutral_start else "random"
+        return f"{super().extra_repr()}, gate={gate}, gate_start={start}"

@@ -1,0 +1,245 @@
+"""Mixture of heads: some heads always count, of the others each token selects K."""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from headwise.heads.attention import Inputs, MultiHeadAttention
+from headwise.heads.moh.ablations import ABLATIONS, Selecting
+from headwise.heads.moh.routing import balance_loss, select_heads
+from headwise.heads.system import Macs, Place, Routing
+from headwise.heads.words import Words
+
+
+class MixtureOfHeads(MultiHeadAttention):
+    """Multi-head attention in which each token weighs the heads, and selects some of them.
+
+    Jin et al. 2025, *MoH: Multi-Head Attention as Mixture-of-Head Attention*,
+    https://arxiv.org/abs/2410.11842 (MoH).
+
+        y = Σᵢ gᵢ oᵢ Wᵢ,  [α₁, α₂] = softmax(x W_h)
+        gᵢ = 2 α₁ · h_s · softmax(x W_s)ᵢ            the h_s heads that are shared: the first
+        gᵢ = 2 α₂ · K · pᵢ / Σ_{j∈G(x)} pⱼ,  i ∈ G(x)    p = softmax(x W_r) over the others, of
+        gᵢ = 0 elsewhere                             which G(x) are the K of largest p
+        loss = β · R Σᵢ Pᵢ fᵢ                        over the R = h − h_s routed heads
+
+    P is the mean of p over the tokens, f the share of the tokens that select a head; padding counts
+    in neither. With all heads selected and W = 0 every gate is 1, which is standard attention.
+
+    All heads are computed, and those that are not selected are multiplied by 0: the layer is as
+    fast as standard attention, not faster, and `macs` counts what it computes. The paper's savings
+    need heads that are left out of the computation.
+
+    Readings, where the paper's text and its authors' code differ:
+
+    - The text has no factors: gᵢ = α₁ softmax(x W_s)ᵢ and α₂ pᵢ. The factors above are those of the
+      code; `scaled_gates=False` is the text.
+    - The text's loss has no factor R, by which the code multiplies it: `scaled_balance=False`.
+    - A softmax of one shared head is 1 whatever W_s is, so there is none then, as in the code.
+      Without shared heads there is no W_h, and α₂ and its factor are 1.
+    - With K = 1 the scaled gate of the selected head is 2 α₂ whatever p is, so that W_r learns from
+      the balance loss alone.
+    - W_h, W_s and W_r are drawn by Glorot's rule, as in the code for image generation.
+
+    Args:
+        embed_dim: width of queries and of the output.
+        num_heads: h.
+        shared_heads: h_s, how many heads every token has; 0 to h − 1.
+        top_k: K, how many of the others a token selects.
+        scaled_gates: whether gates are scaled as in the authors' code.
+        balance_coef: β, weight of the balance loss.
+        scaled_balance: whether the balance loss is multiplied by R, as in the authors' code.
+        router_start: `"random"`, or `"neutral"`, where W_h, W_s and W_r start at zero, for models
+            that have been trained without them: the layer starts as standard attention if all
+            heads are selected. If not, all tokens select the same heads at first.
+        head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
+
+    Shape:
+        As `MultiHeadAttention`. `routing.weights` holds the gates g, `(batch, queries, heads)`:
+        they are no distribution, but sum to 2 α₁ h_s + 2 α₂ K. `routing.indices` is `(batch,
+        queries, shared_heads + top_k)`: the shared heads, then those selected.
+
+        The parameters are those of `MultiHeadAttention`; `routed_router.weight`, `(num_heads −
+        shared_heads, embed_dim)`; with shared heads `kind_router.weight`, `(2, embed_dim)`; with
+        more than one `shared_router.weight`, `(shared_heads, embed_dim)`.
+
+    Raises:
+        ValueError: `shared_heads` not below `num_heads`; `top_k` above the number of the others;
+            a `router_start` that there is not; sizes that do not fit together.
+
+    Example:
+        >>> attention = MixtureOfHeads(embed_dim=32, num_heads=8, shared_heads=2, top_k=3)
+        >>> routing = attention(torch.randn(2, 5, 32)).routing
+        >>> routing.weights.shape, routing.indices.shape
+        (torch.Size([2, 5, 8]), torch.Size([2, 5, 5]))
+    """
+
+    routing_parameters = ("shared_router", "routed_router", "kind_router")
+    ablations = ABLATIONS
+    words = Words(
+        unit="head",
+        units="heads",
+        decision="choices",
+        measure="choice",
+        entropy="says how evenly a position weighs the heads in force, those that are shared and "
+        "those that it has selected. Gates are no distribution, so each is divided by their sum "
+        "first: on the dashed line all count alike, near 0 a single one decides.",
+        share="says how many of the choices fall on each head of a layer. Shared heads, which are "
+        "the first, have the largest share there can be, since every position has them; even "
+        "shares of the others mean that all are in use, a blank cell is a head that nobody "
+        "selects.",
+    )
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        shared_heads: int,
+        top_k: int,
+        scaled_gates: bool = True,
+        balance_coef: float = 0.01,
+        scaled_balance: bool = True,
+        router_start: Literal["random", "neutral"] = "random",
+        head_dim: int | None = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        if not 0 <= shared_heads < max(1, num_heads):
+            raise ValueError(
+                f"shared_heads is {shared_heads}, expected 0 to {num_heads - 1}: of num_heads = "
+                f"{num_heads} at least one is left to select"
+            )
+        if not 1 <= top_k <= max(1, num_heads - shared_heads):
+            raise ValueError(
+                f"top_k is {top_k}, expected 1 to {num_heads - shared_heads}: so many of num_heads "
+                f"= {num_heads} are not shared"
+            )
+        if router_start not in ("random", "neutral"):
+            raise ValueError(f"router_start is {router_start!r}, expected 'random' or 'neutral'")
+        super().__init__(
+            embed_dim,
+            num_heads,
+            head_dim=head_dim,
+            kdim=kdim,
+            vdim=vdim,
+            dropout=dropout,
+            bias=bias,
+        )
+        self.shared_heads = shared_heads
+        self.routed_heads = num_heads - shared_heads
+        self.top_k = top_k
+        self.scaled_gates = scaled_gates
+        self.balance_coef = balance_coef
+        self.scaled_balance = scaled_balance
+        self.neutral_start = router_start == "neutral"
+
+        def router(logits: int) -> nn.Linear:
+            return nn.Linear(embed_dim, logits, bias=False)
+
+        self.routed_router = router(self.routed_heads)
+        self.shared_router = router(shared_heads) if shared_heads > 1 else None
+        self.kind_router = router(2) if shared_heads else None
+        self.reset_routers()
+
+    @classmethod
+    def from_plan(cls, place: Place, **options: Any) -> Self:
+        # Three quarters of the heads at a time, as the paper's language model from a pretrained
+        # one: half of them shared, half of the others selected.
+        num_heads = options.get("num_heads", place.num_heads)
+        shared = options.get("shared_heads", num_heads // 2)
+        sizes = {"shared_heads": shared, "top_k": max(1, (num_heads - shared) // 2)}
+        return super().from_plan(place, **{**sizes, **options})
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if hasattr(self, "kind_router"):  # not yet while the base class is built
+            self.reset_routers()
+
+    def reset_routers(self) -> None:
+        """Put the routers back to where they start."""
+        for router in self._routers():
+            if self.neutral_start:
+                nn.init.zeros_(router.weight)
+            else:
+                nn.init.xavier_uniform_(router.weight)
+
+    def start_as_standard(self, attention: nn.Module) -> None:
+        """Takes its weights; the routers start at zero, so that the gate of each head is 1.
+
+        Raises:
+            ValueError: not all heads are selected, or gates are not scaled so that they are 1.
+        """
+        for name, value, expected in (
+            ("top_k", self.top_k, self.routed_heads),
+            ("scaled_gates", self.scaled_gates, True),
+        ):
+            if value != expected:
+                raise ValueError(
+                    f"{type(self).__name__} cannot start from a standard attention with its output "
+                    f"unchanged: {name} is {value}, expected {expected}, by which every head "
+                    f"counts 1 at the start"
+                )
+        self.take_standard_weights(attention)
+        for router in self._routers():
+            nn.init.zeros_(router.weight)
+
+    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
+        ablation = self.ablation if isinstance(self.ablation, Selecting) else None
+        ablation = None if self.training else ablation
+        logits, top_k = self._logits(self.routed_router, inputs.query), self.top_k
+        if ablation is not None:
+            logits, top_k = ablation.select(logits, top_k)
+        probability = logits.softmax(-1)
+        routed, chosen = select_heads(probability, top_k, scaled=self.scaled_gates)
+        gates = self._with_shared(routed, inputs.query)  # (batch, queries, heads)
+        shared = torch.arange(self.shared_heads, device=chosen.device)
+        shared = shared.expand(*chosen.shape[:-1], -1)
+        indices = torch.cat([shared, chosen + self.shared_heads], dim=-1)
+        if ablation is not None:
+            in_force = torch.zeros_like(gates).scatter(-1, indices, 1.0)
+            gates = ablation.weigh(gates, in_force)
+        joined = heads.transpose(1, 2) * gates.to(heads.dtype).unsqueeze(-1)
+        loss = self.balance_coef * balance_loss(probability, chosen, inputs.query_padding)
+        if self.scaled_balance:
+            loss = self.routed_heads * loss
+        return self.out_proj(joined.flatten(2)), Routing(gates, indices, loss)
+
+    def _with_shared(self, routed: Tensor, query: Tensor) -> Tensor:
+        """The gates of all heads from those of the routed ones, the shared heads first."""
+        if self.kind_router is None:
+            return routed
+        shared = torch.ones_like(routed[..., :1])
+        if self.shared_router is not None:
+            shared = self._logits(self.shared_router, query).softmax(-1)
+        kinds = self._logits(self.kind_router, query).softmax(-1)
+        if self.scaled_gates:
+            shared, kinds = self.shared_heads * shared, 2 * kinds
+        return torch.cat([kinds[..., :1] * shared, kinds[..., 1:] * routed], dim=-1)
+
+    def _logits(self, router: nn.Linear, query: Tensor) -> Tensor:
+        # Float32 at least: probabilities that are to sum to 1 want more digits than bf16 has.
+        logits: Tensor = router(query)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def _routers(self) -> list[nn.Linear]:
+        routers = (self.routed_router, self.shared_router, self.kind_router)
+        return [router for router in routers if router is not None]
+
+    def ablation_ranges(self) -> dict[str, range]:
+        return {**super().ablation_ranges(), "top_k": range(1, self.top_k)}
+
+    def unit_of_head(self) -> list[int]:
+        return list(range(self.num_heads))
+
+    def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
+        weights = sum(router.weight.numel() for router in self._routers())
+        return super().macs(queries, keys, is_causal=is_causal) + Macs(queries * weights, 0)
+
+    def extra_repr(self) -> str:
+        sizes = f"shared_heads={self.shared_heads}, top_k={self.top_k}"
+        return f"{super().extra_repr()}, {sizes}"

@@ -1,0 +1,57 @@
+"""Numerics of MoH: the gates of the heads that a token selects, and the loss that balances them.
+
+Jin et al. 2025, *MoH: Multi-Head Attention as Mixture-of-Head Attention*,
+https://arxiv.org/abs/2410.11842.
+"""
+
+import torch
+from torch import Tensor
+
+from headwise.ops.masks import real_positions
+from headwise.ops.replicas import sum_over_replicas
+
+
+def select_heads(probability: Tensor, top_k: int, *, scaled: bool) -> tuple[Tensor, Tensor]:
+    """The gates of the routed heads, and which are selected.
+
+    Args:
+        probability: `(..., routed)`, sums to 1.
+        top_k: K, how many to select.
+        scaled: divide the selected probabilities by their sum and multiply them by K, so that
+            their mean is 1.
+
+    Returns:
+        `(..., routed)`, zero at heads that are not selected, and `(..., K)`, their numbers.
+
+    >>> gates, chosen = select_heads(torch.tensor([0.5, 0.2, 0.3]), 2, scaled=True)
+    >>> gates, chosen
+    (tensor([1.2500, 0.0000, 0.7500]), tensor([0, 2]))
+    """
+    selected, chosen = probability.topk(top_k, dim=-1)
+    if scaled:
+        selected = top_k * selected / selected.sum(-1, keepdim=True)
+    return torch.zeros_like(probability).scatter(-1, chosen, selected), chosen
+
+
+def balance_loss(probability: Tensor, chosen: Tensor, padding: Tensor | None = None) -> Tensor:
+    """The loss that keeps the routed heads equally in use, without padding.
+
+        L = Σᵢ Pᵢ fᵢ    P: mean probability of head i, f: share of the tokens that select it
+
+    Means are over all processes of a data-parallel run.
+
+    Args:
+        probability: `(batch, time, routed)`.
+        chosen: `(batch, time, K)`, the heads selected.
+        padding: boolean `(batch, time)`, `True` at padding.
+
+    Returns:
+        A scalar: K / routed where all heads are equally in use; zero without a real token.
+    """
+    routed = probability.size(-1)
+    real = real_positions(probability, padding).unsqueeze(-1)  # (batch, time, 1)
+    selected = torch.zeros_like(probability).scatter(-1, chosen, 1.0)
+    sums = [(probability * real).sum((0, 1)), (selected * real).sum((0, 1)), real.sum().view(1)]
+    mass, load, count = sum_over_replicas(torch.cat(sums)).split([routed, routed, 1])
+    count = count.clamp(min=1)
+    return (mass / count * (load / count)).sum()
