@@ -425,8 +425,8 @@ def _size(size: str) -> dict[str, str]:
 def _gated() -> Paper:
     return Paper(
         "Qiu et al. 2025, Gated Attention, table 1",
-        "What a gate behind each head adds to the mixture of experts of 15B parameters, of which "
-        "2.5B are active: 24 layers of d=2048 with 32 heads of 128.",
+        "What a gate behind each head adds to the mixture of experts of 15B parameters: 24 layers "
+        "of d=2048 with 32 heads of 128.",
         tuple(
             Figure(f"{gate} gates, 24 layers", "params", printed, 24 * _gates(gate, 2048, 32, 128))
             for gate, printed in (("elementwise", "+201M"), ("headwise", "+1.6M"))
