@@ -133,6 +133,7 @@ def test_a_slow_tokenizer_is_refused():
     ("text", "target", "message"),
     [
         ("", None, "text is empty"),
+        (["open", "save"], None, "expected a single text"),
         ("open", "ouvrir", "target is given, but a Own reads none"),
         ("open " * 3000, None, "expected at most 2,048"),
     ],
