@@ -3,20 +3,19 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
 from torch import Tensor, nn
 
-from headwise.analysis.behaviour.ablations.ablating import analyse_ablations, bar_of
-from headwise.analysis.behaviour.ablations.declared import Level
-from headwise.analysis.behaviour.ablations.quality import Quality
-from headwise.analysis.behaviour.ablations.results import AblationAnalysis
-from headwise.analysis.behaviour.one_pass import ask
-from headwise.analysis.behaviour.results import RunAnalysis
-from headwise.analysis.behaviour.writing import PAGE, write_analysis
 from headwise.models.decisions import words_of
 from headwise.tasks.positions import Positions
-from headwise.training.progress import RunBars
+
+# `import headwise` reads this file: what draws figures and bars is imported where it is used.
+if TYPE_CHECKING:
+    from headwise.analysis.behaviour.ablations.declared import Level
+    from headwise.analysis.behaviour.ablations.results import AblationAnalysis
+    from headwise.analysis.behaviour.results import RunAnalysis
+    from headwise.training.progress import RunBars
 
 Batch = Mapping[str, Tensor]
 _STACKS = ("encoder", "decoder", "")
@@ -73,7 +72,7 @@ class Analysis:
         mask: str = "attention_mask",
         quality: Callable[[], Sequence[float] | Tensor] | None = None,
         higher_is_better: bool = True,
-        ablations: Level = "units",
+        ablations: "Level" = "units",
         name: str = "model",
     ) -> None:
         self.model = model
@@ -93,13 +92,19 @@ class Analysis:
         self._known: dict[int, str] = {}
 
     @cached_property
-    def record(self) -> RunAnalysis:
+    def record(self) -> "RunAnalysis":
         """All numbers, computed when they are first asked for; see `RunAnalysis`.
 
         Raises:
             ValueError: the model holds no system, there are no batches, a batch lacks what `tokens`
                 names, or `ablations` or `quality` is not what it is expected to be.
         """
+        from rich.console import Console
+
+        from headwise.analysis.behaviour.one_pass import ask
+        from headwise.analysis.behaviour.results import RunAnalysis
+        from headwise.training.progress import RunBars
+
         with RunBars(Console(stderr=True), transient=True) as bars:
             total = len(self.batches) if isinstance(self.batches, Sized) else None
             bar = bars.begin(self.name, total, figures="batches analysed")
@@ -119,12 +124,17 @@ class Analysis:
 
     def write(self, folder: str | Path) -> Path:
         """Writes `analysis.html` and `analysis.json` into a folder; returns the page's path."""
+        from headwise.analysis.behaviour.writing import PAGE, write_analysis
+
         write_analysis(Path(folder), [self.record], f"{self.record.sequences:,} sequences")
         return Path(folder) / PAGE
 
-    def _ablations(self, bars: RunBars) -> AblationAnalysis | None:
+    def _ablations(self, bars: "RunBars") -> "AblationAnalysis | None":
         if self.quality is None:
             return None
+        from headwise.analysis.behaviour.ablations.ablating import analyse_ablations, bar_of
+        from headwise.analysis.behaviour.ablations.quality import Quality
+
         quality = Quality.of_numbers(self.quality, higher_is_better=self.higher_is_better)
         return analyse_ablations(
             self.model, quality, level=self.ablations, progress=bar_of(bars, self.name)

@@ -188,7 +188,7 @@ def _by_frequency(modules: Sequence[ModuleEntropy]) -> Points:
 
 
 def _over_layers(values: Sequence[Mapping[str, float]]) -> Points:
-    """Of each class the mean over the layers that have it, and the lowest and the highest."""
+    """Returns for each class the mean, the lowest and the highest value of the layers with it."""
     found: dict[str, list[float]] = {}
     for of_layer in values:
         for place, value in of_layer.items():
@@ -205,16 +205,14 @@ def _first(place: str) -> int:
 
 
 def _numbers(runs: Sequence[RunAnalysis], kind: Kind[ModuleEntropy]) -> list[dict[str, Any]]:
-    """What the figures show, module by module."""
+    """Returns a row for each module: what the figures show of it."""
     return [
         {
             "run": runs[number].name,
-            "place": site.title if module.where.site else module.where.path,
+            "place": place,
             "layer": module.where.layer,
             "decides": module.decides,
             **_cells(module.spread),
         }
-        for site in kind.sites
-        for number, of_run in site.of_runs.items()
-        for module in of_run
+        for number, place, module in kind.modules()
     ]

@@ -152,44 +152,36 @@ def _tables(
     return figures
 
 
-def _place(record: LoadRecord, site: Site[LoadRecord]) -> str:
-    return site.title if record.where.site else record.where.path
-
-
 def _numbers(runs: Sequence[RunAnalysis], kind: Kind[LoadRecord]) -> list[dict[str, Any]]:
-    """How far from even each module is."""
+    """Returns a row for each module: how far from even its load is."""
     return [
         {
             "run": runs[number].name,
-            "place": _place(record, site),
+            "place": place,
             "layer": record.where.layer,
             **_evenness([record]),
         }
-        for site in kind.sites
-        for number, of_run in site.of_runs.items()
-        for record in of_run
+        for number, place, record in kind.modules()
     ]
 
 
 def _units(runs: Sequence[RunAnalysis], kind: Kind[LoadRecord]) -> list[dict[str, Any]]:
-    """Of each module all measures of each unit, in percent with the standard error."""
+    """Returns a table for each module: all measures of each unit, in percent with their error."""
     tables = []
-    for site in kind.sites:
-        for number, of_run in site.of_runs.items():
-            for record in of_run:
-                measures = {"lead": record.leads, "choice": record.chosen, "weight": record.weight}
-                title = f"{_place(record, site)}, layer {record.where.layer}"
-                tables.append(
-                    {
-                        "title": f"{runs[number].name}: {title}" if len(runs) > 1 else title,
-                        "numbers": range(record.units),
-                        "rows": [
-                            (MEASURES[name], _percents(shares.shares, shares.errors))
-                            for name, shares in measures.items()
-                            if shares is not None
-                        ],
-                    }
-                )
+    for number, place, record in kind.modules():
+        measures = {"lead": record.leads, "choice": record.chosen, "weight": record.weight}
+        title = f"{place}, layer {record.where.layer}"
+        tables.append(
+            {
+                "title": f"{runs[number].name}: {title}" if len(runs) > 1 else title,
+                "numbers": range(record.units),
+                "rows": [
+                    (MEASURES[name], _percents(shares.shares, shares.errors))
+                    for name, shares in measures.items()
+                    if shares is not None
+                ],
+            }
+        )
     return tables
 
 

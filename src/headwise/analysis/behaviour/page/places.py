@@ -1,6 +1,6 @@
 """What is known of the systems of several models, put in order for a section of a page."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -50,6 +50,16 @@ class Kind(Generic[Record]):
     def of_run(self, number: int) -> list[Record]:
         """The records of all sites of a run."""
         return [record for site in self.sites for record in site.of_runs.get(number, [])]
+
+    def modules(self) -> Iterator[tuple[int, str, Record]]:
+        """Yields of each system the number of its run, what its site is called, and its record.
+
+        In a model that is none of headwise's, the path takes the place of the site.
+        """
+        for site in self.sites:
+            for number, records in site.of_runs.items():
+                for record in records:
+                    yield number, site.title if record.where.site else record.where.path, record
 
 
 def kinds(
