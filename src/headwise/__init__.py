@@ -2,13 +2,14 @@
 
 from headwise.analysis.behaviour.analysis import Analysis
 from headwise.heads.agreement import AgreementAttention
-from headwise.heads.attention import Attention, MultiHeadAttention
+from headwise.heads.attention import Attention
 from headwise.heads.cache import AttentionCache
 from headwise.heads.gated import GatedAttention
 from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.mae.parameters import gate_parameters, other_parameters, output_parameters
 from headwise.heads.moa import MixtureOfAttentionHeads
 from headwise.heads.moh import MixtureOfHeads
+from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.rule import Moment, Rule, RuleSettings
 from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
 from headwise.heads.tim import IndependentMechanismsLayer

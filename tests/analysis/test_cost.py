@@ -18,8 +18,8 @@ from headwise.analysis.cost import (
     model_cost,
     parameters_by_part,
 )
-from headwise.heads.attention import MultiHeadAttention
 from headwise.heads.mae import MixtureOfAttentiveExperts
+from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import System
 from headwise.heads.weighted import BranchedAttention
 from headwise.models.config import Seq2SeqConfig

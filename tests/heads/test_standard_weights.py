@@ -10,6 +10,7 @@ from systems import randomize
 from torch import nn
 
 import headwise as hw
+from headwise.heads.attention import Inputs
 
 MAE = hw.MixtureOfAttentiveExperts
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
@@ -265,8 +266,7 @@ class Scaled(hw.MultiHeadAttention):
         super().__init__(embed_dim, num_heads, **options)
         self.scale = nn.Parameter(torch.randn(()))
 
-    def start_as_standard(self, attention):
-        self.take_standard_weights(attention)
+    def start_neutral(self):
         nn.init.ones_(self.scale)
 
     def combine(self, heads, inputs, choice):
@@ -276,7 +276,7 @@ class Scaled(hw.MultiHeadAttention):
 def test_a_system_of_a_users_own():
     source, x = drawn(hw.MultiHeadAttention(8, 2)), torch.randn(2, 3, 8)
     equal(Scaled.from_attention(source)(x).output, source(x).output)
-    with pytest.raises(ValueError, match=r"Sharper cannot start .* overrides start_as_standard"):
+    with pytest.raises(ValueError, match=r"Sharper cannot start .* overrides start_neutral"):
         Sharper.from_attention(source)
 
 
@@ -309,3 +309,41 @@ def test_the_sizes_of_both_have_to_agree():
         MAE(8, 2).start_as_standard(hw.MultiHeadAttention(8, 4))
     with pytest.raises(ValueError, match="bias is True, expected False"):
         hw.MultiHeadAttention(8, 2).start_as_standard(hw.MultiHeadAttention(8, 2, bias=False))
+
+
+@pytest.mark.parametrize(
+    ("system", "options"),
+    [
+        (MAE, {}),
+        (MAE, {"dropped_heads": 2, "gate_window": 2}),
+        (hw.GatedAttention, {"gate_start": "neutral"}),
+        (hw.GatedAttention, {"gate_start": "neutral", "gate": "elementwise"}),
+        (hw.MixtureOfHeads, {"shared_heads": 2, "top_k": 2}),
+    ],
+)
+def test_over_heads_of_another_module(system, options):
+    over = system.over_heads(10, 4, 3, **options).eval()
+    whole = system(10, 4, head_dim=3, **options).eval()
+    assert not {name for name, _ in over.named_parameters() if "_proj." in name} - {
+        "gate_proj.weight"
+    }
+    x, read = torch.randn(2, 5, 10), torch.randn(2, 5, 12)
+    torch.testing.assert_close(over(x, value=read).output, read, rtol=0, atol=1e-6)
+    # Not neutral any more, it computes what the whole layer does between attending and projecting.
+    for parameter in over.parameters():
+        nn.init.normal_(parameter)
+    whole.load_state_dict(over.state_dict(), strict=False)
+    nn.init.eye_(whole.out_proj.weight), nn.init.zeros_(whole.out_proj.bias)
+    padding = torch.tensor([[False] * 5, [True] * 2 + [False] * 3])
+    for causal in (False, True):
+        out = over(x, value=read, is_causal=causal, query_padding_mask=padding)
+        heads = read.unflatten(-1, (4, 3)).transpose(1, 2)
+        inputs = Inputs(x, x, x, padding, causal, None, None)
+        expected, routing = whole.combine(heads, inputs, None)
+        torch.testing.assert_close(out.output @ whole.out_proj.weight.T, expected)
+        torch.testing.assert_close(out.routing.weights, routing.weights)
+
+
+def test_over_heads_of_a_system_that_changes_more_than_their_scale():
+    with pytest.raises(ValueError, match=r"Sharper cannot start"):
+        Sharper.over_heads(8, 2, 4)

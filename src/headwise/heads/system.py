@@ -122,7 +122,7 @@ class System(nn.Module):
     ablations: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     words: ClassVar[Words] = Words()
     unlike_standard: ClassVar[str] = (
-        "it does not say how; a system that can overrides start_as_standard"
+        "it does not say how; a system that can overrides start_neutral"
     )
 
     ablation: Any = None
@@ -152,14 +152,22 @@ class System(nn.Module):
         """Gives all parameters the values by which the output is that of a standard attention.
 
         A model's `with_attention` calls it, and `MultiHeadAttention.from_attention`. A subclass of
-        `MultiHeadAttention` overrides it by `self.take_standard_weights(attention)` and then the
-        values with which its further parameters change nothing.
+        `MultiHeadAttention` overrides `start_neutral` instead, unless it also has to change the
+        weights that it takes.
 
         Args:
             attention: a `MultiHeadAttention` or an `nn.MultiheadAttention`, which stays as it is.
 
         Raises:
             ValueError: there are no such values, or the attention has other sizes.
+        """
+        raise self._cannot_start_as_standard()
+
+    def start_neutral(self) -> None:
+        """Gives the parameters that standard attention lacks the values that change nothing.
+
+        Raises:
+            ValueError: there are no such values.
         """
         raise self._cannot_start_as_standard()
 

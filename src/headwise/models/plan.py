@@ -32,11 +32,11 @@ from typing import Any, get_args, get_type_hints
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from headwise.heads.agreement import AgreementAttention
-from headwise.heads.attention import MultiHeadAttention
 from headwise.heads.gated import GatedAttention
 from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.moa import MixtureOfAttentionHeads
 from headwise.heads.moh import MixtureOfHeads
+from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.rule import Rule
 from headwise.heads.system import LayerWord, Place, System
 from headwise.heads.tim import IndependentMechanismsLayer

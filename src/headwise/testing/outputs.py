@@ -6,8 +6,9 @@ import functools
 import torch
 from torch import Tensor
 
-from headwise.heads.attention import Attention, MultiHeadAttention
+from headwise.heads.attention import Attention
 from headwise.heads.cache import AttentionCache
+from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.standard_weights import standard_sizes
 from headwise.heads.system import AttentionOutput, Routing, System
 from headwise.testing.subject import (
@@ -180,8 +181,11 @@ def expect_same_in_steps(subject: Subject, module: System, under: str = "") -> N
 
 
 def check_standard_start(subject: Subject) -> None:
-    starts = subject.system.start_as_standard
-    if starts in (System.start_as_standard, MultiHeadAttention.start_as_standard):
+    system = subject.system
+    bases = (System, MultiHeadAttention)
+    if system.start_neutral in [base.start_neutral for base in bases] and (
+        system.start_as_standard in [base.start_as_standard for base in bases]
+    ):
         return  # it does not say how
     module = subject.build()
     assert isinstance(module, MultiHeadAttention)
@@ -200,7 +204,7 @@ def check_standard_start(subject: Subject) -> None:
         ),
         "after start_as_standard(attention) the output is not that of the attention",
         "give each further parameter the value with which it changes nothing, or do not override "
-        "start_as_standard",
+        "start_neutral",
     )
 
 

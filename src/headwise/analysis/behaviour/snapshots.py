@@ -15,7 +15,7 @@ from typing_extensions import Self
 from headwise.analysis.behaviour.observing import Observed, observe_batch
 from headwise.analysis.behaviour.questions.explained import Explained
 from headwise.analysis.behaviour.where import Where
-from headwise.heads.attention import MultiHeadAttention
+from headwise.heads.multi_head import MultiHeadAttention
 from headwise.models.sites import attention_sites
 from headwise.tasks.positions import Positions
 from headwise.tasks.task import Task

@@ -5,8 +5,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from headwise.heads.attention import Inputs, MultiHeadAttention
+from headwise.heads.attention import Inputs
 from headwise.heads.gated.ablations import ABLATIONS, Gates
+from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Routing
 from headwise.heads.words import Words
 
@@ -132,6 +133,18 @@ class GatedAttention(MultiHeadAttention):
         nn.init.zeros_(self.gate_proj.weight)
         if not self.neutral_start:
             self.out_proj.weight.mul_(2)
+
+    def start_neutral(self) -> None:
+        """The gates' map starts at zero, so that all gates are 2σ(0) = 1.
+
+        Raises:
+            ValueError: gates without the factor 2 cannot be 1.
+        """
+        if not self.neutral_start:
+            raise ValueError(
+                "gate_start is 'random', expected 'neutral': the gates are then 2σ and start at 1"
+            )
+        nn.init.zeros_(self.gate_proj.weight)
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
         gates = self._gates(inputs.query)  # (batch, queries, heads, head_dim or 1)

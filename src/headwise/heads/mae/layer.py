@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from headwise.heads.attention import Inputs, MultiHeadAttention
+from headwise.heads.attention import Inputs
 from headwise.heads.mae.ablations import ABLATIONS, Mixture
 from headwise.heads.mae.mixture import (
     draw_expert,
@@ -17,6 +17,7 @@ from headwise.heads.mae.mixture import (
     sequence_mean,
 )
 from headwise.heads.mae.rule import BlockCoordinateDescent, Step
+from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Place, Routing
 from headwise.heads.words import Words
 from headwise.ops.masks import hides_the_future, real_positions
@@ -160,13 +161,12 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             if self.gate is not None:
                 self.gate.reset_parameters()
 
-    def start_as_standard(self, attention: nn.Module) -> None:
-        """Takes its weights; the gate's output layer starts at zero, so that all experts are equal.
+    def start_neutral(self) -> None:
+        """The gate's output layer starts at zero, so that all experts are equal.
 
         A gate without preference scales each head by 1. In training, G steps and joint steps start
         with the output of the source too; an F step draws one expert, which leaves heads out.
         """
-        self.take_standard_weights(attention)
         if self.gate is not None:
             for parameter in self.gate.output.parameters():
                 nn.init.zeros_(parameter)

@@ -6,8 +6,8 @@ The names are those of MAE's fine-tuning (Peng et al. 2020, section 5.2): FTG up
 
 from torch import nn
 
-from headwise.heads.attention import MultiHeadAttention
 from headwise.heads.mae.layer import ExpertGate
+from headwise.heads.multi_head import MultiHeadAttention
 
 
 def gate_parameters(model: nn.Module) -> list[nn.Parameter]:

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from headwise.heads.attention import Inputs, MultiHeadAttention
+from headwise.heads.attention import Inputs
 from headwise.heads.moh.ablations import ABLATIONS, Selecting
 from headwise.heads.moh.routing import balance_loss, select_heads
+from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Place, Routing
 from headwise.heads.words import Words
 
@@ -168,8 +169,8 @@ class MixtureOfHeads(MultiHeadAttention):
             else:
                 nn.init.xavier_uniform_(router.weight)
 
-    def start_as_standard(self, attention: nn.Module) -> None:
-        """Takes its weights; the routers start at zero, so that the gate of each head is 1.
+    def start_neutral(self) -> None:
+        """The routers start at zero, so that the gate of each head is 1.
 
         Raises:
             ValueError: not all heads are selected, or gates are not scaled so that they are 1.
@@ -184,7 +185,6 @@ class MixtureOfHeads(MultiHeadAttention):
                     f"unchanged: {name} is {value}, expected {expected}, by which every head "
                     f"counts 1 at the start"
                 )
-        self.take_standard_weights(attention)
         for router in self._routers():
             nn.init.zeros_(router.weight)
 

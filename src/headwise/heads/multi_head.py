@@ -1,0 +1,214 @@
+"""Standard multi-head attention, from which systems derive that keep its projections."""
+
+from typing import Any
+
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from headwise.heads.ablations import HEADS
+from headwise.heads.attention import Attention, Inputs, Projected
+from headwise.heads.standard_weights import (
+    check_computes_as_standard,
+    copy_standard_weights,
+    standard_sizes,
+    take_appended,
+    unpack_projections,
+)
+from headwise.heads.system import Macs, Routing
+
+
+class MultiHeadAttention(Attention):
+    """Standard multi-head attention.
+
+    Vaswani et al. 2017, *Attention Is All You Need*, https://arxiv.org/abs/1706.03762.
+
+        oᵢ = softmax(q Wᵢ^Q (k Wᵢ^K)ᵀ / √head_dim) v Wᵢ^V
+        y  = [o₁; …; o_H] W^O = Σᵢ oᵢ Wᵢ
+
+    It takes the place of `nn.MultiheadAttention(..., batch_first=True)`, also as the `self_attn`
+    or `multihead_attn` of `nn.TransformerEncoderLayer` and `nn.TransformerDecoderLayer`, and loads
+    its state dict, by itself or within that of a model. So do subclasses; their further parameters
+    are then missing, which `strict=False` allows, while `from_attention` knows how they start. No
+    state dict shows whether `add_zero_attn` was set, which headwise does not have.
+
+    Args:
+        embed_dim: width of queries and of the output.
+        num_heads: number of heads.
+        head_dim: width of a head; `embed_dim // num_heads` if not given.
+        kdim, vdim: width of keys and values; `embed_dim` if not given.
+        dropout: probability with which an attention weight is dropped in training.
+        bias: whether the four projections have a bias.
+
+    Shape:
+        query `(batch, queries, embed_dim)`; key `(batch, keys, kdim)`; value
+        `(batch, keys, vdim)`; output `(batch, queries, embed_dim)`.
+
+    Attributes:
+        heads_are_given: whether another module's heads have read already, see `over_heads`.
+
+    Raises:
+        ValueError: sizes that do not fit together; the message names the argument.
+
+    Example:
+        >>> import torch
+        >>> attention = MultiHeadAttention(embed_dim=32, num_heads=4)
+        >>> x = torch.randn(2, 5, 32)
+        >>> attention(x, is_causal=True).output.shape
+        torch.Size([2, 5, 32])
+        >>> attention(x, need_weights=True).weights.shape
+        torch.Size([2, 4, 5, 5])
+    """
+
+    ablations = HEADS
+
+    heads_are_given: bool = False  # see over_heads
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        head_dim: int | None = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(embed_dim, num_heads, head_dim, kdim, vdim, dropout)
+        self.dense_projections(bias)
+        self.out_proj = nn.Linear(self.num_heads * self.head_dim, embed_dim, bias=bias)
+        self.reset_parameters()
+
+    @classmethod
+    def from_attention(cls, attention: nn.Module, **options: Any) -> Self:
+        """Returns an attention with the weights of a standard one, which computes the same.
+
+        The sizes, device, dtype, mode of training and `requires_grad` are those of the source,
+        which stays as it is and shares no memory with the result. What a subclass adds starts
+        such that the output in evaluation is that of the source, up to rounding.
+
+        Args:
+            attention: a `MultiHeadAttention`, or an `nn.MultiheadAttention`, with `batch_first` or
+                without; subclasses of them may compute something else.
+            options: further arguments of the constructor; `dropout` is that of the source if it is
+                not given.
+
+        Raises:
+            ValueError: no such attention; one with `add_bias_kv` or `add_zero_attn`, which headwise
+                does not have; an option that is a size of the source; a subclass that cannot start
+                so, or does not say how.
+
+        >>> theirs = nn.MultiheadAttention(32, 4, dropout=0.1, batch_first=True)
+        >>> MultiHeadAttention.from_attention(theirs).dropout
+        0.1
+        """
+        _check_is_standard(attention)
+        sizes = standard_sizes(attention)
+        for name in sizes.keys() & options:
+            raise ValueError(
+                f"{name} is given, expected it to be left out: it is {sizes[name]}, that of the "
+                f"attention"
+            )
+        made = cls(**{**sizes, "dropout": attention.dropout, **options})
+        made.start_as_standard(attention)
+        return made
+
+    @classmethod
+    def over_heads(cls, embed_dim: int, num_heads: int, head_dim: int, **options: Any) -> Self:
+        """Returns the system over heads that another module computes, without projections.
+
+        It is called with what these heads have read as `value`, `(batch, queries, num_heads *
+        head_dim)`, and gives back in the same shape what the other module's output projection is to
+        take instead: at first what it was given, since the system starts neutral.
+
+        Args:
+            embed_dim: width of the query: of the input of the layer that the heads are in.
+            num_heads: number of heads.
+            head_dim: width of a head.
+            options: further arguments of the constructor.
+
+        Raises:
+            ValueError: a subclass that cannot start so, or does not say how.
+
+        >>> import torch
+        >>> nothing = MultiHeadAttention.over_heads(embed_dim=16, num_heads=2, head_dim=3)
+        >>> x, read = torch.randn(2, 5, 16), torch.randn(2, 5, 6)
+        >>> bool((nothing(x, value=read).output == read).all()), len(list(nothing.parameters()))
+        (True, 0)
+        """
+        made = cls(embed_dim, num_heads, head_dim=head_dim, **options)
+        made.start_neutral()
+        made.heads_are_given = True
+        made.vdim = num_heads * head_dim
+        for name in ("q_proj", "k_proj", "v_proj"):
+            made.register_module(name, None)
+        made.register_module("out_proj", nn.Identity())
+        return made
+
+    def start_as_standard(self, attention: nn.Module) -> None:
+        self.start_neutral()
+        self.take_standard_weights(attention)
+
+    def start_neutral(self) -> None:
+        if type(self) is not MultiHeadAttention:
+            super().start_neutral()  # a subclass may compute something else
+
+    def take_standard_weights(self, attention: nn.Module) -> None:
+        """Copies a standard attention's projections.
+
+        Raises:
+            ValueError: no standard attention, or one of other sizes.
+        """
+        _check_is_standard(attention)
+        copy_standard_weights(attention, self)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        unpack_projections(state_dict, prefix)
+        problem = take_appended(state_dict, prefix)
+        if problem is not None:
+            *_, errors = args
+            errors.append(problem)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def reset_parameters(self) -> None:
+        """Draw the projections afresh, as `nn.MultiheadAttention` does (Glorot uniform)."""
+        self.reset_projections()
+        nn.init.xavier_uniform_(self.out_proj.weight)
+        if self.out_proj.bias is not None:
+            nn.init.zeros_(self.out_proj.bias)
+
+    def ablation_ranges(self) -> dict[str, range]:
+        # A subclass may declare others, whose options are its own.
+        return {"head": range(self.num_heads)} if "without-head" in self.ablations else {}
+
+    def project(self, inputs: Inputs) -> Projected:
+        if self.heads_are_given:
+            read = self._by_head(inputs.value)
+            return Projected(read, read, read)
+        return super().project(inputs)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
+    ) -> Tensor:
+        return v if self.heads_are_given else super().attend(q, k, v, mask, is_causal)
+
+    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing | None]:
+        joined = heads.transpose(1, 2).flatten(2)  # (batch, queries, heads * head_dim)
+        return self.out_proj(joined), None
+
+    def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
+        return super().macs(queries, keys, is_causal=is_causal) + Macs(
+            queries * self.out_proj.weight.numel(), 0
+        )
+
+
+def _check_is_standard(attention: nn.Module) -> None:
+    """Raises `ValueError` for what may compute something else than standard attention."""
+    if type(attention) not in (MultiHeadAttention, nn.MultiheadAttention):
+        raise ValueError(
+            f"attention is a {type(attention).__name__}, expected standard attention: a "
+            f"MultiHeadAttention or nn.MultiheadAttention itself, no subclass"
+        )
+    check_computes_as_standard(attention)
