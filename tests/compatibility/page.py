@@ -1,0 +1,74 @@
+"""Writes docs/compatibility.md from the tests of this folder: `python tests/compatibility/page.py`.
+
+Prints the page, or with `--write` puts it in its place.
+"""
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+PAGE = FOLDER.parents[1] / "docs" / "compatibility.md"
+sys.path[:0] = [str(FOLDER), *(str(FOLDER.parent / other) for other in ("", "models"))]
+
+from compatible import PLANS, Row  # noqa: E402
+
+BEGINNING = """\
+# Compatibility
+
+What headwise's own models do in the tools that their users have. Each row is a test in
+`tests/compatibility`, which runs for each system; `python tests/compatibility/page.py --write` makes
+this page of them. A number in place of a tick means that it does not work: the error that you get
+has the words of the note below the table in it.
+"""
+
+
+def rows() -> list[Row]:
+    """The rows of all tests, in the order of the files and of the tests in them."""
+    found = []
+    for path in sorted(FOLDER.glob("test_*.py")):
+        module = importlib.import_module(path.stem)
+        found += [test.row for test in vars(module).values() if hasattr(test, "row")]
+    return found
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [BEGINNING]
+    every = rows()
+    for tool in dict.fromkeys(row.tool for row in every):
+        parts.append(_section(tool, [row for row in every if row.tool == tool]))
+    return "\n".join(parts)
+
+
+def _section(tool: str, its_rows: list[Row]) -> str:
+    notes: list[str] = []
+    lines = [f"## {tool}", "", _line(["", *PLANS]), _line(["---", *[":-:"] * len(PLANS)])]
+    for row in its_rows:
+        cells = []
+        for system in PLANS:
+            refusal = row.refused.get(system)
+            if refusal is not None and refusal not in notes:
+                notes.append(refusal)
+            cells.append("✓" if refusal is None else f"({notes.index(refusal) + 1})")
+        lines.append(_line([row.feature, *cells]))
+    lines.append("")
+    lines += [f"({number}) `{note}`  " for number, note in enumerate(notes, 1)]
+    packages = sorted({name for row in its_rows for name in row.needs})
+    if packages:
+        lines += [*([""] if notes else []), f"Needs {', '.join(f'`{name}`' for name in packages)}."]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write docs/compatibility.md")
+    if parser.parse_args().write:
+        PAGE.write_text(page(), encoding="utf-8")
+    else:
+        print(page(), end="")
