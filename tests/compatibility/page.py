@@ -19,8 +19,8 @@ BEGINNING = """\
 
 What headwise's own models do in the tools that their users have. Each row is a test in
 `tests/compatibility`, which runs for each system; `python tests/compatibility/page.py --write`
-makes this page of them. A number in place of a tick means that it does not work: the error that you get
-has the words of the note below the table in it.
+makes this page of them. A number in place of a tick means that it does not work: the error that you
+get has the words of the note below the table in it.
 """
 
 
