@@ -20,14 +20,11 @@ from headwise.training.checkpoints import (
     check_checkpoint,
     checkpoints,
 )
+from headwise.training.interrupted import Interrupted
 from headwise.training.settings import TrainingSettings
 from headwise.training.trainer import Collate, Measure, Snapshot, Trainer
 
 MODEL = "model"
-
-
-class Interrupted(Exception):
-    """Training was stopped. When it is started again, it continues from its last checkpoint."""
 
 
 @dataclass
