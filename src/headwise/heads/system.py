@@ -163,6 +163,14 @@ class System(nn.Module):
         """
         raise self._cannot_start_as_standard()
 
+    def take_standard_weights(self, attention: nn.Module) -> None:
+        """Copies the weights of a standard attention; further parameters stay as they are.
+
+        Raises:
+            ValueError: there is no place for them, or the attention has other sizes.
+        """
+        raise self._cannot_start_as_standard()
+
     def start_neutral(self) -> None:
         """Gives the parameters that standard attention lacks the values that change nothing.
 
