@@ -6,7 +6,6 @@ from headwise.heads.attention import Attention
 from headwise.heads.cache import AttentionCache
 from headwise.heads.gated import GatedAttention
 from headwise.heads.mae import MixtureOfAttentiveExperts
-from headwise.heads.mae.parameters import gate_parameters, other_parameters, output_parameters
 from headwise.heads.moa import MixtureOfAttentionHeads
 from headwise.heads.moh import MixtureOfHeads
 from headwise.heads.multi_head import MultiHeadAttention
@@ -22,6 +21,7 @@ from headwise.models.classifier import SequenceClassifier, SequenceClassifierCon
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.decisions import Decisions, record
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
+from headwise.models.parameters import gate_parameters, other_parameters, output_parameters
 from headwise.models.seq2seq import Seq2SeqLM
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
 from headwise.training.rules import TrainingRules, training_rules
