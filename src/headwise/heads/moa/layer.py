@@ -84,6 +84,7 @@ class MixtureOfAttentionHeads(Attention):
     out_proj: ClassVar[Any] = NoPackedWeights()
     chooses_heads = True
     routing_parameters = ("router",)
+    output_parameters = ("expert_output",)
     ablations = ABLATIONS
     unlike_standard = (
         "all experts share one key and one value head, where each head of standard attention has "
