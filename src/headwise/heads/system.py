@@ -217,6 +217,13 @@ class System(nn.Module):
         """
         raise NotImplementedError
 
+    def key_size(self) -> tuple[int, int] | None:
+        """Returns how many heads of keys its self-attention has, and how wide these are.
+
+        A cache holds that for each position. None if the system does not say.
+        """
+        return None
+
     def unit_of_head(self) -> list[int] | None:
         """The unit of its decisions to which each of its heads belongs; None if there is none.
 

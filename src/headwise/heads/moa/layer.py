@@ -251,6 +251,9 @@ class MixtureOfAttentionHeads(Attention):
         loss = self.balance_coef * balance + self.z_coef * z
         return Routing(weights, choice.indices, loss)
 
+    def key_size(self) -> tuple[int, int] | None:
+        return 1, self.head_dim
+
     def ablation_ranges(self) -> dict[str, range]:
         return {"expert": range(self.num_experts), "top_k": range(1, self.top_k)}
 

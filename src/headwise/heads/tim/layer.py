@@ -291,6 +291,9 @@ class IndependentMechanismsLayer(System):
     def unit_of_head(self) -> list[int]:
         return [head * self.num_mechanisms // self.num_heads for head in range(self.num_heads)]
 
+    def key_size(self) -> tuple[int, int] | None:
+        return self.self_attention.key_size()
+
     def ablation_ranges(self) -> dict[str, range]:
         return {"mechanism": range(self.num_mechanisms)}
 
