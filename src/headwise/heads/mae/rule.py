@@ -6,6 +6,9 @@ https://arxiv.org/abs/2005.06537, section 3, algorithms 1 to 3.
 A G step mixes all experts and updates the gates alone; an F step draws one expert for each
 training instance, which is a sequence, and updates everything but the gates. Every batch gets an F
 step; in every fifth epoch, counted from the first, a G step goes before it.
+
+Where gates are frozen, as by adapters (LoRA) on other maps, there are no G steps, and F steps draw
+from the gates as they are: to an F step a gate is fixed in any case.
 """
 
 from collections.abc import Callable, Iterable, Iterator
