@@ -289,7 +289,10 @@ class ExpertGate(nn.Module):
         """
         learning = self.training and not fixed and _learns(self)
         normalized = self._normalize(summary, padding, causal, learning)
-        hidden = torch.tanh(self.hidden(normalized.to(self.hidden.weight.dtype)))
+        weight = self.hidden.weight
+        if isinstance(weight, Tensor) and weight.is_floating_point():  # else it is quantised
+            normalized = normalized.to(weight.dtype)
+        hidden = torch.tanh(self.hidden(normalized))
         hidden = F.dropout(hidden, self.dropout, learning)
         logits = self.output(hidden)
         return logits.to(summary.dtype).softmax(-1)
