@@ -10,6 +10,9 @@ step; in every fifth epoch, counted from the first, a G step goes before it.
 Where all but the gates are frozen, as in the paper's fine-tuning FTG (section 5.2), an F step has
 nothing to learn. The paper does not say what becomes of the schedule then; here every step is a G
 step. FTG+, which trains the output projections too, takes turns as usual: they learn in F steps.
+
+Where gates are frozen, as by adapters (LoRA) on other maps, there are no G steps, and F steps draw
+from the gates as they are: to an F step a gate is fixed in any case.
 """
 
 from collections.abc import Callable, Iterable, Iterator
