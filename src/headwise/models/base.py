@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypedDict
 
@@ -19,6 +20,7 @@ from headwise.models.config import TransformerConfig
 from headwise.models.plan import Plan, build_system
 from headwise.models.sites import attention_sites
 from headwise.models.transformer import AuxiliaryLoss
+from headwise.models.trust import trusting
 from headwise.ops.labels import IGNORED_LABEL
 
 
@@ -61,6 +63,18 @@ class HeadwiseModel(PreTrainedModel):
     config_class: ClassVar[type[TransformerConfig]]
     base_model_prefix = ""
     main_input_name = "input_ids"
+
+    @classmethod
+    def from_pretrained(
+        cls, *args: Any, trust_remote_code: bool | None = None, **kwargs: Any
+    ) -> Self:
+        """As in transformers; `trust_remote_code` lets it import the modules that the plan names.
+
+        Raises:
+            ValueError: the plan names a class whose module is not imported, without that.
+        """
+        with trusting() if trust_remote_code else nullcontext():
+            return super().from_pretrained(*args, **kwargs)
 
     def head_macs(self, lengths: Mapping[str, int]) -> int:
         """Returns the multiply-accumulates outside the layers, for one sequence.
