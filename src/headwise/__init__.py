@@ -24,6 +24,8 @@ from headwise.models.decisions import Decisions, record
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
 from headwise.models.seq2seq import Seq2SeqLM
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
+from headwise.pretrained.attaching import gate_heads, remove
+from headwise.pretrained.layouts import HeadLayout
 from headwise.training.rules import TrainingRules, training_rules
 from headwise.training.rules_mixin import RulesMixin
 
@@ -41,6 +43,7 @@ __all__ = [
     "Decisions",
     "Explored",
     "GatedAttention",
+    "HeadLayout",
     "IndependentMechanismsLayer",
     "Macs",
     "MaskedLM",
@@ -66,9 +69,11 @@ __all__ = [
     "Words",
     "ablated",
     "explore",
+    "gate_heads",
     "gate_parameters",
     "other_parameters",
     "output_parameters",
     "record",
+    "remove",
     "training_rules",
 ]
