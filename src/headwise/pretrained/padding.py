@@ -86,10 +86,9 @@ def query_padding(mask: Any, queries: int, cached: int | Tensor = 0) -> Tensor:
     steps = torch.arange(queries, device=mask.device)
     columns = steps + first
     if mask.dim() == 2:
-        padding: Tensor = mask[:, columns] == 0
-        return padding
-    of_queries = mask[:, 0, steps if mask.size(-2) > 1 else 0, columns]
-    if of_queries.is_floating_point():
-        return blocks(of_queries)
-    padding = of_queries == 0
+        own = mask[:, columns]
+    else:
+        own = mask[:, 0, steps if mask.size(-2) > 1 else 0, columns]
+    added = own.is_floating_point() and mask.dim() == 4
+    padding: Tensor = blocks(own) if added else own == 0
     return padding
