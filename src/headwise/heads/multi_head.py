@@ -61,6 +61,7 @@ class MultiHeadAttention(Attention):
         torch.Size([2, 4, 5, 5])
     """
 
+    output_parameters = ("out_proj",)
     ablations = HEADS
 
     heads_are_given: bool = False

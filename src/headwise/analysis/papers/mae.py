@@ -7,8 +7,8 @@ import torch
 
 from headwise.analysis.papers.models import encoder_decoder, language_model
 from headwise.analysis.papers.table import Figure, Paper
-from headwise.heads.mae.parameters import gate_parameters, output_parameters
 from headwise.heads.system import Place
+from headwise.models.parameters import gate_parameters, output_parameters
 from headwise.models.plan import build_system
 
 
