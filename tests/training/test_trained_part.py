@@ -117,7 +117,7 @@ def test_a_system_that_names_no_output_projections():
         output_parameters = ()
 
     attention = Own(8, 2)
-    with pytest.raises(ValueError, match="set System.output_parameters"):
+    with pytest.raises(ValueError, match=r"set System\.output_parameters"):
         freeze_all_but(attention, "gates+output")
     freeze_all_but(attention, "gates")
     assert count_trained(attention) == 16
