@@ -119,6 +119,7 @@ class Images(Task):
     loss_has_perplexity = False
     item_name = "images"
     saved = (FILE_NAME,)
+    pipeline = "unconditional-image-generation"
     item_keys = ("palette",)
 
     def __init__(self, images: ImageCorpus, raster: Raster, *, has_halves: bool) -> None:

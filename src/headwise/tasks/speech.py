@@ -125,6 +125,7 @@ class SpeechEnhancement(Task):
     loss_has_perplexity = False
     item_name = "utterances"
     saved = ()
+    pipeline = "audio-to-audio"
     macs_lengths = {"decoder": 626}  # noqa: RUF012
     macs_lengths_from = "ten seconds, as the sounds of DNS's test set"
 
