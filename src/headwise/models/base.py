@@ -14,6 +14,7 @@ from transformers.utils import ModelOutput
 from typing_extensions import Self
 
 from headwise.heads.system import System
+from headwise.models.adapters import tell_peft
 from headwise.models.cache import DecodingCache
 from headwise.models.config import TransformerConfig
 from headwise.models.plan import Plan, build_system
@@ -61,6 +62,10 @@ class HeadwiseModel(PreTrainedModel):
     config_class: ClassVar[type[TransformerConfig]]
     base_model_prefix = ""
     main_input_name = "input_ids"
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        tell_peft(config.model_type)
 
     def head_macs(self, lengths: Mapping[str, int]) -> int:
         """Returns the multiply-accumulates outside the layers, for one sequence.
