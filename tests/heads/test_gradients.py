@@ -20,6 +20,8 @@ def test_gradients_equal_finite_differences(name, train, causal):
     module = SYSTEMS[name].build(8, train=train, kdim=2, vdim=3, **small)
     if "moa" in name:  # the paper's wᵢ stops a gradient that finite differences see
         module.normalize_weights = False
+    if "query norms" in name:
+        pytest.skip("selected heads count 1, of which finite differences see no gradient")
     parameters = dict(module.named_parameters())
 
     def compute(query, key, value, *values):

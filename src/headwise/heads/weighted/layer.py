@@ -97,6 +97,7 @@ class BranchedAttention(Attention):
 
     replaces = "feed-forward"
     routing_parameters = ("kappa", "alpha")
+    output_parameters = ("branch_output",)
     rule = BranchesOnSimplex
     ablations = ABLATIONS
     unlike_standard = (
