@@ -38,6 +38,7 @@ from .models.parameters import output_parameters as output_parameters
 from .models.seq2seq import Seq2SeqLM as Seq2SeqLM
 from .models.speech import SpeechEnhancer as SpeechEnhancer
 from .models.speech import SpeechEnhancerConfig as SpeechEnhancerConfig
+from .models.trust import register as register
 from .training.rules import TrainingRules as TrainingRules
 from .training.rules import training_rules as training_rules
 from .training.rules_mixin import RulesMixin as RulesMixin
