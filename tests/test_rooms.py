@@ -29,7 +29,7 @@ FLOORS = (
     ("evaluation",),
     ("inspection",),
     ("comparison",),
-    ("cli", "__init__", "__main__", "recipes"),
+    ("cli", "__init__", "__main__", "auto_classes", "recipes"),
 )
 
 

@@ -20,11 +20,11 @@ from torch import nn
 
 from headwise.analysis.cost import count_parameters, forward_macs, parameters_by_part
 from headwise.analysis.papers_table import Figure, Paper
-from headwise.heads.mae.parameters import gate_parameters, output_parameters
 from headwise.heads.system import Macs, Place
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
+from headwise.models.parameters import gate_parameters, output_parameters
 from headwise.models.plan import build_system
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
 from headwise.models.transformer import DecoderStack, EncoderStack

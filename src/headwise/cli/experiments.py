@@ -91,7 +91,7 @@ def compare(
         from headwise.experiment.folders import is_main_process
         from headwise.files import write_text
         from headwise.recipe import RecipeError, load_recipe
-        from headwise.training.run import Interrupted
+        from headwise.training.interrupted import Interrupted
 
         silence()
         file = load_recipe(recipe, changes or [])

@@ -17,21 +17,23 @@ def recipes(
 ) -> None:
     """List the recipes that come with headwise by task, or print one to start your own from."""
     with clear_errors():
-        from headwise.recipe import load_recipe, shipped_recipes
-        from headwise.recipe.catalogue import TASKS
-
-        shipped = shipped_recipes()
         if name is not None:
+            from headwise.recipe import load_recipe, shipped_recipes
+
             load_recipe(name)
+            shipped = shipped_recipes()
             typer.echo(shipped.get(name) or Path(name).read_text(encoding="utf-8"), nl=False)
             return
+        from headwise.recipe.catalogue import TASKS
+        from headwise.recipe.shipped import listed_recipes
+
         table = Table(box=None, pad_edge=False, show_header=False)
-        found = {each: load_recipe(each).recipe for each in shipped}
+        listed = listed_recipes()
         for task in TASKS:
             table.add_row(f"[underline]{task}")
-            for each, recipe in found.items():
+            for recipe in listed:
                 if recipe.task == task:
-                    table.add_row(f"[bold]{each}", recipe.description)
+                    table.add_row(f"[bold]{recipe.name}", recipe.description)
         Console().print(table)
 
 

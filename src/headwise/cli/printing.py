@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @contextmanager
 def clear_errors(when_stopped: str = "") -> Iterator[None]:
     """Prints an error of the user as a message, not as a traceback."""
-    from headwise.training.run import Interrupted
+    from headwise.training.interrupted import Interrupted
 
     try:
         yield

@@ -57,6 +57,7 @@ def train_system(
         system=name,
         seed=recipe.training.seed,
         parameters=count_parameters(model),
+        trained_parameters=None if recipe.training.train == "all" else run.trained_parameters,
         macs=count_macs(model, task.cost_lengths(recipe)),
         macs_lengths=task.cost_lengths(recipe),
         steps=run.steps,

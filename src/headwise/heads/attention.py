@@ -281,6 +281,9 @@ class Attention(System):
         """
         raise NotImplementedError
 
+    def key_size(self) -> tuple[int, int] | None:
+        return self.num_heads, self.head_dim
+
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         """Counts the multiply-accumulates of the dense projections and of attention.
 

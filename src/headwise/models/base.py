@@ -75,7 +75,7 @@ class HeadwiseModel(PreTrainedModel):
         (length,) = lengths.values()
         return {"input_ids": torch.ones(1, length, dtype=torch.long)}
 
-    def with_attention(self, attention: Plan) -> Self:
+    def with_attention(self, attention: Plan, *, neutral: bool = True) -> Self:
         """Returns a copy of the model with other systems at its standard attentions.
 
         The output in evaluation stays the same, up to rounding, until the copy is trained. All that
@@ -85,6 +85,8 @@ class HeadwiseModel(PreTrainedModel):
         Args:
             attention: the plan of the copy, see `headwise.models.plan`. It may only change what is
                 standard, to systems that can start from standard attention.
+            neutral: whether the output has to stay the same. If not, what the systems add to the
+                weights that they take starts as their constructors say.
 
         Raises:
             ValueError: a plan that does not fit the model, a site that is not standard, or a system
@@ -100,7 +102,10 @@ class HeadwiseModel(PreTrainedModel):
                 continue
             try:
                 system = build_system(spec, config.place(site))
-                system.start_as_standard(module)
+                if neutral:
+                    system.start_as_standard(module)
+                else:
+                    system.take_standard_weights(module)
             except ValueError as error:
                 raise ValueError(
                     f"attention.{site}, layer {layer}: {spec['system']}: {error}"

@@ -73,6 +73,7 @@ class AgreementAttention(Attention):
     out_proj: ClassVar[Any] = NoPackedWeights()
     # The capsules take the place of W^O; the votes and what follows is what routing adds.
     routing_parameters = ("vote_weight", "beta_a", "beta_u")
+    output_parameters = ("capsule_weight", "capsule_bias")
     first_site_layers = "low"
     ablations = ABLATIONS
     unlike_standard = (

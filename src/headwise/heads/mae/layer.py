@@ -54,6 +54,10 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
 
     `BlockCoordinateDescent` is the rule that switches it, see `headwise.training_rules`.
 
+    A gate whose parameters are all frozen computes in training as in evaluation, and the running
+    statistics of a frozen batch norm stay as they are: adapters that learn around it (LoRA) fit the
+    gate that they will meet.
+
     Args:
         embed_dim: width of queries and of the output.
         num_heads: h.
@@ -281,11 +285,14 @@ class ExpertGate(nn.Module):
             summary: what the gate looks at.
             padding: boolean `(batch, time)`, `True` at positions that batch norm leaves out.
             causal: normalise by the running statistics, which no later position is part of.
-            fixed: compute as in evaluation.
+            fixed: compute as in evaluation, as a gate does whose parameters are all frozen.
         """
-        learning = self.training and not fixed
+        learning = self.training and not fixed and _learns(self)
         normalized = self._normalize(summary, padding, causal, learning)
-        hidden = torch.tanh(self.hidden(normalized.to(self.hidden.weight.dtype)))
+        weight = self.hidden.weight
+        if isinstance(weight, Tensor) and weight.is_floating_point():  # else it is quantised
+            normalized = normalized.to(weight.dtype)
+        hidden = torch.tanh(self.hidden(normalized))
         hidden = F.dropout(hidden, self.dropout, learning)
         logits = self.output(hidden)
         return logits.to(summary.dtype).softmax(-1)
@@ -294,7 +301,8 @@ class ExpertGate(nn.Module):
         norm = self.norm
         assert norm.running_mean is not None and norm.running_var is not None
         mean, var = norm.running_mean, norm.running_var
-        if learning:
+        # Adapters may learn in the maps behind a frozen norm, and are saved without its statistics.
+        if learning and _learns(norm):
             batch_mean, batch_var, count = _batch_statistics(x, padding)
             enough = count > 1  # a single row has no variance
             if not causal:
@@ -318,6 +326,10 @@ class ExpertGate(nn.Module):
         norm.running_mean = moved_mean.to(norm.running_mean.dtype)
         norm.running_var = moved_var.to(norm.running_var.dtype)
         norm.num_batches_tracked = norm.num_batches_tracked + enough
+
+
+def _learns(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def _batch_statistics(x: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

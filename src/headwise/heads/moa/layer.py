@@ -84,6 +84,7 @@ class MixtureOfAttentionHeads(Attention):
     out_proj: ClassVar[Any] = NoPackedWeights()
     chooses_heads = True
     routing_parameters = ("router",)
+    output_parameters = ("expert_output",)
     ablations = ABLATIONS
     unlike_standard = (
         "all experts share one key and one value head, where each head of standard attention has "
@@ -258,6 +259,9 @@ class MixtureOfAttentionHeads(Attention):
         )
         loss = self.balance_coef * balance + self.z_coef * z
         return Routing(weights, choice.indices, loss)
+
+    def key_size(self) -> tuple[int, int] | None:
+        return 1, self.head_dim
 
     def ablation_ranges(self) -> dict[str, range]:
         return {"expert": range(self.num_experts), "top_k": range(1, self.top_k)}

@@ -93,6 +93,7 @@ class IndependentMechanismsLayer(System):
     replaces = "layer"
     default_layers = "middle"
     routing_parameters = ("competition_weight", "exchange.")
+    output_parameters = ("self_attention.out_weight", "cross_attention.out_weight")
     no_decay = ("norm1.", "norm2.", "norm3.", "cross_norm.")
     ablations = ABLATIONS
     unlike_standard = (
@@ -289,6 +290,9 @@ class IndependentMechanismsLayer(System):
 
     def unit_of_head(self) -> list[int]:
         return [head * self.num_mechanisms // self.num_heads for head in range(self.num_heads)]
+
+    def key_size(self) -> tuple[int, int] | None:
+        return self.self_attention.key_size()
 
     def ablation_ranges(self) -> dict[str, range]:
         return {"mechanism": range(self.num_mechanisms)}

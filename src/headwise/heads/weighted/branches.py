@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from headwise.ops.activations import ACTIVATIONS, Activation
+from headwise.ops.linear_maps import LinearMap
 from headwise.ops.precision import without_autocast
 from headwise.ops.twins import compute
 
@@ -41,10 +42,8 @@ def branched_feed_forward(
     branch_output: Tensor,
     kappa: Tensor,
     alpha: Tensor,
-    up_weight: Tensor,
-    up_bias: Tensor,
-    down_weight: Tensor,
-    down_bias: Tensor,
+    up: LinearMap,
+    down: LinearMap,
     *,
     split: bool = False,
     dropout: float = 0.0,
@@ -56,8 +55,8 @@ def branched_feed_forward(
         heads: o, what each branch read, `(batch, branches, time, head_dim)`.
         branch_output: W, `(branches, head_dim, embed_dim)`.
         kappa, alpha: `(branches,)`.
-        up_weight, up_bias: W₁ and b₁, `(ffn_dim, embed_dim)` and `(ffn_dim,)`.
-        down_weight, down_bias: W₂ and b₂, `(embed_dim, ffn_dim)` and `(embed_dim,)`.
+        up: W₁ and b₁, `(ffn_dim, embed_dim)` and `(ffn_dim,)`.
+        down: W₂ and b₂, `(embed_dim, ffn_dim)` and `(embed_dim,)`.
         split: branch i has the i-th part of the hidden units for itself, rather than a turn with
             all of them.
         dropout: probability with which a unit of the summed hidden layer is dropped.
@@ -67,7 +66,8 @@ def branched_feed_forward(
         `(batch, time, embed_dim)`.
     """
     batch, branches, time, head_dim = heads.shape
-    ffn_dim, embed_dim = up_weight.shape
+    assert up.bias is not None and down.bias is not None
+    ffn_dim, embed_dim = len(up.bias), len(down.bias)
     rows = heads.transpose(1, 2).reshape(batch * time, branches, head_dim)
     scaled = branch_output * kappa.view(-1, 1, 1)  # κᵢWᵢ
     units = ffn_dim // branches if split else ffn_dim
@@ -75,17 +75,16 @@ def branched_feed_forward(
         batch * time, branches, head_dim, embed_dim, units
     )
     if split:
-        hidden = _split_hidden(rows, scaled, alpha, up_weight, up_bias, folds, activation)
+        hidden = _split_hidden(rows, scaled, alpha, up.matrix, up.bias, folds, activation)
     elif folds:
-        maps = (scaled.flatten(0, 1) @ up_weight.t()).unflatten(0, (branches, head_dim))
-        hidden = weighted_activation(rows, maps, up_bias, alpha, activation)
+        maps = up.product(scaled.flatten(0, 1)).unflatten(0, (branches, head_dim))
+        hidden = weighted_activation(rows, maps, up.bias, alpha, activation)
     else:
         z = rows.transpose(0, 1) @ scaled  # (branches, rows, embed_dim)
-        each = ACTIVATIONS[activation](F.linear(z, up_weight, up_bias))
-        # (branches, rows, ffn_dim)
+        each = ACTIVATIONS[activation](up(z))  # (branches, rows, ffn_dim)
         hidden = (each * alpha.to(each.dtype).view(-1, 1, 1)).sum(0)
     hidden = F.dropout(hidden, dropout, training=dropout > 0)
-    output = F.linear(hidden, down_weight, alpha.sum() * down_bias)
+    output = down(hidden, bias_factor=alpha.sum())
     return output.unflatten(0, (batch, time))
 
 
