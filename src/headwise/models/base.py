@@ -18,6 +18,7 @@ from headwise.heads.system import System
 from headwise.models.adapters import tell_peft
 from headwise.models.cache import DecodingCache
 from headwise.models.config import TransformerConfig
+from headwise.models.former_weights import take_scalars
 from headwise.models.plan import Plan, build_system
 from headwise.models.sites import attention_sites
 from headwise.models.transformer import AuxiliaryLoss
@@ -147,6 +148,16 @@ class HeadwiseModel(PreTrainedModel):
             # transformers asks for embeddings in many places and catches this error.
             raise NotImplementedError(f"{type(self).__name__} reads no tokens")
         return stack
+
+    @staticmethod
+    def _load_pretrained_model(  # type: ignore[no-untyped-def]
+        model, state_dict, checkpoint_files, *args, **kwargs
+    ):
+        found, others = PreTrainedModel._load_pretrained_model(
+            model, state_dict, checkpoint_files, *args, **kwargs
+        )
+        take_scalars(model, found, state_dict, checkpoint_files)
+        return found, others
 
     def _initialize_weights(self, module: nn.Module, *_: Any) -> None:
         # For models outside its own package, transformers skips modules without parameters of
