@@ -66,6 +66,10 @@ AutoConfig.for_model("headwise-speech-enhancer")
         f"import headwise.models.base\n{AUTO}",
         f"import headwise\nheadwise.SequenceClassifier\n{AUTO}",
         f"from headwise.models.config import TransformerConfig\n{AUTO}",
+        # They import the Auto classes before they are whole themselves.
+        f"import headwise\nfrom transformers import PreTrainedModel\n{AUTO}",
+        f"import headwise\nfrom transformers import Trainer\n{AUTO}",
+        f"import headwise\nfrom transformers import BertForMaskedLM\n{AUTO}",
     ],
 )
 def test_the_auto_classes_know_our_models(imports):
