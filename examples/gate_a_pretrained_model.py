@@ -30,16 +30,16 @@ def main() -> None:
     parser.add_argument("--system", default="mae", help="what stands over the heads")
     parser.add_argument("--steps", type=int, default=300, help="of fine-tuning")
     parser.add_argument("--pretraining-steps", type=int, default=500)
-    parser.add_argument("--texts", type=int, default=4000, help="docstrings of each package")
+    parser.add_argument("--packages", nargs=2, default=["torch", "scipy"], help="first and second")
     args = parser.parse_args()
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
         models = [args.model]
         if args.model is None:
-            texts = docstrings("torch")[: args.texts]
+            texts = docstrings(args.packages[0])
             models = [pretrain(kind, texts, folder, args.pretraining_steps) for kind in SMALL]
         for name in models:
-            gate(str(name), docstrings("scipy")[: args.texts], args.system, args.steps, folder)
+            gate(str(name), docstrings(args.packages[1]), args.system, args.steps, folder)
 
 
 def gate(name: str, texts: list[str], system: str, steps: int, folder: Path) -> None:
@@ -63,7 +63,9 @@ def gate(name: str, texts: list[str], system: str, steps: int, folder: Path) -> 
     trainer = make_trainer(model, tokenizer, learned, held_out, steps, 1e-2, folder)
     loss = validation_loss(trainer)
     trainer.train()
-    print(f"  validation loss: {loss:.4f} before, {validation_loss(trainer):.4f} after {steps} steps")
+    print(
+        f"  validation loss: {loss:.4f} before, {validation_loss(trainer):.4f} after {steps} steps"
+    )
     after = logits(model, tokens)
 
     gates = folder / f"{Path(name).name}-gates"
@@ -104,7 +106,7 @@ class Trainer(hw.RulesMixin, transformers.Trainer):
 
 def make_trainer(model, tokenizer, learned, held_out, steps, learning_rate, folder) -> Trainer:
     masked = tokenizer.mask_token is not None
-    return Trainer(
+    trainer = Trainer(
         model,
         transformers.TrainingArguments(
             str(folder / "training"),
@@ -122,6 +124,8 @@ def make_trainer(model, tokenizer, learned, held_out, steps, learning_rate, fold
         train_dataset=learned,
         eval_dataset=held_out,
     )
+    trainer.remove_callback(transformers.PrinterCallback)
+    return trainer
 
 
 def validation_loss(trainer: Trainer) -> float:
@@ -143,11 +147,11 @@ def in_blocks(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[dict
 SMALL = ("gpt2", "bert")
 
 
-def pretrain(kind: str, texts: list[str], folder: Path, steps: int) -> Path:
+def pretrain(kind: str, texts: list[str], folder: Path, steps: int, seed: int = 0) -> Path:
     """Trains a small model of transformers from scratch; returns its folder."""
-    transformers.set_seed(0)
+    transformers.set_seed(seed)
     byte_level = ByteLevelBPETokenizer()
-    byte_level.train_from_iterator(texts, vocab_size=2000, special_tokens=["<end>", "<pad>"])
+    byte_level.train_from_iterator(texts, vocab_size=1000, special_tokens=["<end>", "<pad>"])
     special = {"eos_token": "<end>", "bos_token": "<end>", "pad_token": "<pad>"}
     if kind == "bert":
         special["mask_token"] = "<mask>"
@@ -156,15 +160,15 @@ def pretrain(kind: str, texts: list[str], folder: Path, steps: int) -> Path:
     if kind == "gpt2":
         end = {"bos_token_id": tokenizer.eos_token_id, "eos_token_id": tokenizer.eos_token_id}
         config = transformers.GPT2Config(
-            n_embd=128, n_layer=3, n_head=8, n_positions=BLOCK, **sizes, **end
+            n_embd=64, n_layer=2, n_head=8, n_positions=BLOCK, **sizes, **end
         )
         model = transformers.GPT2LMHeadModel(config)
     else:
         config = transformers.BertConfig(
-            hidden_size=128,
-            num_hidden_layers=3,
+            hidden_size=64,
+            num_hidden_layers=2,
             num_attention_heads=8,
-            intermediate_size=512,
+            intermediate_size=256,
             max_position_embeddings=BLOCK,
             **sizes,
         )
