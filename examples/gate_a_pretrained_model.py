@@ -32,6 +32,8 @@ def main() -> None:
     parser.add_argument("--pretraining-steps", type=int, default=500)
     parser.add_argument("--packages", nargs=2, default=["torch", "scipy"], help="first and second")
     args = parser.parse_args()
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
         models = [args.model]
@@ -119,6 +121,7 @@ def make_trainer(model, tokenizer, learned, held_out, steps, learning_rate, fold
             report_to="none",
             disable_tqdm=True,
             logging_strategy="no",
+            dataloader_pin_memory=torch.cuda.is_available(),
         ),
         data_collator=transformers.DataCollatorForLanguageModeling(tokenizer, mlm=masked),
         train_dataset=learned,
