@@ -105,7 +105,7 @@ def model_card(task: Task, recipe: Recipe, result: RunResult) -> ModelCard:
 
 def _card_data(name: str, task: Task, recipe: Recipe, result: RunResult) -> ModelCardData:
     """What the hub reads of a card; the license is for the user to add."""
-    data: Any = getattr(recipe, "data")  # every task has it
+    data: Any = recipe.data  # every task has it
     on_hub = isinstance(data, HubSettings) and not Path(data.name).exists()
     results = [
         EvalResult(
