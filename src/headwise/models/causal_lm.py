@@ -118,12 +118,13 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
 
     config: CausalLMConfig
     config_class = CausalLMConfig
+    base_model_prefix = "decoder"
 
     def __init__(self, config: CausalLMConfig) -> None:
         super().__init__(config)
         # From this, transformers' Trainer knows that the first label is never predicted.
         self.loss_type = "ForCausalLM"
-        self.decoder = Decoder(config, _embedding(config))
+        self.decoder = Decoder(config, decoder_embedding(config))
         self.lm_head: nn.Linear | AdaptiveSoftmax
         if config.adaptive_cutoffs is None:
             self.lm_head = nn.Linear(config.embed_dim, config.vocab_size, bias=False)
@@ -255,7 +256,8 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         return self.decoder.embedding
 
 
-def _embedding(config: CausalLMConfig) -> nn.Module:
+def decoder_embedding(config: CausalLMConfig) -> nn.Module:
+    """Returns the embedding of a `CausalLM`, adaptive or not."""
     if config.adaptive_cutoffs is None:
         return token_embedding(config, config.vocab_size)
     return AdaptiveEmbedding(

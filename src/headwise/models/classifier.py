@@ -123,6 +123,7 @@ class SequenceClassifier(HeadwiseModel):
 
     config: SequenceClassifierConfig
     config_class = SequenceClassifierConfig
+    base_model_prefix = "encoder"
 
     def __init__(self, config: SequenceClassifierConfig) -> None:
         super().__init__(config)

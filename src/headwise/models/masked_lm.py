@@ -85,6 +85,7 @@ class MaskedLM(HeadwiseModel):
 
     config: MaskedLMConfig
     config_class = MaskedLMConfig
+    base_model_prefix = "encoder"
 
     def __init__(self, config: MaskedLMConfig) -> None:
         super().__init__(config)

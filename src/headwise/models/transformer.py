@@ -5,7 +5,7 @@ Vaswani et al. 2017, *Attention Is All You Need*, https://arxiv.org/abs/1706.037
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -33,7 +33,15 @@ logger = logging.get_logger(__name__)
 HiddenStates = bool | int | Sequence[int]  # transformers' `output_hidden_states`
 
 
-class EncoderStack(nn.Module):
+class Stack(nn.Module):
+    """Where transformers looks for the base model of a model with one stack."""
+
+    # It asks a base model for plans of tensor and pipeline parallelism.
+    _tp_plan: ClassVar[None] = None
+    _pp_plan: ClassVar[None] = None
+
+
+class EncoderStack(Stack):
     """Encoder layers over whatever stands for the input.
 
     Args:
@@ -127,7 +135,7 @@ class Encoder(EncoderStack):
         return collected(self.layers, run, output_attentions, output_hidden_states)
 
 
-class DecoderStack(nn.Module):
+class DecoderStack(Stack):
     """Causal layers over whatever stands for the input, with or without an encoder before them.
 
     Args:
