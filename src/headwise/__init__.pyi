@@ -6,9 +6,6 @@ from .heads.attention import Attention as Attention
 from .heads.cache import AttentionCache as AttentionCache
 from .heads.gated import GatedAttention as GatedAttention
 from .heads.mae import MixtureOfAttentiveExperts as MixtureOfAttentiveExperts
-from .heads.mae.parameters import gate_parameters as gate_parameters
-from .heads.mae.parameters import other_parameters as other_parameters
-from .heads.mae.parameters import output_parameters as output_parameters
 from .heads.moa import MixtureOfAttentionHeads as MixtureOfAttentionHeads
 from .heads.moh import MixtureOfHeads as MixtureOfHeads
 from .heads.multi_head import MultiHeadAttention as MultiHeadAttention
@@ -35,9 +32,16 @@ from .models.decisions import Decisions as Decisions
 from .models.decisions import record as record
 from .models.masked_lm import MaskedLM as MaskedLM
 from .models.masked_lm import MaskedLMConfig as MaskedLMConfig
+from .models.parameters import gate_parameters as gate_parameters
+from .models.parameters import other_parameters as other_parameters
+from .models.parameters import output_parameters as output_parameters
 from .models.seq2seq import Seq2SeqLM as Seq2SeqLM
 from .models.speech import SpeechEnhancer as SpeechEnhancer
 from .models.speech import SpeechEnhancerConfig as SpeechEnhancerConfig
+from .models.trust import register as register
+from .pretrained.attaching import gate_heads as gate_heads
+from .pretrained.attaching import remove as remove
+from .pretrained.layouts import HeadLayout as HeadLayout
 from .training.rules import TrainingRules as TrainingRules
 from .training.rules import training_rules as training_rules
 from .training.rules_mixin import RulesMixin as RulesMixin

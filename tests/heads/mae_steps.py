@@ -1,7 +1,7 @@
 """G and F steps of whole models, for tests."""
 
 from headwise.heads.mae import MixtureOfAttentiveExperts, rule
-from headwise.heads.mae.parameters import gate_parameters
+from headwise.models.parameters import gate_parameters
 
 
 def layers(model):

@@ -93,6 +93,11 @@ class RunResult(BaseModel):
     system: str
     seed: int
     parameters: int
+    trained_parameters: int | None = Field(
+        default=None,
+        description="How many of the parameters learned, see `training.train`; None stands for all "
+        "of them.",
+    )
     macs: int = Field(description="Multiply-accumulates of one forward pass, see macs_lengths.")
     macs_lengths: dict[str, int] = Field(
         description="Number of positions in that pass, by `encoder` and `decoder`; a model with "

@@ -20,7 +20,7 @@ from headwise.analysis.formatting import (
     p_value,
 )
 from headwise.analysis.further_tests import further_tables
-from headwise.analysis.results import Benchmark, Comparison, SystemSummary
+from headwise.analysis.results import Benchmark, Comparison, RunResult, SystemSummary
 from headwise.analysis.stopping import early_stops
 from headwise.analysis.table_cells import (
     NARROWEST_NAME,
@@ -79,6 +79,7 @@ def table_columns(comparison: Comparison) -> list[Column]:
     digits, name = _loss_digits(comparison), heading(first.name)
     columns = [
         Column("Parameters", "Params", 3, lambda s: Cell(count(s.runs[0].parameters))),
+        *_trained_column(comparison),
         Column("MACs", "MACs", 2, lambda s: Cell(count(s.runs[0].macs))),
         Column("Time per step", "Time", 4, lambda s: times_cell(s.relative_step_time)),
         Column("Validation loss", "Loss", 5, lambda s: _loss(s, digits)),
@@ -105,6 +106,19 @@ def table_columns(comparison: Comparison) -> list[Column]:
         name = heading(score.name)
         columns.append(Column(name, name, 1 - number / len(further), cell))
     return columns
+
+
+def _trained_column(comparison: Comparison) -> list[Column]:
+    """Returns the number of parameters that learned, if some systems have frozen ones."""
+    if all(s.runs[0].trained_parameters is None for s in comparison.systems):
+        return []
+    return [
+        Column("Trained parameters", "Trained", 3.5, lambda s: Cell(count(_trained(s.runs[0]))))
+    ]
+
+
+def _trained(run: RunResult) -> int:
+    return run.parameters if run.trained_parameters is None else run.trained_parameters
 
 
 def _test_columns(comparison: Comparison) -> list[Column]:

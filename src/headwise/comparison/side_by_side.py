@@ -209,7 +209,8 @@ class _Processes:
 
         if threading.current_thread() is threading.main_thread():  # others may set no handlers
             for number in (signal.SIGINT, signal.SIGTERM):
-                before[number] = signal.signal(number, stop)
+                if signal.getsignal(number) is not signal.SIG_IGN:  # a shell does that for `... &`
+                    before[number] = signal.signal(number, stop)
         try:
             yield
         finally:

@@ -37,6 +37,7 @@ from headwise.tasks.outcome import Outcome
 from headwise.tasks.significance import Statistic
 from headwise.tasks.task import Task
 from headwise.training.run import MODEL
+from headwise.training.trained_part import freeze_all_but
 
 _SAMPLES = 12
 ROUNDS = Rounds(least=7, most=15, seconds=3.0)  # of each measurement of times
@@ -164,6 +165,12 @@ def _step_times(
         {name: tensor.to(device) for name, tensor in batch.items()}
         for batch, _ in zip(loader, range(3), strict=False)
     ]
+    trained = {name: recipe.training.train for name, recipe in recipes.items()}
+    if trained[next(iter(models))] == "nothing":
+        return {}  # there is no step of the baseline to compare with
+    models = {name: model for name, model in models.items() if trained[name] != "nothing"}
+    for name, model in models.items():
+        freeze_all_but(model, trained[name])
     settings = {name: recipe.training.of_rules() for name, recipe in recipes.items()}
     return relative_step_times(models, settings, some, ROUNDS)
 

@@ -98,7 +98,9 @@ class System(nn.Module):
         first_site_layers: the layers in which its paper puts it, of the model's first site alone;
             a plan asks for that by `{SYSTEM: LAYERS}`. None if the paper has no such arrangement.
         routing_parameters: names (or beginnings of names) of the parameters that decide how heads
-            are combined; they are counted apart.
+            are combined; they are counted apart, and `training.train: gates` trains them alone.
+        output_parameters: names (or beginnings of names) of the parameters that map what the heads
+            have read to the width of the model, such as the output projection.
         no_decay: names (or beginnings of names) of the parameters that take no weight decay,
             beside biases, scalars, vectors and PyTorch's norms, which never do.
         rule: its rule of training, or None if gradient descent on all parameters is all.
@@ -108,6 +110,7 @@ class System(nn.Module):
             `only-UNIT` leaves that one alone in force; their option UNIT is its number. See
             `headwise.models.ablation`.
         words: what its decisions are called in reports.
+        is_transposed: that tensors of several maps are laid out map × in × out, as peft asks.
         unlike_standard: why no weights make its output that of standard attention; it completes the
             error of `from_attention`.
         ablation: what the ablation in force has returned; None without one. `forward` looks at it
@@ -118,10 +121,12 @@ class System(nn.Module):
     default_layers: ClassVar[LayerWord] = "all"
     first_site_layers: ClassVar[LayerWord | None] = None
     routing_parameters: ClassVar[tuple[str, ...]] = ()
+    output_parameters: ClassVar[tuple[str, ...]] = ()
     no_decay: ClassVar[tuple[str, ...]] = ()
     rule: ClassVar["type[Rule] | None"] = None
     ablations: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     words: ClassVar[Words] = Words()
+    is_transposed: ClassVar[bool] = True
     unlike_standard: ClassVar[str] = (
         "it does not say how; a system that can overrides start_neutral"
     )
@@ -161,6 +166,14 @@ class System(nn.Module):
 
         Raises:
             ValueError: there are no such values, or the attention has other sizes.
+        """
+        raise self._cannot_start_as_standard()
+
+    def take_standard_weights(self, attention: nn.Module) -> None:
+        """Copies the weights of a standard attention; further parameters stay as they are.
+
+        Raises:
+            ValueError: there is no place for them, or the attention has other sizes.
         """
         raise self._cannot_start_as_standard()
 
@@ -206,6 +219,13 @@ class System(nn.Module):
         functions leave such weights as they are; nothing else knows to.
         """
         raise NotImplementedError
+
+    def key_size(self) -> tuple[int, int] | None:
+        """Returns how many heads of keys its self-attention has, and how wide these are.
+
+        A cache holds that for each position. None if the system does not say.
+        """
+        return None
 
     def unit_of_head(self) -> list[int] | None:
         """The unit of its decisions to which each of its heads belongs; None if there is none.

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, ClassVar, TypeVar, get_args
 
@@ -15,11 +16,14 @@ from typing_extensions import Self
 
 from headwise.heads.attention import Attention
 from headwise.heads.system import System
+from headwise.models.adapters import tell_peft
 from headwise.models.cache import DecodingCache
 from headwise.models.config import TransformerConfig
+from headwise.models.former_weights import take_scalars
 from headwise.models.plan import Plan, build_system
 from headwise.models.sites import attention_sites
 from headwise.models.transformer import HiddenStates
+from headwise.models.trust import trusting
 from headwise.ops.attention import Implementation
 from headwise.ops.recompute import Repeatable
 
@@ -43,6 +47,22 @@ class HeadwiseModel(PreTrainedModel):
     _supports_sdpa = True
     _supports_flex_attn = True
 
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        tell_peft(config.model_type)
+
+    @classmethod
+    def from_pretrained(
+        cls, *args: Any, trust_remote_code: bool | None = None, **kwargs: Any
+    ) -> Self:
+        """As in transformers; `trust_remote_code` lets it import the modules that the plan names.
+
+        Raises:
+            ValueError: the plan names a class whose module is not imported, without that.
+        """
+        with trusting() if trust_remote_code else nullcontext():
+            return super().from_pretrained(*args, **kwargs)
+
     def head_macs(self, lengths: Mapping[str, int]) -> int:
         """Returns the multiply-accumulates outside the layers, for one sequence.
 
@@ -56,7 +76,7 @@ class HeadwiseModel(PreTrainedModel):
         (length,) = lengths.values()
         return {"input_ids": torch.ones(1, length, dtype=torch.long)}
 
-    def with_attention(self, attention: Plan) -> Self:
+    def with_attention(self, attention: Plan, *, neutral: bool = True) -> Self:
         """Returns a copy of the model with other systems at its standard attentions.
 
         The output in evaluation stays the same, up to rounding, until the copy is trained. All that
@@ -66,6 +86,8 @@ class HeadwiseModel(PreTrainedModel):
         Args:
             attention: the plan of the copy, see `headwise.models.plan`. It may only change what is
                 standard, to systems that can start from standard attention.
+            neutral: whether the output has to stay the same. If not, what the systems add to the
+                weights that they take starts as their constructors say.
 
         Raises:
             ValueError: a plan that does not fit the model, a site that is not standard, or a system
@@ -81,7 +103,10 @@ class HeadwiseModel(PreTrainedModel):
                 continue
             try:
                 system = build_system(spec, config.place(site))
-                system.start_as_standard(module)
+                if neutral:
+                    system.start_as_standard(module)
+                else:
+                    system.take_standard_weights(module)
             except ValueError as error:
                 raise ValueError(
                     f"attention.{site}, layer {layer}: {spec['system']}: {error}"
@@ -150,6 +175,16 @@ class HeadwiseModel(PreTrainedModel):
             # transformers asks for embeddings in many places and catches this error.
             raise NotImplementedError(f"{type(self).__name__} reads no tokens")
         return stack
+
+    @staticmethod
+    def _load_pretrained_model(  # type: ignore[no-untyped-def]
+        model, state_dict, checkpoint_files, *args, **kwargs
+    ):
+        found, others = PreTrainedModel._load_pretrained_model(
+            model, state_dict, checkpoint_files, *args, **kwargs
+        )
+        take_scalars(model, found, state_dict, checkpoint_files)
+        return found, others
 
     def _initialize_weights(self, module: nn.Module, *_: Any) -> None:
         # For models outside its own package, transformers skips modules without parameters of
@@ -228,13 +263,21 @@ class DecodingGenerationMixin(GenerationMixin):
             model_kwargs["past_key_values"] = self.new_cache()
 
     def _prepare_generated_length(  # type: ignore[no-untyped-def]
-        self, generation_config, *args, **kwargs
+        self, generation_config, has_default_max_length, **others
     ):
-        """Keeps `generate()` from warning when `max_new_tokens` is given."""
-        own = generation_config.max_length == self.generation_config.max_length
-        if own and generation_config.max_new_tokens is not None:
-            generation_config.max_length = None
-        return super()._prepare_generated_length(generation_config, *args, **kwargs)
+        """Lets the length that `generate()` is given win over the other one of the model's own.
+
+        transformers takes `max_new_tokens` if there are both, and warns.
+        """
+        own = self.generation_config
+        if generation_config.max_new_tokens is not None and not has_default_max_length:
+            if generation_config.max_length == own.max_length:
+                generation_config.max_length = None
+            elif generation_config.max_new_tokens == own.max_new_tokens:
+                generation_config.max_new_tokens = None
+        return super()._prepare_generated_length(
+            generation_config, has_default_max_length, **others
+        )
 
 
 def model_class(config: TransformerConfig) -> type[HeadwiseModel]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
@@ -125,7 +125,7 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         # From this, transformers' Trainer knows that the first label is never predicted.
         self.loss_type = "ForCausalLM"
         self.decoder = Decoder(config, decoder_embedding(config))
-        self.lm_head: nn.Linear | AdaptiveSoftmax
+        self.lm_head: Any  # an adapter or a quantised map may take its place
         if config.adaptive_cutoffs is None:
             self.lm_head = nn.Linear(config.embed_dim, config.vocab_size, bias=False)
         else:
@@ -202,7 +202,7 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         logits = total = None
         if labels is None:
             logits = self._logits(hidden[:, -logits_to_keep:])
-        elif isinstance(self.lm_head, AdaptiveSoftmax):
+        elif self.config.adaptive_cutoffs is not None:
             labels = labels[:, 1:]
             total = self._losses(hidden[:, :-1], labels).sum()
             if not self.training if all_logits is None else all_logits:
@@ -233,7 +233,7 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         return super().resize_token_embeddings(*args, **kwargs)
 
     def head_macs(self, lengths: Mapping[str, int]) -> int:
-        if isinstance(self.lm_head, nn.Linear):
+        if self.config.adaptive_cutoffs is None:
             return lengths["decoder"] * self.lm_head.weight.numel()
         # Every weight counts once: the map of the first band at the input, where most words belong
         # to this band, and all others at the output.
@@ -241,19 +241,18 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         return lengths["decoder"] * sum(p.numel() for part in parts for p in part.parameters())
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        if isinstance(self.lm_head, nn.Linear):
-            return self.lm_head(hidden)
+        if self.config.adaptive_cutoffs is None:
+            logits: Tensor = self.lm_head(hidden)
+            return logits
         return self.lm_head.log_probs(hidden, self._adaptive_embedding())
 
     def _losses(self, hidden: Tensor, labels: Tensor) -> Tensor:
         """The adaptive softmax's losses of the labels that are not -100, `(labels,)`."""
-        assert isinstance(self.lm_head, AdaptiveSoftmax)
         predicted = labels != IGNORED_LABEL
         return self.lm_head.losses(hidden[predicted], labels[predicted], self._adaptive_embedding())
 
     def _adaptive_embedding(self) -> AdaptiveEmbedding:
-        assert isinstance(self.decoder.embedding, AdaptiveEmbedding)
-        return self.decoder.embedding
+        return cast(AdaptiveEmbedding, self.decoder.embedding)
 
 
 def decoder_embedding(config: CausalLMConfig) -> nn.Module:

@@ -83,11 +83,7 @@ def _check_length(learned: nn.Embedding, length: int, padding: Tensor | None) ->
         # Padding takes no position. Counting has the host wait for the device, so it comes last.
         length = int((~padding).sum(1).max())
     if length > limit:
-        raise ValueError(
-            f"a sequence has {length} tokens, expected at most {limit}: the model has that many "
-            f"learned positions (max_positions); shorten the input or the generated text, or "
-            f"train a model with more positions or with sinusoidal ones"
-        )
+        raise ValueError(_too_long(length, limit))
 
 
 def _checked_positions(position_ids: Tensor, time: int, learned: nn.Embedding | None) -> Tensor:
@@ -99,8 +95,14 @@ def _checked_positions(position_ids: Tensor, time: int, learned: nn.Embedding | 
     if learned is not None and not torch.compiler.is_compiling():
         last = int(position_ids.max())
         if last >= learned.num_embeddings:
-            raise ValueError(
-                f"position_ids has {last}, expected at most {learned.num_embeddings - 1}: the "
-                f"model has {learned.num_embeddings} learned positions (max_positions)"
-            )
+            problem = _too_long(last + 1, learned.num_embeddings)
+            raise ValueError(f"position_ids has {last}: {problem}")
     return position_ids
+
+
+def _too_long(length: int, limit: int) -> str:
+    return (
+        f"a sequence has {length} tokens, expected at most {limit}: the model has that many "
+        f"learned positions (max_positions); shorten the input or the generated text, or "
+        f"train a model with more positions or with sinusoidal ones"
+    )

@@ -18,7 +18,9 @@ class HeadwiseOutput(ModelOutput):
     """The output of every model; some add fields.
 
     Attributes:
-        loss: the training loss, `token_loss` plus `auxiliary_loss`; None without labels.
+        loss: the training loss, `token_loss` plus `auxiliary_loss`; None without labels. If
+            `num_items_in_batch` is given, which counts the labels of further batches too, the
+            latter is multiplied by this batch's share of them.
         logits: the predictions of the model.
         token_loss: the loss of the task: the sum over all labels that are not -100, divided by
             `num_items_in_batch`, or by their number.
@@ -91,9 +93,14 @@ def sum_losses(
     """
     if total is None or labels is None:
         return {"loss": None, "token_loss": None, "auxiliary_loss": auxiliary.total}
-    count = (labels != IGNORED_LABEL).sum().clamp(min=1) if num_items is None else num_items
-    token_loss = total / count
-    loss = token_loss if auxiliary.total is None else token_loss + auxiliary.total
+    count = (labels != IGNORED_LABEL).sum()
+    token_loss = total / (count.clamp(min=1) if num_items is None else num_items)
+    loss = token_loss
+    if auxiliary.total is not None:
+        # The step's losses are summed, over accumulated batches and processes: so that the weight
+        # of the auxiliary one stays what it is, each batch has its share of it.
+        share = 1 if num_items is None else count / num_items
+        loss = token_loss + share * auxiliary.total
     return {"loss": loss, "token_loss": token_loss, "auxiliary_loss": auxiliary.total}
 
 

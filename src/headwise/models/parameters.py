@@ -1,10 +1,45 @@
-"""Which parameters of a model weight decay acts on."""
+"""Which parameters of a model are its gates, its output projections, and those that decay acts on.
+
+The first two are what fine-tuning chooses from (Peng et al. 2020, https://arxiv.org/abs/2005.06537,
+section 5.2): FTG updates `gate_parameters`, FTG+ these and `output_parameters`, FTALL everything.
+Each system says by `System.routing_parameters` and `System.output_parameters` which they are.
+"""
+
+from collections.abc import Callable
 
 from torch import nn
 
 from headwise.heads.system import System
 
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm)
+
+
+def gate_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters by which systems decide how heads are combined; empty if none decides.
+
+    They are gates, routers and the like (φ of the paper above): what
+    `System.routing_parameters` names.
+
+    >>> import headwise as hw
+    >>> sum(p.numel() for p in gate_parameters(hw.GatedAttention(8, 2)))
+    16
+    """
+    return _named(model, lambda system: system.routing_parameters)
+
+
+def output_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters of all output projections (W of equation 4 of the paper).
+
+    Where a system has another map from its heads to the width of the model in their place, these
+    are the parameters of that map: what `System.output_parameters` names.
+    """
+    return _named(model, lambda system: system.output_parameters)
+
+
+def other_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Returns all parameters that belong to no gate (θ of the paper); tied parameters once."""
+    gates = {id(parameter) for parameter in gate_parameters(model)}
+    return [parameter for parameter in model.parameters() if id(parameter) not in gates]
 
 
 def decayed_parameters(model: nn.Module) -> list[nn.Parameter]:
@@ -31,3 +66,15 @@ def decayed_parameters(model: nn.Module) -> list[nn.Parameter]:
         for name, parameter in model.named_parameters()
         if parameter.dim() > 1 and not name.endswith("bias") and id(parameter) not in spared
     ]
+
+
+def _named(model: nn.Module, names: Callable[[System], tuple[str, ...]]) -> list[nn.Parameter]:
+    """The parameters whose names in a system begin with one of those that it gives, each once."""
+    found = [
+        parameter
+        for system in model.modules()
+        if isinstance(system, System)
+        for name, parameter in system.named_parameters()
+        if name.startswith(names(system))
+    ]
+    return list(dict.fromkeys(found))

@@ -27,6 +27,7 @@ from headwise.models.layers import (
 )
 from headwise.models.outputs import selected_states
 from headwise.models.plan import Spec, system_class
+from headwise.ops.masks import refuse_nested
 
 logger = logging.get_logger(__name__)
 
@@ -321,6 +322,9 @@ def _words(embedding: nn.Module, input_ids: Tensor | None, inputs_embeds: Tensor
             f"input_ids and inputs_embeds: {given}, expected exactly one of them: tokens (batch, "
             f"time), or what get_input_embeddings() gives for them"
         )
+    for name, tensor in (("input_ids", input_ids), ("inputs_embeds", inputs_embeds)):
+        if tensor is not None:
+            refuse_nested(name, tensor)
     return embedding(input_ids) if inputs_embeds is None else inputs_embeds
 
 

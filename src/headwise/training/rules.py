@@ -180,7 +180,8 @@ class TrainingRules:
         for parameters in own:
             # Their rule sets the learning rate before each update.
             groups.append({"params": parameters, "lr": lr, "weight_decay": 0.0})
-        return [group for group in groups if group["params"]]
+        # Without any, since rules move all that learns, the empty group keeps an optimizer working.
+        return [group for group in groups if group["params"]] or groups[:1]
 
     def before_step(self, loss: Callable[[], Tensor | Iterable[Tensor]]) -> None:
         """Called before anything of the step is computed; rules may take steps of their own.

@@ -22,6 +22,7 @@ from headwise.training.checkpoints import (
 )
 from headwise.training.interrupted import Interrupted
 from headwise.training.settings import TrainingSettings
+from headwise.training.trained_part import count_trained, freeze_all_but
 from headwise.training.trainer import Collate, Measure, Snapshot, Trainer
 
 MODEL = "model"
@@ -38,6 +39,7 @@ class Run:
         steps: the number of optimizer steps.
         planned_steps: the number of steps that the run would have had without stopping early.
         best_step: the step of the lowest validation loss; None if no loss was finite.
+        trained_parameters: the number of parameters that learned.
     """
 
     model: PreTrainedModel
@@ -45,6 +47,7 @@ class Run:
     steps: int
     planned_steps: int
     best_step: int | None
+    trained_parameters: int
 
     @property
     def stopped_early(self) -> bool:
@@ -67,7 +70,8 @@ def run_training(
 ) -> Run:
     """Trains a model in `folder` and writes the final model to `folder/model`.
 
-    If `folder` contains checkpoints, training continues from the last one.
+    If `folder` contains checkpoints, training continues from the last one. What `settings.train`
+    leaves out is frozen, and stays exactly as it is.
 
     Args:
         model: the model to train.
@@ -83,7 +87,10 @@ def run_training(
     Raises:
         Interrupted: the user pressed Ctrl-C; a checkpoint was written.
         CheckpointError: the last checkpoint cannot be read.
+        ValueError: the model has nothing of what `settings.train` says.
     """
+    freeze_all_but(model, settings.train)
+    trained = count_trained(model)
     trainer = Trainer(
         model,
         train,
@@ -96,6 +103,12 @@ def run_training(
         label=label,
         console=console,
     )
+    if settings.train == "nothing":
+        trainer.evaluate()
+        if trainer.args.should_save:
+            with written_whole(folder / MODEL) as partial:
+                model.save_pretrained(partial)
+        return Run(model, trainer.state.log_history, 0, 0, 0, trained)
     found = checkpoints(folder)
     if found:
         check_checkpoint(found[-1])
@@ -120,6 +133,7 @@ def run_training(
         state["global_step"],
         state["max_steps"],
         state["best_global_step"],
+        trained,
     )
 
 

@@ -13,6 +13,7 @@ from typing_extensions import Self
 
 from headwise.heads.rule import Rule, RuleSettings
 from headwise.models.plan import rules_by_name
+from headwise.training.trained_part import TrainedPart
 
 
 class PlateauSettings(BaseModel):
@@ -49,6 +50,13 @@ class CommonSettings(BaseModel):
     )
     epochs: float | None = Field(
         None, gt=0, description="How often the run goes through the training data."
+    )
+    train: TrainedPart = Field(
+        "all",
+        description="Which parameters learn. `gates`: those by which systems decide how heads are "
+        "combined (FTG of Peng et al. 2020); `gates+output`: these and the output projections of "
+        "all attentions (FTG+); `all` (FTALL); `nothing`: the model is evaluated as it starts "
+        "(NOFT).",
     )
     batch_tokens: int = Field(
         4096,

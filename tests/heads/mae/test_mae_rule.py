@@ -8,13 +8,13 @@ import toy
 from mae_steps import expert_step, gate_step
 
 from headwise.heads.mae import MixtureOfAttentiveExperts
-from headwise.heads.mae.parameters import gate_parameters, other_parameters
 from headwise.heads.mae.rule import (
     GateSettings,
     gate_step_is_due,
     update_gates,
 )
 from headwise.heads.rule import Moment
+from headwise.models.parameters import gate_parameters, other_parameters
 from headwise.training.rules import TrainingRules
 from headwise.training.trainer import Trainer
 

@@ -32,6 +32,8 @@ class GatedAttention(MultiHeadAttention):
       projection has.
     - V is drawn by Glorot's rule, as the projections are; the authors' code draws all of its maps
       from a normal distribution of one width.
+    - The paper has no gates that start at 1. It trains with gates from the start on: added to a
+      model that has been trained without them, they do not change much (its appendix A.7).
 
     Args:
         embed_dim: width of queries and of the output.

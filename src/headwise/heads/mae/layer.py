@@ -55,6 +55,10 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
 
     `BlockCoordinateDescent` is the rule that switches it, see `headwise.training_rules`.
 
+    A gate whose parameters are all frozen computes in training as in evaluation, and the running
+    statistics of a frozen batch norm stay as they are: adapters that learn around it (LoRA) fit the
+    gate that they will meet.
+
     Args:
         embed_dim: width of queries and of the output.
         num_heads: h.
@@ -283,11 +287,14 @@ class ExpertGate(nn.Module):
             summary: what the gate looks at.
             padding: boolean `(batch, time)`, `True` at positions that batch norm leaves out.
             causal: normalise by the running statistics, which no later position is part of.
-            fixed: compute as in evaluation.
+            fixed: compute as in evaluation, as a gate does whose parameters are all frozen.
         """
-        learning = self.training and not fixed
+        learning = self.training and not fixed and _learns(self)
         normalized = self._normalize(summary, padding, causal, learning)
-        hidden = torch.tanh(self.hidden(normalized.to(self.hidden.weight.dtype)))
+        weight = self.hidden.weight
+        if isinstance(weight, Tensor) and weight.is_floating_point():  # else it is quantised
+            normalized = normalized.to(weight.dtype)
+        hidden = torch.tanh(self.hidden(normalized))
         hidden = F.dropout(hidden, self.dropout, learning)
         logits = self.output(hidden)
         return logits.to(summary.dtype).softmax(-1)
@@ -298,7 +305,8 @@ class ExpertGate(nn.Module):
         # A pass in training replaces them, and one that repeats it needs those from before.
         running = norm.running_mean, norm.running_var
         mean, var = as_at_first(lambda: running)
-        if learning:
+        # Adapters may learn in the maps behind a frozen norm, and are saved without its statistics.
+        if learning and _learns(norm):
             batch_mean, batch_var, count = _batch_statistics(x, padding)
             enough = count > 1  # a single row has no variance
             if not causal:
@@ -322,7 +330,11 @@ class ExpertGate(nn.Module):
         moved_var = norm.running_var + momentum * (unbiased - norm.running_var)
         norm.running_mean = moved_mean.to(norm.running_mean.dtype)
         norm.running_var = moved_var.to(norm.running_var.dtype)
-        norm.num_batches_tracked += enough
+        norm.num_batches_tracked = norm.num_batches_tracked + enough
+
+
+def _learns(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def _batch_statistics(x: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -6,6 +6,13 @@ https://arxiv.org/abs/2005.06537, section 3, algorithms 1 to 3.
 A G step mixes all experts and updates the gates alone; an F step draws one expert for each
 training instance, which is a sequence, and updates everything but the gates. Every batch gets an F
 step; in every fifth epoch, counted from the first, a G step goes before it.
+
+Where all but the gates are frozen, as in the paper's fine-tuning FTG (section 5.2), an F step has
+nothing to learn. The paper does not say what becomes of the schedule then; here every step is a G
+step. FTG+, which trains the output projections too, takes turns as usual: they learn in F steps.
+
+Where gates are frozen, as by adapters (LoRA) on other maps, there are no G steps, and F steps draw
+from the gates as they are: to an F step a gate is fixed in any case.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +24,7 @@ from pydantic import Field
 from torch import nn
 
 from headwise.heads.rule import Losses, Moment, Rule, RuleSettings
-from headwise.ops.replicas import replicas, sum_over_replicas
+from headwise.ops.replicas import is_sharded, mean_over_replicas
 
 # How a layer computes in training; an F step draws experts in one of two ways.
 Step = Literal["joint", "gate", "expert", "expert by position"]
@@ -67,7 +74,11 @@ class BlockCoordinateDescent(Rule):
 
     @property
     def _takes_turns(self) -> bool:
-        return self.settings.method != "joint"
+        """Whether F steps are taken: they need something to learn beside the gates."""
+        if self.settings.method == "joint":
+            return False
+        gates = {id(gate) for gate in self.gates}
+        return any(p.requires_grad for p in self.model.parameters() if id(p) not in gates)
 
     @property
     def leaves_out_gradients(self) -> bool:
@@ -78,27 +89,30 @@ class BlockCoordinateDescent(Rule):
 
     def before_step(self, moment: Moment, losses: Losses) -> None:
         """The G step, if one is due and any gate learns."""
-        due = gate_step_is_due(self.settings, moment)
+        due = self._takes_turns and gate_step_is_due(self.settings, moment)
         if not due or not any(gate.requires_grad for gate in self.gates):
             return
         with gate_step(self.model, self.layers, self.gates) as learning:
             for loss in losses():
+                if any(is_sharded(gate) for gate in learning):
+                    loss.backward()  # sharded parameters are not in the graph themselves
+                    continue
                 # Without backward(), whose hooks would have a data-parallel wrapper wait for
                 # gradients of the gates in the F step that follows.
                 gradients = torch.autograd.grad(loss, learning, allow_unused=True)
                 for gate, gradient in zip(learning, gradients, strict=True):
                     if gradient is not None:
                         gate.grad = gradient if gate.grad is None else gate.grad + gradient
-            # Each process has the gradient of its own losses, of which the mean counts.
-            update_gates(learning, self.settings.learning_rate / replicas())
+            update_gates(learning, self.settings.learning_rate)
 
     def around_step(self) -> AbstractContextManager[Any]:
         return expert_step(self.layers, self.settings.draw) if self._takes_turns else nullcontext()
 
     def before_update(self, moment: Moment) -> None:
         if not self._takes_turns:
-            # Every process holds the same mean gradient already: the sum over them is undone.
-            update_gates(self.gates, self.settings.learning_rate / replicas())
+            # The step has been a joint one, or a G step where all but the gates are frozen. Every
+            # process holds the same mean gradient already, whose mean it is.
+            update_gates(self.gates, self.settings.learning_rate)
 
     def extra_seconds(self, measure: Callable[[], float]) -> float:
         """The share of a G step's time that the schedule asks for."""
@@ -150,13 +164,13 @@ def gate_step(
 
 @torch.no_grad()
 def update_gates(gates: Iterable[nn.Parameter], learning_rate: float) -> None:
-    """One step of SGD without momentum, by the sum of all processes' gradients; clears these.
+    """One step of SGD without momentum, by the mean of all processes' gradients; clears these.
 
     The paper keeps momentum away from the gates, since with it they settle on few experts.
     """
     for gate in gates:
         if gate.grad is not None:
-            gate.sub_(learning_rate * sum_over_replicas(gate.grad))
+            gate.sub_(learning_rate * mean_over_replicas(gate.grad))
             gate.grad = None
 
 
