@@ -47,7 +47,7 @@ def write_logs_into(trainer: transformers.Trainer, folder: Path) -> None:
 def figures(record: Mapping[str, Any]) -> dict[str, float]:
     """Returns the single numbers of a record of training, which is all that loggers take.
 
-    >>> figures({"eval_loss": 2.5, "measured": {"accuracy": 40.0}, "recorded": {"mae": {}}})
+    >>> figures({"eval_loss": 2.5, "measured": {"accuracy": 40.0}, "recorded": {"a rule": {}}})
     {'eval_loss': 2.5, 'eval_accuracy': 40.0}
     """
     measured = {f"eval_{name}": value for name, value in record.get("measured", {}).items()}
