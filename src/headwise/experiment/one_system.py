@@ -9,7 +9,7 @@ from headwise.analysis.behaviour.snapshots import Snapshots, decides
 from headwise.analysis.cost import count_macs, count_parameters
 from headwise.analysis.recording import record_attention
 from headwise.analysis.results import EarlyStop, RunResult
-from headwise.experiment.folders import RESULT, claim_folder, is_main_process
+from headwise.experiment.folders import RESULT, check_start, claim_folder, is_main_process
 from headwise.experiment.history import courses_of, curves, decision_courses
 from headwise.experiment.model_folder import has_card, write_for_tools
 from headwise.experiment.outcomes import evaluate, score_again_if_old, with_tests, write_outcome
@@ -43,6 +43,7 @@ def train_system(
         Interrupted: Ctrl-C came; the next call goes on.
     """
     claim_folder(folder, recipe)
+    check_start(folder, recipe)
     finished = finished_result(recipe, folder, task, console, label or name)
     if finished is not None:
         return finished

@@ -68,6 +68,8 @@ _LOGITS = 2**26  # largest number of logits at once in evaluation: 256 MB
 class LanguageModel(LanguageModelSettings):
     """Settings of the decoder."""
 
+    starts_from = CausalLMConfig
+
     adaptive_cutoffs: list[int] | None = Field(
         None,
         description="Cutoffs of adaptive embeddings and softmax: tokens up to the first number, "
@@ -89,7 +91,7 @@ class LanguageModel(LanguageModelSettings):
     def config(self, **encoding: Any) -> CausalLMConfig:
         if self.adaptive_cutoffs and "vocab_size" not in encoding:
             encoding["vocab_size"] = max(self.adaptive_cutoffs) + 1
-        return CausalLMConfig(**self.model_dump(), **encoding)
+        return CausalLMConfig(**self.sizes(), **encoding)
 
 
 class LanguageEvaluation(EvaluationSettings):

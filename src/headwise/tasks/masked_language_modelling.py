@@ -52,8 +52,10 @@ _SAMPLE_LEAST = 6
 class MaskedModel(LanguageModelSettings):
     """Settings of the encoder."""
 
+    starts_from = MaskedLMConfig
+
     def config(self, **encoding: Any) -> MaskedLMConfig:
-        return MaskedLMConfig(**self.model_dump(), **encoding)
+        return MaskedLMConfig(**self.sizes(), **encoding)
 
 
 class MaskedEvaluation(EvaluationSettings):
