@@ -153,7 +153,10 @@ def _metric(score: Score) -> str:
 
 def _scores(result: RunResult) -> str:
     """A table of all scores with their intervals."""
-    lines = ["| part | score | value | 95% interval | computed |", "| --- | --- | --: | --- | --- |"]
+    lines = [
+        "| part | score | value | 95% interval | computed |",
+        "| --- | --- | --: | --- | --- |",
+    ]
     for part, scores in _all_scores(result).items():
         for score in scores:
             digits = score.digits + 1

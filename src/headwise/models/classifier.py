@@ -167,15 +167,15 @@ class SequenceClassifier(HeadwiseModel):
         hidden = F.dropout(hidden, self.config.dropout, self.training)
         logits = self.classifier(hidden)  # (batch, classes)
 
-        output = HeadwiseOutput(logits=logits, auxiliary_loss=losses.total)
+        total = None
         if labels is not None:
             if self.config.problem == "regression":
                 total = total_squared_error(logits.squeeze(-1), labels)
             else:
                 total = total_cross_entropy(logits, labels)
-            output = HeadwiseOutput(
-                logits=logits, **sum_losses(total, labels, num_items_in_batch, losses)
-            )
+        output = HeadwiseOutput(
+            logits=logits, **sum_losses(total, labels, num_items_in_batch, losses)
+        )
         return output if return_dict is not False else output.to_tuple()
 
     def head_macs(self, lengths: Mapping[str, int]) -> int:
