@@ -98,8 +98,8 @@ def cost(
 
         console = Console()
         if papers:
-            from headwise.analysis.papers import published_figures
-            from headwise.analysis.papers_table import papers_summary, papers_tables
+            from headwise.analysis.papers.published import published_figures
+            from headwise.analysis.papers.table import papers_summary, papers_tables
 
             figures = published_figures()
             for table in papers_tables(figures):

@@ -16,6 +16,7 @@ from headwise.ops.masks import (
     check_padding_mask,
     merge_masks,
     padding_positions,
+    refuse_nested,
 )
 
 
@@ -324,6 +325,7 @@ class Attention(System):
             ("key", key, self.kdim),
             ("value", value, self.vdim),
         ):
+            refuse_nested(name, x)
             if x.dim() != 3 or x.size(-1) != dim:
                 raise ValueError(
                     f"{name} has shape {tuple(x.shape)}, expected (batch, time, {dim})"

@@ -18,6 +18,7 @@ from headwise.heads.system import System
 from headwise.models.adapters import tell_peft
 from headwise.models.cache import DecodingCache
 from headwise.models.config import TransformerConfig
+from headwise.models.former_weights import take_scalars
 from headwise.models.plan import Plan, build_system
 from headwise.models.sites import attention_sites
 from headwise.models.transformer import AuxiliaryLoss
@@ -148,6 +149,16 @@ class HeadwiseModel(PreTrainedModel):
             raise NotImplementedError(f"{type(self).__name__} reads no tokens")
         return stack
 
+    @staticmethod
+    def _load_pretrained_model(  # type: ignore[no-untyped-def]
+        model, state_dict, checkpoint_files, *args, **kwargs
+    ):
+        found, others = PreTrainedModel._load_pretrained_model(
+            model, state_dict, checkpoint_files, *args, **kwargs
+        )
+        take_scalars(model, found, state_dict, checkpoint_files)
+        return found, others
+
     def _initialize_weights(self, module: nn.Module, *_: Any) -> None:
         # For models outside its own package, transformers skips modules without parameters of
         # their own, such as standard attention. `_init_weights` itself spares loaded weights.
@@ -206,13 +217,21 @@ class DecodingGenerationMixin(GenerationMixin):
             model_kwargs["past_key_values"] = self.new_cache()
 
     def _prepare_generated_length(  # type: ignore[no-untyped-def]
-        self, generation_config, *args, **kwargs
+        self, generation_config, has_default_max_length, **others
     ):
-        """Keeps `generate()` from warning when `max_new_tokens` is given."""
-        own = generation_config.max_length == self.generation_config.max_length
-        if own and generation_config.max_new_tokens is not None:
-            generation_config.max_length = None
-        return super()._prepare_generated_length(generation_config, *args, **kwargs)
+        """Lets the length that `generate()` is given win over the other one of the model's own.
+
+        transformers takes `max_new_tokens` if there are both, and warns.
+        """
+        own = self.generation_config
+        if generation_config.max_new_tokens is not None and not has_default_max_length:
+            if generation_config.max_length == own.max_length:
+                generation_config.max_length = None
+            elif generation_config.max_new_tokens == own.max_new_tokens:
+                generation_config.max_new_tokens = None
+        return super()._prepare_generated_length(
+            generation_config, has_default_max_length, **others
+        )
 
 
 def model_class(config: TransformerConfig) -> type[HeadwiseModel]:

@@ -56,6 +56,8 @@ SYSTEMS: dict[str, type[System]] = {
     "gated": GatedAttention,
     "moh": MixtureOfHeads,
 }
+# What stands over the heads of a pretrained model if nothing is named.
+OVER_HEADS = "mae"
 
 # What a plan's entry may not set, since the model sets it.
 _SET_BY_MODEL = {
