@@ -105,7 +105,7 @@ def model_card(task: Task, recipe: Recipe, result: RunResult) -> ModelCard:
 
 def _card_data(name: str, task: Task, recipe: Recipe, result: RunResult) -> ModelCardData:
     """What the hub reads of a card; the license is for the user to add."""
-    data: Any = getattr(recipe, "data")  # every task has it
+    data: Any = recipe.data  # every task has it
     on_hub = isinstance(data, HubSettings) and not Path(data.name).exists()
     results = [
         EvalResult(
@@ -153,7 +153,10 @@ def _metric(score: Score) -> str:
 
 def _scores(result: RunResult) -> str:
     """A table of all scores with their intervals."""
-    lines = ["| part | score | value | 95% interval | computed |", "| --- | --- | --: | --- | --- |"]
+    lines = [
+        "| part | score | value | 95% interval | computed |",
+        "| --- | --- | --: | --- | --- |",
+    ]
     for part, scores in _all_scores(result).items():
         for score in scores:
             digits = score.digits + 1
