@@ -1,4 +1,4 @@
-"""The base of all models: initialisation, losses, caches, and the cost of their heads."""
+"""The base of all models: initialisation, losses, and the cost of their heads."""
 
 import copy
 from collections.abc import Mapping
@@ -9,12 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.generation import GenerationMixin
 from transformers.utils import ModelOutput
 from typing_extensions import Self
 
 from headwise.heads.system import System
-from headwise.models.cache import DecodingCache
 from headwise.models.config import TransformerConfig
 from headwise.models.plan import Plan, build_system
 from headwise.models.sites import attention_sites
@@ -158,40 +156,6 @@ class HeadwiseModel(PreTrainedModel):
                     f"routing come from the attention modules themselves, see "
                     f"headwise.models.sites"
                 )
-
-
-class DecodingGenerationMixin(GenerationMixin):
-    """Adds `generate()` to models with a decoder, with a cache that all systems can use."""
-
-    config: TransformerConfig
-
-    def new_cache(self) -> DecodingCache:
-        """Returns an empty cache for the decoder."""
-        depths = self.config.depths()
-        return DecodingCache(
-            depths["decoder_self"], cross_attention=depths.get("decoder_cross", 0) > 0
-        )
-
-    def _prepare_cache_for_generation(  # type: ignore[no-untyped-def]
-        self, generation_config, model_kwargs, *args, **kwargs
-    ) -> None:
-        """Gives `generate()` headwise's cache; its own would hold keys and values only."""
-        if generation_config.cache_implementation not in (None, "dynamic"):
-            raise ValueError(
-                f"cache_implementation is {generation_config.cache_implementation!r}, expected "
-                f"None: the systems of headwise keep more than keys and values in their cache"
-            )
-        if model_kwargs.get("past_key_values") is None and generation_config.use_cache is not False:
-            model_kwargs["past_key_values"] = self.new_cache()
-
-    def _prepare_generated_length(  # type: ignore[no-untyped-def]
-        self, generation_config, *args, **kwargs
-    ):
-        """Keeps `generate()` from warning when `max_new_tokens` is given."""
-        own = generation_config.max_length == self.generation_config.max_length
-        if own and generation_config.max_new_tokens is not None:
-            generation_config.max_length = None
-        return super()._prepare_generated_length(generation_config, *args, **kwargs)
 
 
 def model_class(config: TransformerConfig) -> type[HeadwiseModel]:

@@ -9,7 +9,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from headwise.models.adaptive import AdaptiveEmbedding, AdaptiveSoftmax, check_bands
 from headwise.models.base import (
-    DecodingGenerationMixin,
     HeadwiseModel,
     HeadwiseOutput,
     sum_losses,
@@ -18,6 +17,7 @@ from headwise.models.base import (
 from headwise.models.cache import DecodingCache
 from headwise.models.config import LanguageModelConfig
 from headwise.models.embedding import token_embedding
+from headwise.models.generating import DecodingGenerationMixin
 from headwise.models.transformer import AuxiliaryLoss, Decoder
 from headwise.ops.labels import IGNORED_LABEL
 
@@ -172,7 +172,9 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
             raise ValueError("input_ids is None, expected tokens (batch, time)")
         losses = AuxiliaryLoss()
         padding = None if attention_mask is None else attention_mask == 0
-        if past_key_values is None and use_cache:
+        if past_key_values is not None:
+            past_key_values = self.own_cache(past_key_values)
+        elif use_cache:
             past_key_values = self.new_cache()
         hidden = self.decoder(input_ids, padding, losses, past_key_values)
         logits = total = None

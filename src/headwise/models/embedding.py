@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.models.config import TransformerConfig
+from headwise.ops.masks import of_queries
 
 
 def token_embedding(config: TransformerConfig, vocab_size: int) -> nn.Embedding:
@@ -30,7 +31,7 @@ def embed(
     embedding: nn.Module,
     input_ids: Tensor,
     padding: Tensor | None = None,
-    offset: int = 0,
+    offset: int | Tensor = 0,
     learned: nn.Embedding | None = None,
 ) -> Tensor:
     """Returns √d times the embeddings plus sinusoids, or √d times the sum with learned positions.
@@ -40,19 +41,21 @@ def embed(
         input_ids: tokens.
         padding: `(batch, offset + time)`, `True` at padding. A token's position is the number of
             tokens before it, so that it does not matter on which side the padding stands.
-        offset: how many positions earlier calls have seen.
+        offset: how many positions earlier calls have seen; a tensor if their cache is of a fixed
+            size, which `padding` then covers, `(batch, size)`.
         learned: the embedding of positions, if they are learned.
 
     Raises:
         ValueError: a sequence has more tokens than there are learned positions.
     """
     time = input_ids.size(1)
-    if learned is not None:
+    if learned is not None and not isinstance(offset, Tensor):
         _check_length(learned, offset + time, padding)
     if padding is None:
-        positions = torch.arange(offset, offset + time, device=input_ids.device)  # (time,)
+        positions = offset + torch.arange(time, device=input_ids.device)  # (time,)
     else:
-        positions = (~padding).cumsum(1)[:, -time:] - 1  # (batch, time); -1 before all tokens
+        # (batch, time); -1 before all tokens
+        positions = of_queries((~padding).cumsum(1), offset, time) - 1
     x = embedding(input_ids)  # (batch, time, embed_dim)
     scale = math.sqrt(x.size(-1))
     if learned is not None:

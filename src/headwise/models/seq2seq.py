@@ -10,7 +10,6 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig
 from transformers.modeling_outputs import BaseModelOutput
 
 from headwise.models.base import (
-    DecodingGenerationMixin,
     HeadwiseModel,
     HeadwiseOutput,
     sum_losses,
@@ -19,6 +18,7 @@ from headwise.models.base import (
 from headwise.models.cache import DecodingCache
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.embedding import token_embedding
+from headwise.models.generating import DecodingGenerationMixin
 from headwise.models.transformer import AuxiliaryLoss, Decoder, Encoder
 from headwise.ops.labels import IGNORED_LABEL
 
@@ -132,7 +132,9 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
         padding = None if decoder_attention_mask is None else decoder_attention_mask == 0
         if padding is None and labels is not None:
             padding = _trailing_padding(labels)
-        if past_key_values is None and use_cache:
+        if past_key_values is not None:
+            past_key_values = self.own_cache(past_key_values)
+        elif use_cache:
             past_key_values = self.new_cache()
         hidden = self.decoder(
             decoder_input_ids, padding, losses, past_key_values, encoded, encoder_padding

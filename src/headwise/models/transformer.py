@@ -18,6 +18,7 @@ from headwise.models.config import TransformerConfig
 from headwise.models.embedding import embed, position_embedding
 from headwise.models.plan import Spec, build_system, system_class
 from headwise.ops.activations import ACTIVATIONS, Activation
+from headwise.ops.masks import of_queries
 
 
 class FeedForward(nn.Module):
@@ -309,7 +310,10 @@ class DecoderStack(nn.Module):
         Returns:
             `(batch, time, embed_dim)`.
         """
-        query_padding = None if padding is None else padding[:, -x.size(1) :]
+        query_padding = None
+        if padding is not None:
+            offset = 0 if cache is None else cache.get_seq_length()
+            query_padding = of_queries(padding, offset, x.size(1))
         inputs = DecoderInputs(encoded, padding, query_padding, encoder_padding, losses)
         x = F.dropout(x, self.dropout, self.training)
         for index, layer in enumerate(self.layers):
@@ -338,7 +342,11 @@ class Decoder(DecoderStack):
         encoder_padding: Tensor | None = None,
     ) -> Tensor:
         """Token ids `(batch, time)` to `(batch, time, embed_dim)`; see `run`."""
-        offset = 0 if cache is None else cache.get_seq_length()
+        offset: int | Tensor = 0
+        if cache is not None:
+            offset = cache.get_seq_length()
+            if padding is not None:
+                padding = cache.of_all_positions(padding, input_ids.size(1))
         x = embed(self.embedding, input_ids, padding, offset, self.positions)
         return self.run(x, padding, losses, cache, encoded, encoder_padding)
 

@@ -1,0 +1,236 @@
+"""transformers: all that `generate()` does."""
+
+import copy
+import functools
+
+import pytest
+import torch
+from compatible import PLANS, compatible, tiny_model
+from tiny import PAD, VOCABULARY, tokens
+from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
+from transformers.generation.streamers import BaseStreamer
+
+TOOL = "transformers: `generate()`"
+STEPS = 9
+KINDS = {"causal": {"share_embeddings": False}, "seq2seq": {"share_embeddings": "none"}}
+END = 2
+
+
+@functools.cache
+def models(system):
+    """A language model and an encoder-decoder, which would repeat shared embeddings."""
+    return [tiny_model(kind, system, **options) for kind, options in KINDS.items()]
+
+
+def generate(model, ids, **options):
+    """`STEPS` tokens of which none comes twice, unless asked otherwise: fresh models repeat one."""
+    defaults = {"max_new_tokens": STEPS, "no_repeat_ngram_size": 1, "suppress_tokens": [PAD, END]}
+    return model.generate(ids, **{**defaults, **options})
+
+
+@compatible(TOOL, "greedy search, beam search, sampling, `num_return_sequences`, `use_cache=False`")
+def test_ways_to_search(system):
+    for model in models(system):
+        ids = tokens(2, 6)
+        for options in (
+            {},
+            {"num_beams": 3, "num_return_sequences": 2},
+            {"do_sample": True, "num_return_sequences": 3, "top_k": 5},
+        ):
+            outputs = []
+            for use_cache in (True, False):
+                torch.manual_seed(1)
+                outputs.append(generate(model, ids, use_cache=use_cache, **options))
+            assert torch.equal(*outputs)
+            assert len(outputs[0]) == 2 * options.get("num_return_sequences", 1)
+
+
+@compatible(TOOL, "prompts of different lengths, padded on the left")
+def test_left_padding(system):
+    model = models(system)[0]
+    ids = tokens(2, 6)
+    ids[1, :3] = PAD
+    mask = (ids != PAD).long()
+    for options in ({}, {"num_beams": 2}, {"cache_implementation": "static"}):
+        together = generate(model, ids, attention_mask=mask, **options)
+        alone = generate(model, ids[1:, 3:], **options)
+        assert torch.equal(together[1, 3:], alone[0])
+
+
+@compatible(TOOL, "`cache_implementation='static'`")
+def test_static_cache(system):
+    for model in models(system):
+        ids = tokens(2, 6)
+        for options in ({}, {"num_beams": 3}):
+            expected = generate(model, ids, **options)
+            assert torch.equal(
+                generate(model, ids, cache_implementation="static", **options), expected
+            )
+
+
+@compatible(TOOL, "`cache_implementation='static'`, the model compiled: one graph for all steps")
+def test_static_cache_of_a_compiled_model(system):
+    for model in models(system):
+        ids = tokens(2, 6)
+        expected = generate(model, ids)
+        graphs = []
+
+        def count(graph, _, graphs=graphs):
+            graphs.append(graph)
+            return graph.forward
+
+        torch._dynamo.reset()
+        compiled = copy.deepcopy(model)
+        prefill = compiled.forward
+        step = torch.compile(prefill, backend=count)
+        compiled.forward = functools.wraps(prefill)(lambda **inputs: forward(inputs))
+
+        def forward(inputs, prefill=prefill, step=step):
+            first = inputs["past_key_values"].get_seq_length() is 0  # noqa: F632
+            return (prefill if first else step)(**inputs)
+
+        made = generate(compiled, ids, cache_implementation="static", max_new_tokens=4)
+        after_some = len(graphs)
+        made = generate(compiled, made, cache_implementation="static") if 0 else made
+        torch.testing.assert_close(made, expected[:, : made.size(1)])
+        made = generate(compiled, ids, cache_implementation="static", max_cache_len=20)
+        assert torch.equal(made, expected)
+        assert after_some
+
+
+def _drafts(model, system):
+    """A smaller model that is right now and then."""
+    kind = "seq2seq" if model.config.is_encoder_decoder else "causal"
+    layers = "decoder_layers" if kind == "seq2seq" else "layers"
+    assistant = tiny_model(kind, system, **KINDS[kind], **{layers: 1})
+    assistant.load_state_dict(
+        {n: p for n, p in model.state_dict().items() if n in assistant.state_dict()}
+    )
+    return assistant
+
+
+@compatible(TOOL, "assisted decoding (`assistant_model`)")
+def test_assisted_decoding(system):
+    for model in models(system):
+        assistant = _drafts(model, system)
+        for seed in range(3):
+            torch.manual_seed(seed)
+            ids = tokens(1, 6)
+            expected = generate(model, ids)
+            made = generate(model, ids, assistant_model=assistant, num_assistant_tokens=4)
+            assert torch.equal(made, expected)
+
+
+@compatible(TOOL, "prompt lookup (`prompt_lookup_num_tokens`)")
+def test_prompt_lookup(system):
+    for model in models(system):
+        ids = tokens(1, 4).repeat(1, 4)
+        repeats = {"no_repeat_ngram_size": 0, "max_new_tokens": 15}
+        expected = generate(model, ids, **repeats)
+        made = generate(model, ids, prompt_lookup_num_tokens=3, **repeats)
+        assert torch.equal(made, expected)
+
+
+@compatible(TOOL, "`past_key_values` of one call goes on in the next, and is cropped")
+def test_continuing(system):
+    for model in models(system):
+        ids = tokens(1, 6)
+        whole = generate(model, ids)
+        for cache in (model.new_cache(), model.new_cache(max_length=40)):
+            options = {"past_key_values": cache, "return_dict_in_generate": True}
+            first = generate(model, ids, max_new_tokens=4, **options)
+            assert first.past_key_values is cache
+            so_far = whole[:, : 4 - STEPS]
+            assert torch.equal(first.sequences, so_far)
+            prompt = so_far
+            if model.config.is_encoder_decoder:
+                # By its mask transformers knows that the whole prompt is given.
+                options["decoder_input_ids"] = so_far
+                options["decoder_attention_mask"] = torch.ones_like(so_far)
+                prompt = ids
+            again = generate(model, prompt, max_new_tokens=STEPS - 4, **options)
+            assert torch.equal(again.sequences, whole)
+
+
+@compatible(TOOL, "`DynamicCache`, `StaticCache`, `EncoderDecoderCache` given as `past_key_values`")
+def test_caches_of_transformers(system):
+    language_model, seq2seq = models(system)
+    config = language_model.config
+    ids = tokens(2, 6)
+    expected = generate(language_model, ids)
+    for cache in (
+        DynamicCache(),
+        DynamicCache(config=config),
+        StaticCache(config=config, max_cache_len=20),
+    ):
+        assert torch.equal(generate(language_model, ids, past_key_values=cache), expected)
+        assert cache.get_seq_length() == ids.size(1) + STEPS - 1
+    expected = generate(seq2seq, ids)
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    assert torch.equal(generate(seq2seq, ids, past_key_values=cache), expected)
+    assert cache.get_seq_length() == STEPS
+
+
+@compatible(TOOL, "`return_dict_in_generate` with `output_scores` and `output_logits`")
+def test_what_is_returned(system):
+    for model in models(system):
+        made = generate(
+            model,
+            tokens(2, 6),
+            num_beams=2,
+            return_dict_in_generate=True,
+            output_scores=True,
+            output_logits=True,
+        )
+        assert len(made.scores) == len(made.logits) == STEPS
+        assert made.logits[0].shape == (4, VOCABULARY)
+        assert made.sequences_scores.shape == (2,)
+
+
+class Collecting(BaseStreamer):
+    def __init__(self):
+        self.seen = []
+
+    def put(self, value):
+        self.seen += value.flatten().tolist()
+
+    def end(self):
+        self.seen.append("end")
+
+
+class Only(LogitsProcessor):
+    def __call__(self, input_ids, scores):
+        return scores.masked_fill(torch.arange(VOCABULARY) % 2 == 0, float("-inf"))
+
+
+@compatible(TOOL, "`streamer`, `logits_processor`, `stopping_criteria`, `prefill_chunk_size`")
+def test_what_is_called(system):
+    for model in models(system):
+        ids, streamer = tokens(1, 6), Collecting()
+        expected = generate(model, ids, logits_processor=LogitsProcessorList([Only()]))
+        assert (expected[:, -STEPS:] % 2 == 1).all()
+        made = generate(
+            model,
+            ids,
+            logits_processor=LogitsProcessorList([Only()]),
+            stopping_criteria=StoppingCriteriaList(
+                [lambda ids, scores: torch.tensor([ids.size(1) == expected.size(1) - 3])]
+            ),
+            streamer=streamer,
+            prefill_chunk_size=2,
+        )
+        assert torch.equal(made, expected[:, :-3])
+        assert streamer.seen == [*made.flatten().tolist(), "end"]
+
+
+NO_OTHER = "expected 'dynamic' or 'static': the systems of headwise keep more than keys and values"
+
+
+@compatible(
+    TOOL, "`cache_implementation='offloaded'`, `'quantized'`", refused=dict.fromkeys(PLANS, NO_OTHER)
+)
+@pytest.mark.parametrize("kind", ["offloaded", "quantized"])
+def test_other_caches(system, kind):
+    for model in models(system):
+        generate(model, tokens(1, 3), cache_implementation=kind)
