@@ -1,19 +1,19 @@
 """transformers: all that `generate()` does."""
 
-import copy
 import functools
 
 import pytest
 import torch
 from compatible import PLANS, compatible, tiny_model
 from tiny import PAD, VOCABULARY, tokens
-from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
+from transformers import CompileConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
 from transformers.generation.streamers import BaseStreamer
 
 TOOL = "transformers: `generate()`"
 STEPS = 9
 KINDS = {"causal": {"share_embeddings": False}, "seq2seq": {"share_embeddings": "none"}}
+SMALLER = {"causal": {"layers": 1}, "seq2seq": {"encoder_layers": 1, "decoder_layers": 1}}
 END = 2
 
 
@@ -21,6 +21,17 @@ END = 2
 def models(system):
     """A language model and an encoder-decoder, which would repeat shared embeddings."""
     return [tiny_model(kind, system, **options) for kind, options in KINDS.items()]
+
+
+@functools.cache
+def smaller_models(system):
+    """The same of one layer, with weights of theirs: they predict the same now and then."""
+    made = []
+    for (kind, options), whole in zip(KINDS.items(), models(system), strict=True):
+        small, weights = tiny_model(kind, system, **options, **SMALLER[kind]), whole.state_dict()
+        small.load_state_dict({name: weights[name] for name in small.state_dict()})
+        made.append(small)
+    return made
 
 
 def generate(model, ids, **options):
@@ -69,51 +80,29 @@ def test_static_cache(system):
             )
 
 
-@compatible(TOOL, "`cache_implementation='static'`, the model compiled: one graph for all steps")
+@compatible(TOOL, "`cache_implementation='static'` with `compile_config`: one graph, of one step")
 def test_static_cache_of_a_compiled_model(system):
-    for model in models(system):
-        ids = tokens(2, 6)
-        expected = generate(model, ids)
+    for model in smaller_models(system):
+        torch._dynamo.reset()
         graphs = []
 
-        def count(graph, _, graphs=graphs):
+        def backend(graph, _, graphs=graphs):
             graphs.append(graph)
             return graph.forward
 
-        torch._dynamo.reset()
-        compiled = copy.deepcopy(model)
-        prefill = compiled.forward
-        step = torch.compile(prefill, backend=count)
-        compiled.forward = functools.wraps(prefill)(lambda **inputs: forward(inputs))
-
-        def forward(inputs, prefill=prefill, step=step):
-            first = inputs["past_key_values"].get_seq_length() is 0  # noqa: F632
-            return (prefill if first else step)(**inputs)
-
-        made = generate(compiled, ids, cache_implementation="static", max_new_tokens=4)
-        after_some = len(graphs)
-        made = generate(compiled, made, cache_implementation="static") if 0 else made
-        torch.testing.assert_close(made, expected[:, : made.size(1)])
-        made = generate(compiled, ids, cache_implementation="static", max_cache_len=20)
-        assert torch.equal(made, expected)
-        assert after_some
-
-
-def _drafts(model, system):
-    """A smaller model that is right now and then."""
-    kind = "seq2seq" if model.config.is_encoder_decoder else "causal"
-    layers = "decoder_layers" if kind == "seq2seq" else "layers"
-    assistant = tiny_model(kind, system, **KINDS[kind], **{layers: 1})
-    assistant.load_state_dict(
-        {n: p for n, p in model.state_dict().items() if n in assistant.state_dict()}
-    )
-    return assistant
+        compiling = CompileConfig(backend=backend, mode=None, dynamic=False, fullgraph=True)
+        compiling._compile_all_devices = True  # transformers compiles on GPUs alone
+        options = {"cache_implementation": "static", "compile_config": compiling}
+        for time in (5, 5) if model.config.is_encoder_decoder else (5, 7):
+            ids = tokens(2, time)
+            made = generate(model, ids, max_cache_len=20, **options)
+            assert torch.equal(made, generate(model, ids))
+            assert len(graphs) == 1
 
 
 @compatible(TOOL, "assisted decoding (`assistant_model`)")
 def test_assisted_decoding(system):
-    for model in models(system):
-        assistant = _drafts(model, system)
+    for model, assistant in zip(models(system), smaller_models(system), strict=True):
         for seed in range(3):
             torch.manual_seed(seed)
             ids = tokens(1, 6)
