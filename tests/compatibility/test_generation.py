@@ -217,7 +217,9 @@ NO_OTHER = "expected 'dynamic' or 'static': the systems of headwise keep more th
 
 
 @compatible(
-    TOOL, "`cache_implementation='offloaded'`, `'quantized'`", refused=dict.fromkeys(PLANS, NO_OTHER)
+    TOOL,
+    "`cache_implementation='offloaded'`, `'quantized'`",
+    refused=dict.fromkeys(PLANS, NO_OTHER),
 )
 @pytest.mark.parametrize("kind", ["offloaded", "quantized"])
 def test_other_caches(system, kind):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig
 from transformers.modeling_outputs import BaseModelOutput
@@ -130,12 +131,13 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
                 labels, self.config.decoder_start_token_id, self.config.pad_token_id
             )
         padding = None if decoder_attention_mask is None else decoder_attention_mask == 0
-        if padding is None and labels is not None:
-            padding = _trailing_padding(labels)
         if past_key_values is not None:
             past_key_values = self.own_cache(past_key_values)
         elif use_cache:
             past_key_values = self.new_cache()
+        if padding is None and labels is not None:
+            cached = 0 if past_key_values is None else int(past_key_values.get_seq_length())
+            padding = F.pad(_trailing_padding(labels), (cached, 0))
         hidden = self.decoder(
             decoder_input_ids, padding, losses, past_key_values, encoded, encoder_padding
         )
