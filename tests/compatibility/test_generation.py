@@ -8,6 +8,7 @@ from compatible import PLANS, compatible, tiny_model
 from tiny import PAD, VOCABULARY, tokens
 from transformers import CompileConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
+from transformers.generation.stopping_criteria import MaxLengthCriteria
 from transformers.generation.streamers import BaseStreamer
 
 TOOL = "transformers: `generate()`"
@@ -203,9 +204,7 @@ def test_what_is_called(system):
             model,
             ids,
             logits_processor=LogitsProcessorList([Only()]),
-            stopping_criteria=StoppingCriteriaList(
-                [lambda ids, scores: torch.tensor([ids.size(1) == expected.size(1) - 3])]
-            ),
+            stopping_criteria=StoppingCriteriaList([MaxLengthCriteria(expected.size(1) - 3)]),
             streamer=streamer,
             prefill_chunk_size=2,
         )

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from compatible import MOA, PLANS, compatible, tiny_model
+from compatible import compatible, tiny_model
 from peft import PrefixTuningConfig, get_peft_model
 from tiny import PAD, tokens
 

@@ -1,8 +1,5 @@
 """The commands of `headwise`. Each is thin: the library does the work."""
 
-import sys
-from pathlib import Path
-
 import typer
 
 from headwise.cli.experiments import compare, evaluate, train
@@ -24,11 +21,7 @@ app = typer.Typer(
 
 @app.callback()
 def start() -> None:
-    """Make files of the current folder importable, so that recipes can name systems in them."""
-    # At the end of the path, so that a folder named `datasets` does not hide the library.
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
+    """Nothing is set for all commands; without this, a single command would have no name."""
 
 
 # In the order in which `headwise --help` lists them.

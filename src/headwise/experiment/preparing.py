@@ -78,9 +78,16 @@ def batches(
 
 
 def build_model(recipe: Recipe, task: Task) -> HeadwiseModel:
-    """Returns the model of a recipe, initialised from the recipe's seed."""
+    """Returns the model of a recipe: initialised from its seed, or the one that it starts from.
+
+    Raises:
+        ValueError: the model cannot start from the run that `model.pretrained` names.
+    """
     set_seed(recipe.training.seed)
-    return task.build_model(recipe.model)
+    model = task.build_model(recipe.model)
+    if (run := recipe.pretrained_run()) is not None:
+        task.start_from(model, run)
+    return model
 
 
 def empty_model(settings: ModelSettings, task: Task) -> HeadwiseModel:

@@ -2,6 +2,7 @@
 
 from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
@@ -16,6 +17,7 @@ from headwise.ops.masks import (
     merge_masks,
     of_queries,
     padding_positions,
+    refuse_nested,
 )
 
 
@@ -45,8 +47,11 @@ class NoPackedWeights:
 
     In evaluation it would hand them, and the input as a nested tensor, to a fused kernel that
     computes standard attention. An object that overrides torch functions makes it take its
-    ordinary path instead, which calls our `forward`.
+    ordinary path instead, which calls our `forward`. peft looks there for the device of a module.
     """
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.device = device
 
     @property
     def weight(self) -> "NoPackedWeights":
@@ -83,9 +88,8 @@ class Attention(System):
     chooses_heads: ClassVar[bool] = False
     observers: tuple[Observer, ...] = ()
 
-    # torch.nn's transformer layers read these of their attention, see NoPackedWeights.
+    # torch.nn's transformer layers read these, and `in_proj_weight`, of their attention.
     batch_first: ClassVar[bool] = True
-    in_proj_weight: ClassVar[Any] = NoPackedWeights()
     in_proj_bias: ClassVar[None] = None
     _qkv_same_embed_dim: ClassVar[bool] = False
 
@@ -128,6 +132,10 @@ class Attention(System):
     def from_plan(cls, place: Place, **options: Any) -> Self:
         sizes = {"num_heads": place.num_heads, "dropout": place.attention_dropout}
         return cls(place.embed_dim, **{**sizes, **options})
+
+    @property
+    def in_proj_weight(self) -> NoPackedWeights:
+        return NoPackedWeights(next((p.device for p in self.parameters()), None))
 
     def dense_projections(self, bias: bool) -> None:
         """Make `q_proj`, `k_proj` and `v_proj`."""
@@ -318,6 +326,7 @@ class Attention(System):
             ("key", key, self.kdim),
             ("value", value, self.vdim),
         ):
+            refuse_nested(name, x)
             if x.dim() != 3 or x.size(-1) != dim:
                 raise ValueError(
                     f"{name} has shape {tuple(x.shape)}, expected (batch, time, {dim})"

@@ -109,6 +109,7 @@ class System(nn.Module):
             `only-UNIT` leaves that one alone in force; their option UNIT is its number. See
             `headwise.models.ablation`.
         words: what its decisions are called in reports.
+        is_transposed: that tensors of several maps are laid out map × in × out, as peft asks.
         unlike_standard: why no weights make its output that of standard attention; it completes the
             error of `from_attention`.
         ablation: what the ablation in force has returned; None without one. `forward` looks at it
@@ -124,6 +125,7 @@ class System(nn.Module):
     rule: ClassVar["type[Rule] | None"] = None
     ablations: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     words: ClassVar[Words] = Words()
+    is_transposed: ClassVar[bool] = True
     unlike_standard: ClassVar[str] = (
         "it does not say how; a system that can overrides start_neutral"
     )

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypedDict
 
@@ -13,10 +14,13 @@ from transformers.utils import ModelOutput
 from typing_extensions import Self
 
 from headwise.heads.system import System
+from headwise.models.adapters import tell_peft
 from headwise.models.config import TransformerConfig
+from headwise.models.former_weights import take_scalars
 from headwise.models.plan import Plan, build_system
 from headwise.models.sites import attention_sites
 from headwise.models.transformer import AuxiliaryLoss
+from headwise.models.trust import trusting
 from headwise.ops.labels import IGNORED_LABEL
 
 
@@ -25,7 +29,9 @@ class HeadwiseOutput(ModelOutput):
     """The output of every model; some add fields.
 
     Attributes:
-        loss: the training loss, `token_loss` plus `auxiliary_loss`; None without labels.
+        loss: the training loss, `token_loss` plus `auxiliary_loss`; None without labels. If
+            `num_items_in_batch` is given, which counts the labels of further batches too, the
+            latter is multiplied by this batch's share of them.
         logits: the predictions of the model.
         token_loss: the loss of the task: the sum over all labels that are not -100, divided by
             `num_items_in_batch`, or by their number.
@@ -59,6 +65,22 @@ class HeadwiseModel(PreTrainedModel):
     config_class: ClassVar[type[TransformerConfig]]
     base_model_prefix = ""
     main_input_name = "input_ids"
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        tell_peft(config.model_type)
+
+    @classmethod
+    def from_pretrained(
+        cls, *args: Any, trust_remote_code: bool | None = None, **kwargs: Any
+    ) -> Self:
+        """As in transformers; `trust_remote_code` lets it import the modules that the plan names.
+
+        Raises:
+            ValueError: the plan names a class whose module is not imported, without that.
+        """
+        with trusting() if trust_remote_code else nullcontext():
+            return super().from_pretrained(*args, **kwargs)
 
     def head_macs(self, lengths: Mapping[str, int]) -> int:
         """Returns the multiply-accumulates outside the layers, for one sequence.
@@ -125,6 +147,16 @@ class HeadwiseModel(PreTrainedModel):
             raise NotImplementedError(f"{type(self).__name__} reads no tokens")
         return stack
 
+    @staticmethod
+    def _load_pretrained_model(  # type: ignore[no-untyped-def]
+        model, state_dict, checkpoint_files, *args, **kwargs
+    ):
+        found, others = PreTrainedModel._load_pretrained_model(
+            model, state_dict, checkpoint_files, *args, **kwargs
+        )
+        take_scalars(model, found, state_dict, checkpoint_files)
+        return found, others
+
     def _initialize_weights(self, module: nn.Module, *_: Any) -> None:
         # For models outside its own package, transformers skips modules without parameters of
         # their own, such as standard attention. `_init_weights` itself spares loaded weights.
@@ -190,9 +222,14 @@ def sum_losses(
     """
     if total is None or labels is None:
         return {"loss": None, "token_loss": None, "auxiliary_loss": auxiliary.total}
-    count = (labels != IGNORED_LABEL).sum().clamp(min=1) if num_items is None else num_items
-    token_loss = total / count
-    loss = token_loss if auxiliary.total is None else token_loss + auxiliary.total
+    count = (labels != IGNORED_LABEL).sum()
+    token_loss = total / (count.clamp(min=1) if num_items is None else num_items)
+    loss = token_loss
+    if auxiliary.total is not None:
+        # The step's losses are summed, over accumulated batches and processes: so that the weight
+        # of the auxiliary one stays what it is, each batch has its share of it.
+        share = 1 if num_items is None else count / num_items
+        loss = token_loss + share * auxiliary.total
     return {"loss": loss, "token_loss": token_loss, "auxiliary_loss": auxiliary.total}
 
 

@@ -94,6 +94,8 @@ class SequenceClassifierConfig(StackConfig):
                 f"num_labels is {self.num_labels}, expected 1 if problem is 'regression', which "
                 f"predicts one number; leave classes and num_labels out"
             )
+        if problem == "regression":
+            self.problem_type = "regression"  # or a pipeline would make a probability of the number
 
 
 class SequenceClassifier(HeadwiseModel):

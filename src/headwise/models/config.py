@@ -1,5 +1,6 @@
 """The configurations of models: sizes and plans of attention, as in Hugging Face transformers."""
 
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -8,6 +9,7 @@ from transformers import PreTrainedConfig
 from headwise.heads.system import Place
 from headwise.models.arguments import check_arguments, readable_arguments
 from headwise.models.plan import Spec, build_system, layer_specs
+from headwise.models.trust import trusting
 from headwise.ops.activations import Activation, check_activation
 
 
@@ -87,6 +89,17 @@ class TransformerConfig(PreTrainedConfig):
         check_arguments(type(self), kwargs)
         self._check_systems()
         super().__init__(**kwargs)
+
+    @classmethod
+    def from_pretrained(
+        cls, *args: Any, trust_remote_code: bool | None = None, **kwargs: Any
+    ) -> Any:
+        """As in transformers; `trust_remote_code` lets it import the modules that the plan names.
+
+        The Auto classes do not pass it on: import such modules before you use these.
+        """
+        with trusting() if trust_remote_code else nullcontext():
+            return super().from_pretrained(*args, **kwargs)
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:

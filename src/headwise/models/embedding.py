@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.models.config import TransformerConfig
-from headwise.ops.masks import of_queries
+from headwise.ops.masks import of_queries, refuse_nested
 
 
 def token_embedding(config: TransformerConfig, vocab_size: int) -> nn.Embedding:
@@ -46,8 +46,9 @@ def embed(
         learned: the embedding of positions, if they are learned.
 
     Raises:
-        ValueError: a sequence has more tokens than there are learned positions.
+        ValueError: a nested tensor, or a sequence of more tokens than there are learned positions.
     """
+    refuse_nested("input_ids", input_ids)
     time = input_ids.size(1)
     if learned is not None and not isinstance(offset, Tensor):
         _check_length(learned, offset + time, padding)

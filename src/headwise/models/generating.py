@@ -140,10 +140,18 @@ class DecodingGenerationMixin(GenerationMixin):
             )
 
     def _prepare_generated_length(  # type: ignore[no-untyped-def]
-        self, generation_config, *args, **kwargs
+        self, generation_config, has_default_max_length, **others
     ):
-        """Keeps `generate()` from warning when `max_new_tokens` is given."""
-        own = generation_config.max_length == self.generation_config.max_length
-        if own and generation_config.max_new_tokens is not None:
-            generation_config.max_length = None
-        return super()._prepare_generated_length(generation_config, *args, **kwargs)
+        """Lets the length that `generate()` is given win over the other one of the model's own.
+
+        transformers takes `max_new_tokens` if there are both, and warns.
+        """
+        own = self.generation_config
+        if generation_config.max_new_tokens is not None and not has_default_max_length:
+            if generation_config.max_length == own.max_length:
+                generation_config.max_length = None
+            elif generation_config.max_new_tokens == own.max_new_tokens:
+                generation_config.max_new_tokens = None
+        return super()._prepare_generated_length(
+            generation_config, has_default_max_length, **others
+        )

@@ -37,9 +37,14 @@ def dot_product_attention(
     if mask is not None:
         mask = ~mask if mask.dtype == torch.bool else mask.to(q.dtype)
     k, v = _share_heads(q, k), _share_heads(q, v)
-    return F.scaled_dot_product_attention(
+    read = F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal
     )
+    if mask is None or not torch.compiler.is_exporting():
+        return read
+    # Another runtime, such as ONNX's, may not have zeros where a query attends to nothing.
+    attends = mask if mask.dtype == torch.bool else mask > float("-inf")
+    return read.masked_fill(~attends.any(-1, keepdim=True), 0.0)
 
 
 def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None) -> Tensor:

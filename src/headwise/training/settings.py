@@ -54,8 +54,9 @@ class CommonSettings(BaseModel):
     train: TrainedPart = Field(
         "all",
         description="Which parameters learn. `gates`: those by which systems decide how heads are "
-        "combined (FTG of the MAE paper); `gates+output`: these and the output projections of all "
-        "attentions (FTG+); `all` (FTALL); `nothing`: the model is evaluated as it starts (NOFT).",
+        "combined (FTG of Peng et al. 2020); `gates+output`: these and the output projections of "
+        "all attentions (FTG+); `all` (FTALL); `nothing`: the model is evaluated as it starts "
+        "(NOFT).",
     )
     batch_tokens: int = Field(
         4096,

@@ -324,7 +324,7 @@ class ExpertGate(nn.Module):
         moved_var = norm.running_var + momentum * (unbiased - norm.running_var)
         norm.running_mean = moved_mean.to(norm.running_mean.dtype)
         norm.running_var = moved_var.to(norm.running_var.dtype)
-        norm.num_batches_tracked += enough
+        norm.num_batches_tracked = norm.num_batches_tracked + enough
 
 
 def _learns(module: nn.Module) -> bool:

@@ -19,7 +19,7 @@ from headwise.heads.tim.mechanisms import (
 )
 from headwise.heads.words import Words
 from headwise.ops.activations import Activation, check_activation
-from headwise.ops.masks import check_padding_mask, padding_positions
+from headwise.ops.masks import check_padding_mask, padding_positions, refuse_nested
 
 
 class IndependentMechanismsLayer(System):
@@ -395,6 +395,7 @@ def _check_division(num_mechanisms: int, **sizes: int) -> None:
 
 
 def _check_shape(name: str, x: Tensor, width: int) -> None:
+    refuse_nested(name, x)
     if x.dim() != 3 or x.size(-1) != width:
         raise ValueError(
             f"{name} has shape {tuple(x.shape)}, expected (batch, time, {width})"
