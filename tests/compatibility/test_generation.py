@@ -213,6 +213,7 @@ def test_what_is_called(system):
 
 
 NO_OTHER = "expected 'dynamic' or 'static': the systems of headwise keep more than keys and values"
+NO_PAGES = "has no continuous batching, which keeps keys and values alone in pages"
 
 
 @compatible(
@@ -224,3 +225,13 @@ NO_OTHER = "expected 'dynamic' or 'static': the systems of headwise keep more th
 def test_other_caches(system, kind):
     for model in models(system):
         generate(model, tokens(1, 3), cache_implementation=kind)
+
+
+@compatible(
+    TOOL,
+    "continuous batching: `generate_batch`, `cache_implementation='paged'`",
+    refused=dict.fromkeys(PLANS, NO_PAGES),
+)
+def test_continuous_batching(system):
+    for model in models(system):
+        model.generate_batch(tokens(2, 3).tolist())

@@ -106,6 +106,8 @@ def test_generate_takes_one_kind_of_cache():
         made.generate(ids, past_key_values=made.new_cache(), cache_implementation="static")
     with pytest.raises(ValueError, match="cache_implementation is 'offloaded', expected 'dynamic'"):
         made.generate(ids, cache_implementation="offloaded")
+    with pytest.raises(NotImplementedError, match="CausalLM has no continuous batching"):
+        made.generate(ids, cache_implementation="paged")
 
 
 def test_a_cache_of_a_fixed_size_and_learned_positions():

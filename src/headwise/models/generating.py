@@ -1,6 +1,6 @@
 """`generate()` for models with a decoder, through a cache that all systems can use."""
 
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache, StaticCache
@@ -67,6 +67,13 @@ class DecodingGenerationMixin(GenerationMixin):
         else:
             given.self_attention_cache = cache
         return cache
+
+    def init_continuous_batching(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuses what transformers' `generate_batch` and `cache_implementation="paged"` need."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no continuous batching, which keeps keys and values alone "
+            f"in pages: call generate() with a batch of prompts, padded on the left"
+        )
 
     def create_masks_for_generate(
         self, *, attention_mask: Tensor | None, past_key_values: DecodingCache, **inputs: Any
