@@ -16,6 +16,7 @@ from typing_extensions import Self
 
 from headwise.heads.words import Words
 from headwise.ops.activations import Activation
+from headwise.ops.recompute import is_repeated
 
 if TYPE_CHECKING:
     from headwise.heads.rule import Rule
@@ -252,7 +253,7 @@ class System(nn.Module):
         `forward` calls it. If parameters have changed since the last call in training, an optimizer
         has changed them. Of a system with `routing_parameters` only these count.
         """
-        if self.rule is None or self.follows_rule or not self.training:
+        if self.rule is None or self.follows_rule or not self.training or is_repeated():
             return
         # Each comparison has the host wait for the device. What so many passes have not changed is
         # not being trained.
