@@ -122,25 +122,30 @@ def test_prompt_lookup(system):
         assert torch.equal(made, expected)
 
 
-@compatible(TOOL, "`past_key_values` of one call goes on in the next, and is cropped")
+def go_on(model, ids, so_far, **options):
+    """Generates further, from all that was read and generated so far."""
+    if not model.config.is_encoder_decoder:
+        return generate(model, so_far, **options)
+    # By the mask transformers knows that all of it is given, and leaves out what the cache has.
+    options |= {"decoder_input_ids": so_far, "decoder_attention_mask": torch.ones_like(so_far)}
+    return generate(model, ids, **options)
+
+
+@compatible(TOOL, "`past_key_values` of one call are given to the next, with more tokens")
 def test_continuing(system):
     for model in models(system):
-        ids = tokens(1, 6)
+        ids, reply = tokens(1, 6), tokens(1, 3)
         whole = generate(model, ids)
         for cache in (model.new_cache(), model.new_cache(max_length=40)):
             options = {"past_key_values": cache, "return_dict_in_generate": True}
             first = generate(model, ids, max_new_tokens=4, **options)
             assert first.past_key_values is cache
-            so_far = whole[:, : 4 - STEPS]
-            assert torch.equal(first.sequences, so_far)
-            prompt = so_far
-            if model.config.is_encoder_decoder:
-                # By its mask transformers knows that the whole prompt is given.
-                options["decoder_input_ids"] = so_far
-                options["decoder_attention_mask"] = torch.ones_like(so_far)
-                prompt = ids
-            again = generate(model, prompt, max_new_tokens=STEPS - 4, **options)
-            assert torch.equal(again.sequences, whole)
+            assert torch.equal(first.sequences, whole[:, : 4 - STEPS])
+            second = go_on(model, ids, first.sequences, max_new_tokens=STEPS - 4, **options)
+            assert torch.equal(second.sequences, whole)
+            said = torch.cat([whole, reply], dim=1)
+            third = go_on(model, ids, said, max_new_tokens=4, **options)
+            assert torch.equal(third.sequences, go_on(model, ids, said, max_new_tokens=4))
 
 
 @compatible(TOOL, "`DynamicCache`, `StaticCache`, `EncoderDecoderCache` given as `past_key_values`")
@@ -176,6 +181,39 @@ def test_what_is_returned(system):
         assert len(made.scores) == len(made.logits) == STEPS
         assert made.logits[0].shape == (4, VOCABULARY)
         assert made.sequences_scores.shape == (2,)
+
+
+@compatible(TOOL, "`output_hidden_states`, `output_attentions`, also with a static cache")
+def test_hidden_states_and_attentions(system):
+    for model in models(system):
+        ids = tokens(2, 6)
+        prefix = "decoder_" if model.config.is_encoder_decoder else ""
+        options = {"output_hidden_states": True, "output_attentions": True, "max_new_tokens": 3}
+        grown, fixed = (
+            generate(model, ids, return_dict_in_generate=True, **options, **cache)
+            for cache in ({}, {"cache_implementation": "static"})
+        )
+        for step in range(3):
+            hidden = [made[f"{prefix}hidden_states"][step][-1] for made in (grown, fixed)]
+            torch.testing.assert_close(*hidden, rtol=1e-4, atol=1e-5)
+            weights = [made[f"{prefix}attentions"][step][-1] for made in (grown, fixed)]
+            seen = weights[0].size(-1)
+            torch.testing.assert_close(weights[0], weights[1][..., :seen], rtol=1e-4, atol=1e-5)
+            assert not weights[1][..., seen:].any()
+
+
+@compatible(TOOL, "prompts as `inputs_embeds`")
+def test_embeddings_for_a_prompt(system):
+    for model in models(system):
+        ids = tokens(2, 6)
+        words = model.get_input_embeddings()(ids)
+        expected = generate(model, ids, no_repeat_ngram_size=0)
+        for cache in ({}, {"cache_implementation": "static"}):
+            made = generate(
+                model, None, inputs_embeds=words, no_repeat_ngram_size=0, num_beams=1, **cache
+            )
+            assert torch.equal(made, expected[:, -made.size(1) :])
+            assert made.size(1) >= STEPS
 
 
 class Collecting(BaseStreamer):

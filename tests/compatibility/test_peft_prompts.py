@@ -5,7 +5,13 @@ import copy
 import pytest
 import torch
 from compatible import compatible, tiny_model
-from peft import PrefixTuningConfig, get_peft_model
+from peft import (
+    PeftModel,
+    PrefixTuningConfig,
+    PromptEncoderConfig,
+    PromptTuningConfig,
+    get_peft_model,
+)
 from tiny import PAD, tokens
 
 TOOL = "peft: prompts"
@@ -38,11 +44,11 @@ def step_by_step(made, kind, ids, steps, **mask):
     return decoded
 
 
-def learns_and_generates(made, plain, kind):
+def learns_generates_and_is_loaded(made, plain, kind, folder):
     ids = tokens(2, 5)
     before = made(input_ids=ids, labels=ids)
     learned = [parameter for parameter in made.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.Adam(learned, lr=0.1)
+    optimizer = torch.optim.Adam(learned, lr=0.02)
     for _ in range(5):
         optimizer.zero_grad()
         made(input_ids=ids, labels=ids).loss.backward()
@@ -55,9 +61,31 @@ def learns_and_generates(made, plain, kind):
     options = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, "num_beams": 1}
     out = made.generate(input_ids=ids, **mask, **options, eos_token_id=None)
     assert torch.equal(out, step_by_step(made, kind, ids, 5, **mask))
+    made.save_pretrained(folder)
+    loaded = PeftModel.from_pretrained(plain, folder).eval()
+    assert torch.equal(
+        loaded(input_ids=ids, labels=ids).logits, made(input_ids=ids, labels=ids).logits
+    )
 
 
-@compatible(TOOL, "prefix tuning: fine-tuning, generating", needs=["peft"])
+@compatible(TOOL, "prefix tuning: fine-tuning, generating, saving and loading", needs=["peft"])
 @pytest.mark.parametrize("kind", TASKS)
-def test_prefix_tuning(system, kind):
-    learns_and_generates(*tuned(kind, system, PrefixTuningConfig), kind)
+def test_prefix_tuning(system, kind, tmp_path):
+    learns_generates_and_is_loaded(*tuned(kind, system, PrefixTuningConfig), kind, tmp_path)
+
+
+@compatible(TOOL, "prompt tuning: fine-tuning, generating, saving and loading", needs=["peft"])
+@pytest.mark.parametrize("kind", TASKS)
+def test_prompt_tuning(system, kind, tmp_path):
+    learns_generates_and_is_loaded(*tuned(kind, system, PromptTuningConfig), kind, tmp_path)
+
+
+@compatible(
+    TOOL,
+    "p-tuning (`PromptEncoderConfig`): fine-tuning, generating, saving and loading",
+    needs=["peft"],
+)
+@pytest.mark.parametrize("kind", TASKS)
+def test_p_tuning(system, kind, tmp_path):
+    made, plain = tuned(kind, system, PromptEncoderConfig, encoder_hidden_size=8)
+    learns_generates_and_is_loaded(made, plain, kind, tmp_path)
