@@ -82,7 +82,10 @@ def sum_losses(
     num_items: Tensor | int | None,
     auxiliary: AuxiliaryLoss,
 ) -> Losses:
-    """Returns the losses of a `HeadwiseOutput`; without labels only the auxiliary loss.
+    """Returns the losses of a `HeadwiseOutput`.
+
+    Without labels there is only the auxiliary loss, and without gradients too there is none: then
+    all outputs are of the items of a batch, as transformers' pipelines expect.
 
     Args:
         total: the loss of the task, summed over all labels that are not -100.
@@ -92,7 +95,8 @@ def sum_losses(
         auxiliary: the losses that systems of the plan add.
     """
     if total is None or labels is None:
-        return {"loss": None, "token_loss": None, "auxiliary_loss": auxiliary.total}
+        added = auxiliary.total if torch.is_grad_enabled() else None
+        return {"loss": None, "token_loss": None, "auxiliary_loss": added}
     count = (labels != IGNORED_LABEL).sum()
     token_loss = total / (count.clamp(min=1) if num_items is None else num_items)
     loss = token_loss
