@@ -39,9 +39,9 @@ from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items, Wish
+from headwise.tasks.text.model_tokenizer import language_model_tokenizer
 from headwise.tasks.text.running.corpus import TextCorpus, lines_of
 from headwise.tasks.text.running.dataset import TextBlocks, collate_blocks
-from headwise.tasks.text.model_tokenizer import language_model_tokenizer
 from headwise.tasks.text.running.generating import (
     GenerationSettings,
     generate_text,
