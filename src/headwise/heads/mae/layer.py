@@ -223,8 +223,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         # Sums over many positions, and batch norm, want more digits than bf16 has.
         query = query.float() if query.dtype in (torch.bfloat16, torch.float16) else query
         if causal:
-            memory = None if inputs.cache is None else inputs.cache.memory
-            summary = running_mean(query, padding, self.gate_window, memory)
+            summary = running_mean(query, padding, self.gate_window, inputs.cache)
         else:
             summary = sequence_mean(query, padding).unsqueeze(1)
             padding = None if padding is None else padding.all(1, keepdim=True)
