@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headwise.heads.cache import AttentionCache
 from headwise.ops.masks import real_positions
+from headwise.ops.precision import without_autocast
 
 
 def left_out_heads(num_heads: int, dropped_heads: int) -> Tensor:
@@ -40,7 +41,8 @@ def head_scales(gates: Tensor, left_out: Tensor) -> Tensor:
         `(..., heads)`; all ones for uniform gates.
     """
     # h/(h−t) = 1/(1 − t/h). So divided, uniform gates give 1 without rounding where t is 1.
-    return (1 - gates @ left_out) / (1 - left_out.mean(0))
+    with without_autocast(gates):
+        return (1 - gates @ left_out) / (1 - left_out.mean(0))
 
 
 def sequence_mean(x: Tensor, padding: Tensor | None = None) -> Tensor:
