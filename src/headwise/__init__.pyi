@@ -42,6 +42,8 @@ from .models.trust import register as register
 from .pretrained.attaching import gate_heads as gate_heads
 from .pretrained.attaching import remove as remove
 from .pretrained.layouts import HeadLayout as HeadLayout
+from .pretrained.saving import load_gates as load_gates
+from .pretrained.saving import save_gates as save_gates
 from .training.rules import TrainingRules as TrainingRules
 from .training.rules import training_rules as training_rules
 from .training.rules_mixin import RulesMixin as RulesMixin

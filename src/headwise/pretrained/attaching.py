@@ -49,7 +49,8 @@ def gate_heads(
         sites: of `encoder_self`, `decoder_self` and `decoder_cross` those that get it; all if not
             given. What is causal is a decoder's.
         layouts: where attention modules of further classes have their heads, by the class's name.
-        options: further arguments of the system's constructor.
+        options: further arguments of the system's constructor; or `neutral=False`, by which it
+            starts as its constructor says, so that the model's output may change.
 
     Returns:
         The model.
@@ -72,26 +73,10 @@ def gate_heads(
         >>> model.transformer.h[0].attn.head_gates.system.num_heads
         4
     """
-    already = gates_of(model)
-    if already:
-        raise ValueError(
-            f"model has gates over its heads already, first at {next(iter(already))!r}; remove "
-            f"them with headwise.remove(model)"
-        )
+    check_has_no_gates(model)
     kind = _class_of(system)
     every = attention_modules(model, layouts)
-    chosen = _chosen(every, layers, sites)
-    made = [(place, _make(kind, place, options)) for place in chosen]
-    losses = AuxiliaryLosses(model)
-    paddings: dict[tuple[str, int], QueryPadding] = {}
-    for place, gates in made:
-        key = (place.stack, place.layer)
-        if key not in paddings:
-            own = next((p for p in every if (p.stack, p.layer) == key and _is_self(p)), None)
-            if own is not None:
-                paddings[key] = QueryPadding(own)
-        depth = 1 + max(p.layer for p in every if p.stack == place.stack)
-        place.module.add_module(NAME, HeadGates(gates, place, paddings.get(key), losses, depth))
+    attach(model, every, _chosen(every, layers, sites), kind, options)
     return model
 
 
@@ -127,6 +112,43 @@ def remove(model: Model) -> Model:
         each.losses.remove()
         delattr(model.get_submodule(path), NAME)
     return model
+
+
+def attach(
+    model: nn.Module,
+    every: list[AttentionModule],
+    chosen: list[AttentionModule],
+    kind: type[MultiHeadAttention],
+    options: dict[str, Any],
+) -> None:
+    """Puts a system over the heads of the chosen ones of a model's attention modules.
+
+    Raises:
+        ValueError: the system cannot be there; the model is unchanged then.
+    """
+    made = [_make(kind, place, options) for place in chosen]
+    losses = AuxiliaryLosses(model)
+    paddings = {
+        (place.stack, place.layer): QueryPadding(place)
+        for place in every
+        if place.site != "decoder_cross"
+        and any((place.stack, place.layer) == (other.stack, other.layer) for other in chosen)
+    }
+    for place, system in zip(chosen, made, strict=True):
+        padding = paddings.get((place.stack, place.layer))
+        depth = 1 + max(other.layer for other in every if other.stack == place.stack)
+        gates = HeadGates(system, options, place, padding, losses, depth)
+        place.module.add_module(NAME, gates)
+
+
+def check_has_no_gates(model: nn.Module) -> None:
+    """Raises `ValueError` if there are gates over a model's heads."""
+    already = gates_of(model)
+    if already:
+        raise ValueError(
+            f"model has gates over its heads already, first at {next(iter(already))!r}; remove "
+            f"them with headwise.remove(model)"
+        )
 
 
 def gates_of(model: nn.Module) -> dict[str, HeadGates]:
@@ -178,15 +200,18 @@ def _chosen(
     return chosen
 
 
-def _is_self(place: AttentionModule) -> bool:
-    return place.site != "decoder_cross"
-
-
 def _make(
     kind: type[MultiHeadAttention], place: AttentionModule, options: dict[str, Any]
 ) -> MultiHeadAttention:
     """The system for an attention module, where that is and in its mode of training."""
-    system = kind.over_heads(**place.sizes(), **options)
+    sizes: dict[str, Any] = place.sizes()
+    for name in sizes.keys() & options:
+        raise ValueError(
+            f"{name} is given, expected it to be left out: it is {sizes[name]}, that of the model"
+        )
+    system = kind.over_heads(**sizes, **options)
+    if system.needs_queries:
+        _ = place.queries  # refuses a layout that does not say where they are
     weight = next(place.module.parameters())
     # As adapters: updates of few digits would be lost in so few bits.
     dtype = weight.dtype if weight.dtype in (torch.float32, torch.float64) else torch.float32

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.pretrained.arguments import Arguments
@@ -23,6 +24,7 @@ class HeadGates(nn.Module):
 
     Args:
         system: the system, made by `over_heads`.
+        options: further arguments of its constructor.
         place: the attention module and what is known of it.
         padding: what knows the padding of the queries; None if nothing does.
         losses: what collects the system's losses.
@@ -32,6 +34,7 @@ class HeadGates(nn.Module):
     def __init__(
         self,
         system: MultiHeadAttention,
+        options: dict[str, Any],
         place: AttentionModule,
         padding: QueryPadding | None,
         losses: AuxiliaryLosses,
@@ -39,17 +42,21 @@ class HeadGates(nn.Module):
     ) -> None:
         super().__init__()
         self.system = system
+        self.options = options
         self.path, self.site, self.layer = place.path, place.site, place.layer
         self.is_causal = place.site != "encoder_self"
         self.padding, self.losses, self.layers = padding, losses, layers
         self.projection = place.layout.projection
+        self.queries = place.queries if system.needs_queries else None
         self.arguments = Arguments(place.module, (place.layout.cache,))
         self.call = _Call()
         self.handles = [
             place.module.register_forward_pre_hook(self.note_call, with_kwargs=True),
             place.module.register_forward_hook(self.check_used),
         ]
-        self.on_projection = place.projection.register_forward_pre_hook(self.change_heads)
+        self.on_projection: RemovableHandle | None = None
+        self.on_queries: RemovableHandle | None = None
+        self._hook_parts(place.module)
 
     def note_call(
         self, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -58,7 +65,12 @@ class HeadGates(nn.Module):
         self.call.hidden = args[0] if args else kwargs["hidden_states"]
         (self.call.cache,) = self.arguments.read(args, kwargs)
         if not torch.compiler.is_compiling():
-            self._follow_projection(attention)
+            self._hook_parts(attention)
+
+    def note_queries(self, projection: nn.Module, args: object, queries: Tensor) -> None:
+        """After its query projection: keeps the queries, for a system that decides by them."""
+        width = self.system.num_heads * self.system.head_dim
+        self.call.queries = queries.flatten(2)[..., :width]
 
     def change_heads(self, projection: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Before its output projection: what the heads have read becomes what the system makes."""
@@ -73,6 +85,7 @@ class HeadGates(nn.Module):
         parameter = next(self.system.parameters(), heads)
         output, _, routing = self.system(
             hidden.to(parameter.device, parameter.dtype),
+            key=self.call.queries,
             value=heads,
             is_causal=self.is_causal,
             query_padding_mask=None if self.padding is None else self.padding.positions,
@@ -93,24 +106,39 @@ class HeadGates(nn.Module):
 
     def remove(self) -> None:
         """Takes the hooks away."""
-        for handle in (*self.handles, self.on_projection):
-            handle.remove()
+        for handle in (*self.handles, self.on_projection, self.on_queries):
+            if handle is not None:
+                handle.remove()
         if self.padding is not None:
             self.padding.handle.remove()
 
-    def _follow_projection(self, attention: nn.Module) -> None:
-        """Moves the hook if another module has taken the projection's place, such as LoRA's."""
+    def _hook_parts(self, attention: nn.Module) -> None:
+        """Hooks the projections; also what takes their places later, such as LoRA's modules."""
         projection = attention.get_submodule(self.projection)
-        if self.on_projection.id not in projection._forward_pre_hooks:
-            self.on_projection.remove()
+        if _is_elsewhere(self.on_projection, projection._forward_pre_hooks):
             self.on_projection = projection.register_forward_pre_hook(self.change_heads)
+        if self.queries is None:
+            return
+        queries = attention.get_submodule(self.queries)
+        if _is_elsewhere(self.on_queries, queries._forward_hooks):
+            self.on_queries = queries.register_forward_hook(self.note_queries)
 
 
 class _Call:
     """The call of the attention module that is under way."""
 
     hidden: Tensor | None = None
+    queries: Tensor | None = None
     cache: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
+
+
+def _is_elsewhere(handle: RemovableHandle | None, hooks: dict[int, Any]) -> bool:
+    """Whether a hook is not among those of a module; it is then removed from where it is."""
+    if handle is not None and handle.id in hooks:
+        return False
+    if handle is not None:
+        handle.remove()
+    return True

@@ -1,7 +1,7 @@
 """Where the attention modules of transformers have their heads: a table that users can extend."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -24,6 +24,8 @@ class HeadLayout:
     Args:
         projection: path of the output projection, from the attention module.
         num_heads: path of the attribute that holds the number of heads.
+        queries: path of the module that gives the queries of the heads, which some systems decide
+            by; its output may go on behind them. Of several, the first that there is.
         is_causal: path of the attribute that says whether a position may not see later ones.
         mask: name of the argument of `forward` that holds the attention mask.
         cache: name of the argument of `forward` that holds the cache of keys and values.
@@ -33,13 +35,16 @@ class HeadLayout:
 
     projection: str
     num_heads: str
+    queries: tuple[str, ...] = ("q_proj",)
     is_causal: str = "is_causal"
     mask: str = "attention_mask"
     cache: str = "past_key_values"
     cross: tuple[str, ...] = ("encoder_attn", "crossattention", "EncDecAttention")
 
 
-_LIKE_BERT = HeadLayout("output.dense", "self.num_attention_heads", is_causal="self.is_causal")
+_LIKE_BERT = HeadLayout(
+    "output.dense", "self.num_attention_heads", ("self.query",), is_causal="self.is_causal"
+)
 _LIKE_BART = HeadLayout("out_proj", "num_heads")
 _LIKE_LLAMA = HeadLayout("o_proj", "config.num_attention_heads")
 
@@ -49,13 +54,13 @@ LAYOUTS: dict[str, HeadLayout] = {
     "RobertaAttention": _LIKE_BERT,
     "XLMRobertaAttention": _LIKE_BERT,
     "ElectraAttention": _LIKE_BERT,
-    "DistilBertSelfAttention": HeadLayout("out_lin", "n_heads"),
-    "GPT2Attention": HeadLayout("c_proj", "num_heads"),
+    "DistilBertSelfAttention": HeadLayout("out_lin", "n_heads", ("q_lin",)),
+    "GPT2Attention": HeadLayout("c_proj", "num_heads", ("q_attn", "c_attn")),
     "LlamaAttention": _LIKE_LLAMA,
     "MistralAttention": _LIKE_LLAMA,
     "Qwen2Attention": _LIKE_LLAMA,
-    "Qwen3Attention": _LIKE_LLAMA,
-    "T5Attention": HeadLayout("o", "n_heads", mask="mask"),
+    "Qwen3Attention": replace(_LIKE_LLAMA, queries=("q_norm",)),
+    "T5Attention": HeadLayout("o", "n_heads", ("q",), mask="mask"),
     "BartAttention": _LIKE_BART,
     "MBartAttention": _LIKE_BART,
     "MarianAttention": _LIKE_BART,
@@ -87,6 +92,22 @@ class AttentionModule(NamedTuple):
     def projection(self) -> nn.Module:
         """The output projection."""
         return self.module.get_submodule(self.layout.projection)
+
+    @property
+    def queries(self) -> str:
+        """Path of the module that gives the queries, from the attention.
+
+        Raises:
+            ValueError: there is none.
+        """
+        there = dict(self.module.named_modules())
+        for path in self.layout.queries:
+            if path in there:
+                return path
+        raise ValueError(
+            f"{self._where('queries')} are {self.layout.queries}, but it has no such module; "
+            f"expected the path of the module that gives the queries of its heads"
+        )
 
     def sizes(self) -> dict[str, int]:
         """Returns `embed_dim`, `num_heads` and `head_dim`.
