@@ -70,6 +70,21 @@ def test_gates_that_are_trained_whole_keep_their_statistics_with_the_adapter(tmp
 
 
 @needs_peft
+@pytest.mark.parametrize(
+    "config",
+    [
+        lambda: peft.LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["norm"]),
+        lambda: peft.LNTuningConfig(target_modules=["norm"]),
+    ],
+    ids=["modules_to_save", "layer norm tuning"],
+)
+def test_the_norm_of_a_gate_without_the_gate_is_refused(config):
+    made = peft.get_peft_model(model({"encoder_self": "mae"}), config())
+    with pytest.raises(TypeError, match=r"modules_to_save=\['gate'\]"):
+        made(**batch("seq2seq"))
+
+
+@needs_peft
 def test_systems_with_adapters_of_their_tensors_keep_their_places():
     made = model({"decoder_cross": {"system": "moa", "size": "2K5E4D"}})
     expected = [(site.site, site.layer) for site in attention_sites(made)]
