@@ -5,6 +5,7 @@ import sys
 import pytest
 import torch
 from adapted import adapted, assert_adapters_learn_and_merge, batch, outputs, peft
+from compatible import tiny_model
 from tiny import config, model, tokens
 
 import headwise as hw
@@ -38,6 +39,14 @@ def test_an_adaptive_softmax_and_the_embedding_whose_weights_it_shares(maps):
     assert_adapters_learn_and_merge(
         made, batch("causal"), peft.LoraConfig(r=2, target_modules=maps)
     )
+
+
+@needs_peft
+@pytest.mark.parametrize("kind", ["causal", "masked", "seq2seq"])
+def test_the_map_onto_the_vocabulary(kind):
+    made = tiny_model(kind, "standard", share_embeddings="none" if kind == "seq2seq" else False)
+    maps = peft.LoraConfig(r=2, target_modules=["lm_head"])
+    assert_adapters_learn_and_merge(made, batch(kind), maps)
 
 
 @needs_peft
