@@ -12,7 +12,8 @@ import processes
 import pytest
 import torch
 from compatible import PLANS, compatible, tiny_model
-from exporting import dynamic_shapes, examples
+from exporting import ONE_LAYER, dynamic_shapes, examples
+from processes import model_without_dropout
 from tiny import tokens
 from torch import nn
 from torch.func import functional_call, grad, jvp, stack_module_state, vmap
@@ -24,7 +25,10 @@ from headwise.models.sites import attention_sites
 
 TOOL = "PyTorch"
 # PyTorch has no rule of its kernel for this, and says that a loop over the examples is slower.
-pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:There is a performance drop"),
+    pytest.mark.filterwarnings("ignore:torch.searchsorted"),
+]
 
 
 def state(model):
@@ -83,10 +87,7 @@ def test_ensembles(system):
 
 @compatible(TOOL, "an ensemble in training, whose running statistics move")
 def test_ensembles_in_training(system):
-    plan = {"decoder_self": {"system": "mae", "gate_dropout": 0.0}} if system == "mae" else None
-    options = {} if plan is None else {"attention": plan}
-    models = [tiny_model("causal", system, seed=seed, **options).train() for seed in range(2)]
-    ids = tokens(4, 5)
+    models, ids = [model_without_dropout(system, seed=seed) for seed in range(2)], tokens(4, 5)
     params, buffers = stack_module_state(models)
 
     def loss_and_buffers(p, b, ids):
@@ -162,7 +163,7 @@ def test_data_parallel(system, two_processes):
 @compatible(TOOL, "`torch.export` with batch and time of any size, strict or not")
 @pytest.mark.parametrize("kind, strict", [("causal", True), ("seq2seq", False)])
 def test_export(system, kind, strict):
-    model = tiny_model(kind, system)
+    model = tiny_model(kind, system, **ONE_LAYER[kind])
     first, *others = examples(kind)
     program = torch.export.export(
         model, (), first, dynamic_shapes=dynamic_shapes(kind), strict=strict
@@ -176,7 +177,7 @@ def test_export(system, kind, strict):
 @compatible(TOOL, "`torch.compile(dynamic=True, fullgraph=True)`, one graph for all sizes")
 def test_compile(system):
     torch.compiler.reset()
-    model = tiny_model("causal", system)
+    model = model_without_dropout(system, layers=1)
     compiled = torch.compile(model, backend="aot_eager", dynamic=True, fullgraph=True)
 
     def slopes(function, ids):
