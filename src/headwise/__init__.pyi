@@ -38,6 +38,12 @@ from .models.parameters import output_parameters as output_parameters
 from .models.seq2seq import Seq2SeqLM as Seq2SeqLM
 from .models.speech import SpeechEnhancer as SpeechEnhancer
 from .models.speech import SpeechEnhancerConfig as SpeechEnhancerConfig
+from .models.trust import register as register
+from .pretrained.attaching import gate_heads as gate_heads
+from .pretrained.attaching import remove as remove
+from .pretrained.layouts import HeadLayout as HeadLayout
+from .pretrained.saving import load_gates as load_gates
+from .pretrained.saving import save_gates as save_gates
 from .training.rules import TrainingRules as TrainingRules
 from .training.rules import training_rules as training_rules
 from .training.rules_mixin import RulesMixin as RulesMixin

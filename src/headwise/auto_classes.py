@@ -6,7 +6,6 @@ transformers has for models. So this waits until somebody imports the Auto class
 
 import importlib
 import importlib.abc
-import importlib.util
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -25,31 +24,51 @@ def register_when_used() -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the module of the Auto classes as the others do, and has our models follow it."""
+    """Finds the modules of transformers as the others do, and watches them being imported.
+
+    One of them may import the Auto classes before it is whole itself. Our models, which need such
+    modules, are imported when the outermost one is whole.
+    """
+
+    def __init__(self) -> None:
+        self.under_way = 0
 
     def find_spec(
         self, name: str, path: Any, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != _AUTO_CLASSES:
+        if not name.startswith("transformers."):
             return None
-        sys.meta_path.remove(self)  # its work is done, and the others are to find the module
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
-        return spec
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Loader(spec.loader, self)
+                return spec
+        return None
 
 
 class _Loader(importlib.abc.Loader):
-    """Loads a module by its own loader, then our models."""
+    """Loads a module by its own loader; our models too if the Auto classes are there then."""
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, finder: _Finder) -> None:
         self.loader = loader
+        self.finder = finder
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        self.loader.exec_module(module)
+        if module.__spec__ is not None:
+            module.__spec__.loader = module.__loader__ = self.loader
+        self.finder.under_way += 1
+        try:
+            self.loader.exec_module(module)
+        finally:
+            self.finder.under_way -= 1
+        if self.finder.under_way or _AUTO_CLASSES not in sys.modules:
+            return
+        if self.finder in sys.meta_path:
+            sys.meta_path.remove(self.finder)  # its work is done
         # If they are being imported, they register themselves a moment later.
         if _OUR_MODELS not in sys.modules:
             importlib.import_module(_OUR_MODELS)

@@ -307,7 +307,7 @@ def agreement(p, query, key, value, heads, module, **masks) -> tuple[Tensor, Ten
         votes = agreement_votes(p, query, key, value, heads, b, t, **masks)
         sizes = module.num_capsules, module.iterations
         if "beta_a" in p:
-            betas = p["beta_a"], p["beta_u"]
+            betas = p["beta_a"].squeeze(), p["beta_u"].squeeze()
             y, weights[b, t] = em_routing(votes, *sizes, module.inverse_temperature, *betas)
         else:
             y, weights[b, t] = simple_routing(votes, *sizes, module.squash)

@@ -6,6 +6,7 @@ import scipy.stats
 import torch
 import yaml
 
+from headwise.experiment.preparing import build_model
 from headwise.models.classifier import SequenceClassifier
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
 from headwise.recipe import RecipeError, load_recipe
@@ -260,7 +261,7 @@ def test_sizes_vocabulary_and_weights_come_from_the_pretrained_model(recipe, pre
     saved = TextTokenizer.load(pretrained / "tokenizer")
     assert task.tokenizer.encode(["one two"]) == saved.encode(["one two"])
     assert Classification.nominal_config(checked).vocab_size == saved.vocab_size
-    model = task.build_model(checked.model)
+    model = build_model(checked, task)
     weights = MaskedLM.from_pretrained(pretrained / "model").encoder.state_dict()
     for name, tensor in model.encoder.state_dict().items():
         assert torch.equal(tensor, weights[name]), name
@@ -308,7 +309,7 @@ def test_systems_that_are_compared_share_a_vocabulary(recipe, pretrained):
     scratch = recipe({**SIZES})
     task = Classification.prepare(scratch)
     with pytest.raises(ValueError, match="expected a model with the vocabulary of this run"):
-        task.build_model(recipe({"pretrained": str(pretrained)}).model)
+        build_model(recipe({"pretrained": str(pretrained)}), task)
 
 
 def test_pretrained_beside_untrained_encoders_are_warned_about(recipe, pretrained):
@@ -322,8 +323,9 @@ def test_pretrained_beside_untrained_encoders_are_warned_about(recipe, pretraine
 def test_a_model_made_wider_cannot_take_the_weights(recipe, pretrained):
     checked = recipe({"pretrained": str(pretrained)})
     task = Classification.prepare(checked)
-    with pytest.raises(ValueError, match=r"expected an encoder with the sizes .* and --match"):
-        task.build_model(checked.model.model_copy(update={"ffn_dim": 20}))
+    wider = checked.model.model_copy(update={"ffn_dim": 20})
+    with pytest.raises(ValueError, match=r"expected a model with the sizes .* and --match"):
+        build_model(checked.model_copy(update={"model": wider}), task)
 
 
 def test_a_pretrained_model_that_is_not_there(recipe, tmp_path):

@@ -131,8 +131,10 @@ def _prepare(
     if dataset is not None:
         console.print(dataset, style="bold", highlight=False, markup=False)
     # Other systems and seeds may join later, but on the same data and vocabularies.
+    # They share the encoding of what some of them may start from.
+    started = [recipe for recipe in recipes.values() if recipe.model.pretrained is not None]
     task = prepare_task(
-        next(iter(recipes.values())),
+        [*started, *recipes.values()][0],
         folder,
         console,
         claimed=file.system(None, dataset),

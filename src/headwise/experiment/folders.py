@@ -6,12 +6,15 @@ from pathlib import Path
 
 from headwise.files import write_text
 from headwise.recipe import differences, to_yaml, with_defaults
+from headwise.recipe.pretrained import model_folder
 from headwise.recipe.settings import Recipe
+from headwise.tasks.pretrained import digest_weights
 from headwise.tasks.task import Task
 
 RECIPE, CORPUS, RESULT = "recipe.yaml", "corpus.sha256", "result.json"
+PRETRAINED = "pretrained.sha256"  # of the weights that a run has started from
 # Recipes that differ in these keys alone are of the same run.
-_NOT_OF_TRAINING = ("description:", "data.tests.", "training.snapshots:")
+_NOT_OF_TRAINING = (*("description:", "data.tests.", "training.snapshots:", "training.report_to:"),)
 
 
 class FolderError(ValueError):
@@ -62,8 +65,8 @@ def check_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None
 def changed_keys(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> list[str]:
     """Returns a line for each key in which a recipe differs from the one that claimed a folder.
 
-    A folder that no recipe has claimed gives none. Descriptions, further test sets, and whether
-    snapshots are taken do not count.
+    A folder that no recipe has claimed gives none. Descriptions, further test sets, loggers, and
+    whether snapshots are taken do not count.
     """
     stamp = folder / stamp_name
     if not stamp.is_file():
@@ -75,6 +78,28 @@ def changed_keys(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> list
 def _differs(stamp: Path, recipe: Recipe) -> list[str]:
     """Returns a line for each key in which a recipe differs from the one in a file."""
     return differences(with_defaults(stamp.read_text(encoding="utf-8")), to_yaml(recipe))
+
+
+def check_start(folder: Path, recipe: Recipe) -> None:
+    """Note which weights a run starts from, or find out whether they are still the same.
+
+    Raises:
+        FolderError: `model.pretrained` had other weights when the run was started.
+        ValueError: there is no model of which the run could start.
+    """
+    run, stamp = recipe.pretrained_run(), folder / PRETRAINED
+    if run is None or not is_main_process():
+        return
+    if (folder / RESULT).is_file() and not model_folder(run).is_dir():
+        return  # a finished run does without
+    digest = digest_weights(run)
+    if not stamp.is_file():
+        write_text(stamp, digest + "\n")
+    elif stamp.read_text(encoding="utf-8").strip() != digest:
+        raise FolderError(
+            f"{folder} was started from other weights: those of model.pretrained, {run}, have "
+            f"changed since; use another output folder"
+        )
 
 
 def is_other_data(task: Task, folder: Path) -> bool:

@@ -16,6 +16,7 @@ from typing_extensions import Self
 
 from headwise.heads.words import Words
 from headwise.ops.activations import Activation
+from headwise.ops.recompute import is_repeated
 
 if TYPE_CHECKING:
     from headwise.heads.rule import Rule
@@ -109,6 +110,7 @@ class System(nn.Module):
             `only-UNIT` leaves that one alone in force; their option UNIT is its number. See
             `headwise.models.ablation`.
         words: what its decisions are called in reports.
+        is_transposed: that tensors of several maps are laid out map × in × out, as peft asks.
         unlike_standard: why no weights make its output that of standard attention; it completes the
             error of `from_attention`.
         ablation: what the ablation in force has returned; None without one. `forward` looks at it
@@ -124,6 +126,7 @@ class System(nn.Module):
     rule: ClassVar["type[Rule] | None"] = None
     ablations: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     words: ClassVar[Words] = Words()
+    is_transposed: ClassVar[bool] = True
     unlike_standard: ClassVar[str] = (
         "it does not say how; a system that can overrides start_neutral"
     )
@@ -250,10 +253,14 @@ class System(nn.Module):
         `forward` calls it. If parameters have changed since the last call in training, an optimizer
         has changed them. Of a system with `routing_parameters` only these count.
         """
+<<<<<<< HEAD
+        if self.rule is None or self.follows_rule or not self.training or is_repeated():
+=======
         # A compiled forward is not to be compiled anew when the count below changes.
         if torch.compiler.is_compiling():
             return
         if self.rule is None or self.follows_rule or not self.training:
+>>>>>>> ptorch
             return
         # Each comparison has the host wait for the device. What so many passes have not changed is
         # not being trained.

@@ -1,8 +1,8 @@
 """Which parameters of a model are its gates, its output projections, and those that decay acts on.
 
-The first two are what MAE's fine-tuning chooses from (Peng et al. 2020, section 5.2): FTG updates
-`gate_parameters`, FTG+ these and `output_parameters`, FTALL everything. Each system says by
-`System.routing_parameters` and `System.output_parameters` which of its parameters these are.
+The first two are what fine-tuning chooses from (Peng et al. 2020, https://arxiv.org/abs/2005.06537,
+section 5.2): FTG updates `gate_parameters`, FTG+ these and `output_parameters`, FTALL everything.
+Each system says by `System.routing_parameters` and `System.output_parameters` which they are.
 """
 
 from collections.abc import Callable
@@ -17,18 +17,18 @@ _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNor
 def gate_parameters(model: nn.Module) -> list[nn.Parameter]:
     """The parameters by which systems decide how heads are combined; empty if none decides.
 
-    They are the gates of MAE (φ of its paper), the routers of MoA, κ and α of the Weighted
-    Transformer, and so on: what `System.routing_parameters` names.
+    They are gates, routers and the like (φ of the paper above): what
+    `System.routing_parameters` names.
 
-    >>> from headwise.models.plan import system_class
-    >>> sum(p.numel() for p in gate_parameters(system_class("gated")(8, 2)))
+    >>> import headwise as hw
+    >>> sum(p.numel() for p in gate_parameters(hw.GatedAttention(8, 2)))
     16
     """
     return _named(model, lambda system: system.routing_parameters)
 
 
 def output_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters of all output projections (W of equation 4 of the MAE paper).
+    """The parameters of all output projections (W of equation 4 of the paper).
 
     Where a system has another map from its heads to the width of the model in their place, these
     are the parameters of that map: what `System.output_parameters` names.
@@ -37,7 +37,7 @@ def output_parameters(model: nn.Module) -> list[nn.Parameter]:
 
 
 def other_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """Returns all parameters that are no gate's (θ of the MAE paper); tied parameters once."""
+    """Returns all parameters that belong to no gate (θ of the paper); tied parameters once."""
     gates = {id(parameter) for parameter in gate_parameters(model)}
     return [parameter for parameter in model.parameters() if id(parameter) not in gates]
 

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ValidationError
 
 from headwise.recipe.catalogue import task_class
 from headwise.recipe.errors import RecipeError, explain, unknown
+from headwise.recipe.pretrained import SYSTEM
 from headwise.recipe.settings import Recipe
 from headwise.recipe.shipped import shipped_recipes
 from headwise.recipe.systems import rule_key, with_rules, with_todays_keys
@@ -186,6 +187,7 @@ class RecipeFile:
         name = self.name + where
         try:
             changed, _ = with_todays_keys(_assign(base, [*changes, *further]))
+            changed = _with_system(changed, system)
         except RecipeError as error:
             raise RecipeError(f"recipe {name}:\n  {error}") from error
         return _validate(name, changed)
@@ -300,6 +302,19 @@ def _put(mapping: dict[str, Any], key: str, value: Any) -> None:
         for other in _ONE_BUDGET:
             if other != key:
                 mapping.pop(other, None)
+
+
+def _with_system(raw: Mapping[str, Any], system: str | None) -> dict[str, Any]:
+    """A recipe whose `model.pretrained` names the run of a system."""
+    model = raw.get("model")
+    if (
+        system is None
+        or not isinstance(model, Mapping)
+        or SYSTEM not in str(model.get("pretrained"))
+    ):
+        return dict(raw)
+    named = str(model["pretrained"]).replace(SYSTEM, system)
+    return {**raw, "model": {**model, "pretrained": named}}
 
 
 def _assign(raw: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, Any]:

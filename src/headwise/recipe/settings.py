@@ -1,23 +1,39 @@
 """The settings that the recipes of all tasks have; each task adds its own."""
 
 from abc import ABC, abstractmethod
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from headwise.models.ablation_names import check_ablations
 from headwise.models.config import TransformerConfig
 from headwise.ops.activations import Activation
+from headwise.recipe.pretrained import SEED, with_encoding, with_sizes
 from headwise.training.settings import TrainingSettings
 
 # A name becomes a part of a folder's name, and the command line separates names by commas.
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.+-]*$")]
 
 
+# Settings of models on which no weights depend: a model that starts from another has its own.
+_OF_TRAINING = (
+    *("dropout", "attention_dropout", "ffn_dropout", "adaptive_dropout", "label_smoothing"),
+    "pretrained",
+)
+
+
 class ModelSettings(BaseModel, ABC):
-    """The settings of every model; the defaults are those of the base Transformer."""
+    """The settings of every model; the defaults are those of the base Transformer.
+
+    Attributes:
+        starts_from: the configuration of the models whose runs `pretrained` may name.
+    """
 
     model_config = ConfigDict(extra="forbid")
+
+    starts_from: ClassVar[type[TransformerConfig]]
 
     embed_dim: int = Field(512, ge=1, description="Width of the model.")
     num_heads: int = Field(8, ge=1, description="Number of heads of each attention.")
@@ -42,10 +58,30 @@ class ModelSettings(BaseModel, ABC):
         description="Activation of each feed-forward, also of those that are parts of a system: "
         "`relu`, `gelu` or `leaky-relu`.",
     )
+    pretrained: Path | None = Field(
+        None,
+        description="Folder of a finished run of the same task (for classification and probing: of "
+        "masked language modelling), from whose weights training starts. Sizes, attention and "
+        "vocabulary or palette are those of that run; where it has standard attention, `attention` "
+        "may name another system that can start with the same output. `{system}` and `{seed}` in "
+        "the name stand for those of each run: RUNS/{system}-seed{seed} gives every system of a "
+        "comparison its own run of an earlier one.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_sizes(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping) or not isinstance(given.get("pretrained"), (str, Path)):
+            return given
+        return with_sizes(given, set(cls.model_fields) - set(_OF_TRAINING), cls.starts_from)
 
     def model_post_init(self, context: Any) -> None:
         # This finds sizes and systems that do not fit together before any data is read.
         self.config()
+
+    def sizes(self) -> dict[str, Any]:
+        """Returns the settings that a configuration takes."""
+        return self.model_dump(exclude={"pretrained"})
 
     @abstractmethod
     def config(self, **encoding: Any) -> TransformerConfig:
@@ -122,9 +158,16 @@ class SystemSettings(BaseModel):
 
 
 class Recipe(BaseModel):
-    """One experiment. The recipe of a task defines `task`, `data`, `model` and `evaluation`."""
+    """One experiment. The recipe of a task defines `task`, `data`, `model` and `evaluation`.
+
+    Attributes:
+        encoding_keys: the parts that say how data are encoded; a recipe whose model starts from
+            another run has that run's.
+    """
 
     model_config = ConfigDict(extra="forbid")
+
+    encoding_keys: ClassVar[tuple[str, ...]] = ()
 
     description: str = Field(
         "", description="A line that describes the recipe in the list of recipes."
@@ -149,6 +192,21 @@ class Recipe(BaseModel):
         description="Seeds of a comparison, which trains every system once with each; by default "
         "`training.seed` alone.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_encoding(cls, given: Any) -> Any:
+        model = given.get("model") if isinstance(given, Mapping) else None
+        if not isinstance(model, Mapping) or not isinstance(model.get("pretrained"), (str, Path)):
+            return given
+        return with_encoding(given, cls.encoding_keys)
+
+    def pretrained_run(self) -> Path | None:
+        """Returns the folder of the run that the model starts from; None if it starts afresh."""
+        named = self.model.pretrained
+        if named is None:
+            return None
+        return Path(str(named).replace(SEED, str(self.training.seed))).expanduser()
 
     @field_validator("seeds")
     @classmethod

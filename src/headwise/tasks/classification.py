@@ -5,7 +5,7 @@ has trained (`model.pretrained`). In the second case sizes, attention and vocabu
 that model, and only the layers on top of the encoder have random weights.
 
 Its parts are in the package `text.labelled`: settings and readers of the data, the corpus, batches
-(`dataset`), scores (`metrics`), pretrained encoders (`pretrained`) and plots (`predictions`).
+(`dataset`), scores (`metrics`) and plots (`predictions`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,15 +20,12 @@ from typing_extensions import Self
 
 from headwise.models.base import HeadwiseModel
 from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
-from headwise.models.plan import layer_specs
-from headwise.recipe.settings import (
-    EvaluationSettings,
-    ModelSettings,
-    Recipe,
-    TokenModelSettings,
-)
+from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
+from headwise.recipe.pretrained import pretrained_config
+from headwise.recipe.settings import EvaluationSettings, Recipe, TokenModelSettings
 from headwise.tasks.outcome import Outcome, Picture, Sample, Score, spread
 from headwise.tasks.positions import Positions
+from headwise.tasks.pretrained import read_pretrained, take_weights
 from headwise.tasks.significance import Statistic, of_rows, score_of
 from headwise.tasks.task import Advance, Items
 from headwise.tasks.text.labelled.corpus import (
@@ -41,12 +38,8 @@ from headwise.tasks.text.labelled.corpus import (
 from headwise.tasks.text.labelled.dataset import ClassificationItem, Examples, collate_examples
 from headwise.tasks.text.labelled.metrics import accuracy, pearson, spearman
 from headwise.tasks.text.labelled.predictions import draw_confusions, draw_predictions
-from headwise.tasks.text.labelled.pretrained import (
-    load_encoder,
-    pretrained_config,
-    pretrained_tokenizer,
-)
 from headwise.tasks.text.labelled.settings import Docstrings, LabelledSettings
+from headwise.tasks.text.model_tokenizer import classifier_tokenizer
 from headwise.tasks.text.text_task import TextTask
 from headwise.tasks.text.tokenization import TextTokenizer
 from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings
@@ -60,6 +53,8 @@ _MOST_CLASSES = 30  # largest number of classes of a confusion matrix
 
 class ClassificationModel(TokenModelSettings):
     """Settings of the encoder and of the perceptron on top of it."""
+
+    starts_from = MaskedLMConfig
 
     layers: int = Field(6, ge=1, description="Number of layers of the encoder.")
     pooling: Literal["mean", "first"] = Field(
@@ -75,48 +70,9 @@ class ClassificationModel(TokenModelSettings):
     activation: Literal["tanh", "relu", "sigmoid"] = Field(
         "tanh", description="Activation of the hidden layer of the perceptron."
     )
-    pretrained: Path | None = Field(
-        None,
-        description="Folder of a finished run of masked language modelling. Sizes, attention and "
-        "vocabulary are those of that run, and training starts from the weights of its encoder.",
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _take_sizes(cls, given: Any) -> Any:
-        """Takes sizes that are not given from the pretrained model, and checks those given."""
-        # A missing folder is an error only when its weights are needed: the recipe of a finished
-        # run can be read without it.
-        if not isinstance(given, Mapping) or not given.get("pretrained"):
-            return given
-        config = pretrained_config(Path(given["pretrained"]))
-        if config is None:
-            return given
-        for key in _SIZES:
-            if key in given and given[key] != getattr(config, key):
-                raise ValueError(_conflict(key, given[key], getattr(config, key), given))
-        taken = {key: getattr(config, key) for key in _TAKEN} | dict(given)
-        depths = config.depths()
-        if layer_specs(taken["attention"], depths) != config.systems():
-            raise ValueError(_conflict("attention", taken["attention"], config.attention, given))
-        return taken
 
     def config(self, **encoding: Any) -> SequenceClassifierConfig:
-        return SequenceClassifierConfig(**self.model_dump(exclude={"pretrained"}), **encoding)
-
-
-_SIZES = (
-    *("embed_dim", "num_heads", "ffn_dim", "layers", "norm"),
-    *("ffn_activation", "positions", "max_positions"),
-)
-_TAKEN = (*_SIZES, "attention")
-
-
-def _conflict(key: str, given: Any, there: Any, settings: Mapping[str, Any]) -> str:
-    return (
-        f"{key} is {given!r}, expected {there!r}: the model in {settings['pretrained']} has that; "
-        f"leave model.{key} out"
-    )
+        return SequenceClassifierConfig(**self.sizes(), **encoding)
 
 
 class ClassificationEvaluation(EvaluationSettings):
@@ -185,6 +141,7 @@ class Classification(TextTask):
     loss_name = "nats per example"
     loss_has_perplexity = False
     item_name = "examples"
+    pipeline = "text-classification"
     centre: ClassVar[Literal["mean", "median"]] = "median"  # as in Lamb et al. 2021, table 2
     macs_lengths = {"encoder": 128}  # noqa: RUF012
     macs_lengths_from: ClassVar[str] = "to which BERT cuts the examples of GLUE"
@@ -222,13 +179,15 @@ class Classification(TextTask):
     @classmethod
     def prepare(cls, recipe: Any, folder: Path | None = None) -> Self:
         corpus = cls.load(recipe.data)
-        tokenizer = cls.saved_tokenizer(folder)
-        if tokenizer is None and recipe.model.pretrained is not None:
-            tokenizer = pretrained_tokenizer(recipe.model.pretrained)
+        tokenizer = cls.saved_tokenizer(cls.encoding_folder(recipe, folder))
         if tokenizer is None:
             texts = [text for example in corpus.train for text in example[:2] if text]
             tokenizer = cls.new_tokenizer(recipe.tokenizer or TextTokenizerSettings(), texts)
         return cls(corpus, tokenizer, recipe.data.max_length)
+
+    def save_for_tools(self, folder: Path, recipe: ClassificationRecipe) -> None:
+        tokenizer = classifier_tokenizer(self.tokenizer.tokenizer, recipe.data.max_length)
+        tokenizer.save_pretrained(folder)
 
     def digest(self) -> str:
         return self.corpus.digest()
@@ -246,8 +205,9 @@ class Classification(TextTask):
         settings do not name them.
         """
         problem, classes = known_classes(recipe.data)
-        pretrained = recipe.model.pretrained and pretrained_config(recipe.model.pretrained)
-        if pretrained:
+        run = recipe.pretrained_run()
+        pretrained = run and pretrained_config(run, MaskedLMConfig)
+        if isinstance(pretrained, MaskedLMConfig):
             vocab_size = pretrained.vocab_size
         else:
             vocab_size = cls.nominal_vocab_size(recipe.tokenizer or TextTokenizerSettings())
@@ -278,12 +238,12 @@ class Classification(TextTask):
             **self.token_ids(),
         )
 
-    def build_model(self, settings: ModelSettings) -> HeadwiseModel:
-        assert isinstance(settings, ClassificationModel)
-        model = SequenceClassifier(self.model_config(settings))
-        if settings.pretrained is not None:
-            load_encoder(model.encoder, settings.pretrained, self.tokenizer)
-        return model
+    def start_from(self, model: HeadwiseModel, run: Path) -> None:
+        """Gives the encoder the weights of that of a masked language model."""
+        self.check_encoding(run)
+        assert isinstance(model, SequenceClassifier)
+        pretrained = read_pretrained(MaskedLM, run, model.config)
+        take_weights(model.encoder, pretrained.encoder, run)
 
     def collate(self, items: list[ClassificationItem]) -> dict[str, Tensor]:
         label_dtype = torch.float32 if self.classes is None else torch.int64

@@ -47,8 +47,10 @@ _DECODED, _DECODED_PIXELS = 8, 64  # images and pixels of each that measure the 
 class ImageModel(LanguageModelSettings):
     """Sizes of the causal model, whose tokens are colours."""
 
+    starts_from = CausalLMConfig
+
     def config(self, **encoding: Any) -> CausalLMConfig:
-        return CausalLMConfig(**self.model_dump(), **encoding)
+        return CausalLMConfig(**self.sizes(), **encoding)
 
 
 class ImageEvaluation(EvaluationSettings):
@@ -78,6 +80,8 @@ class ImageEvaluation(EvaluationSettings):
 
 class ImageRecipe(Recipe):
     """A recipe of the image task."""
+
+    encoding_keys = ("palette",)
 
     task: Literal["images"] = Field("images", description="The task of the recipe.")
     data: ImageSettings = Field(
@@ -119,6 +123,8 @@ class Images(Task):
     loss_has_perplexity = False
     item_name = "images"
     saved = (FILE_NAME,)
+    encoding_name = "palette"
+    pipeline = "unconditional-image-generation"
     item_keys = ("palette",)
 
     def __init__(self, images: ImageCorpus, raster: Raster, *, has_halves: bool) -> None:
@@ -142,6 +148,7 @@ class Images(Task):
     @classmethod
     def prepare(cls, recipe: ImageRecipe, folder: Path | None = None) -> Self:
         images = load_images(recipe.data)
+        folder = cls.encoding_folder(recipe, folder)
         if folder is not None and (folder / FILE_NAME).exists():
             raster = Raster.load(folder)
         else:
@@ -150,6 +157,13 @@ class Images(Task):
 
     def save(self, folder: Path) -> None:
         self.raster.save(folder)
+
+    def encoding(self) -> str:
+        return str(self.raster.colors.tolist())
+
+    @classmethod
+    def encoding_of(cls, run: Path) -> str:
+        return str(Raster.load(run).colors.tolist())
 
     def digest(self) -> str:
         digest = hashlib.sha256()

@@ -26,6 +26,7 @@ from typing_extensions import Self
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import decisions_by_position
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
+from headwise.recipe.pretrained import pretrained_config
 from headwise.recipe.settings import EvaluationSettings, ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome, Picture, Score, spread
 from headwise.tasks.positions import Positions
@@ -45,6 +46,8 @@ from headwise.tasks.task import Advance, Items, Task
 
 class SpeechModel(ModelSettings):
     """Sizes of the model; the defaults are those of the baseline of Lamb et al. 2021."""
+
+    starts_from = SpeechEnhancerConfig
 
     embed_dim: int = Field(256, ge=1, description="Width of the model.")
     num_heads: int = Field(16, ge=1, description="Number of heads of each attention.")
@@ -76,7 +79,7 @@ class SpeechModel(ModelSettings):
 
     def config(self, **encoding: Any) -> SpeechEnhancerConfig:
         """The configuration; the data give the sampling rate and the frames of an item."""
-        return SpeechEnhancerConfig(**self.model_dump(), **encoding)
+        return SpeechEnhancerConfig(**self.sizes(), **encoding)
 
 
 class SpeechEvaluation(EvaluationSettings):
@@ -125,6 +128,8 @@ class SpeechEnhancement(Task):
     loss_has_perplexity = False
     item_name = "utterances"
     saved = ()
+    encoding_name = "sampling rate"
+    pipeline = "audio-to-audio"
     macs_lengths = {"decoder": 626}  # noqa: RUF012
     macs_lengths_from = "ten seconds, as the sounds of DNS's test set"
 
@@ -145,6 +150,15 @@ class SpeechEnhancement(Task):
 
     def save(self, folder: Path) -> None:
         """Writes nothing: no encoding is learned, and the model's configuration has the rest."""
+
+    def encoding(self) -> str:
+        return str(self.corpus.train.spectrum.rate)
+
+    @classmethod
+    def encoding_of(cls, run: Path) -> str:
+        config = pretrained_config(run, SpeechEnhancerConfig)
+        assert isinstance(config, SpeechEnhancerConfig)
+        return str(config.sampling_rate)
 
     def digest(self) -> str:
         digest = hashlib.sha256()

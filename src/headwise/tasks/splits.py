@@ -9,21 +9,37 @@ names of their own under `tests`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Iterable
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from headwise.tasks.further_tests import complete_tests, dataset_in_words
 
+Item = TypeVar("Item")
+
 Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 
 
-class DividedSettings(BaseModel):
-    """Settings of data whose validation and test part may be shares of the training data."""
+class SampledSettings(BaseModel):
+    """Settings of data of which a sample may be trained on."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    train_fraction: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of the training part that is used. A hash of each item (pair, example, "
+        "image, passage of about 100 words, name of a recording) chooses the sample: it is the "
+        "same for all systems and seeds, and a larger share has all items of a smaller one. The "
+        "other parts stay whole.",
+    )
+
+
+class DividedSettings(SampledSettings):
+    """Settings of data whose validation and test part may be shares of the training data."""
 
     validation_fraction: float = Field(
         0.1,
@@ -127,6 +143,38 @@ def divide(
         key: "test" if n < tests else "validation" if n < tests + validations else "train"
         for n, key in enumerate(ordered)
     }
+
+
+def sample(
+    items: Sequence[Item], key: Callable[[Item], str], fraction: float, unit: str
+) -> tuple[list[Item], dict[str, str]]:
+    """Takes a share of training items, chosen by a hash of their keys, for all tasks.
+
+    The different keys are sorted by their SHA-256, and the first of them are taken, in number
+    their share, but at least one. So a larger share has all items of a smaller one. The result
+    keeps the order of the items.
+
+    Args:
+        items: the items of the training part.
+        key: returns the content of an item; items with one key stay together.
+        fraction: the share of the keys.
+        unit: what the items are, in the plural.
+
+    Returns:
+        The sample, and a note on it for the notes of a corpus: none if all items are taken.
+
+    >>> sample("abcdefghij", str, 0.3, "letters")
+    (['c', 'd', 'e'], {'sample': '3 of 10 training letters, chosen by a hash of each'})
+    """
+    if fraction == 1.0:
+        return list(items), {}
+    keys = [key(item) for item in items]
+    # Not the hash that divides the parts, of which the training part has the largest only.
+    ordered = sorted(set(keys), key=lambda key: hashlib.sha256(b"sample " + _bytes(key)).digest())
+    chosen = set(ordered[: max(1, round(fraction * len(ordered)))])
+    found = [item for item, key in zip(items, keys, strict=True) if key in chosen]
+    note = f"{len(found):,} of {len(items):,} training {unit}, chosen by a hash of each"
+    return found, {"sample": note}
 
 
 def _bytes(key: str) -> bytes:

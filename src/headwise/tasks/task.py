@@ -14,6 +14,7 @@ from headwise.models.config import TransformerConfig
 from headwise.recipe.settings import ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.positions import Positions
+from headwise.tasks.pretrained import finished_run, read_pretrained, take_weights
 from headwise.tasks.significance import Statistic
 from headwise.tasks.splits import PARTS
 from headwise.training.batching import Items
@@ -66,6 +67,8 @@ class Task(ABC):
     loss_has_perplexity: ClassVar[bool] = True
     item_name: ClassVar[str] = "sentences"  # the unit of evaluation and of the bootstrap
     saved: ClassVar[tuple[str, ...]] = ("tokenizer",)  # files or folders that `save` writes
+    encoding_name: ClassVar[str] = "vocabulary"
+    pipeline: ClassVar[str | None] = None  # what transformers' pipelines and the hub call the task
     centre: ClassVar[Literal["mean", "median"]] = "mean"  # over seeds, as papers report it
     macs_lengths: ClassVar[dict[str, int]]  # see `cost_lengths`
     # Keys of a recipe that the evaluation of a finished run reads, with those below them.
@@ -101,6 +104,17 @@ class Task(ABC):
     @abstractmethod
     def save(self, folder: Path) -> None:
         """Writes the encoding to the folder of a run; each file is written whole or not at all."""
+
+    def save_for_tools(self, folder: Path, recipe: Any) -> None:  # noqa: B027
+        """Writes what other tools need in the folder of a model beside its weights.
+
+        These are, where a task has them, a tokenizer and how the model generates. By default it
+        writes nothing.
+
+        Args:
+            folder: an empty folder, whose files are put into that of the model.
+            recipe: the recipe of the run.
+        """
 
     @abstractmethod
     def digest(self) -> str:
@@ -169,6 +183,49 @@ class Task(ABC):
     def build_model(self, settings: ModelSettings) -> HeadwiseModel:
         """Returns a model for these data with random weights."""
         return self.model_class(self.model_config(settings))
+
+    def start_from(self, model: HeadwiseModel, run: Path) -> None:
+        """Gives a model the weights of a finished run, see `model.pretrained`.
+
+        Args:
+            model: as `build_model` returns it.
+            run: the folder of the run, or of its model.
+
+        Raises:
+            ValueError: the run has no model, or one of another kind or of other sizes, or it
+                encodes data otherwise.
+        """
+        self.check_encoding(run)
+        take_weights(model, read_pretrained(self.model_class, run, model.config), run)
+
+    @classmethod
+    def encoding_folder(cls, recipe: Recipe, folder: Path | None) -> Path | None:
+        """Returns the folder of the run whose encoding `prepare` is to load, if it has one.
+
+        That is the folder itself, or that of the run that the model starts from.
+        """
+        if folder is not None and all((folder / name).exists() for name in cls.saved):
+            return folder
+        run = recipe.pretrained_run()
+        return folder if run is None else finished_run(run, cls.saved)
+
+    def encoding(self) -> str:
+        """Returns what tells the encoding from others; empty if none is learned."""
+        return ""
+
+    @classmethod
+    def encoding_of(cls, run: Path) -> str:
+        """Returns the same of a finished run, from its folder."""
+        return ""
+
+    def check_encoding(self, run: Path) -> None:
+        """Raises `ValueError` if a finished run encodes data otherwise."""
+        if self.encoding_of(finished_run(run, self.saved)) != self.encoding():
+            raise ValueError(
+                f"model.pretrained is {run}, expected a model with the {self.encoding_name} of "
+                f"this run or comparison: all systems of a comparison share one; pretrain them in "
+                f"one comparison, and start each of them from its run there"
+            )
 
     @abstractmethod
     def collate(self, items: list[Any]) -> dict[str, Tensor]:

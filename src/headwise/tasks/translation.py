@@ -35,7 +35,11 @@ from headwise.tasks.text.parallel.metrics import (
     corpus_statistic,
 )
 from headwise.tasks.text.parallel.settings import InterfaceStrings, ParallelSettings
-from headwise.tasks.text.parallel.translating import translate, write_tokens
+from headwise.tasks.text.parallel.translating import (
+    generation_config,
+    translate,
+    write_tokens,
+)
 from headwise.tasks.text.tokenization import TOKENIZER, TranslationTokenizer
 from headwise.tasks.text.tokenizer_settings import TokenizerSettings
 
@@ -45,6 +49,8 @@ _DECODED, _DECODED_TOKENS = 16, 24  # sentences and tokens of each that measure 
 
 class TranslationModel(TokenModelSettings):
     """Settings of the encoder-decoder model."""
+
+    starts_from = Seq2SeqConfig
 
     encoder_layers: int = Field(6, ge=1, description="Number of layers of the encoder.")
     decoder_layers: int = Field(6, ge=1, description="Number of layers of the decoder.")
@@ -65,13 +71,15 @@ class TranslationModel(TokenModelSettings):
             joint: whether both languages have one vocabulary.
             encoding: sizes and special tokens of the vocabularies.
         """
-        settings = self.model_dump()
+        settings = self.sizes()
         shared = settings.pop("share_embeddings") or ("all" if joint else "target")
         return Seq2SeqConfig(share_embeddings=shared, **settings, **encoding)
 
 
 class TranslationRecipe(Recipe):
     """The recipe of a translation: data, vocabularies, model, training, search and scores."""
+
+    encoding_keys = ("tokenizer",)
 
     task: Literal["translation"] = Field("translation", description="Selects translation.")
     data: ParallelSettings = Field(
@@ -109,6 +117,7 @@ class Translation(Task):
 
     recipe_class = TranslationRecipe
     model_class = Seq2SeqLM
+    pipeline = "translation"
     macs_lengths = {"encoder": 10, "decoder": 10}  # noqa: RUF012
     macs_lengths_from = "table 1 of Zhang et al. 2022"  # https://arxiv.org/abs/2210.05144
 
@@ -132,6 +141,7 @@ class Translation(Task):
     @classmethod
     def prepare(cls, recipe: TranslationRecipe, folder: Path | None = None) -> Self:
         corpus = load_parallel_corpus(recipe.data)
+        folder = cls.encoding_folder(recipe, folder)
         if folder is not None and (folder / TOKENIZER).is_dir():
             return cls(corpus, TranslationTokenizer.load(folder / TOKENIZER))
         if recipe.tokenizer.pretrained is not None:
@@ -140,6 +150,21 @@ class Translation(Task):
 
     def save(self, folder: Path) -> None:
         self.tokenizer.save(folder / TOKENIZER)
+
+    def encoding(self) -> str:
+        return _vocabularies(self.tokenizer)
+
+    @classmethod
+    def encoding_of(cls, run: Path) -> str:
+        return _vocabularies(TranslationTokenizer.load(run / TOKENIZER))
+
+    def save_for_tools(self, folder: Path, recipe: TranslationRecipe) -> None:
+        """A target vocabulary of its own has its tokenizer in a folder `target` inside."""
+        self.tokenizer.source.save_pretrained(folder)
+        if not self.tokenizer.is_joint:
+            self.tokenizer.target.save_pretrained(folder / "target")
+        how = generation_config(recipe.evaluation, self.model_config(recipe.model))
+        how.save_pretrained(folder)
 
     def digest(self) -> str:
         return self.corpus.digest()
@@ -229,3 +254,9 @@ class Translation(Task):
 def _worth_showing(sources: Sequence[str]) -> Sequence[int]:
     """Returns the indices of the sentences to show: of at least four words, evenly spread."""
     return spread([i for i, source in enumerate(sources) if len(source.split()) >= 4], _SAMPLES)
+
+
+def _vocabularies(tokenizer: TranslationTokenizer) -> str:
+    """Returns what tells the vocabularies of both languages from others."""
+    both = (tokenizer.source, tokenizer.target)
+    return "\0".join(each.backend_tokenizer.to_str() for each in both)

@@ -13,6 +13,7 @@ from typing_extensions import Self
 
 from headwise.heads.rule import Rule, RuleSettings
 from headwise.models.plan import rules_by_name
+from headwise.training.loggers import Logger
 from headwise.training.trained_part import TrainedPart
 
 
@@ -54,8 +55,9 @@ class CommonSettings(BaseModel):
     train: TrainedPart = Field(
         "all",
         description="Which parameters learn. `gates`: those by which systems decide how heads are "
-        "combined (FTG of the MAE paper); `gates+output`: these and the output projections of all "
-        "attentions (FTG+); `all` (FTALL); `nothing`: the model is evaluated as it starts (NOFT).",
+        "combined (FTG of Peng et al. 2020); `gates+output`: these and the output projections of "
+        "all attentions (FTG+); `all` (FTALL); `nothing`: the model is evaluated as it starts "
+        "(NOFT).",
     )
     batch_tokens: int = Field(
         4096,
@@ -128,6 +130,12 @@ class CommonSettings(BaseModel):
     )
     log_every: int = Field(
         10, ge=1, description="The training loss is recorded every this many steps."
+    )
+    report_to: list[Logger] = Field(
+        [],
+        description="Loggers that are given the losses, the learning rate and what is measured at "
+        "each validation, as `[tensorboard]`. TensorBoard's files are in the folder `logs` of the "
+        "run; the others have environment variables of their own. A run can go on with other ones.",
     )
     snapshots: bool = Field(
         True,

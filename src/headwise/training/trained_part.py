@@ -24,8 +24,8 @@ def freeze_all_but(model: nn.Module, part: TrainedPart) -> None:
     Raises:
         ValueError: the model has no gates, or no output projections, that could be trained.
 
-    >>> from headwise.models.plan import system_class
-    >>> attention = system_class("gated")(8, 2)
+    >>> import headwise as hw
+    >>> attention = hw.GatedAttention(8, 2)
     >>> freeze_all_but(attention, "gates+output")
     >>> [name for name, p in attention.named_parameters() if p.requires_grad]
     ['out_proj.weight', 'out_proj.bias', 'gate_proj.weight']

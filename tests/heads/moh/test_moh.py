@@ -182,6 +182,12 @@ def test_a_standard_attention_with_fewer_heads_if_asked_for():
     torch.testing.assert_close(whole(x).output, standard(x).output, rtol=0, atol=0)
 
 
+def test_over_heads_all_or_three_quarters_are_in_force_if_nothing_is_said():
+    for neutral, options, top_k in ((True, {}, 4), (False, {}, 2), (False, {"shared_heads": 2}, 3)):
+        over = hw.MixtureOfHeads.over_heads(10, 8, 3, neutral=neutral, **options)
+        assert (over.shared_heads, over.top_k) == (options.get("shared_heads", 4), top_k)
+
+
 @pytest.mark.parametrize("routed", ["learned", "query-norm"])
 def test_over_the_heads_of_another_module_that_it_selects_from(routed):
     sizes = {"shared_heads": 1, "top_k": 1, "router": routed}

@@ -190,12 +190,32 @@ class MixtureOfHeads(MultiHeadAttention):
 
     @classmethod
     def from_plan(cls, place: Place, **options: Any) -> Self:
+        sizes = cls._default_sizes(options.get("num_heads", place.num_heads), options)
+        return super().from_plan(place, **{**sizes, **options})
+
+    @classmethod
+    def over_heads(
+        cls,
+        embed_dim: int,
+        num_heads: int,
+        head_dim: int,
+        *,
+        neutral: bool = True,
+        **options: Any,
+    ) -> Self:
+        sizes = cls._default_sizes(num_heads, options)
+        if neutral:
+            sizes["top_k"] = num_heads - sizes["shared_heads"]
+        return super().over_heads(
+            embed_dim, num_heads, head_dim, neutral=neutral, **{**sizes, **options}
+        )
+
+    @staticmethod
+    def _default_sizes(num_heads: int, options: dict[str, Any]) -> dict[str, int]:
         # Three quarters of the heads at a time, as the paper's language model from a pretrained
         # one: half of them shared, half of the others selected.
-        num_heads = options.get("num_heads", place.num_heads)
         shared = options.get("shared_heads", num_heads // 2)
-        sizes = {"shared_heads": shared, "top_k": max(1, (num_heads - shared) // 2)}
-        return super().from_plan(place, **{**sizes, **options})
+        return {"shared_heads": shared, "top_k": max(1, (num_heads - shared) // 2)}
 
     def reset_parameters(self) -> None:
         super().reset_parameters()

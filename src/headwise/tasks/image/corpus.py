@@ -41,7 +41,7 @@ from headwise.tasks.image.settings import (
     image_shape,
 )
 from headwise.tasks.sources import CorpusError, file_in_words, part_in_words
-from headwise.tasks.splits import PARTS, Part, divide, given_parts
+from headwise.tasks.splits import PARTS, Part, divide, given_parts, sample
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,7 @@ def load_images(settings: ImageSettings) -> ImageCorpus:
                 f"the {part} part has 0 images ({sizes}; {origin}), expected at least one; give "
                 "more images, or a source of its own for the part"
             )
+    parts["train"], sampled = _sampled(parts["train"], settings.train_fraction)
     height, width, _ = image_shape(settings)
     notes = {"images": f"{origin}; {height}×{width} pixels"}
     trained = {_digest(image) for image in parts["train"]}
@@ -110,7 +111,7 @@ def load_images(settings: ImageSettings) -> ImageCorpus:
         notes["skipped"] = f"{len(broken):,} images that cannot be read: {broken[0]}" + (
             ", ..." if len(broken) > 1 else ""
         )
-    return ImageCorpus(parts["train"], parts["validation"], parts["test"], notes, tests)
+    return ImageCorpus(parts["train"], parts["validation"], parts["test"], notes | sampled, tests)
 
 
 def digest_images(images: np.ndarray) -> str:
@@ -118,6 +119,14 @@ def digest_images(images: np.ndarray) -> str:
     digest = hashlib.sha256(str(images.shape).encode())
     digest.update(images.tobytes())
     return digest.hexdigest()
+
+
+def _sampled(images: np.ndarray, fraction: float) -> tuple[np.ndarray, dict[str, str]]:
+    """Returns a sample of the training images, chosen by their pixels, and a note on it."""
+    chosen, note = sample(
+        range(len(images)), lambda index: _digest(images[index]).hex(), fraction, "images"
+    )
+    return (images[chosen] if note else images), note
 
 
 def _note(images: np.ndarray, origin: str, trained: Collection[bytes] = ()) -> str:
@@ -251,7 +260,8 @@ def _load_pairs(settings: PairImages) -> ImageCorpus:
         pairs[part] = np.concatenate(
             [half[indices] for half, indices in zip(halves, chosen, strict=True)], axis=2
         )
-    notes: dict[str, str] = {part: _note(pairs[part], "") for part in PARTS}
+    pairs["train"], sampled = _sampled(pairs["train"], settings.train_fraction)
+    notes: dict[str, str] = {part: _note(pairs[part], "") for part in PARTS} | sampled
     for side, half in (("left", left), ("right", right)):
         notes |= {f"{side} {label}": words for label, words in half.notes.items()}
     return ImageCorpus(pairs["train"], pairs["validation"], pairs["test"], notes)

@@ -10,7 +10,7 @@ from typing_extensions import Self
 
 from headwise.recipe.settings import Name
 from headwise.tasks.further_tests import TESTS, HubTest
-from headwise.tasks.splits import DividedSettings, HubSettings
+from headwise.tasks.splits import DividedSettings, HubSettings, SampledSettings
 
 _SIZE = (
     "Height and width of the images in pixels. The largest square in the middle of an image is "
@@ -130,7 +130,7 @@ Source = Annotated[
 ]
 
 
-class PairImages(BaseModel):
+class PairImages(SampledSettings):
     """Images whose left half is an image of one source and whose right half is one of another.
 
     Each image of the larger source is paired with a random image of the smaller source, whose
@@ -138,8 +138,6 @@ class PairImages(BaseModel):
     divided into parts before they are paired, so that no half of a training image occurs in
     another part.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     corpus: Literal["pair"] = Field("pair", description="Images of two sources side by side.")
     left: Source = Field(
@@ -159,6 +157,11 @@ class PairImages(BaseModel):
                 raise ValueError(
                     f"{side}.tests is given, expected none: a source of halves has no further "
                     f"test sets; leave it out"
+                )
+            if getattr(self, side).train_fraction < 1.0:
+                raise ValueError(
+                    f"{side}.train_fraction is {getattr(self, side).train_fraction:g}, expected it "
+                    f"to be left out: give data.train_fraction, the share of the pairs"
                 )
         return self
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from headwise.tasks.further_tests import in_test_set
 from headwise.tasks.sound.audio import AudioError
@@ -31,9 +30,7 @@ from headwise.tasks.sound.settings import (
 from headwise.tasks.sound.spectrum import Spectrum
 from headwise.tasks.sound.voices import speak
 from headwise.tasks.sources import part_in_words
-from headwise.tasks.splits import PARTS, Part, divide, given_parts
-
-Item = TypeVar("Item")
+from headwise.tasks.splits import PARTS, Item, Part, divide, given_parts, sample
 
 
 @dataclass
@@ -129,6 +126,9 @@ def _load_mixed(
         )
     key = _speaker if settings.divide_by == "speaker" else _name
     divided = _divide(clean, key, settings, given, f"{settings.divide_by}s")
+    divided["train"], sampled = sample(
+        divided["train"], _name, settings.train_fraction, "recordings"
+    )
     mixing = Mixing(
         settings.noise, settings.snr, settings.level, settings.reverberation, settings.seed
     )
@@ -159,7 +159,7 @@ def _load_mixed(
             floor=floor,
             samples=spectrum.num_samples(settings.seconds),
         )
-    notes = {"corpus": origin}
+    notes = {"corpus": origin} | sampled
     if "babble" in settings.noise and alone:
         notes["babble"] = (
             f"made of training voices in {' and '.join(alone)}, where there is one speaker"
@@ -195,10 +195,13 @@ def _load_pairs(
     divided = _divide(
         train, lambda pair: key(pair.noisy), settings, given, f"{settings.divide_by}s"
     )
+    divided["train"], sampled = sample(
+        divided["train"], lambda pair: pair.noisy.name, settings.train_fraction, "recordings"
+    )
     parts: dict[Part, Utterances] = {
         part: _paired(settings, floor, given.get(part, divided[part]), part) for part in PARTS
     }
-    return parts, origins, {"corpus": f"pairs of {origin}"}
+    return parts, origins, {"corpus": f"pairs of {origin}"} | sampled
 
 
 def _divide(

@@ -35,6 +35,13 @@ class TextTask(Task):
             return None
         return TextTokenizer.load(folder / TOKENIZER)
 
+    def encoding(self) -> str:
+        return self.tokenizer.tokenizer.backend_tokenizer.to_str()
+
+    @classmethod
+    def encoding_of(cls, run: Path) -> str:
+        return TextTokenizer.load(run / TOKENIZER).tokenizer.backend_tokenizer.to_str()
+
     @classmethod
     def new_tokenizer(cls, settings: TextTokenizerSettings, lines: Iterable[str]) -> TextTokenizer:
         """Returns the tokenizer that the settings name, or one that is learned from lines."""

@@ -20,7 +20,7 @@ from headwise.ops.labels import IGNORED_LABEL
 from headwise.spelling import did_you_mean
 from headwise.tasks.further_tests import in_test_set
 from headwise.tasks.sources import CorpusError, file_in_words, part_in_words
-from headwise.tasks.splits import divide, given_parts
+from headwise.tasks.splits import divide, given_parts, sample
 from headwise.tasks.text.labelled.docstrings import read_docstrings
 from headwise.tasks.text.labelled.glue import glue_classes, read_glue
 from headwise.tasks.text.labelled.reading import Columns, Row, read_hub, read_tsv
@@ -128,6 +128,7 @@ def load_labelled_corpus(settings: LabelledSettings) -> LabelledCorpus:
         fractions=settings.fractions(),
         problem=problem,
         classes=classes,
+        train_fraction=settings.train_fraction,
         tests=tests,
         origins=origins,
     )
@@ -178,6 +179,7 @@ def make_corpus(
     fractions: tuple[float, float] = (0.0, 0.0),
     problem: Problem = "classification",
     classes: Sequence[str] | None = None,
+    train_fraction: float = 1.0,
     tests: Mapping[str, Iterable[Row]] | None = None,
     origins: Mapping[str, str] | None = None,
     label_hint: str = "If labels are numbers, set data.problem to regression; otherwise check "
@@ -195,6 +197,7 @@ def make_corpus(
             these are not given.
         problem: what labels are.
         classes: names of the classes; None takes the labels of the training rows, sorted.
+        train_fraction: share of the training examples that is used.
         tests: rows of each further test set by its name.
         origins: which file or split a part is, in words; a further test set is named `test NAME`.
         label_hint: end of messages on labels that cannot be classes: how to mend it.
@@ -220,6 +223,7 @@ def make_corpus(
         0.0 if any(part in given for part in names_of_tests) else fractions[1],
     )
     _check_not_empty(examples, origin, skipped, any(fractions))
+    examples["train"], sampled = sample(examples["train"], repr, train_fraction, "examples")
     further = {}
     for name, rows in (tests or {}).items():
         with in_test_set(name):
@@ -231,7 +235,7 @@ def make_corpus(
                     f"text_field, pair_field and label_field"
                 )
     all_parts = {**examples, **{f"test {name}": found for name, found in further.items()}}
-    notes = {"corpus": origin} | _notes(all_parts, skipped, origins or {})
+    notes = {"corpus": origin} | _notes(all_parts, skipped, origins or {}) | sampled
     if problem == "classification" and classes is not None:
         notes["classes"] = _named(classes)
     return LabelledCorpus(

@@ -53,6 +53,7 @@ def _load_senteval(settings: SentEvalFile) -> LabelledCorpus:
         f"SentEval, {file_in_words(settings.file)}",
         Counter(),
         classes=settings.classes,
+        train_fraction=settings.train_fraction,
         label_hint="Check the second field of the lines, which is the label.",
     )
 
@@ -99,7 +100,9 @@ def _generate(settings: GeneratedProbe) -> LabelledCorpus:
         f"{settings.probe}, made from {origin}: {used:,} of {len(sentences):,} sentences with "
         f"{settings.min_words} to {settings.max_words} words, the same number in each class"
     )
-    return make_corpus(rows, origin, Counter(), classes=list(classes))
+    return make_corpus(
+        rows, origin, Counter(), classes=list(classes), train_fraction=settings.train_fraction
+    )
 
 
 def _sentences(settings: GeneratedProbe) -> tuple[Sequence[str], str]:

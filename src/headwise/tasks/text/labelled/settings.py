@@ -8,7 +8,7 @@ from typing_extensions import Self
 
 from headwise.recipe.settings import Name
 from headwise.tasks.further_tests import TESTS, HubTest
-from headwise.tasks.splits import DividedSettings, HubSettings
+from headwise.tasks.splits import DividedSettings, HubSettings, SampledSettings
 from headwise.tasks.text.labelled.probes import PAPER_BINS
 from headwise.tasks.text.running.settings import TextSettings
 
@@ -34,10 +34,8 @@ _CLASSES = Field(
 # --- classification and regression ------------------------------------------------------------
 
 
-class ExampleLimits(BaseModel):
+class ExampleLimits(SampledSettings):
     """Settings that all examples have."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_length: int = Field(
         512,

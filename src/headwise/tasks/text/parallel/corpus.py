@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from headwise.tasks.further_tests import in_test_set
 from headwise.tasks.sources import CorpusError, file_in_words, part_in_words
-from headwise.tasks.splits import PARTS, Part, divide, given_parts
+from headwise.tasks.splits import PARTS, Part, divide, given_parts, sample
 from headwise.tasks.text.parallel.reading import (
     RawPair,
     read_hub_pairs,
@@ -49,6 +49,8 @@ class Pair(NamedTuple):
 @dataclass
 class PartCounts:
     """Counts of the pairs of one part: `read = kept + empty + filtered + dropped_leaks`.
+
+    A sample of the training part keeps fewer.
 
     Attributes:
         read: pairs that were read.
@@ -143,6 +145,9 @@ def load_parallel_corpus(settings: ParallelSettings) -> ParallelCorpus:
     _divide_off(pairs, counts, settings.fractions(rows), settings)
     if settings.drop_leaks:
         _drop_leaks(pairs, counts)
+    pairs["train"], sampled = sample(
+        pairs["train"], lambda pair: "\0".join(pair), settings.train_fraction, "pairs"
+    )
     _count(pairs, counts)
     _check_not_empty(counts)
     notes: dict[str, str] = {
@@ -158,7 +163,7 @@ def load_parallel_corpus(settings: ParallelSettings) -> ParallelCorpus:
         validation=pairs["validation"],
         test=pairs["test"],
         counts=counts,
-        notes={"corpus": origin} | notes,
+        notes={"corpus": origin} | notes | sampled,
         target_language=target_language,
         tests=tests,
     )

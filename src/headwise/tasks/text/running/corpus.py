@@ -12,6 +12,7 @@ a sentence or, in WikiText, a paragraph. These rules hold:
   before that is the validation part. A cut falls between two lines; it turns a document through
   which it goes into two. Running text is not divided by hash, line by line, as other texts are:
   every held-out line would stand between two that are trained on.
+- A sample of the training part (`train_fraction`) is one of passages of about 100 words.
 
 Example:
     >>> from headwise.tasks.text.running.settings import PydocTopics
@@ -28,7 +29,7 @@ from pathlib import Path
 
 from headwise.tasks.further_tests import in_test_set
 from headwise.tasks.sources import CorpusError, file_in_words, part_in_words, read_lines
-from headwise.tasks.splits import PARTS, DividedSettings, Part, given_parts
+from headwise.tasks.splits import PARTS, DividedSettings, Part, given_parts, sample
 from headwise.tasks.text.running.reading import read_hub_texts, read_pydoc_topics
 from headwise.tasks.text.running.settings import (
     Documents,
@@ -41,6 +42,8 @@ from headwise.tasks.text.running.settings import (
 )
 
 Document = list[str]
+
+_PASSAGE_WORDS = 100
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,11 @@ def load_text_corpus(settings: TextSettings) -> TextCorpus:
             origins[part] = f"split {split}"
         origin = settings.origin
     _divide(documents, settings, origin)
+    sampled: dict[str, str] = {}
+    if settings.train_fraction < 1.0:
+        documents["train"], sampled = sample(
+            _passages(documents["train"]), "\n".join, settings.train_fraction, "passages"
+        )
     seen = set(lines_of(documents["train"]))
     notes: dict[str, str] = {
         part: _note(documents[part], origins.get(part, ""), seen if part == "test" else ())
@@ -121,7 +129,7 @@ def load_text_corpus(settings: TextSettings) -> TextCorpus:
         documents["train"],
         documents["validation"],
         documents["test"],
-        {"corpus": origin} | notes,
+        {"corpus": origin} | notes | sampled,
         tests,
     )
 
@@ -228,6 +236,25 @@ def _cut(documents: list[Document], words: float) -> tuple[list[Document], list[
                 reached += _words(line)
             return documents[: i + 1], documents[i + 1 :]
     return documents, []
+
+
+def _passages(documents: Iterable[Document]) -> list[Document]:
+    """Cuts documents into passages: lines in a row that have about 100 words.
+
+    Only a last passage of a document has fewer, and one that ends in a long line more. They are
+    what a sample is made of: of documents, a few may be most of a text.
+    """
+    passages: list[Document] = []
+    for document in documents:
+        passage: Document = []
+        for line in document:
+            passage.append(line)
+            if sum(map(_words, passage)) >= _PASSAGE_WORDS:
+                passages.append(passage)
+                passage = []
+        if any(passage):
+            passages.append(passage)
+    return passages
 
 
 def _words(line: str) -> int:

@@ -26,6 +26,8 @@ from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings
 class RunningTextRecipe(Recipe):
     """A recipe for running text: data, vocabulary and the length of blocks."""
 
+    encoding_keys = ("tokenizer",)
+
     data: TextSettings = Field(
         default_factory=lambda: PydocTopics(), description="Which text the model learns from."
     )
@@ -58,7 +60,7 @@ class RunningTextTask(TextTask):
     @classmethod
     def prepare(cls, recipe: Any, folder: Path | None = None) -> Self:
         corpus = load_text_corpus(recipe.data)
-        tokenizer = cls.saved_tokenizer(folder)
+        tokenizer = cls.saved_tokenizer(cls.encoding_folder(recipe, folder))
         if tokenizer is None:
             tokenizer = cls.new_tokenizer(recipe.tokenizer, lines_of(corpus.train))
         return cls.from_corpus(corpus, tokenizer, recipe)

@@ -1,0 +1,132 @@
+"""Runs that a recipe starts from: `model.pretrained` names the folder of a finished one.
+
+Sizes, plan of attention and encoding (vocabulary or palette) are those of that run. A recipe need
+not repeat them, and where it does they must agree. Only the plan may differ, where that run has
+standard attention. Of a run whose folder is gone nothing is taken: its weights may not be needed
+any more, as by a run that has finished.
+"""
+
+import glob
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from transformers import PreTrainedConfig
+
+from headwise.models.arguments import own_arguments
+from headwise.models.config import TransformerConfig
+from headwise.models.plan import layer_specs
+
+SEED, SYSTEM = "{seed}", "{system}"  # what stands in `model.pretrained` for them
+_MODEL, _RECIPE, _CONFIG = "model", "recipe.yaml", "config.json"
+_STANDARD = "standard"
+
+
+def model_folder(run: Path) -> Path:
+    """Returns the folder of a model, given the folder of its run or of the model itself."""
+    run = run.expanduser()
+    return run if (run / _CONFIG).is_file() else run / _MODEL
+
+
+def any_run(pattern: Path) -> Path:
+    """Returns the first run that a `model.pretrained` with {seed} may mean, or it as it is."""
+    text = str(pattern.expanduser())
+    found = sorted(glob.glob(glob.escape(text).replace(SEED, "*")))  # noqa: PTH207 - absolute too
+    return Path(found[0] if found else text)
+
+
+def pretrained_config(run: Path, expected: type[TransformerConfig]) -> TransformerConfig | None:
+    """Returns the configuration of the model of a run; None if there is no model.
+
+    Args:
+        run: folder of a run or of its model.
+        expected: the class that it must have.
+
+    Raises:
+        ValueError: the model is of another kind.
+    """
+    path = model_folder(run) / _CONFIG
+    if not path.is_file():
+        return None
+    values, _ = PreTrainedConfig.get_config_dict(path.parent)
+    if values.get("model_type") != expected.model_type:
+        raise ValueError(
+            f"model.pretrained is {run}, a model of type {values.get('model_type')!r}, expected "
+            f"type {expected.model_type!r}: name a run whose task has such a model"
+        )
+    config = expected.from_dict(values)
+    assert isinstance(config, TransformerConfig)
+    return config
+
+
+def with_sizes(
+    given: Mapping[str, Any], keys: set[str], expected: type[TransformerConfig]
+) -> dict[str, Any]:
+    """Settings of a model with those of the run that it starts from.
+
+    Args:
+        given: settings as a recipe has them, with `pretrained`.
+        keys: the settings that weights depend on.
+        expected: the class of the run's configuration.
+
+    Raises:
+        ValueError: a setting that is given contradicts the run; the message names the key.
+    """
+    run = any_run(Path(given["pretrained"]))
+    config = pretrained_config(run, expected)
+    if config is None:
+        return dict(given)
+    taken = dict(given)
+    for key in sorted(keys & own_arguments(expected)):
+        there = getattr(config, key)
+        if key == "attention":
+            _check_plan(taken.setdefault(key, there), config, run)
+        elif taken.get(key) is None:
+            taken[key] = there
+        elif taken[key] != there:
+            raise ValueError(_conflict(f"model.{key}", key, taken[key], there, run))
+    return taken
+
+
+def with_encoding(given: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    """A recipe with the encoding of the run that its model starts from.
+
+    Args:
+        given: a recipe, with `model.pretrained`.
+        keys: the parts of a recipe that say how data are encoded, such as `tokenizer`.
+
+    Raises:
+        ValueError: a key of these parts contradicts the run.
+    """
+    taken = dict(given)
+    run = any_run(Path(given["model"]["pretrained"]))
+    path = model_folder(run).parent / _RECIPE
+    there = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    for part in keys:
+        of_run = there.get(part)
+        own = taken.get(part) or {}
+        if not isinstance(of_run, Mapping) or not isinstance(own, Mapping):
+            continue
+        for key, value in own.items():
+            if key in of_run and value != of_run[key]:
+                name = f"{part}.{key}"
+                raise ValueError(_conflict(part, name, value, of_run[key], run))
+        taken[part] = {**of_run, **own}
+    return taken
+
+
+def _check_plan(given: Any, config: TransformerConfig, run: Path) -> None:
+    """Raises `ValueError` unless a plan differs from a model's in its standard attentions alone."""
+    for site, specs in layer_specs(given, config.depths()).items():
+        for own, there in zip(specs, config.systems()[site], strict=True):
+            if own != there and there["system"] != _STANDARD:
+                conflict = _conflict("model.attention", "attention", given, config.attention, run)
+                raise ValueError(f"{conflict}; only standard attention can become another system")
+
+
+def _conflict(leave_out: str, key: str, given: Any, there: Any, run: Path) -> str:
+    return (
+        f"{key} is {given!r}, expected {there!r}: the model in {run} has that; leave {leave_out} "
+        f"out"
+    )
