@@ -37,9 +37,9 @@ def state(model):
 
 def loss_of(model):
     """The loss as a function of parameters, buffers and tokens."""
-    return lambda params, buffers, ids: functional_call(
-        model, (params, buffers), (ids,), {"labels": ids}
-    ).loss
+    return lambda params, buffers, ids: (
+        functional_call(model, (params, buffers), (ids,), {"labels": ids}).loss
+    )
 
 
 def gradients(model, ids):

@@ -253,14 +253,10 @@ class System(nn.Module):
         `forward` calls it. If parameters have changed since the last call in training, an optimizer
         has changed them. Of a system with `routing_parameters` only these count.
         """
-<<<<<<< HEAD
-        if self.rule is None or self.follows_rule or not self.training or is_repeated():
-=======
         # A compiled forward is not to be compiled anew when the count below changes.
         if torch.compiler.is_compiling():
             return
-        if self.rule is None or self.follows_rule or not self.training:
->>>>>>> ptorch
+        if self.rule is None or self.follows_rule or not self.training or is_repeated():
             return
         # Each comparison has the host wait for the device. What so many passes have not changed is
         # not being trained.
