@@ -103,9 +103,7 @@ ARCHITECTURES: dict[str, Callable[[Sizes], tf.PreTrainedModel]] = {
         )
     ),
     "llama": lambda s: tf.LlamaForCausalLM(tf.LlamaConfig(**like_llama(s))),
-    "mistral": lambda s: tf.MistralForCausalLM(
-        tf.MistralConfig(**like_llama(s, sliding_window=8))
-    ),
+    "mistral": lambda s: tf.MistralForCausalLM(tf.MistralConfig(**like_llama(s, sliding_window=8))),
     "qwen2": lambda s: tf.Qwen2ForCausalLM(tf.Qwen2Config(**like_llama(s))),
     "qwen3": lambda s: tf.Qwen3ForCausalLM(tf.Qwen3Config(**like_llama(s, head_dim=10))),
     "t5": lambda s: tf.T5ForConditionalGeneration(
