@@ -32,7 +32,7 @@ from headwise.files import write_text
 from headwise.tasks.text.labelled.docstrings import docstrings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-from gate_a_pretrained_model import BLOCK, in_blocks, pretrain
+from gate_a_pretrained_model import BLOCK, Block, in_blocks, pretrain
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ class Study:
         return float((torch.stack(losses) * sizes).sum() / sizes.sum())
 
 
-def tensor(blocks: list[dict[str, list[int]]]) -> torch.Tensor:
+def tensor(blocks: list[Block]) -> torch.Tensor:
     return torch.tensor([block["input_ids"] for block in blocks])
 
 

@@ -23,6 +23,7 @@ import headwise as hw
 from headwise.tasks.text.labelled.docstrings import docstrings
 
 BLOCK = 64  # tokens
+Block = dict[str, list[int]]
 
 
 def main() -> None:
@@ -110,7 +111,15 @@ class Trainer(hw.RulesMixin, transformers.Trainer):
     rule_settings: ClassVar = {"mae": {"learning_rate": 30.0}}
 
 
-def make_trainer(model, tokenizer, learned, held_out, steps, learning_rate, folder) -> Trainer:
+def make_trainer(
+    model: transformers.PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    learned: list[Block],
+    held_out: list[Block],
+    steps: int,
+    learning_rate: float,
+    folder: Path,
+) -> Trainer:
     masked = tokenizer.mask_token is not None
     trainer = Trainer(
         model,
@@ -140,7 +149,7 @@ def validation_loss(trainer: Trainer) -> float:
     return trainer.evaluate()["eval_loss"]
 
 
-def in_blocks(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[dict[str, list[int]]]:
+def in_blocks(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[Block]:
     """Returns all texts one after the other, in pieces of one length."""
     end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
     ids = [
