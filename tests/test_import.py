@@ -1,11 +1,14 @@
 """What an import and a command load: no more than they use."""
 
+import re
 import subprocess
 import sys
+from importlib.metadata import requires, version
 
 import pytest
 
 import headwise
+from headwise.__main__ import _TRAIN
 from headwise.recipe import load_recipe
 from headwise.recipe.shipped import listed_recipes
 
@@ -39,6 +42,48 @@ def test_all_names_load_neither_figures_nor_bars():
 def test_a_command_that_computes_nothing_loads_no_torch(arguments):
     code = f"from headwise.cli import app\ntry: app({arguments})\nexcept SystemExit: pass"
     assert not loaded_by(code) & TORCH
+
+
+WITHOUT = """
+import builtins, sys
+whole = builtins.__import__
+def without(name, *args, **options):
+    if name.partition(".")[0] == "{missing}":
+        raise ModuleNotFoundError("No module named {missing!r}", name="{missing}")
+    return whole(name, *args, **options)
+builtins.__import__ = without
+sys.argv = ["headwise", {command!r}]
+from headwise.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("missing", "command"), [("typer", "--help"), ("rich", "recipes"), ("yaml", "cost")]
+)
+def test_a_command_without_its_extra_names_the_line_to_type(missing, command):
+    code = WITHOUT.format(missing=missing, command=command)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"the commands need {missing}, which is not installed: pip" in done.stderr
+    assert "'headwise[train]'" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_extra_is_what_the_commands_need():
+    declared = {
+        re.split("[<>=;]", line)[0].strip()
+        for line in requires("headwise")
+        if re.search("extra == .train.", line)
+    }
+    by_module = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
+    assert {by_module.get(name, name) for name in _TRAIN} == declared
+
+
+def test_the_version():
+    done = subprocess.run(
+        [sys.executable, "-m", "headwise", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"headwise {version('headwise')}\n"
 
 
 def test_every_public_name_is_there():

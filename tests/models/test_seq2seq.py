@@ -234,7 +234,7 @@ def test_arguments_that_are_missing():
     made = model()
     with pytest.raises(ValueError, match="input_ids is None"):
         made(decoder_input_ids=tokens(1, 2))
-    with pytest.raises(ValueError, match="decoder_input_ids and labels are both None"):
+    with pytest.raises(ValueError, match="decoder_inputs_embeds and labels are all None"):
         made(input_ids=tokens(1, 2))
 
 

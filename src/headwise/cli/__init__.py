@@ -1,7 +1,10 @@
 """The commands of `headwise`. Each is thin: the library does the work."""
 
+from typing import Annotated
+
 import typer
 
+from headwise import __version__
 from headwise.cli.experiments import compare, evaluate, train
 from headwise.cli.explaining import analyse, explore
 from headwise.cli.inspecting import cost, keys, recipes
@@ -11,7 +14,6 @@ __all__ = ["app"]
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     help="Train, compare and use systems that papers propose for the heads of multi-head "
     "attention, in place of concatenating them.",
     epilog="A recipe is a YAML file, or the name of a recipe that `headwise recipes` lists.",
@@ -19,9 +21,22 @@ app = typer.Typer(
 )
 
 
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"headwise {__version__}")
+        raise typer.Exit()
+
+
 @app.callback()
-def start() -> None:
-    """Nothing is set for all commands; without this, a single command would have no name."""
+def start(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """What stands before the name of a command."""
 
 
 # In the order in which `headwise --help` lists them.

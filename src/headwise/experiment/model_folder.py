@@ -105,7 +105,7 @@ def model_card(task: Task, recipe: Recipe, result: RunResult) -> ModelCard:
 
 def _card_data(name: str, task: Task, recipe: Recipe, result: RunResult) -> ModelCardData:
     """What the hub reads of a card; the license is for the user to add."""
-    data: Any = recipe.data  # every task has it
+    data = _data(recipe)
     on_hub = isinstance(data, HubSettings) and not Path(data.name).exists()
     results = [
         EvalResult(
@@ -131,10 +131,16 @@ def _card_data(name: str, task: Task, recipe: Recipe, result: RunResult) -> Mode
     )
 
 
+def _data(recipe: Any) -> Any:
+    """The settings of the data, which the recipe of every task has."""
+    return recipe.data
+
+
 def _usage(task: Task) -> str:
     text = _USAGE.get(task.pipeline or "")
     if text is None:
-        return f'import headwise\n\nmodel = headwise.{task.model_class.__name__}.from_pretrained("MODEL")'
+        kind = task.model_class.__name__
+        return f'import headwise\n\nmodel = headwise.{kind}.from_pretrained("MODEL")'
     return f"import headwise  # so that transformers knows the model\n{text}"
 
 

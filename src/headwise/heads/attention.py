@@ -10,7 +10,11 @@ from headwise.heads.ablations import Heads
 from headwise.heads.cache import AttentionCache
 from headwise.heads.heads_read import HeadsRead, Observer
 from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
-from headwise.ops.attention import attention_weights, dot_product_attention
+from headwise.ops.attention import (
+    Implementation,
+    attention_weights,
+    dot_product_attention,
+)
 from headwise.ops.masks import (
     check_attention_mask,
     check_padding_mask,
@@ -18,6 +22,7 @@ from headwise.ops.masks import (
     padding_positions,
     refuse_nested,
 )
+from headwise.ops.recompute import is_repeated
 
 
 class Inputs(NamedTuple):
@@ -80,11 +85,14 @@ class Attention(System):
 
     Attributes:
         chooses_heads: whether each query has heads of its own, those of `routing.indices`.
+        implementation: how `attend` is computed, see `headwise.ops.attention`; a model sets it to
+            its `attn_implementation`.
         observers: who is called with the `HeadsRead` of each call; see
             `headwise.models.heads_read`.
     """
 
     chooses_heads: ClassVar[bool] = False
+    implementation: Implementation = "sdpa"
     observers: tuple[Observer, ...] = ()
 
     # torch.nn's transformer layers read these, and `in_proj_weight`, of their attention.
@@ -228,7 +236,7 @@ class Attention(System):
         output, routing = self.combine(heads, inputs, choice)
         if routing is not None:
             routing = routing._replace(padding=inputs.query_padding)
-        for observer in self.observers:
+        for observer in () if is_repeated() else self.observers:
             observer(HeadsRead(self, inputs, q, k, v, mask, plain, heads, routing))
 
         weights = None
@@ -255,7 +263,15 @@ class Attention(System):
     ) -> Tensor:
         """What each head reads: `(batch, heads, queries, head_dim)`."""
         dropout = self.dropout if self.training else 0.0
-        return dot_product_attention(q, k, v, mask, is_causal=is_causal, dropout=dropout)
+        return dot_product_attention(
+            q,
+            k,
+            v,
+            mask,
+            is_causal=is_causal,
+            dropout=dropout,
+            implementation=self.implementation,
+        )
 
     def attention_weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """The weights by which `attend` reads, `(batch, heads, queries, keys)`, for those who ask.

@@ -16,6 +16,7 @@ from typing_extensions import Self
 
 from headwise.heads.words import Words
 from headwise.ops.activations import Activation
+from headwise.ops.recompute import is_repeated
 
 if TYPE_CHECKING:
     from headwise.heads.rule import Rule
@@ -252,13 +253,16 @@ class System(nn.Module):
         `forward` calls it. If parameters have changed since the last call in training, an optimizer
         has changed them. Of a system with `routing_parameters` only these count.
         """
-        if self.rule is None or self.follows_rule or not self.training:
+        # A compiled forward is not to be compiled anew when the count below changes.
+        if torch.compiler.is_compiling():
+            return
+        if self.rule is None or self.follows_rule or not self.training or is_repeated():
             return
         # Each comparison has the host wait for the device. What so many passes have not changed is
         # not being trained.
         if not self._passes_to_watch:
             return
-        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if not torch.is_grad_enabled():
             return
         learning = [
             parameter

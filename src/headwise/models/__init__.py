@@ -3,6 +3,6 @@
 All models are imported with the first of them, so that transformers' Auto classes know all or none.
 """
 
-from headwise.models import causal_lm, classifier, masked_lm, seq2seq, speech
+from headwise.models import causal_lm, classifier, masked_lm, seq2seq, speech, without_head
 
-__all__ = ["causal_lm", "classifier", "masked_lm", "seq2seq", "speech"]
+__all__ = ["causal_lm", "classifier", "masked_lm", "seq2seq", "speech", "without_head"]

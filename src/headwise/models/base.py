@@ -1,19 +1,20 @@
 """The base of all models: initialisation, losses, caches, and the cost of their heads."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypedDict
+from functools import partial
+from typing import Any, ClassVar, TypeVar, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.generation import GenerationMixin
 from transformers.utils import ModelOutput
 from typing_extensions import Self
 
+from headwise.heads.attention import Attention
 from headwise.heads.system import System
 from headwise.models.adapters import tell_peft
 from headwise.models.cache import DecodingCache
@@ -21,37 +22,12 @@ from headwise.models.config import TransformerConfig
 from headwise.models.former_weights import take_scalars
 from headwise.models.plan import Plan, build_system
 from headwise.models.sites import attention_sites
-from headwise.models.transformer import AuxiliaryLoss
+from headwise.models.transformer import HiddenStates
 from headwise.models.trust import trusting
-from headwise.ops.labels import IGNORED_LABEL
+from headwise.ops.attention import Implementation
+from headwise.ops.recompute import Repeatable
 
-
-@dataclass
-class HeadwiseOutput(ModelOutput):
-    """The output of every model; some add fields.
-
-    Attributes:
-        loss: the training loss, `token_loss` plus `auxiliary_loss`; None without labels. If
-            `num_items_in_batch` is given, which counts the labels of further batches too, the
-            latter is multiplied by this batch's share of them.
-        logits: the predictions of the model.
-        token_loss: the loss of the task: the sum over all labels that are not -100, divided by
-            `num_items_in_batch`, or by their number.
-        auxiliary_loss: the sum of the losses that systems of the plan add, or None.
-    """
-
-    loss: Tensor | None = None
-    logits: Tensor | None = None
-    token_loss: Tensor | None = None
-    auxiliary_loss: Tensor | None = None
-
-
-class Losses(TypedDict):
-    """The losses among the fields of `HeadwiseOutput`."""
-
-    loss: Tensor | None
-    token_loss: Tensor | None
-    auxiliary_loss: Tensor | None
+Output = TypeVar("Output", bound=ModelOutput)
 
 
 class HeadwiseModel(PreTrainedModel):
@@ -67,6 +43,9 @@ class HeadwiseModel(PreTrainedModel):
     config_class: ClassVar[type[TransformerConfig]]
     base_model_prefix = ""
     main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flex_attn = True
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
@@ -133,9 +112,57 @@ class HeadwiseModel(PreTrainedModel):
                     f"attention.{site}, layer {layer}: {spec['system']}: {error}"
                 ) from error
             other.set_submodule(path, system)
+        other._hand_on_attn_implementation()
         return other
 
+    def post_init(self) -> None:
+        super().post_init()
+        self._hand_on_attn_implementation()
+
+    def set_attn_implementation(self, *args: Any, **kwargs: Any) -> None:
+        """Has all attentions compute by `"sdpa"`, `"eager"` or `"flex_attention"` from now on.
+
+        They give the same output, up to rounding; see `headwise.ops.attention`.
+
+        Raises:
+            ValueError: another name.
+        """
+        super().set_attn_implementation(*args, **kwargs)
+        self._hand_on_attn_implementation()
+
+    def get_correct_attn_implementation(
+        self, requested_attention: str | None, is_init_check: bool = False
+    ) -> str:
+        known = get_args(Implementation)
+        if requested_attention is not None and requested_attention not in known:
+            raise ValueError(
+                f"attn_implementation is {requested_attention!r}, expected one of "
+                f"{', '.join(map(repr, known))}: where a GPU has flash attention for a call, "
+                f"PyTorch's 'sdpa' uses it by itself"
+            )
+        return super().get_correct_attn_implementation(requested_attention, is_init_check)
+
+    def _hand_on_attn_implementation(self) -> None:
+        for module in self.modules():
+            if isinstance(module, Attention):
+                module.implementation = self.config._attn_implementation
+
+    def _set_gradient_checkpointing(
+        self,
+        enable: bool = True,
+        gradient_checkpointing_func: Callable[..., Any] = checkpoint,
+        every_n_layers: int = 1,
+    ) -> None:
+        if getattr(gradient_checkpointing_func, "keywords", {}).get("use_reentrant"):
+            raise ValueError(
+                "use_reentrant is True, expected False: what the systems add to the loss has no "
+                "gradients otherwise; leave gradient_checkpointing_kwargs out"
+            )
+        function = partial(_checkpointed, partial(gradient_checkpointing_func, use_reentrant=False))
+        super()._set_gradient_checkpointing(enable, function, every_n_layers)
+
     def get_input_embeddings(self) -> nn.Module:
+        """Returns what maps tokens to embeddings, before they are scaled: `inputs_embeds`."""
         return self._token_stack().embedding
 
     def set_input_embeddings(self, value: nn.Module) -> None:
@@ -186,10 +213,29 @@ class HeadwiseModel(PreTrainedModel):
             # transformers passes unknown flags as False or None.
             if value is not None and value is not False:
                 raise TypeError(
-                    f"{name} is not an argument of {type(self).__name__}; attention weights and "
-                    f"routing come from the attention modules themselves, see "
-                    f"headwise.models.sites"
+                    f"{name} is not an argument of {type(self).__name__}; what its systems decide "
+                    f"comes from headwise.record(model)"
                 )
+
+    def _asked(
+        self, output_attentions: bool | None, output_hidden_states: HiddenStates | None
+    ) -> dict[str, Any]:
+        """What the stacks are to return beside hidden states; the configuration has defaults."""
+        config = self.config
+        if output_attentions is None:
+            output_attentions = config.output_attentions
+        if output_hidden_states is None:
+            output_hidden_states = config.output_hidden_states
+        return {
+            "output_attentions": output_attentions,
+            "output_hidden_states": output_hidden_states,
+        }
+
+    def _returned(self, output: Output, return_dict: bool | None) -> Output | tuple[Any, ...]:
+        """The output, or what it holds as a tuple."""
+        if return_dict is None:
+            return_dict = self.config.return_dict
+        return output if return_dict else output.to_tuple()
 
 
 class DecodingGenerationMixin(GenerationMixin):
@@ -249,61 +295,9 @@ def model_class(config: TransformerConfig) -> type[HeadwiseModel]:
     )
 
 
-def sum_losses(
-    total: Tensor | None,
-    labels: Tensor | None,
-    num_items: Tensor | int | None,
-    auxiliary: AuxiliaryLoss,
-) -> Losses:
-    """Returns the losses of a `HeadwiseOutput`; without labels only the auxiliary loss.
-
-    Args:
-        total: the loss of the task, summed over all labels that are not -100.
-        labels: the labels.
-        num_items: the number by which `total` is divided; by default the number of labels that are
-            not -100.
-        auxiliary: the losses that systems of the plan add.
-    """
-    if total is None or labels is None:
-        return {"loss": None, "token_loss": None, "auxiliary_loss": auxiliary.total}
-    count = (labels != IGNORED_LABEL).sum()
-    token_loss = total / (count.clamp(min=1) if num_items is None else num_items)
-    loss = token_loss
-    if auxiliary.total is not None:
-        # The step's losses are summed, over accumulated batches and processes: so that the weight
-        # of the auxiliary one stays what it is, each batch has its share of it.
-        share = 1 if num_items is None else count / num_items
-        loss = token_loss + share * auxiliary.total
-    return {"loss": loss, "token_loss": token_loss, "auxiliary_loss": auxiliary.total}
-
-
-def total_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Returns the cross entropy summed over all labels that are not -100, at least in float32.
-
-    Args:
-        logits: `(..., classes)`.
-        labels: `(...)`.
-        label_smoothing: the probability that is spread over all classes.
-    """
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return F.cross_entropy(
-        logits.flatten(0, -2),
-        labels.flatten(),
-        ignore_index=IGNORED_LABEL,
-        label_smoothing=label_smoothing,
-        reduction="sum",
-    )
-
-
-def total_squared_error(predicted: Tensor, labels: Tensor) -> Tensor:
-    """Returns the squared error summed over all labels that are not -100, at least in float32.
-
-    >>> total_squared_error(torch.tensor([1.0, 5.0]), torch.tensor([3.0, -100.0]))
-    tensor(4.)
-    """
-    dtype = torch.promote_types(predicted.dtype, torch.float32)
-    errors = predicted.to(dtype) - labels.to(dtype)
-    return errors.masked_fill(labels == IGNORED_LABEL, 0.0).square().sum()
+def _checkpointed(checkpoint: Callable[..., Any], function: Callable[..., Any], *args: Any) -> Any:
+    """Computes a layer so that it is computed again in the backward pass."""
+    return checkpoint(Repeatable(function), *args)
 
 
 def _is_loaded(weight: Tensor) -> bool:

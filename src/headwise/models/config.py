@@ -42,7 +42,10 @@ class TransformerConfig(PreTrainedConfig):
     """
 
     known_positions: ClassVar[tuple[str, ...]] = ("sinusoidal", "learned")
-    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
+    # Of the models' outputs, what is no prediction to transformers' Trainer.
+    keys_to_ignore_at_inference = [  # noqa: RUF012
+        *("token_loss", "auxiliary_loss", "past_key_values", "encoder_last_hidden_state")
+    ]
     attribute_map = {  # noqa: RUF012
         "hidden_size": "embed_dim",
         "intermediate_size": "ffn_dim",
@@ -105,6 +108,19 @@ class TransformerConfig(PreTrainedConfig):
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Returns the configuration of a saved one, as transformers reads config.json."""
         return super().from_dict(readable_arguments(cls, config_dict), **kwargs)
+
+    @property
+    def output_attentions(self) -> bool:
+        """Whether models return attention weights without being asked, by any implementation."""
+        return bool(self._output_attentions)
+
+    @output_attentions.setter
+    def output_attentions(self, value: bool) -> None:
+        # That of transformers refuses all implementations but "eager".
+        self._output_attentions = value
+
+    def validate_output_attentions(self) -> None:
+        """Any implementation goes with `output_attentions`."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all arguments by name, and those that other tools look for by their names too.

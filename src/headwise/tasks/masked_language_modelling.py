@@ -227,7 +227,8 @@ class MaskedLanguageModelling(RunningTextTask):
         batch = {name: tensor.to(model.device) for name, tensor in self.collate(items).items()}
         labels = batch["labels"]
         with torch.no_grad():
-            log_p = model(**batch).logits.double().log_softmax(-1)  # (tokens, vocabulary)
+            of_labels = model(**batch, all_logits=False).logits
+            log_p = of_labels.double().log_softmax(-1)  # (tokens, vocabulary)
         counts = (labels != IGNORED_LABEL).sum(1).tolist()
         nll = -log_p.gather(1, labels[labels != IGNORED_LABEL].unsqueeze(1)).squeeze(1)
         rows = zip(nll.split(counts), log_p.argmax(-1).split(counts), strict=True)

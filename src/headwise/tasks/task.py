@@ -105,7 +105,7 @@ class Task(ABC):
     def save(self, folder: Path) -> None:
         """Writes the encoding to the folder of a run; each file is written whole or not at all."""
 
-    def save_for_tools(self, folder: Path, recipe: Any) -> None:
+    def save_for_tools(self, folder: Path, recipe: Any) -> None:  # noqa: B027
         """Writes what other tools need in the folder of a model beside its weights.
 
         These are, where a task has them, a tokenizer and how the model generates. By default it

@@ -71,9 +71,9 @@ def branched_feed_forward(
     rows = heads.transpose(1, 2).reshape(batch * time, branches, head_dim)
     scaled = branch_output * kappa.view(-1, 1, 1)  # κᵢWᵢ
     units = ffn_dim // branches if split else ffn_dim
-    folds = _folded_macs(batch * time, branches, head_dim, embed_dim, units) < _unfolded_macs(
-        batch * time, branches, head_dim, embed_dim, units
-    )
+    sizes = (batch * time, branches, head_dim, embed_dim, units)
+    # An exported program goes one way, for batches of any size.
+    folds = torch.compiler.is_exporting() or _folded_macs(*sizes) < _unfolded_macs(*sizes)
     if split:
         hidden = _split_hidden(rows, scaled, alpha, up.matrix, up.bias, folds, activation)
     elif folds:
@@ -83,7 +83,7 @@ def branched_feed_forward(
         z = rows.transpose(0, 1) @ scaled  # (branches, rows, embed_dim)
         each = ACTIVATIONS[activation](up(z))  # (branches, rows, ffn_dim)
         hidden = (each * alpha.to(each.dtype).view(-1, 1, 1)).sum(0)
-    hidden = F.dropout(hidden, dropout, training=dropout > 0)
+    hidden = F.dropout(hidden, dropout)
     output = down(hidden, bias_factor=alpha.sum())
     return output.unflatten(0, (batch, time))
 

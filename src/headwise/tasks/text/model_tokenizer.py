@@ -83,7 +83,9 @@ def language_model_tokenizer(
         state,
         max_length,
         single=[LINE_END, "$A"],
-        **dict.fromkeys(("pad_token", "bos_token", "eos_token"), LINE_END),
+        pad_token=LINE_END,
+        bos_token=LINE_END,
+        eos_token=LINE_END,
         padding_side="left",  # for generation
     )
 
@@ -229,7 +231,7 @@ def _names(state: dict[str, Any]) -> set[str]:
     return set(vocabulary if isinstance(vocabulary, dict) else (token for token, _ in vocabulary))
 
 
-def _without_first_strip(decoder: dict[str, Any] | None) -> dict[str, Any]:
+def _without_first_strip(decoder: Any) -> dict[str, Any]:
     """Returns a decoder that keeps the space before the first word, but none around line ends."""
     steps = decoder["decoders"] if decoder and decoder["type"] == "Sequence" else [decoder]
     kinds = [step and step["type"] for step in steps]
