@@ -7,7 +7,9 @@ import tiny_tasks
 import torch
 import yaml
 from rich.console import Console
+from typer.testing import CliRunner
 
+from headwise.cli import app
 from headwise.comparison import compare_systems
 from headwise.experiment.folders import FolderError, claim_folder
 from headwise.experiment.one_system import train_system
@@ -163,3 +165,11 @@ def test_each_system_of_a_comparison_starts_from_its_own_run(tmp_path):
     first = tmp_path / "first" / "mae-seed2"
     config = open_run(first)[1].config
     assert start[1].scores == read_result(first / "result.json", config).scores
+
+    page = tmp_path / "curve.html"
+    said = CliRunner().invoke(
+        app,
+        ["curve", str(tmp_path / "third"), "--over", "data.train_fraction", "--output", str(page)],
+    )
+    assert said.exit_code == 0, said.output
+    assert "bits per dimension" in said.stdout and "gates" in page.read_text()
