@@ -12,7 +12,7 @@ from headwise.analysis.score_curve import CurvePoint, ScoreCurve
 def curve_headers(curve: ScoreCurve) -> list[str]:
     """Returns the headers of the table."""
     first = ["System", curve.key, heading(curve.score), "95% interval"]
-    return [*first, "Seeds", "Trained parameters", "Steps to best"]
+    return [*first, "Seeds", "Trained", "Best step"]
 
 
 def curve_rows(curve: ScoreCurve) -> list[list[str]]:
@@ -40,7 +40,7 @@ def render_curve(curve: ScoreCurve) -> str:
 def _row(point: CurvePoint, digits: int) -> list[str]:
     interval = NONE
     if point.low is not None and point.high is not None:
-        interval = f"{point.low:.{digits}f} to {point.high:.{digits}f}"
+        interval = f"{point.low:.{digits}f}–{point.high:.{digits}f}"
     return [
         point.system,
         f"{point.value:g}",
