@@ -39,7 +39,7 @@ from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.system import AttentionOutput, Routing, System
 from headwise.heads.weighted import BranchedAttention
 from headwise.models.base import HeadwiseModel
-from headwise.models.transformer import FeedForward
+from headwise.models.layers import FeedForward
 from headwise.recipe import load_recipe
 from headwise.recipe.catalogue import task_class
 from headwise.recipe.settings import Recipe

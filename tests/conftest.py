@@ -1,10 +1,15 @@
 import gc
+import signal
 
 import numerals
 import pytest
 import torch
 
 torch.set_num_threads(1)  # the tests are small, and pytest-xdist runs several of them at once
+
+
+# `make test &` and nohup have it ignored, while tests send it to see what happens.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config):

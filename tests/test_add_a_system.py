@@ -186,9 +186,13 @@ def test_the_model_loads_again(compared, folder, tmp_path, monkeypatch, capsys):
     assert len(done.stdout.splitlines()) == 1
 
     monkeypatch.chdir(tmp_path)
-    elsewhere = CliRunner().invoke(app, ["translate", str(run_folder)], input="one\n")
+    elsewhere = CliRunner().invoke(app, ["translate", str(run_folder), "--trust"], input="one\n")
     assert elsewhere.exit_code == 2
     assert "No module named 'scaled_heads'" in elsewhere.stderr
+
+    untrusted = CliRunner().invoke(app, ["translate", str(run_folder)], input="one\n")
+    assert untrusted.exit_code == 2
+    assert "'scaled_heads:ScaledHeads' is of a module that is not imported" in untrusted.stderr
 
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
@@ -208,7 +212,7 @@ def test_what_cannot_be_found_is_the_error_that_the_page_shows(tmp_path, monkeyp
     recipe = FILES["my-recipe.yaml"].replace("scaled_heads:", "scaled_haeds:")
     (tmp_path / "my-recipe.yaml").write_text(recipe, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, ["compare", "my-recipe.yaml"])
+    done = CliRunner().invoke(app, ["compare", "my-recipe.yaml", "--trust"])
     expected = block("error: recipe my-recipe.yaml")
     assert (done.exit_code, done.stdout, done.stderr) == (2, "", expected)
 

@@ -8,6 +8,7 @@ import torch
 import yaml
 
 import headwise as hw
+from headwise.models.trust import trusting
 from headwise.recipe import (
     RecipeError,
     differences,
@@ -767,7 +768,8 @@ def package(tmp_path, monkeypatch):
     (folder / "__init__.py").write_text(f"from {name}.impl import A, Half, Sub\n")
     (folder / "impl.py").write_text(OF_A_USER)
     monkeypatch.syspath_prepend(tmp_path)
-    yield name
+    with trusting():
+        yield name
     for module in (name, f"{name}.impl"):
         sys.modules.pop(module, None)
 

@@ -13,7 +13,11 @@ SOURCE = Path(headwise.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 ROOMS = ("weighted", "agreement", "mae", "tim", "moa", "gated", "moh")
 # They may name systems: the registry, the public names, the papers' figures.
-NAMING = {Path("models/plan.py"), Path("__init__.py"), Path("analysis/papers.py")}
+NAMING = {
+    Path("models/plan.py"),
+    Path("__init__.py"),
+    *(inside for inside in (p.relative_to(SOURCE) for p in FILES) if "papers" in inside.parts),
+}
 
 # From the ground up; a file imports from its own floor and those below.
 FLOORS = (
@@ -29,7 +33,7 @@ FLOORS = (
     ("evaluation",),
     ("inspection",),
     ("comparison",),
-    ("cli", "__init__", "__main__", "recipes"),
+    ("cli", "__init__", "__main__", "auto_classes", "recipes"),
 )
 
 

@@ -27,6 +27,7 @@ FORMS = [(name, {}) for name in SYSTEMS] + [
     ("moh", {"shared_heads": 0, "top_k": 2}),
     ("moh", {"shared_heads": 1, "top_k": 3}),  # all heads: it can start as standard attention
     ("moh", {"scaled_gates": False, "scaled_balance": False}),
+    ("moh", {"shared_heads": 1, "top_k": 3, "router": "query-norm"}),
 ]
 
 

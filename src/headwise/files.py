@@ -20,6 +20,7 @@ def written_whole(path: Path) -> Iterator[Path]:
     Yields:
         An unused path in the same folder, at which the caller writes the file or makes the folder.
         At the end it is renamed to `path`. After an error it is removed, and `path` is unchanged.
+        What was written for the user alone gets the usual permissions, those of the umask.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -34,6 +35,7 @@ def written_whole(path: Path) -> Iterator[Path]:
     _remove(partial)
     try:
         yield partial
+        _give_usual_permissions(partial)
         if partial.is_dir():
             _remove(path)  # a folder cannot be renamed to the name of another that has files
         partial.replace(path)
@@ -88,6 +90,15 @@ def remove_partial(folder: Path) -> None:
     """Removes the incomplete files and folders that interrupted writers have left in a folder."""
     for left_over in folder.glob(f"{_PARTIAL}*"):
         _remove(left_over)
+
+
+def _give_usual_permissions(path: Path) -> None:
+    """Gives files the permissions that `open` gives; safetensors writes for the user alone."""
+    mask = os.umask(0o077)  # there is no other way to read it
+    os.umask(mask)
+    for file in [path, *path.rglob("*")]:
+        if file.is_file() and not file.is_symlink():
+            file.chmod(file.stat().st_mode | (0o666 & ~mask))
 
 
 def _remove(path: Path) -> None:

@@ -7,14 +7,14 @@ import pytest
 from rich.console import Console
 
 from headwise.analysis.cost import count_parameters, forward_macs, model_cost
-from headwise.analysis.papers import (
+from headwise.analysis.papers.models import (
     encoder_decoder,
     language_model,
     layers_of,
     masked_model,
-    published_figures,
 )
-from headwise.analysis.papers_table import Figure, Paper, Printed, papers_summary, papers_tables
+from headwise.analysis.papers.published import published_figures
+from headwise.analysis.papers.table import Figure, Paper, Printed, papers_summary, papers_tables
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.seq2seq import Seq2SeqLM
 from headwise.recipe import load_recipe
@@ -27,7 +27,7 @@ def papers():
 
 
 def test_all_papers_are_there(papers):
-    assert list(papers) == ["Ahmed", "Li", "Peng", "Lamb", "Zhang", "Qiu"]
+    assert list(papers) == ["Ahmed", "Li", "Peng", "Lamb", "Zhang", "Jin", "Qiu"]
 
 
 # Figures that cannot be had from the sizes that the papers state. Their rows say why.
@@ -72,11 +72,22 @@ def test_the_tables_of_moa_are_met_without_help_from_rounding(papers):
         ("Lamb", ["110M", "130M", "30–40%", "6M"]),
         ("Zhang", ["604M", "628M", "841M", "524M", "631M", "654M", "1220M", "2090M", "2550M"]),
         ("Zhang", ["87M", "125M", "83M", "123M", "200M", "65M", "210M", "151M", "256M", "204M"]),
+        ("Jin", ["186M", "881M", "882M", "75%"]),
+        ("Qiu", ["+201M", "+1.6M"]),
         ("Zhang", ["51.34M", "52.45M", "61.89M", "78.75M", "112.47M", "179.91M", "7.27G"]),
     ],
 )
 def test_no_figure_is_left_out(papers, paper, printed):
     assert set(printed) <= {figure.printed for figure in papers[paper].figures}
+
+
+def test_a_language_model_of_llama_with_routers_by_its_formula(papers):
+    d, ffn, layers, heads, words = 1536, 4096, 24, 16, 65_536
+    model = 2 * words * d + layers * (4 * d * d + 3 * d * ffn + 2 * d) + d
+    ours = {f.model: f.ours for f in papers["Jin"].figures}
+    assert ours["LLM-B"] == model
+    assert ours["MoH-LLM-B"] == model + layers * (heads + 2) * d
+    assert [round(ours[name] / 1e6) for name in ("LLM-S", "LLM-B", "MoH-LLM-B")] == [186, 881, 882]
 
 
 def test_a_masked_language_model_has_positions_and_the_output_of_roberta(papers):

@@ -87,7 +87,7 @@ def compatible(
 def tiny_model(kind: str, system: str, *, seed: int = 0, **options: Any) -> HeadwiseModel:
     """A tiny model in evaluation mode, all of whose parts count; `kind` is a key of `CONFIGS`."""
     torch.manual_seed(seed)
-    config = CONFIGS[kind](attention=PLANS[system], **options)
+    config = CONFIGS[kind](**{"attention": PLANS[system], **options})
     made = model_class(config)(config)
     strengthen(made)
     return made.eval()

@@ -54,11 +54,15 @@ def _section(tool: str, its_rows: list[Row]) -> str:
             cells.append("✓" if refusal is None else f"({notes.index(refusal) + 1})")
         lines.append(_line([row.feature, *cells]))
     lines.append("")
-    lines += [f"({number}) `{note}`  " for number, note in enumerate(notes, 1)]
+    lines += [f"({number}) {_quoted(note)}  " for number, note in enumerate(notes, 1)]
     packages = sorted({name for row in its_rows for name in row.needs})
     if packages:
         lines += [*([""] if notes else []), f"Needs {', '.join(f'`{name}`' for name in packages)}."]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _quoted(words: str) -> str:
+    return f"`` {words} ``" if "`" in words else f"`{words}`"
 
 
 def _line(cells: list[str]) -> str:

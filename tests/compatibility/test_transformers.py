@@ -1,16 +1,389 @@
-"""transformers: saving and loading by the Auto classes."""
+"""transformers: saving and loading, what models take and return, checkpointing, Trainer."""
 
+import copy
+from collections import Counter
+
+import numpy as np
+import pytest
 import torch
-from compatible import compatible, tiny_model
-from tiny import tokens
-from transformers import AutoModelForCausalLM
+from compatible import CONFIGS, compatible, tiny_model
+from tiny import PAD, START, VOCABULARY, tokens
+from torch import nn
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    Trainer,
+    TrainingArguments,
+)
+
+from headwise.heads.mae.rule import Step
+from headwise.models.seq2seq import shift_right
 
 TOOL = "transformers"
+AUTO = {
+    "causal": AutoModelForCausalLM,
+    "masked": AutoModelForMaskedLM,
+    "classifier": AutoModelForSequenceClassification,
+    "seq2seq": AutoModelForSeq2SeqLM,
+}
+HEADS = 4
+# transformers 5 has a second name for it.
+ENABLE = pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable`:FutureWarning")
 
 
-@compatible(TOOL, "`save_pretrained`, `AutoModelForCausalLM.from_pretrained`")
+def inputs(kind):
+    """A batch with padding behind, without labels."""
+    torch.manual_seed(1)
+    ids, mask = tokens(3, 6), torch.ones(3, 6, dtype=torch.long)
+    ids[0, 4:], mask[0, 4:] = PAD, 0
+    given = {"input_ids": ids, "attention_mask": mask}
+    if kind == "seq2seq":
+        given["decoder_input_ids"] = tokens(3, 5)
+    return given
+
+
+def labels(kind):
+    if kind == "classifier":
+        return torch.tensor([0, 1, 0])
+    made = tokens(3, 6)
+    made[0, 4:] = -100
+    return made
+
+
+def with_labels(kind):
+    given = inputs(kind)
+    given.pop("decoder_input_ids", None)
+    return {**given, "labels": labels(kind)}
+
+
+def stacks(made, out):
+    """Each stack with its hidden states and attentions."""
+    if made.config.is_encoder_decoder:
+        yield made.encoder, out.encoder_hidden_states, out.encoder_attentions
+        yield made.decoder, out.decoder_hidden_states, out.decoder_attentions
+    else:
+        yield made.base_model, out.hidden_states, out.attentions
+
+
+@compatible(TOOL, "`save_pretrained`, and `from_pretrained` of the Auto class with the head")
 def test_save_and_load(system, tmp_path):
-    model, ids = tiny_model("causal", system), tokens(2, 5)
-    model.save_pretrained(tmp_path)
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
-    assert torch.equal(loaded(ids).logits, model(ids).logits)
+    for kind, auto in AUTO.items():
+        model, given = tiny_model(kind, system), inputs(kind)
+        model.save_pretrained(tmp_path / kind)
+        loaded = auto.from_pretrained(tmp_path / kind)
+        assert type(loaded) is type(model)
+        assert torch.equal(loaded(**given).logits, model(**given).logits)
+
+
+@compatible(TOOL, "`AutoModel`: hidden states, without the head; and back")
+def test_auto_model(system, tmp_path):
+    for kind, auto in AUTO.items():
+        model, given = tiny_model(kind, system), inputs(kind)
+        model.save_pretrained(tmp_path / kind)
+        loaded = AutoModel.from_pretrained(tmp_path / kind)
+        out = model(**given, output_hidden_states=True)
+        *_, (_, states, _) = stacks(model, out)
+        assert torch.equal(loaded(**given).last_hidden_state, states[-1])
+        loss = loaded(**given).auxiliary_loss
+        assert loss is out.auxiliary_loss is None or torch.equal(loss, out.auxiliary_loss)
+        loaded.save_pretrained(tmp_path / "body")
+        again = auto.from_pretrained(tmp_path / "body").base_model
+        for name, weight in loaded.state_dict().items():
+            own = again.state_dict()[name.removeprefix(f"{type(model).base_model_prefix}.")]
+            assert torch.equal(own, weight), name
+
+
+def seen_by_layers(model, stack, given):
+    """What each layer of a stack reads, and what the norm behind them gives."""
+    read, given_back = [], []
+    hooks = [
+        layer.register_forward_pre_hook(lambda _, args: read.append(args[0]))
+        for layer in stack.layers
+    ]
+    hooks.append(stack.final_norm.register_forward_hook(lambda *args: given_back.append(args[2])))
+    model(**given)
+    for hook in hooks:
+        hook.remove()
+    return read, *given_back
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@compatible(TOOL, "`output_hidden_states`, as an argument and in the configuration")
+def test_hidden_states(system, norm):
+    for kind in CONFIGS:
+        model, given = tiny_model(kind, system, norm=norm), inputs(kind)
+        out = model(**given, output_hidden_states=True)
+        for stack, states, _ in stacks(model, out):
+            read, given_back = seen_by_layers(model, stack, given)
+            expected = [*read, given_back]
+            assert all(torch.equal(*pair) for pair in zip(states, expected, strict=True))
+        only_last = model(**given, output_hidden_states=-1)
+        for (_, every, _), (_, last, _) in zip(
+            stacks(model, out), stacks(model, only_last), strict=True
+        ):
+            assert last[:-1] == (None, None) and torch.equal(last[-1], every[-1])
+        model.config.output_hidden_states = True
+        assert all(states is not None for _, states, _ in stacks(model, model(**given)))
+        assert torch.equal(model(**given).logits, out.logits)
+
+
+@compatible(TOOL, "`output_attentions`, `cross_attentions`, and in the configuration")
+def test_attentions(system):
+    for kind in CONFIGS:
+        model, given = tiny_model(kind, system), inputs(kind)
+        expected = model(**given).logits
+        out = model(**given, output_attentions=True)
+        assert torch.equal(out.logits, expected)
+        of_all = [(weights, given["attention_mask"]) for *_, weights in stacks(model, out)]
+        if kind == "seq2seq":
+            of_all[1] = (out.decoder_attentions, torch.ones(3, 5, dtype=torch.long))
+            of_all.append((out.cross_attentions, given["attention_mask"]))
+        for attentions, keys in of_all:
+            assert len(attentions) == 2
+            for weights in attentions:
+                heads = 5 if system == "moa" else HEADS  # all that could be chosen, of 5 experts
+                assert weights.shape[:2] == (3, heads) and weights.size(3) == keys.size(1)
+                assert (weights.masked_select(keys[:, None, None] == 0) == 0).all()
+                sums = weights.sum(-1)
+                if system == "moa":  # two of five for each position
+                    assert ((sums > 0.5).sum(1) == 2).all()
+                    sums = sums[sums > 0]
+                torch.testing.assert_close(sums, torch.ones_like(sums))
+        model.config.output_attentions = True
+        for (*_, weights), (*_, again) in zip(
+            stacks(model, out), stacks(model, model(**given)), strict=True
+        ):
+            assert all(torch.equal(a, b) for a, b in zip(weights, again, strict=True))
+
+
+@compatible(TOOL, "`generate` with hidden states and attentions")
+def test_generate_with_states(system):
+    for kind in ("causal", "seq2seq"):
+        model, given = tiny_model(kind, system), inputs(kind)
+        given.pop("decoder_input_ids", None)
+        if kind == "causal":
+            given = {name: tensor.flip(1) for name, tensor in given.items()}  # padding in front
+        asked = {"output_hidden_states": True, "output_attentions": True}
+        settings = {"max_new_tokens": 3, "min_new_tokens": 3, "return_dict_in_generate": True}
+        out = model.generate(**given, **settings, **asked)
+        plain = model.generate(**given, **settings)
+        assert torch.equal(out.sequences, plain.sequences)
+        steps = out.decoder_hidden_states if kind == "seq2seq" else out.hidden_states
+        assert len(steps) == 3 and all(len(states) == 3 for states in steps)
+        if kind == "seq2seq":
+            assert len(out.encoder_attentions) == len(out.cross_attentions[2]) == 2
+            assert len(out.encoder_hidden_states) == 3
+
+
+@compatible(TOOL, "`return_dict=False`, as an argument and in the configuration")
+def test_tuples(system):
+    for kind in CONFIGS:
+        model, given = tiny_model(kind, system), with_labels(kind)
+        out = model(**given)
+        loss, logits, *_ = model(**given, return_dict=False)
+        assert torch.equal(loss, out.loss) and torch.equal(logits, out.logits)
+        model.config.return_dict = False
+        assert type(model(**given)) is tuple
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+@compatible(TOOL, "`inputs_embeds` in place of tokens")
+def test_inputs_embeds(system, positions):
+    for kind in CONFIGS:
+        model, given = tiny_model(kind, system, positions=positions), inputs(kind)
+        expected = model(**given).logits
+        embedded = {**given, "inputs_embeds": model.get_input_embeddings()(given["input_ids"])}
+        del embedded["input_ids"]
+        assert torch.equal(model(**embedded).logits, expected)
+        if kind == "seq2seq":
+            ids = embedded.pop("decoder_input_ids")
+            embedded["decoder_inputs_embeds"] = model.get_decoder().embedding(ids)
+            assert torch.equal(model(**embedded).logits, expected)
+        with pytest.raises(ValueError, match="expected exactly one of them"):
+            model(**given, inputs_embeds=embedded["inputs_embeds"])
+
+
+@compatible(TOOL, "`generate(inputs_embeds=...)`")
+def test_generate_from_embeddings(system):
+    for kind in ("causal", "seq2seq"):
+        model, ids = tiny_model(kind, system), tokens(2, 4)
+        settings = {"max_new_tokens": 4, "num_beams": 2}
+        expected = model.generate(ids, **settings)
+        words = model.get_input_embeddings()(ids)
+        made = model.generate(inputs_embeds=words, attention_mask=torch.ones_like(ids), **settings)
+        assert torch.equal(made, expected if kind == "seq2seq" else expected[:, 4:])
+
+
+@pytest.mark.parametrize("kind_of_positions", ["sinusoidal", "learned"])
+@compatible(TOOL, "`position_ids`")
+def test_position_ids(system, kind_of_positions):
+    for kind in CONFIGS:
+        model, given = tiny_model(kind, system, positions=kind_of_positions), inputs(kind)
+        expected = model(**given).logits
+        positions = given["attention_mask"].cumsum(1) - 1
+        assert torch.equal(model(**given, position_ids=positions).logits, expected)
+        moved = model(**given, position_ids=torch.arange(6) + 2).logits
+        assert not torch.allclose(moved, expected, atol=1e-3)
+        if kind == "seq2seq":
+            same = model(**given, decoder_position_ids=torch.arange(5)[None]).logits
+            torch.testing.assert_close(same, expected)
+            moved = model(**given, decoder_position_ids=torch.arange(5)[None] + 1).logits
+            assert not torch.allclose(moved, expected, atol=1e-3)
+        with pytest.raises(ValueError, match=r"position_ids has shape \(5,\), expected"):
+            model(**given, position_ids=torch.arange(5))
+        if kind_of_positions == "learned":
+            with pytest.raises(ValueError, match="position_ids has 600: a sequence has 601 tokens"):
+                model(**given, position_ids=positions + 595)
+
+
+def learn(model, given):
+    """The losses, gradients and buffers of steps of training, and the next random number."""
+    found = []
+    for step in Step.__args__:
+        for module in model.modules():
+            if hasattr(module, "step"):
+                module.step = step
+        torch.manual_seed(5)
+        out = model(**given)
+        for module in model.modules():
+            if hasattr(module, "step"):
+                module.step = "joint"  # the layers are to remember how they computed
+        out.loss.backward()
+        found += [out.loss.detach(), torch.rand(1)]
+    found += [parameter.grad for parameter in model.parameters()]
+    return found + [buffer.clone() for buffer in model.buffers()]
+
+
+@ENABLE
+@compatible(TOOL, "gradient checkpointing, equal to the last bit")
+def test_gradient_checkpointing(system):
+    rates = {"dropout": 0.1, "attention_dropout": 0.1, "ffn_dropout": 0.1}
+    for kind in CONFIGS:
+        model = tiny_model(kind, system, **rates).train()
+        checkpointed = copy.deepcopy(model)
+        checkpointed.gradient_checkpointing_enable()
+        computed = Counter()
+        layer = checkpointed.get_submodule("decoder" if kind == "causal" else "encoder").layers[0]
+        next(layer.children()).register_forward_pre_hook(lambda *_, seen=computed: seen.update("x"))
+        given = with_labels(kind)
+        for ours, theirs in zip(learn(checkpointed, given), learn(model, given), strict=True):
+            assert ours is theirs is None or torch.equal(ours, theirs)
+        assert computed.total() == 2 * len(Step.__args__)
+
+
+@ENABLE
+@compatible(TOOL, "gradient checkpointing and caches")
+def test_gradient_checkpointing_and_caches(system):
+    for kind in ("causal", "seq2seq"):
+        model, given = tiny_model(kind, system), with_labels(kind)
+        filled = model(**given, use_cache=True).past_key_values
+        assert filled.get_seq_length() == 6
+        expected = model.generate(given["input_ids"], max_new_tokens=3, do_sample=False)
+        model.gradient_checkpointing_enable()
+        again = model.generate(given["input_ids"], max_new_tokens=3, do_sample=False)
+        assert torch.equal(again, expected)
+        model.train()
+        assert model(**given, use_cache=True).past_key_values is None
+        with pytest.raises(ValueError, match="past_key_values holds positions already"):
+            model(**given, past_key_values=filled)
+        with pytest.raises(ValueError, match="use_reentrant is True, expected False"):
+            model.gradient_checkpointing_enable({"use_reentrant": True})
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@compatible(TOOL, "`attn_implementation`: `sdpa`, `eager`, `flex_attention`")
+def test_attn_implementation(system, tmp_path):
+    for kind, auto in AUTO.items():
+        model, given = tiny_model(kind, system), inputs(kind)
+        expected = model(**given).logits
+        model.save_pretrained(tmp_path / kind)
+        eager = auto.from_pretrained(tmp_path / kind, attn_implementation="eager")
+        assert eager.config._attn_implementation == "eager"
+        assert model.config._attn_implementation == "sdpa"
+        torch.testing.assert_close(eager(**given).logits, expected, atol=1e-5, rtol=1e-5)
+        with pytest.raises(ValueError, match="'flash_attention_2', expected one of 'sdpa'"):
+            model.set_attn_implementation("flash_attention_2")
+        model.set_attn_implementation("flex_attention")
+        with torch.no_grad():
+            torch.testing.assert_close(model(**given).logits, expected, atol=1e-5, rtol=1e-5)
+        with pytest.raises(ValueError, match="flex_attention has no backward pass on the CPU"):
+            model(**given)
+        model.set_attn_implementation("eager")
+        assert model(**given).logits.requires_grad
+
+
+@compatible(TOOL, "plain `Trainer.predict`: `predictions.argmax(-1)`")
+def test_plain_trainer_predicts(system, tmp_path):
+    for kind in CONFIGS:
+        model, given = tiny_model(kind, system), with_labels(kind)
+        rows = [{name: tensor[row] for name, tensor in given.items()} for row in range(3)]
+        trainer = Trainer(
+            model,
+            TrainingArguments(
+                str(tmp_path), per_device_eval_batch_size=2, report_to="none", use_cpu=True
+            ),
+            compute_metrics=lambda p: {"right": (p.predictions.argmax(-1) == p.label_ids).mean()},
+        )
+        found = trainer.predict(rows)
+        np.testing.assert_allclose(
+            found.predictions, model(**given).logits.detach(), rtol=1e-4, atol=1e-5
+        )
+        assert "test_right" in found.metrics
+
+
+@compatible(TOOL, "`resize_token_embeddings`, `get_output_embeddings`, `tie_weights`")
+def test_resize_token_embeddings(system):
+    for kind in CONFIGS:
+        model, given = tiny_model(kind, system), inputs(kind)
+        with torch.no_grad():  # a graph would hold on to the weights of before
+            expected = model(**given).logits
+        model.resize_token_embeddings(VOCABULARY + 3)
+        assert model.config.vocab_size == VOCABULARY + 3
+        head = model.get_output_embeddings()
+        logits = model(**given).logits
+        torch.testing.assert_close(logits[..., : expected.size(-1)], expected)
+        if kind == "classifier":
+            assert head is None
+            continue
+        assert logits.size(-1) == VOCABULARY + 3
+        model.tie_weights()
+        assert head.weight is model.get_input_embeddings().weight
+        shifted = shift_right(given["input_ids"], START, PAD)
+        model(**{**given, "input_ids": shifted + 3}).logits.sum().backward()
+
+
+@compatible(TOOL, "`num_parameters`, `dtype`, `device`")
+def test_properties(system):
+    for kind in CONFIGS:
+        model = tiny_model(kind, system)
+        assert (model.dtype, model.device) == (torch.float32, torch.device("cpu"))
+        total = model.num_parameters()
+        assert total == sum(parameter.numel() for parameter in model.parameters())
+        words = {
+            id(part.weight): part.weight.numel()
+            for part in model.modules()
+            if isinstance(part, nn.Embedding)
+        }
+        assert model.num_parameters(exclude_embeddings=True) == total - sum(words.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@compatible(TOOL, "`dtype=bfloat16` and `float16`: forward, backward, `generate`")
+def test_half_precision(system, dtype, tmp_path):
+    for kind, auto in AUTO.items():
+        model, given = tiny_model(kind, system), with_labels(kind)
+        expected = model(**given).loss
+        model.save_pretrained(tmp_path / kind)
+        half = auto.from_pretrained(tmp_path / kind, dtype=dtype)
+        assert half.dtype == dtype
+        out = half.train()(**given)
+        out.loss.backward()
+        assert out.logits.dtype == dtype and out.token_loss.dtype == torch.float32
+        assert torch.isfinite(out.loss)
+        assert half.eval()(**given).loss.item() == pytest.approx(expected.item(), rel=0.2)
+        if kind in ("causal", "seq2seq"):
+            made = half.generate(given["input_ids"], max_new_tokens=3, num_beams=2)
+            assert made.size(0) == 3

@@ -156,18 +156,30 @@ def gated(p, query, key, value, heads, scale, **masks) -> tuple[Tensor, Tensor]:
     return _over_queries(query, compute), weights
 
 
-def moh_router(p, x: Tensor, top_k: int) -> tuple[list[int], list[Tensor]]:
+def moh_router(p, x: Tensor, module) -> tuple[list[int], list[Tensor]]:
     """The routed heads that one token selects, and the probabilities of all."""
-    probabilities = over_capsules(list(p["routed_router.weight"] @ x))
+    if module.needs_queries:
+        queries = slices(linear(p, "q_proj", x), module.num_heads)[module.shared_heads :]
+        norms = [sum(n * n for n in q).sqrt() for q in queries]
+        mean = sum(norms) / len(norms)
+        deviation = (sum((norm - mean) ** 2 for norm in norms) / (len(norms) - 1)).sqrt()
+        logits = [norm / deviation for norm in norms]
+    else:
+        logits = list(p["routed_router.weight"] @ x)
+    probabilities = over_capsules(logits)
     by_probability = sorted(
         range(len(probabilities)), key=lambda i: -float(probabilities[i].detach())
     )
-    return by_probability[:top_k], probabilities
+    return by_probability[: module.top_k], probabilities
 
 
 def moh_gates(p, x: Tensor, module) -> list[Tensor]:
     """g of each head at one position, shared heads first (equations of the MoH paper)."""
-    chosen, probabilities = moh_router(p, x, module.top_k)
+    chosen, probabilities = moh_router(p, x, module)
+    if module.needs_queries:  # 1 or 0, and the gradient of p
+        hard = [float(i in chosen) for i in range(len(probabilities))]
+        routed = [g + (p_i - p_i.detach()) for g, p_i in zip(hard, probabilities, strict=True)]
+        return [torch.ones((), dtype=torch.float64)] * module.shared_heads + routed
     total = sum(probabilities[i] for i in chosen)
     zero = torch.zeros((), dtype=torch.float64)
     routed = [probabilities[i] if i in chosen else zero for i in range(len(probabilities))]
@@ -197,16 +209,16 @@ def moh(p, query, key, value, heads, module, **masks) -> tuple[Tensor, Tensor]:
     return _over_queries(query, compute), weights
 
 
-def moh_loss(p, query, top_k, padding=None) -> Tensor:
+def moh_loss(p, query, module, padding=None) -> Tensor:
     """Σᵢ Pᵢ fᵢ over the routed heads, of the real tokens of all rows."""
     tokens = [
-        moh_router(p, query[b, t], top_k)
+        moh_router(p, query[b, t], module)
         for b in range(query.size(0))
         for t in range(query.size(1))
         if padding is None or not padding[b, t]
     ]
     loss = torch.zeros((), dtype=torch.float64)
-    for i in range(len(p["routed_router.weight"])):
+    for i in range(module.routed_heads):
         f = sum(i in chosen for chosen, _ in tokens) / max(1, len(tokens))
         loss = loss + f * sum(p_i[i] for _, p_i in tokens) / max(1, len(tokens))
     return loss
@@ -295,7 +307,7 @@ def agreement(p, query, key, value, heads, module, **masks) -> tuple[Tensor, Ten
         votes = agreement_votes(p, query, key, value, heads, b, t, **masks)
         sizes = module.num_capsules, module.iterations
         if "beta_a" in p:
-            betas = p["beta_a"], p["beta_u"]
+            betas = p["beta_a"].squeeze(), p["beta_u"].squeeze()
             y, weights[b, t] = em_routing(votes, *sizes, module.inverse_temperature, *betas)
         else:
             y, weights[b, t] = simple_routing(votes, *sizes, module.squash)

@@ -82,7 +82,7 @@ class System:
             return output, weights, None
         if self.kind == "moh":
             output, weights = reference.moh(p, query, key, value, HEADS, module, **masks)
-            loss = reference.moh_loss(p, query, module.top_k, padding)
+            loss = reference.moh_loss(p, query, module, padding)
             factor = module.routed_heads if module.scaled_balance else 1
             return output, weights, module.balance_coef * factor * loss
         if self.kind == "agreement":
@@ -142,6 +142,10 @@ SYSTEMS = {
     "moh of routed heads": System("moh", {"shared_heads": 0, "top_k": 3, "head_dim": 5}),
     "moh as the text has it": System(
         "moh", {"scaled_gates": False, "scaled_balance": False, "bias": False}
+    ),
+    "moh by query norms": System("moh", {"shared_heads": 1, "top_k": 2, "router": "query-norm"}),
+    "moh of routed heads by query norms": System(
+        "moh", {"shared_heads": 0, "top_k": 1, "router": "query-norm", "scaled_balance": False}
     ),
 }
 MAIN = {name: SYSTEMS[name] for name in ("standard", "mae-7", "moa", "moa dense")}

@@ -20,6 +20,8 @@ def test_gradients_equal_finite_differences(name, train, causal):
     module = SYSTEMS[name].build(8, train=train, kdim=2, vdim=3, **small)
     if "moa" in name:  # the paper's wᵢ stops a gradient that finite differences see
         module.normalize_weights = False
+    if "query norms" in name:
+        pytest.skip("selected heads count 1, of which finite differences see no gradient")
     parameters = dict(module.named_parameters())
 
     def compute(query, key, value, *values):
@@ -180,6 +182,36 @@ def test_a_single_row_trains_by_the_running_statistics(step, causal):
         assert torch.equal(value, before[name])
     out.output.sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("step", ["joint", "gate"])
+def test_a_frozen_gate_computes_as_in_evaluation_and_keeps_its_statistics(step, causal):
+    module = SYSTEMS["mae-7"].build(train=True)
+    module.step = step
+    module.gate.dropout = 0.5
+    module.gate.requires_grad_(False)
+    before = {name: value.clone() for name, value in module.named_buffers()}
+    x = torch.randn(4, 5, DIM, dtype=torch.float64)
+    output = module(x, is_causal=causal).output
+    for name, value in module.named_buffers():
+        assert torch.equal(value, before[name])
+    torch.testing.assert_close(output, module.eval()(x, is_causal=causal).output)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_frozen_norm_keeps_its_statistics_while_the_maps_behind_it_learn(causal):
+    module = SYSTEMS["mae-7"].build(train=True)
+    module.gate.dropout = 0.0
+    module.gate.norm.requires_grad_(False)
+    before = {name: value.clone() for name, value in module.named_buffers()}
+    x = torch.randn(4, 5, DIM, dtype=torch.float64)
+    output = module(x, is_causal=causal).output
+    for name, value in module.named_buffers():
+        assert torch.equal(value, before[name])
+    torch.testing.assert_close(output, module.eval()(x, is_causal=causal).output)
+    output.sum().backward()
+    assert module.gate.hidden.weight.grad is not None
 
 
 @pytest.mark.parametrize("causal", [False, True])

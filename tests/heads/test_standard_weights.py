@@ -319,6 +319,7 @@ def test_the_sizes_of_both_have_to_agree():
         (hw.GatedAttention, {"gate_start": "neutral"}),
         (hw.GatedAttention, {"gate_start": "neutral", "gate": "elementwise"}),
         (hw.MixtureOfHeads, {"shared_heads": 2, "top_k": 2}),
+        (hw.MixtureOfHeads, {"shared_heads": 0, "top_k": 4}),
     ],
 )
 def test_over_heads_of_another_module(system, options):

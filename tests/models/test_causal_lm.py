@@ -89,8 +89,13 @@ def test_an_adaptive_softmax_makes_no_logits_for_its_loss(monkeypatch):
         return linear(x, weight, bias)
 
     monkeypatch.setattr(F, "linear", watch)
-    assert made(input_ids=ids, labels=ids).logits is None
+    without = made(input_ids=ids, labels=ids, all_logits=False)
+    assert without.logits is None
     assert 0 < widest < VOCABULARY
+    out = made(input_ids=ids, labels=ids)  # in evaluation
+    assert torch.equal(out.logits, made(input_ids=ids).logits)
+    assert torch.equal(out.loss, without.loss)
+    assert made.train()(input_ids=ids, labels=ids).logits is None
 
 
 @pytest.mark.parametrize("options", [{}, ADAPTIVE])
@@ -299,5 +304,5 @@ def test_settings_that_do_not_fit_are_errors(options, parts):
 
 
 def test_tokens_have_to_be_given():
-    with pytest.raises(ValueError, match="input_ids is None"):
+    with pytest.raises(ValueError, match="input_ids and inputs_embeds: both are None"):
         model()()

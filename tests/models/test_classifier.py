@@ -165,7 +165,7 @@ def test_wrong_options_are_errors_that_name_them(options, message):
 
 
 def test_wrong_arguments_are_errors():
-    with pytest.raises(ValueError, match="input_ids is None"):
+    with pytest.raises(ValueError, match="input_ids and inputs_embeds: both are None"):
         model()()
-    with pytest.raises(TypeError, match="output_attentions is not an argument"):
-        model()(input_ids=tokens(1, 2), output_attentions=True)
+    with pytest.raises(TypeError, match="head_mask is not an argument"):
+        model()(input_ids=tokens(1, 2), head_mask=torch.ones(1))

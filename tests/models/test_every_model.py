@@ -301,8 +301,8 @@ def test_what_it_decides_is_noted(kind, plan):
 
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_an_argument_that_it_does_not_know_is_an_error(kind):
-    with pytest.raises(TypeError, match="output_attentions is not an argument"):
-        build(kind, "standard")(**batch(kind), output_attentions=True)
+    with pytest.raises(TypeError, match="head_mask is not an argument"):
+        build(kind, "standard")(**batch(kind), head_mask=torch.ones(2, 4))
 
 
 def test_a_configuration_without_a_model_is_an_error():

@@ -69,9 +69,12 @@ def test_logits_are_computed_where_a_token_is_to_be_predicted(plan: str) -> None
     full = made(**without_labels(given)).logits
     assert full.shape == (3, 7, VOCABULARY)
     chosen = given["labels"] != -100
-    out = made(**given)
+    out = made(**given, all_logits=False)
     assert out.logits.shape == (6, VOCABULARY)
     torch.testing.assert_close(out.logits, full[chosen])
+    of_all = made(**given)  # in evaluation
+    assert torch.equal(of_all.logits, full)
+    torch.testing.assert_close(of_all.loss, out.loss)
     log_p = full.log_softmax(-1)[chosen]
     naive = -sum(row[token] for row, token in zip(log_p, given["labels"][chosen], strict=True))
     torch.testing.assert_close(out.token_loss, naive / 6)
@@ -93,8 +96,9 @@ def test_the_head_by_hand() -> None:
 
 def test_labels_are_smoothed_in_training_only() -> None:
     made, given = model(label_smoothing=0.3), batch()
-    plain = made(**given)
+    plain = made(**given, all_logits=False)
     smoothed = made.train()(**given)
+    assert smoothed.logits.shape == plain.logits.shape == (6, VOCABULARY)
     log_p = plain.logits.double().log_softmax(-1)
     naive = -(0.7 * log_p.gather(1, given["labels"][given["labels"] != -100][:, None]).sum())
     naive = (naive - 0.3 * log_p.mean(-1).sum()) / 6
@@ -209,8 +213,8 @@ def test_outputs_as_transformers_gives_them() -> None:
     out = made(**given)
     loss, logits, *_ = made(**given, return_dict=False)
     assert torch.equal(loss, out.loss) and torch.equal(logits, out.logits)
-    with pytest.raises(TypeError, match="output_attentions is not an argument of MaskedLM"):
-        made(**given, output_attentions=True)
+    with pytest.raises(TypeError, match="head_mask is not an argument of MaskedLM"):
+        made(**given, head_mask=torch.ones(2, 4))
 
 
 def test_the_encoder_stands_where_others_find_it() -> None:

@@ -4,6 +4,7 @@ from tiny import MOA
 import headwise as hw
 from headwise.heads.system import Place
 from headwise.models.plan import build_system, layer_specs
+from headwise.models.trust import trusting
 
 SITES = ("encoder_self", "decoder_self", "decoder_cross")
 STANDARD = {"system": "standard"}
@@ -93,7 +94,7 @@ def test_a_system_may_be_named_by_its_module_and_class():
 )
 def test_a_module_or_class_that_is_no_system_is_an_error(name, parts):
     for plan in (name, {"decoder_self": {"system": name, "layers": [0]}}):
-        with pytest.raises(ValueError, match="attention") as error:
+        with pytest.raises(ValueError, match="attention") as error, trusting():
             hw.Seq2SeqConfig(attention=plan)
         assert all(part in str(error.value) for part in [repr(name), *parts]), str(error.value)
 
@@ -110,7 +111,10 @@ def test_a_module_or_class_that_is_no_system_is_an_error(name, parts):
 def test_a_module_that_fails_is_named_with_its_error(tmp_path, monkeypatch, text, said):
     (tmp_path / "failing_heads.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match="the module 'failing_heads' fails with") as error:
+    with (
+        pytest.raises(ValueError, match="the module 'failing_heads' fails with") as error,
+        trusting(),
+    ):
         hw.Seq2SeqConfig(attention="failing_heads:A")
     assert said in str(error.value)
     assert isinstance(error.value.__cause__, ValueError)

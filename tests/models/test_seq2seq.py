@@ -134,6 +134,9 @@ def test_the_loss_by_hand(plan, epsilon):
     other = made(**given, num_items_in_batch=torch.tensor(40))
     assert other.token_loss.item() == pytest.approx(float(total / 40), rel=1e-5)
     assert other.auxiliary_loss == out.auxiliary_loss
+    share = (given["labels"] != -100).sum() / 40
+    expected = other.token_loss + share * (out.auxiliary_loss or 0)
+    assert other.loss.item() == pytest.approx(float(expected))
 
 
 def test_the_auxiliary_loss_is_the_sum_over_attentions():
@@ -231,7 +234,7 @@ def test_arguments_that_are_missing():
     made = model()
     with pytest.raises(ValueError, match="input_ids is None"):
         made(decoder_input_ids=tokens(1, 2))
-    with pytest.raises(ValueError, match="decoder_input_ids and labels are both None"):
+    with pytest.raises(ValueError, match="decoder_inputs_embeds and labels are all None"):
         made(input_ids=tokens(1, 2))
 
 

@@ -85,6 +85,24 @@ def test_every_model_says_the_same(kind, plan, tmp_path):
     assert all(torch.equal(value, before[name]) for name, value in standard.state_dict().items())
 
 
+def test_fewer_heads_than_the_model_has_if_asked_for(tmp_path):
+    """The paper's way from a pretrained model: by query norms, without parameters."""
+    standard, given = build("causal", "standard"), without_labels(batch("causal"))
+    plan = {"system": "moh", "shared_heads": 2, "top_k": 1, "router": "query-norm"}
+    with pytest.raises(ValueError, match=r"decoder_self, layer 0: moh: .* top_k is 1, expected 2"):
+        standard.with_attention(plan)
+    made = standard.with_attention(plan, neutral=False)
+    assert made.state_dict().keys() == standard.state_dict().keys()
+    assert all(torch.equal(v, made.state_dict()[n]) for n, v in standard.state_dict().items())
+    logits = made(**given).logits
+    assert not torch.allclose(logits, standard(**given).logits)
+    made.save_pretrained(tmp_path)
+    equal(type(made).from_pretrained(tmp_path)(**given).logits, logits)
+    equal(standard.with_attention({**plan, "top_k": 2})(**given).logits, standard(**given).logits)
+    with pytest.raises(ValueError, match="layer 0: agreement: AgreementAttention cannot start"):
+        standard.with_attention("agreement", neutral=False)
+
+
 @pytest.mark.parametrize("plan", SITES)
 def test_an_encoder_decoder_says_and_generates_the_same(plan):
     standard = tiny.model(share_embeddings="none")

@@ -125,6 +125,16 @@ def test_sigterm_stops_as_ctrl_c_does(tmp_path):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_signal_that_is_ignored_stays_so(tmp_path):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        run = toy.train(tmp_path, model("standard"), settings(), Stops(2))
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert run.steps == STEPS
+
+
 def test_a_second_ctrl_c_ends_at_once(tmp_path):
     class Impatient(Stops):
         def __call__(self, items):

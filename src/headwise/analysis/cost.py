@@ -20,8 +20,8 @@ from headwise.analysis.formatting import NONE, count
 from headwise.heads.system import Macs, System
 from headwise.models.base import HeadwiseModel, model_class
 from headwise.models.config import TransformerConfig
+from headwise.models.layers import FeedForward
 from headwise.models.sites import attention_sites
-from headwise.models.transformer import FeedForward
 
 
 class Parameters(NamedTuple):

@@ -1,10 +1,10 @@
 """The commands of `headwise`. Each is thin: the library does the work."""
 
-import sys
-from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from headwise import __version__
 from headwise.cli.curves import curve
 from headwise.cli.experiments import compare, evaluate, train
 from headwise.cli.explaining import analyse, explore
@@ -15,7 +15,6 @@ __all__ = ["app"]
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     help="Train, compare and use systems that papers propose for the heads of multi-head "
     "attention, in place of concatenating them.",
     epilog="A recipe is a YAML file, or the name of a recipe that `headwise recipes` lists.",
@@ -23,13 +22,22 @@ app = typer.Typer(
 )
 
 
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"headwise {__version__}")
+        raise typer.Exit()
+
+
 @app.callback()
-def start() -> None:
-    """Make files of the current folder importable, so that recipes can name systems in them."""
-    # At the end of the path, so that a folder named `datasets` does not hide the library.
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
+def start(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """What stands before the name of a command."""
 
 
 # In the order in which `headwise --help` lists them.

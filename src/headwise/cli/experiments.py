@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from headwise.cli.parameters import Changes, Part, RecipeName, RunFolder, parse_names, parse_seeds
+from headwise.cli.parameters import (
+    Changes,
+    Part,
+    RecipeName,
+    RunFolder,
+    Trust,
+    parse_names,
+    parse_seeds,
+)
 from headwise.cli.printing import (
     clear_errors,
     command_line,
@@ -74,6 +82,7 @@ def compare(
         ),
     ] = None,
     changes: Changes = None,
+    trust: Trust = False,
 ) -> None:
     """Train several systems under one budget and report which is better, and at what cost.
 
@@ -91,7 +100,7 @@ def compare(
         from headwise.experiment.folders import is_main_process
         from headwise.files import write_text
         from headwise.recipe import RecipeError, load_recipe
-        from headwise.training.run import Interrupted
+        from headwise.training.interrupted import Interrupted
 
         silence()
         file = load_recipe(recipe, changes or [])
@@ -155,6 +164,7 @@ def train(
         Path | None, typer.Option(help="Folder for the run.", show_default="runs/RECIPE-SYSTEM")
     ] = None,
     changes: Changes = None,
+    trust: Trust = False,
 ) -> None:
     """Train one system and evaluate it. A stopped run continues where it was stopped."""
     with clear_errors("The same command goes on from here."):
@@ -203,6 +213,7 @@ def evaluate(
         ),
     ] = None,
     changes: Changes = None,
+    trust: Trust = False,
 ) -> None:
     """Evaluate a finished run on a part of its data or on other data, with 95% intervals."""
     with clear_errors():

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from headwise.cli.parameters import Changes, Part
+from headwise.cli.parameters import Changes, Part, Trust
 from headwise.cli.printing import clear_errors, command_line, print_note, print_path, silence
 
 
@@ -53,6 +53,7 @@ def analyse(
         typer.Option(help="Folder for analysis.html and analysis.json.", show_default="RUN"),
     ] = None,
     changes: Changes = None,
+    trust: Trust = False,
 ) -> None:
     """Write a page on what the heads of finished runs do: entropy, load, tokens, ablations.
 
@@ -118,6 +119,7 @@ def explore(
         int, typer.Option(min=0, max=65535, help="Port of --serve; 0 takes a free one.")
     ] = 8765,
     changes: Changes = None,
+    trust: Trust = False,
 ) -> None:
     """Write a page on which the heads of a model are seen at work on one input, or serve it."""
     with clear_errors():

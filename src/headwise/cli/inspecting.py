@@ -8,30 +8,33 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headwise.cli.parameters import Changes, parse_lengths, parse_names
+from headwise.cli.parameters import Changes, Trust, parse_lengths, parse_names
 from headwise.cli.printing import clear_errors, print_notes
 
 
 def recipes(
     name: Annotated[str | None, typer.Argument(help="Print the file of this recipe.")] = None,
+    trust: Trust = False,
 ) -> None:
     """List the recipes that come with headwise by task, or print one to start your own from."""
     with clear_errors():
-        from headwise.recipe import load_recipe, shipped_recipes
-        from headwise.recipe.catalogue import TASKS
-
-        shipped = shipped_recipes()
         if name is not None:
+            from headwise.recipe import load_recipe, shipped_recipes
+
             load_recipe(name)
+            shipped = shipped_recipes()
             typer.echo(shipped.get(name) or Path(name).read_text(encoding="utf-8"), nl=False)
             return
+        from headwise.recipe.catalogue import TASKS
+        from headwise.recipe.shipped import listed_recipes
+
         table = Table(box=None, pad_edge=False, show_header=False)
-        found = {each: load_recipe(each).recipe for each in shipped}
+        listed = listed_recipes()
         for task in TASKS:
             table.add_row(f"[underline]{task}")
-            for each, recipe in found.items():
+            for recipe in listed:
                 if recipe.task == task:
-                    table.add_row(f"[bold]{each}", recipe.description)
+                    table.add_row(f"[bold]{recipe.name}", recipe.description)
         Console().print(table)
 
 
@@ -85,6 +88,7 @@ def cost(
         bool, typer.Option("--papers", help="Show the figures that the papers print beside ours.")
     ] = False,
     changes: Changes = None,
+    trust: Trust = False,
 ) -> None:
     """Count the parameters and multiply-accumulates of a recipe's systems without training."""
     with clear_errors():
@@ -94,8 +98,8 @@ def cost(
 
         console = Console()
         if papers:
-            from headwise.analysis.papers import published_figures
-            from headwise.analysis.papers_table import papers_summary, papers_tables
+            from headwise.analysis.papers.published import published_figures
+            from headwise.analysis.papers.table import papers_summary, papers_tables
 
             figures = published_figures()
             for table in papers_tables(figures):

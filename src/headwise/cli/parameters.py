@@ -1,9 +1,36 @@
 """Parameters that several commands share, and the parsing of lists separated by commas."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+@contextmanager
+def _trusting() -> Iterator[None]:
+    """Until the command ends, classes that a recipe names are imported, from this folder too."""
+    from headwise.models.trust import trusting
+
+    # At the end of the path, so that a folder named `datasets` does not hide the library.
+    here = str(Path.cwd())
+    before = list(sys.path)
+    if here not in before:
+        sys.path.append(here)
+    try:
+        with trusting():
+            yield
+    finally:
+        sys.path[:] = before
+
+
+def _trust(context: typer.Context, is_asked: bool) -> bool:
+    if is_asked:
+        context.with_resource(_trusting())
+    return is_asked
+
 
 RecipeName = Annotated[
     str, typer.Argument(metavar="RECIPE", help="Name of a recipe, or path of a .yaml file.")
@@ -14,6 +41,15 @@ Changes = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="Change a key of the recipe: training.max_steps=100. May be given several times.",
+    ),
+]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        callback=_trust,
+        help="Import the classes that the recipe or the run names as module:Class, which runs the "
+        "code of their modules; they are also looked for in this folder.",
     ),
 ]
 Part = Annotated[

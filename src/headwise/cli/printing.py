@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @contextmanager
 def clear_errors(when_stopped: str = "") -> Iterator[None]:
     """Prints an error of the user as a message, not as a traceback."""
-    from headwise.training.run import Interrupted
+    from headwise.training.interrupted import Interrupted
 
     try:
         yield
@@ -48,7 +48,9 @@ def print_path(console: Console, what: str, path: Path | str) -> None:
 
 def print_next_commands(console: Console, run: Path) -> None:
     """Prints the commands that look into a finished run, each in one line that can be copied."""
-    folder = shlex.quote(str(run))
+    from headwise.models.trust import is_trusting
+
+    folder = shlex.quote(str(run)) + (" --trust" if is_trusting() else "")
     for what, command in (("what its heads do", "analyse"), ("watch it at work", "explore")):
         line = f"{what}: headwise {command} {folder}"
         console.print(line, soft_wrap=True, highlight=False, markup=False)

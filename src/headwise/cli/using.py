@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from headwise.cli.parameters import Changes, RunFolder
+from headwise.cli.parameters import Changes, RunFolder, Trust
 from headwise.cli.printing import clear_errors, print_note, progress_bar, silence
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def translate(
         ),
     ] = None,
     changes: Changes = None,
+    trust: Trust = False,
 ) -> None:
     """Translate lines of text and print them to standard output."""
     with clear_errors():
@@ -64,6 +65,7 @@ def generate(
         typer.Option(help="PNG file to write, for image models.", show_default="RUN.png"),
     ] = None,
     changes: Changes = None,
+    trust: Trust = False,
 ) -> None:
     """Continue a text or draw images with a finished run.
 
@@ -90,6 +92,7 @@ def enhance(
         Path, typer.Argument(metavar="OUT", help="Sound file to write, as long as IN.")
     ],
     changes: Changes = None,
+    trust: Trust = False,
 ) -> None:
     """Remove the noise from a recording of speech of any length with a finished run."""
     with clear_errors():

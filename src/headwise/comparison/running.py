@@ -9,7 +9,7 @@ from rich.console import Console
 from headwise.comparison.planned import Ended, Failure, PlannedRun, Result, RunsFailed
 from headwise.comparison.side_by_side import train_side_by_side
 from headwise.experiment.folders import check_folder
-from headwise.training.run import Interrupted
+from headwise.training.interrupted import Interrupted
 
 
 def train_runs(

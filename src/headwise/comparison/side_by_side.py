@@ -32,8 +32,8 @@ from headwise.comparison.planned import Ended, Failure, PlannedRun
 from headwise.files import remove_partial
 from headwise.recipe.settings import Recipe
 from headwise.tasks.task import Task
+from headwise.training.interrupted import Interrupted
 from headwise.training.progress import Position, Printed, Relay, RunBars, silence_libraries
-from headwise.training.run import Interrupted
 
 # Libraries read them when they are loaded; the last is for tokenizers.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
@@ -209,7 +209,8 @@ class _Processes:
 
         if threading.current_thread() is threading.main_thread():  # others may set no handlers
             for number in (signal.SIGINT, signal.SIGTERM):
-                before[number] = signal.signal(number, stop)
+                if signal.getsignal(number) is not signal.SIG_IGN:  # a shell does that for `... &`
+                    before[number] = signal.signal(number, stop)
         try:
             yield
         finally:

@@ -6,7 +6,8 @@ A run lives in a folder of its own:
     corpus.sha256       and on what data (of a comparison: in the folder above)
     tokenizer/, ...     what encodes the data
     checkpoint-N/       what it resumes from
-    model/              the final model, a Hugging Face folder
+    logs/               what TensorBoard reads, if training.report_to names it
+    model/              the final model, a Hugging Face folder that stands alone, with its card
     outputs.txt         what it wrote for the test part, one a line, where it writes
     pictures/           and what it drew
     outcome.json        all that its evaluation gave

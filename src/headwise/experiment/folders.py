@@ -14,7 +14,7 @@ from headwise.tasks.task import Task
 RECIPE, CORPUS, RESULT = "recipe.yaml", "corpus.sha256", "result.json"
 PRETRAINED = "pretrained.sha256"  # of the weights that a run has started from
 # Recipes that differ in these keys alone are of the same run.
-_NOT_OF_TRAINING = ("description:", "data.tests.", "training.snapshots:")
+_NOT_OF_TRAINING = (*("description:", "data.tests.", "training.snapshots:", "training.report_to:"),)
 
 
 class FolderError(ValueError):
@@ -65,8 +65,8 @@ def check_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None
 def changed_keys(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> list[str]:
     """Returns a line for each key in which a recipe differs from the one that claimed a folder.
 
-    A folder that no recipe has claimed gives none. Descriptions, further test sets, and whether
-    snapshots are taken do not count.
+    A folder that no recipe has claimed gives none. Descriptions, further test sets, loggers, and
+    whether snapshots are taken do not count.
     """
     stamp = folder / stamp_name
     if not stamp.is_file():

@@ -11,6 +11,7 @@ from headwise.analysis.recording import record_attention
 from headwise.analysis.results import EarlyStop, RunResult
 from headwise.experiment.folders import RESULT, check_start, claim_folder, is_main_process
 from headwise.experiment.history import courses_of, curves, decision_courses
+from headwise.experiment.model_folder import has_card, write_for_tools
 from headwise.experiment.outcomes import evaluate, score_again_if_old, with_tests, write_outcome
 from headwise.experiment.preparing import batches, build_model
 from headwise.experiment.reading import read_result
@@ -78,7 +79,10 @@ def train_system(
     if is_main_process():
         write_outcome(outcome, folder, task)
         write_text(folder / RESULT, result.model_dump_json(indent=1))
-    return with_tests(result, recipe, folder, task, console, label or name)
+    result = with_tests(result, recipe, folder, task, console, label or name)
+    if is_main_process():
+        write_for_tools(folder, task, recipe, result)
+    return result
 
 
 def train_model(
@@ -134,5 +138,8 @@ def finished_result(
         return None
     claim_folder(folder, recipe)  # which may name other test sets than before
     score_again_if_old(folder, task, recipe, console, label)
-    result = read_result(folder / RESULT, task.model_config(recipe.model))
-    return with_tests(result, recipe, folder, task, console, label)
+    known = read_result(folder / RESULT, task.model_config(recipe.model))
+    result = with_tests(known, recipe, folder, task, console, label)
+    if is_main_process() and (result is not known or not has_card(folder)):
+        write_for_tools(folder, task, recipe, result)
+    return result

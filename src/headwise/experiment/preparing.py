@@ -21,6 +21,7 @@ from headwise.recipe.catalogue import task_class
 from headwise.recipe.settings import ModelSettings, Recipe
 from headwise.tasks.task import Items, Task
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
+from headwise.training.loggers import check_loggers
 from headwise.training.settings import TrainingSettings
 
 
@@ -49,7 +50,9 @@ def prepare_task(
 
     Raises:
         FolderError: the runs in `folder` were started on other data, or it is of something else.
+        ValueError: a logger of the recipe is not installed.
     """
+    check_loggers(recipe.training.report_to)
     claimed = claimed or recipe
     check_folder(folder, claimed, stamp_name)
     task = task_class(recipe.task).prepare(recipe, folder)

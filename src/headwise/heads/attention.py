@@ -2,6 +2,7 @@
 
 from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
@@ -9,13 +10,19 @@ from headwise.heads.ablations import Heads
 from headwise.heads.cache import AttentionCache
 from headwise.heads.heads_read import HeadsRead, Observer
 from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
-from headwise.ops.attention import attention_weights, dot_product_attention
+from headwise.ops.attention import (
+    Implementation,
+    attention_weights,
+    dot_product_attention,
+)
 from headwise.ops.masks import (
     check_attention_mask,
     check_padding_mask,
     merge_masks,
     padding_positions,
+    refuse_nested,
 )
+from headwise.ops.recompute import is_repeated
 
 
 class Inputs(NamedTuple):
@@ -44,8 +51,11 @@ class NoPackedWeights:
 
     In evaluation it would hand them, and the input as a nested tensor, to a fused kernel that
     computes standard attention. An object that overrides torch functions makes it take its
-    ordinary path instead, which calls our `forward`.
+    ordinary path instead, which calls our `forward`. peft looks there for the device of a module.
     """
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.device = device
 
     @property
     def weight(self) -> "NoPackedWeights":
@@ -75,16 +85,18 @@ class Attention(System):
 
     Attributes:
         chooses_heads: whether each query has heads of its own, those of `routing.indices`.
+        implementation: how `attend` is computed, see `headwise.ops.attention`; a model sets it to
+            its `attn_implementation`.
         observers: who is called with the `HeadsRead` of each call; see
             `headwise.models.heads_read`.
     """
 
     chooses_heads: ClassVar[bool] = False
+    implementation: Implementation = "sdpa"
     observers: tuple[Observer, ...] = ()
 
-    # torch.nn's transformer layers read these of their attention, see NoPackedWeights.
+    # torch.nn's transformer layers read these, and `in_proj_weight`, of their attention.
     batch_first: ClassVar[bool] = True
-    in_proj_weight: ClassVar[Any] = NoPackedWeights()
     in_proj_bias: ClassVar[None] = None
     _qkv_same_embed_dim: ClassVar[bool] = False
 
@@ -127,6 +139,10 @@ class Attention(System):
     def from_plan(cls, place: Place, **options: Any) -> Self:
         sizes = {"num_heads": place.num_heads, "dropout": place.attention_dropout}
         return cls(place.embed_dim, **{**sizes, **options})
+
+    @property
+    def in_proj_weight(self) -> NoPackedWeights:
+        return NoPackedWeights(next((p.device for p in self.parameters()), None))
 
     def dense_projections(self, bias: bool) -> None:
         """Make `q_proj`, `k_proj` and `v_proj`."""
@@ -220,7 +236,7 @@ class Attention(System):
         output, routing = self.combine(heads, inputs, choice)
         if routing is not None:
             routing = routing._replace(padding=inputs.query_padding)
-        for observer in self.observers:
+        for observer in () if is_repeated() else self.observers:
             observer(HeadsRead(self, inputs, q, k, v, mask, plain, heads, routing))
 
         weights = None
@@ -247,7 +263,15 @@ class Attention(System):
     ) -> Tensor:
         """What each head reads: `(batch, heads, queries, head_dim)`."""
         dropout = self.dropout if self.training else 0.0
-        return dot_product_attention(q, k, v, mask, is_causal=is_causal, dropout=dropout)
+        return dot_product_attention(
+            q,
+            k,
+            v,
+            mask,
+            is_causal=is_causal,
+            dropout=dropout,
+            implementation=self.implementation,
+        )
 
     def attention_weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """The weights by which `attend` reads, `(batch, heads, queries, keys)`, for those who ask.
@@ -280,6 +304,9 @@ class Attention(System):
             The output, `(batch, queries, embed_dim)`, and what was decided, or None.
         """
         raise NotImplementedError
+
+    def key_size(self) -> tuple[int, int] | None:
+        return self.num_heads, self.head_dim
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         """Counts the multiply-accumulates of the dense projections and of attention.
@@ -314,6 +341,7 @@ class Attention(System):
             ("key", key, self.kdim),
             ("value", value, self.vdim),
         ):
+            refuse_nested(name, x)
             if x.dim() != 3 or x.size(-1) != dim:
                 raise ValueError(
                     f"{name} has shape {tuple(x.shape)}, expected (batch, time, {dim})"

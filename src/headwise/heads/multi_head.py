@@ -45,6 +45,8 @@ class MultiHeadAttention(Attention):
 
     Attributes:
         heads_are_given: whether another module's heads have read already, see `over_heads`.
+        needs_queries: whether it decides by the queries of the heads, so that over the heads of
+            another module it is to be given that module's.
 
     Raises:
         ValueError: sizes that do not fit together; the message names the argument.
@@ -62,7 +64,8 @@ class MultiHeadAttention(Attention):
     output_parameters = ("out_proj",)
     ablations = HEADS
 
-    heads_are_given: bool = False  # see over_heads
+    heads_are_given: bool = False
+    needs_queries: bool = False
 
     def __init__(
         self,
@@ -81,7 +84,7 @@ class MultiHeadAttention(Attention):
         self.reset_parameters()
 
     @classmethod
-    def from_attention(cls, attention: nn.Module, **options: Any) -> Self:
+    def from_attention(cls, attention: nn.Module, *, neutral: bool = True, **options: Any) -> Self:
         """Returns an attention with the weights of a standard one, which computes the same.
 
         The sizes, device, dtype, mode of training and `requires_grad` are those of the source,
@@ -91,6 +94,8 @@ class MultiHeadAttention(Attention):
         Args:
             attention: a `MultiHeadAttention`, or an `nn.MultiheadAttention`, with `batch_first` or
                 without; subclasses of them may compute something else.
+            neutral: whether the output has to be that of the source. If not, what a subclass adds
+                starts as its constructor says.
             options: further arguments of the constructor; `dropout` is that of the source if it is
                 not given.
 
@@ -111,21 +116,35 @@ class MultiHeadAttention(Attention):
                 f"attention"
             )
         made = cls(**{**sizes, "dropout": attention.dropout, **options})
-        made.start_as_standard(attention)
+        if neutral:
+            made.start_as_standard(attention)
+        else:
+            made.take_standard_weights(attention)
         return made
 
     @classmethod
-    def over_heads(cls, embed_dim: int, num_heads: int, head_dim: int, **options: Any) -> Self:
+    def over_heads(
+        cls,
+        embed_dim: int,
+        num_heads: int,
+        head_dim: int,
+        *,
+        neutral: bool = True,
+        **options: Any,
+    ) -> Self:
         """Returns the system over heads that another module computes, without projections.
 
         It is called with what these heads have read as `value`, `(batch, queries, num_heads *
         head_dim)`, and gives back in the same shape what the other module's output projection is to
-        take instead: at first what it was given, since the system starts neutral.
+        take instead: at first what it was given, since the system starts neutral. A system that
+        `needs_queries` is also called with the queries of the heads as `key`, in that shape too.
 
         Args:
             embed_dim: width of the query: of the input of the layer that the heads are in.
             num_heads: number of heads.
             head_dim: width of a head.
+            neutral: whether it has to give back what it is given until it is trained. If not, it
+                starts as its constructor says.
             options: further arguments of the constructor.
 
         Raises:
@@ -138,9 +157,11 @@ class MultiHeadAttention(Attention):
         (True, 0)
         """
         made = cls(embed_dim, num_heads, head_dim=head_dim, **options)
-        made.start_neutral()
+        if neutral:
+            made.start_neutral()
         made.heads_are_given = True
         made.vdim = num_heads * head_dim
+        made.kdim = made.vdim if made.needs_queries else made.kdim
         for name in ("q_proj", "k_proj", "v_proj"):
             made.register_module(name, None)
         made.register_module("out_proj", nn.Identity())
@@ -187,7 +208,14 @@ class MultiHeadAttention(Attention):
     def project(self, inputs: Inputs) -> Projected:
         if self.heads_are_given:
             read = self._by_head(inputs.value)
-            return Projected(read, read, read)
+            if not self.needs_queries:
+                return Projected(read, read, read)
+            if inputs.key is inputs.query:
+                raise ValueError(
+                    f"key is not given, expected the queries of the heads, (batch, queries, "
+                    f"{self.kdim}): {type(self).__name__} decides by them"
+                )
+            return Projected(self._by_head(inputs.key), read, read)
         return super().project(inputs)
 
     def attend(

@@ -16,6 +16,7 @@ from typing_extensions import Self
 
 from headwise.heads.words import Words
 from headwise.ops.activations import Activation
+from headwise.ops.recompute import is_repeated
 
 if TYPE_CHECKING:
     from headwise.heads.rule import Rule
@@ -109,6 +110,7 @@ class System(nn.Module):
             `only-UNIT` leaves that one alone in force; their option UNIT is its number. See
             `headwise.models.ablation`.
         words: what its decisions are called in reports.
+        is_transposed: that tensors of several maps are laid out map × in × out, as peft asks.
         unlike_standard: why no weights make its output that of standard attention; it completes the
             error of `from_attention`.
         ablation: what the ablation in force has returned; None without one. `forward` looks at it
@@ -124,6 +126,7 @@ class System(nn.Module):
     rule: ClassVar["type[Rule] | None"] = None
     ablations: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     words: ClassVar[Words] = Words()
+    is_transposed: ClassVar[bool] = True
     unlike_standard: ClassVar[str] = (
         "it does not say how; a system that can overrides start_neutral"
     )
@@ -163,6 +166,14 @@ class System(nn.Module):
 
         Raises:
             ValueError: there are no such values, or the attention has other sizes.
+        """
+        raise self._cannot_start_as_standard()
+
+    def take_standard_weights(self, attention: nn.Module) -> None:
+        """Copies the weights of a standard attention; further parameters stay as they are.
+
+        Raises:
+            ValueError: there is no place for them, or the attention has other sizes.
         """
         raise self._cannot_start_as_standard()
 
@@ -209,6 +220,13 @@ class System(nn.Module):
         """
         raise NotImplementedError
 
+    def key_size(self) -> tuple[int, int] | None:
+        """Returns how many heads of keys its self-attention has, and how wide these are.
+
+        A cache holds that for each position. None if the system does not say.
+        """
+        return None
+
     def unit_of_head(self) -> list[int] | None:
         """The unit of its decisions to which each of its heads belongs; None if there is none.
 
@@ -235,13 +253,16 @@ class System(nn.Module):
         `forward` calls it. If parameters have changed since the last call in training, an optimizer
         has changed them. Of a system with `routing_parameters` only these count.
         """
-        if self.rule is None or self.follows_rule or not self.training:
+        # A compiled forward is not to be compiled anew when the count below changes.
+        if torch.compiler.is_compiling():
+            return
+        if self.rule is None or self.follows_rule or not self.training or is_repeated():
             return
         # Each comparison has the host wait for the device. What so many passes have not changed is
         # not being trained.
         if not self._passes_to_watch:
             return
-        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if not torch.is_grad_enabled():
             return
         learning = [
             parameter

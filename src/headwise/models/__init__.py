@@ -1,1 +1,8 @@
-"""Transformer stacks and their Hugging Face classes."""
+"""The models, and what finds, records and changes the systems in them.
+
+All models are imported with the first of them, so that transformers' Auto classes know all or none.
+"""
+
+from headwise.models import causal_lm, classifier, masked_lm, seq2seq, speech, without_head
+
+__all__ = ["causal_lm", "classifier", "masked_lm", "seq2seq", "speech", "without_head"]

@@ -22,6 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from headwise.ops.linear_maps import linear_map
+
 
 class AdaptiveEmbedding(nn.Module):
     """Embeddings whose width depends on how frequent a word is.
@@ -88,9 +90,13 @@ class AdaptiveEmbedding(nn.Module):
 
     def weights(self, band: int) -> tuple[Tensor, Tensor]:
         """Returns E and P of a band, `(words, width)` and `(embed_dim, width)`."""
-        words, projection = self.bands[band], self.projections[band]
-        assert isinstance(words, nn.Embedding) and isinstance(projection, nn.Linear)
-        return words.weight, projection.weight
+        embedding, projection = self.bands[band], self.projections[band]
+        if type(embedding) is nn.Embedding:
+            words = embedding.weight
+        else:  # an adapter stands around it
+            device = next(embedding.parameters()).device
+            words = embedding(torch.arange(self.edges[band + 1] - self.edges[band], device=device))
+        return words, linear_map(projection, words.size(1), words).matrix
 
 
 class AdaptiveSoftmax(nn.Module):

@@ -1,51 +1,33 @@
 """The base of all models: initialisation, losses, caches, and the cost of their heads."""
 
 import copy
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypedDict
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, ClassVar, TypeVar, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.generation import GenerationMixin
 from transformers.utils import ModelOutput
 from typing_extensions import Self
 
+from headwise.heads.attention import Attention
 from headwise.heads.system import System
+from headwise.models.adapters import tell_peft
 from headwise.models.cache import DecodingCache
 from headwise.models.config import TransformerConfig
+from headwise.models.former_weights import take_scalars
 from headwise.models.plan import Plan, build_system
 from headwise.models.sites import attention_sites
-from headwise.models.transformer import AuxiliaryLoss
-from headwise.ops.labels import IGNORED_LABEL
+from headwise.models.transformer import HiddenStates
+from headwise.models.trust import trusting
+from headwise.ops.attention import Implementation
+from headwise.ops.recompute import Repeatable
 
-
-@dataclass
-class HeadwiseOutput(ModelOutput):
-    """The output of every model; some add fields.
-
-    Attributes:
-        loss: the training loss, `token_loss` plus `auxiliary_loss`; None without labels.
-        logits: the predictions of the model.
-        token_loss: the loss of the task: the sum over all labels that are not -100, divided by
-            `num_items_in_batch`, or by their number.
-        auxiliary_loss: the sum of the losses that systems of the plan add, or None.
-    """
-
-    loss: Tensor | None = None
-    logits: Tensor | None = None
-    token_loss: Tensor | None = None
-    auxiliary_loss: Tensor | None = None
-
-
-class Losses(TypedDict):
-    """The losses among the fields of `HeadwiseOutput`."""
-
-    loss: Tensor | None
-    token_loss: Tensor | None
-    auxiliary_loss: Tensor | None
+Output = TypeVar("Output", bound=ModelOutput)
 
 
 class HeadwiseModel(PreTrainedModel):
@@ -61,6 +43,25 @@ class HeadwiseModel(PreTrainedModel):
     config_class: ClassVar[type[TransformerConfig]]
     base_model_prefix = ""
     main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flex_attn = True
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        tell_peft(config.model_type)
+
+    @classmethod
+    def from_pretrained(
+        cls, *args: Any, trust_remote_code: bool | None = None, **kwargs: Any
+    ) -> Self:
+        """As in transformers; `trust_remote_code` lets it import the modules that the plan names.
+
+        Raises:
+            ValueError: the plan names a class whose module is not imported, without that.
+        """
+        with trusting() if trust_remote_code else nullcontext():
+            return super().from_pretrained(*args, **kwargs)
 
     def head_macs(self, lengths: Mapping[str, int]) -> int:
         """Returns the multiply-accumulates outside the layers, for one sequence.
@@ -75,7 +76,7 @@ class HeadwiseModel(PreTrainedModel):
         (length,) = lengths.values()
         return {"input_ids": torch.ones(1, length, dtype=torch.long)}
 
-    def with_attention(self, attention: Plan) -> Self:
+    def with_attention(self, attention: Plan, *, neutral: bool = True) -> Self:
         """Returns a copy of the model with other systems at its standard attentions.
 
         The output in evaluation stays the same, up to rounding, until the copy is trained. All that
@@ -85,6 +86,8 @@ class HeadwiseModel(PreTrainedModel):
         Args:
             attention: the plan of the copy, see `headwise.models.plan`. It may only change what is
                 standard, to systems that can start from standard attention.
+            neutral: whether the output has to stay the same. If not, what the systems add to the
+                weights that they take starts as their constructors say.
 
         Raises:
             ValueError: a plan that does not fit the model, a site that is not standard, or a system
@@ -100,15 +103,66 @@ class HeadwiseModel(PreTrainedModel):
                 continue
             try:
                 system = build_system(spec, config.place(site))
-                system.start_as_standard(module)
+                if neutral:
+                    system.start_as_standard(module)
+                else:
+                    system.take_standard_weights(module)
             except ValueError as error:
                 raise ValueError(
                     f"attention.{site}, layer {layer}: {spec['system']}: {error}"
                 ) from error
             other.set_submodule(path, system)
+        other._hand_on_attn_implementation()
         return other
 
+    def post_init(self) -> None:
+        super().post_init()
+        self._hand_on_attn_implementation()
+
+    def set_attn_implementation(self, *args: Any, **kwargs: Any) -> None:
+        """Has all attentions compute by `"sdpa"`, `"eager"` or `"flex_attention"` from now on.
+
+        They give the same output, up to rounding; see `headwise.ops.attention`.
+
+        Raises:
+            ValueError: another name.
+        """
+        super().set_attn_implementation(*args, **kwargs)
+        self._hand_on_attn_implementation()
+
+    def get_correct_attn_implementation(
+        self, requested_attention: str | None, is_init_check: bool = False
+    ) -> str:
+        known = get_args(Implementation)
+        if requested_attention is not None and requested_attention not in known:
+            raise ValueError(
+                f"attn_implementation is {requested_attention!r}, expected one of "
+                f"{', '.join(map(repr, known))}: where a GPU has flash attention for a call, "
+                f"PyTorch's 'sdpa' uses it by itself"
+            )
+        return super().get_correct_attn_implementation(requested_attention, is_init_check)
+
+    def _hand_on_attn_implementation(self) -> None:
+        for module in self.modules():
+            if isinstance(module, Attention):
+                module.implementation = self.config._attn_implementation
+
+    def _set_gradient_checkpointing(
+        self,
+        enable: bool = True,
+        gradient_checkpointing_func: Callable[..., Any] = checkpoint,
+        every_n_layers: int = 1,
+    ) -> None:
+        if getattr(gradient_checkpointing_func, "keywords", {}).get("use_reentrant"):
+            raise ValueError(
+                "use_reentrant is True, expected False: what the systems add to the loss has no "
+                "gradients otherwise; leave gradient_checkpointing_kwargs out"
+            )
+        function = partial(_checkpointed, partial(gradient_checkpointing_func, use_reentrant=False))
+        super()._set_gradient_checkpointing(enable, function, every_n_layers)
+
     def get_input_embeddings(self) -> nn.Module:
+        """Returns what maps tokens to embeddings, before they are scaled: `inputs_embeds`."""
         return self._token_stack().embedding
 
     def set_input_embeddings(self, value: nn.Module) -> None:
@@ -121,6 +175,16 @@ class HeadwiseModel(PreTrainedModel):
             # transformers asks for embeddings in many places and catches this error.
             raise NotImplementedError(f"{type(self).__name__} reads no tokens")
         return stack
+
+    @staticmethod
+    def _load_pretrained_model(  # type: ignore[no-untyped-def]
+        model, state_dict, checkpoint_files, *args, **kwargs
+    ):
+        found, others = PreTrainedModel._load_pretrained_model(
+            model, state_dict, checkpoint_files, *args, **kwargs
+        )
+        take_scalars(model, found, state_dict, checkpoint_files)
+        return found, others
 
     def _initialize_weights(self, module: nn.Module, *_: Any) -> None:
         # For models outside its own package, transformers skips modules without parameters of
@@ -149,10 +213,29 @@ class HeadwiseModel(PreTrainedModel):
             # transformers passes unknown flags as False or None.
             if value is not None and value is not False:
                 raise TypeError(
-                    f"{name} is not an argument of {type(self).__name__}; attention weights and "
-                    f"routing come from the attention modules themselves, see "
-                    f"headwise.models.sites"
+                    f"{name} is not an argument of {type(self).__name__}; what its systems decide "
+                    f"comes from headwise.record(model)"
                 )
+
+    def _asked(
+        self, output_attentions: bool | None, output_hidden_states: HiddenStates | None
+    ) -> dict[str, Any]:
+        """What the stacks are to return beside hidden states; the configuration has defaults."""
+        config = self.config
+        if output_attentions is None:
+            output_attentions = config.output_attentions
+        if output_hidden_states is None:
+            output_hidden_states = config.output_hidden_states
+        return {
+            "output_attentions": output_attentions,
+            "output_hidden_states": output_hidden_states,
+        }
+
+    def _returned(self, output: Output, return_dict: bool | None) -> Output | tuple[Any, ...]:
+        """The output, or what it holds as a tuple."""
+        if return_dict is None:
+            return_dict = self.config.return_dict
+        return output if return_dict else output.to_tuple()
 
 
 class DecodingGenerationMixin(GenerationMixin):
@@ -180,13 +263,21 @@ class DecodingGenerationMixin(GenerationMixin):
             model_kwargs["past_key_values"] = self.new_cache()
 
     def _prepare_generated_length(  # type: ignore[no-untyped-def]
-        self, generation_config, *args, **kwargs
+        self, generation_config, has_default_max_length, **others
     ):
-        """Keeps `generate()` from warning when `max_new_tokens` is given."""
-        own = generation_config.max_length == self.generation_config.max_length
-        if own and generation_config.max_new_tokens is not None:
-            generation_config.max_length = None
-        return super()._prepare_generated_length(generation_config, *args, **kwargs)
+        """Lets the length that `generate()` is given win over the other one of the model's own.
+
+        transformers takes `max_new_tokens` if there are both, and warns.
+        """
+        own = self.generation_config
+        if generation_config.max_new_tokens is not None and not has_default_max_length:
+            if generation_config.max_length == own.max_length:
+                generation_config.max_length = None
+            elif generation_config.max_new_tokens == own.max_new_tokens:
+                generation_config.max_new_tokens = None
+        return super()._prepare_generated_length(
+            generation_config, has_default_max_length, **others
+        )
 
 
 def model_class(config: TransformerConfig) -> type[HeadwiseModel]:
@@ -204,56 +295,9 @@ def model_class(config: TransformerConfig) -> type[HeadwiseModel]:
     )
 
 
-def sum_losses(
-    total: Tensor | None,
-    labels: Tensor | None,
-    num_items: Tensor | int | None,
-    auxiliary: AuxiliaryLoss,
-) -> Losses:
-    """Returns the losses of a `HeadwiseOutput`; without labels only the auxiliary loss.
-
-    Args:
-        total: the loss of the task, summed over all labels that are not -100.
-        labels: the labels.
-        num_items: the number by which `total` is divided; by default the number of labels that are
-            not -100.
-        auxiliary: the losses that systems of the plan add.
-    """
-    if total is None or labels is None:
-        return {"loss": None, "token_loss": None, "auxiliary_loss": auxiliary.total}
-    count = (labels != IGNORED_LABEL).sum().clamp(min=1) if num_items is None else num_items
-    token_loss = total / count
-    loss = token_loss if auxiliary.total is None else token_loss + auxiliary.total
-    return {"loss": loss, "token_loss": token_loss, "auxiliary_loss": auxiliary.total}
-
-
-def total_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Returns the cross entropy summed over all labels that are not -100, at least in float32.
-
-    Args:
-        logits: `(..., classes)`.
-        labels: `(...)`.
-        label_smoothing: the probability that is spread over all classes.
-    """
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return F.cross_entropy(
-        logits.flatten(0, -2),
-        labels.flatten(),
-        ignore_index=IGNORED_LABEL,
-        label_smoothing=label_smoothing,
-        reduction="sum",
-    )
-
-
-def total_squared_error(predicted: Tensor, labels: Tensor) -> Tensor:
-    """Returns the squared error summed over all labels that are not -100, at least in float32.
-
-    >>> total_squared_error(torch.tensor([1.0, 5.0]), torch.tensor([3.0, -100.0]))
-    tensor(4.)
-    """
-    dtype = torch.promote_types(predicted.dtype, torch.float32)
-    errors = predicted.to(dtype) - labels.to(dtype)
-    return errors.masked_fill(labels == IGNORED_LABEL, 0.0).square().sum()
+def _checkpointed(checkpoint: Callable[..., Any], function: Callable[..., Any], *args: Any) -> Any:
+    """Computes a layer so that it is computed again in the backward pass."""
+    return checkpoint(Repeatable(function), *args)
 
 
 def _is_loaded(weight: Tensor) -> bool:

@@ -2,23 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from headwise.models.adaptive import AdaptiveEmbedding, AdaptiveSoftmax, check_bands
-from headwise.models.base import (
-    DecodingGenerationMixin,
-    HeadwiseModel,
-    HeadwiseOutput,
-    sum_losses,
-    total_cross_entropy,
-)
+from headwise.models.base import DecodingGenerationMixin, HeadwiseModel
 from headwise.models.cache import DecodingCache
 from headwise.models.config import LanguageModelConfig
 from headwise.models.embedding import token_embedding
-from headwise.models.transformer import AuxiliaryLoss, Decoder
+from headwise.models.layers import AuxiliaryLoss
+from headwise.models.outputs import HeadwiseOutput, sum_losses, total_cross_entropy
+from headwise.models.transformer import Decoder, HiddenStates
 from headwise.ops.labels import IGNORED_LABEL
 
 
@@ -84,13 +80,19 @@ class CausalLMOutput(HeadwiseOutput):
         loss: the training loss: cross entropy per predicted token, label-smoothed in training,
             plus `auxiliary_loss`; only if labels were given.
         logits: `(batch, time, vocabulary)`, of the token after each position. With adaptive
-            embeddings they are log-probabilities, and None if labels were given.
+            embeddings they are log-probabilities, and None in training if labels were given.
         token_loss: the cross-entropy part of `loss`.
         auxiliary_loss: the sum of the losses that systems of the plan add, or None.
         past_key_values: the cache of decoding, if `use_cache`.
+        hidden_states: if asked for, what the first layer reads and what each layer returns, each
+            `(batch, time, embed_dim)`; the last is behind the final norm.
+        attentions: if asked for, the attention weights of each layer, see
+            `headwise.models.attentions`.
     """
 
     past_key_values: DecodingCache | None = None
+    hidden_states: tuple[Tensor | None, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
 
 
 class CausalLM(HeadwiseModel, DecodingGenerationMixin):
@@ -116,13 +118,14 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
 
     config: CausalLMConfig
     config_class = CausalLMConfig
+    base_model_prefix = "decoder"
 
     def __init__(self, config: CausalLMConfig) -> None:
         super().__init__(config)
         # From this, transformers' Trainer knows that the first label is never predicted.
         self.loss_type = "ForCausalLM"
-        self.decoder = Decoder(config, _embedding(config))
-        self.lm_head: nn.Linear | AdaptiveSoftmax
+        self.decoder = Decoder(config, decoder_embedding(config))
+        self.lm_head: Any  # an adapter or a quantised map may take its place
         if config.adaptive_cutoffs is None:
             self.lm_head = nn.Linear(config.embed_dim, config.vocab_size, bias=False)
         else:
@@ -148,13 +151,18 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         use_cache: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
         logits_to_keep: int = 0,
+        inputs_embeds: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        all_logits: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: HiddenStates | None = None,
         return_dict: bool | None = None,
         **unused: Any,
     ) -> CausalLMOutput | tuple[Any, ...]:
         """Computes the logits and, with labels, the loss.
 
         Args:
-            input_ids: tokens, `(batch, time)`.
+            input_ids: tokens, `(batch, time)`; or give `inputs_embeds`.
             attention_mask: `(batch, cached + time)`, 1 at tokens and 0 at padding, which may be on
                 either side; the attention modules take masks as PyTorch does.
             past_key_values: the cache of earlier calls in a decoding.
@@ -166,31 +174,51 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
             num_items_in_batch: the number by which the sum of token losses is divided; by default
                 the number of labels that are not -100.
             logits_to_keep: number of last positions to compute logits for; 0 for all.
+            inputs_embeds: what `get_input_embeddings()` gives for the tokens, in their place,
+                `(batch, time, embed_dim)`; the model scales it as it scales its own.
+            position_ids: positions of the tokens, `(batch, time)`; by default a token's position
+                is the number of tokens before it, padding left out.
+            all_logits: whether logits are computed with labels too where the loss does not need
+                them, in an adaptive softmax; by default in evaluation alone.
+            output_attentions: whether to return `attentions`; by default as the configuration says.
+            output_hidden_states: whether to return `hidden_states`, or the index of one, or a list
+                of indices; by default as the configuration says.
+            return_dict: False to return a tuple of what is not None.
         """
         self._refuse(unused)
-        if input_ids is None:
-            raise ValueError("input_ids is None, expected tokens (batch, time)")
         losses = AuxiliaryLoss()
-        padding = None if attention_mask is None else attention_mask == 0
         if past_key_values is None and use_cache:
             past_key_values = self.new_cache()
-        hidden = self.decoder(input_ids, padding, losses, past_key_values)
+        decoded = self.decoder(
+            input_ids,
+            attention_mask,
+            past_key_values,
+            inputs_embeds=inputs_embeds,
+            position_ids=position_ids,
+            losses=losses,
+            **self._asked(output_attentions, output_hidden_states),
+        )
+        hidden = decoded.last_hidden_state
         logits = total = None
         if labels is None:
             logits = self._logits(hidden[:, -logits_to_keep:])
-        elif isinstance(self.lm_head, AdaptiveSoftmax):
+        elif self.config.adaptive_cutoffs is not None:
             labels = labels[:, 1:]
             total = self._losses(hidden[:, :-1], labels).sum()
+            if not self.training if all_logits is None else all_logits:
+                logits = self._logits(hidden)
         else:
             logits, labels = self._logits(hidden), labels[:, 1:]
             smoothing = self.config.label_smoothing if self.training else 0.0
             total = total_cross_entropy(logits[:, :-1], labels, smoothing)
         output = CausalLMOutput(
             logits=logits,
-            past_key_values=past_key_values,
+            past_key_values=decoded.past_key_values,
+            hidden_states=decoded.hidden_states,
+            attentions=decoded.attentions,
             **sum_losses(total, labels, num_items_in_batch, losses),
         )
-        return output if return_dict is not False else output.to_tuple()
+        return self._returned(output, return_dict)
 
     def get_decoder(self, modality: str | None = None) -> nn.Module:
         return self.decoder
@@ -205,7 +233,7 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         return super().resize_token_embeddings(*args, **kwargs)
 
     def head_macs(self, lengths: Mapping[str, int]) -> int:
-        if isinstance(self.lm_head, nn.Linear):
+        if self.config.adaptive_cutoffs is None:
             return lengths["decoder"] * self.lm_head.weight.numel()
         # Every weight counts once: the map of the first band at the input, where most words belong
         # to this band, and all others at the output.
@@ -213,22 +241,22 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         return lengths["decoder"] * sum(p.numel() for part in parts for p in part.parameters())
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        if isinstance(self.lm_head, nn.Linear):
-            return self.lm_head(hidden)
+        if self.config.adaptive_cutoffs is None:
+            logits: Tensor = self.lm_head(hidden)
+            return logits
         return self.lm_head.log_probs(hidden, self._adaptive_embedding())
 
     def _losses(self, hidden: Tensor, labels: Tensor) -> Tensor:
         """The adaptive softmax's losses of the labels that are not -100, `(labels,)`."""
-        assert isinstance(self.lm_head, AdaptiveSoftmax)
         predicted = labels != IGNORED_LABEL
         return self.lm_head.losses(hidden[predicted], labels[predicted], self._adaptive_embedding())
 
     def _adaptive_embedding(self) -> AdaptiveEmbedding:
-        assert isinstance(self.decoder.embedding, AdaptiveEmbedding)
-        return self.decoder.embedding
+        return cast(AdaptiveEmbedding, self.decoder.embedding)
 
 
-def _embedding(config: CausalLMConfig) -> nn.Module:
+def decoder_embedding(config: CausalLMConfig) -> nn.Module:
+    """Returns the embedding of a `CausalLM`, adaptive or not."""
     if config.adaptive_cutoffs is None:
         return token_embedding(config, config.vocab_size)
     return AdaptiveEmbedding(

@@ -8,16 +8,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from headwise.models.base import (
-    HeadwiseModel,
-    HeadwiseOutput,
+from headwise.models.base import HeadwiseModel
+from headwise.models.config import StackConfig
+from headwise.models.embedding import token_embedding
+from headwise.models.layers import AuxiliaryLoss
+from headwise.models.outputs import (
+    OneStackOutput,
     sum_losses,
     total_cross_entropy,
     total_squared_error,
 )
-from headwise.models.config import StackConfig
-from headwise.models.embedding import token_embedding
-from headwise.models.transformer import AuxiliaryLoss, Encoder
+from headwise.models.transformer import Encoder, HiddenStates
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
@@ -94,6 +95,8 @@ class SequenceClassifierConfig(StackConfig):
                 f"num_labels is {self.num_labels}, expected 1 if problem is 'regression', which "
                 f"predicts one number; leave classes and num_labels out"
             )
+        if problem == "regression":
+            self.problem_type = "regression"  # or a pipeline would make a probability of the number
 
 
 class SequenceClassifier(HeadwiseModel):
@@ -122,6 +125,7 @@ class SequenceClassifier(HeadwiseModel):
 
     config: SequenceClassifierConfig
     config_class = SequenceClassifierConfig
+    base_model_prefix = "encoder"
 
     def __init__(self, config: SequenceClassifierConfig) -> None:
         super().__init__(config)
@@ -136,28 +140,46 @@ class SequenceClassifier(HeadwiseModel):
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        inputs_embeds: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: HiddenStates | None = None,
         return_dict: bool | None = None,
         **unused: Any,
-    ) -> HeadwiseOutput | tuple[Any, ...]:
+    ) -> OneStackOutput | tuple[Any, ...]:
         """Computes the logits of each sequence and, with labels, the loss.
 
         Args:
-            input_ids: tokens, `(batch, time)`.
+            input_ids: tokens, `(batch, time)`; or give `inputs_embeds`.
             attention_mask: `(batch, time)`, 1 at tokens and 0 at padding, as in transformers.
             labels: `(batch,)`: integer classes, or numbers of any type for a regression, whose
                 loss is the squared error; -100 where the model predicts nothing.
             num_items_in_batch: the number by which the sum of losses is divided; by default the
                 number of labels that are not -100.
+            inputs_embeds: what `get_input_embeddings()` gives for the tokens, in their place,
+                `(batch, time, embed_dim)`; the model scales it as it scales its own.
+            position_ids: positions of the tokens, `(batch, time)`; by default a token's position
+                is the number of tokens before it, padding left out.
+            output_attentions: whether to return `attentions`; by default as the configuration says.
+            output_hidden_states: whether to return `hidden_states`, or the index of one, or a list
+                of indices; by default as the configuration says.
+            return_dict: False to return a tuple of what is not None.
 
         Returns:
             An output with `logits` `(batch, classes)`, or `(batch, 1)` for a regression.
         """
         self._refuse(unused)
-        if input_ids is None:
-            raise ValueError("input_ids is None, expected tokens (batch, time)")
         losses = AuxiliaryLoss()
+        outputs = self.encoder(
+            input_ids,
+            attention_mask,
+            inputs_embeds=inputs_embeds,
+            position_ids=position_ids,
+            losses=losses,
+            **self._asked(output_attentions, output_hidden_states),
+        )
+        encoded = outputs.last_hidden_state  # (batch, time, embed_dim)
         padding = None if attention_mask is None else attention_mask == 0
-        encoded = self.encoder.encode(input_ids, padding, losses)  # (batch, time, embed_dim)
         pooled = (
             _first(encoded, padding) if self.config.pooling == "first" else _mean(encoded, padding)
         )
@@ -165,16 +187,19 @@ class SequenceClassifier(HeadwiseModel):
         hidden = F.dropout(hidden, self.config.dropout, self.training)
         logits = self.classifier(hidden)  # (batch, classes)
 
-        output = HeadwiseOutput(logits=logits, auxiliary_loss=losses.total)
+        total = None
         if labels is not None:
             if self.config.problem == "regression":
                 total = total_squared_error(logits.squeeze(-1), labels)
             else:
                 total = total_cross_entropy(logits, labels)
-            output = HeadwiseOutput(
-                logits=logits, **sum_losses(total, labels, num_items_in_batch, losses)
-            )
-        return output if return_dict is not False else output.to_tuple()
+        output = OneStackOutput(
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+            **sum_losses(total, labels, num_items_in_batch, losses),
+        )
+        return self._returned(output, return_dict)
 
     def head_macs(self, lengths: Mapping[str, int]) -> int:
         return self.hidden.weight.numel() + self.classifier.weight.numel()

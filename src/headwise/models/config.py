@@ -1,5 +1,6 @@
 """The configurations of models: sizes and plans of attention, as in Hugging Face transformers."""
 
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -8,6 +9,7 @@ from transformers import PreTrainedConfig
 from headwise.heads.system import Place
 from headwise.models.arguments import check_arguments, readable_arguments
 from headwise.models.plan import Spec, build_system, layer_specs
+from headwise.models.trust import trusting
 from headwise.ops.activations import Activation, check_activation
 
 
@@ -40,7 +42,16 @@ class TransformerConfig(PreTrainedConfig):
     """
 
     known_positions: ClassVar[tuple[str, ...]] = ("sinusoidal", "learned")
-    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
+    # Of the models' outputs, what is no prediction to transformers' Trainer.
+    keys_to_ignore_at_inference = [  # noqa: RUF012
+        *("token_loss", "auxiliary_loss", "past_key_values", "encoder_last_hidden_state")
+    ]
+    attribute_map = {  # noqa: RUF012
+        "hidden_size": "embed_dim",
+        "intermediate_size": "ffn_dim",
+        "max_position_embeddings": "max_positions",
+        "num_attention_heads": "num_heads",
+    }
 
     def __init__(
         self,
@@ -57,7 +68,6 @@ class TransformerConfig(PreTrainedConfig):
         max_positions: int | None = None,
         **kwargs: Any,
     ) -> None:
-        check_arguments(type(self), kwargs)
         if num_heads < 1:
             raise ValueError(f"num_heads is {num_heads}, expected a positive number")
         if embed_dim % num_heads:
@@ -78,13 +88,62 @@ class TransformerConfig(PreTrainedConfig):
         self.ffn_activation = ffn_activation
         self.positions = positions
         self.max_positions = self._checked_positions(max_positions)
+        kwargs = self._without_other_names(kwargs)
+        check_arguments(type(self), kwargs)
         self._check_systems()
         super().__init__(**kwargs)
+
+    @classmethod
+    def from_pretrained(
+        cls, *args: Any, trust_remote_code: bool | None = None, **kwargs: Any
+    ) -> Any:
+        """As in transformers; `trust_remote_code` lets it import the modules that the plan names.
+
+        The Auto classes do not pass it on: import such modules before you use these.
+        """
+        with trusting() if trust_remote_code else nullcontext():
+            return super().from_pretrained(*args, **kwargs)
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Returns the configuration of a saved one, as transformers reads config.json."""
         return super().from_dict(readable_arguments(cls, config_dict), **kwargs)
+
+    @property
+    def output_attentions(self) -> bool:
+        """Whether models return attention weights without being asked, by any implementation."""
+        return bool(self._output_attentions)
+
+    @output_attentions.setter
+    def output_attentions(self, value: bool) -> None:
+        # That of transformers refuses all implementations but "eager".
+        self._output_attentions = value
+
+    def validate_output_attentions(self) -> None:
+        """Any implementation goes with `output_attentions`."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all arguments by name, and those that other tools look for by their names too.
+
+        They are not saved. The constructor takes them beside ours if they say the same.
+        """
+        # transformers makes copies of a configuration that lack some of our arguments.
+        others = {n: getattr(self, n) for n in self._other_names() if hasattr(self, n)}
+        return super().to_dict() | others
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """Returns what is saved."""
+        others = self._other_names()
+        return {name: value for name, value in super().to_diff_dict().items() if name not in others}
+
+    @property
+    def num_key_value_heads(self) -> int:
+        """How many heads of keys a layer caches: the first layer, if the plan has several kinds."""
+        systems = self.systems()
+        site = "decoder_self" if "decoder_self" in systems else next(iter(systems))
+        with torch.device("meta"):
+            size = build_system(systems[site][0], self.place(site)).key_size()
+        return self.num_heads if size is None else size[0]
 
     def depths(self) -> dict[str, int]:
         """Returns the sites of the model with their numbers of layers, in the order of computation:
@@ -114,6 +173,19 @@ class TransformerConfig(PreTrainedConfig):
             ffn_activation=self.ffn_activation,
             cross_attention=site == "decoder_self" and "decoder_cross" in self.depths(),
         )
+
+    def _other_names(self) -> set[str]:
+        """The names that other tools have for our arguments, and for what follows from them."""
+        return {*self.attribute_map, "num_key_value_heads"}
+
+    def _without_other_names(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Arguments without those that repeat one of ours by another name, as `to_dict` does."""
+        others = self._other_names()
+        return {
+            name: value
+            for name, value in given.items()
+            if name not in others or value != getattr(self, name)
+        }
 
     def _checked_positions(self, given: int | None) -> int | None:
         if self.positions not in self.known_positions:
@@ -148,11 +220,7 @@ class StackConfig(TransformerConfig):
     """
 
     site: ClassVar[str]  # the site of the stack's attention
-    attribute_map = {  # noqa: RUF012
-        "hidden_size": "embed_dim",
-        "num_attention_heads": "num_heads",
-        "num_hidden_layers": "layers",
-    }
+    attribute_map = TransformerConfig.attribute_map | {"num_hidden_layers": "layers"}
 
     # transformers makes a dataclass of every subclass that does not define __init__.
     def __init__(self, layers: int = 6, **kwargs: Any) -> None:
@@ -229,11 +297,7 @@ class Seq2SeqConfig(TransformerConfig):
     """
 
     model_type = "headwise-seq2seq"
-    attribute_map = {  # noqa: RUF012
-        "hidden_size": "embed_dim",
-        "num_attention_heads": "num_heads",
-        "num_hidden_layers": "encoder_layers",
-    }
+    attribute_map = TransformerConfig.attribute_map | {"num_hidden_layers": "encoder_layers"}
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ from headwise.models.decisions_table import Tokens, decisions_table
 from headwise.models.evaluating import evaluating
 from headwise.models.plan import system_name
 from headwise.models.sites import AttentionSite, attention_sites
+from headwise.ops.recompute import is_repeated
 
 
 class Decisions(dict[AttentionSite, list[Routing]]):
@@ -109,7 +110,7 @@ def record(model: nn.Module) -> Iterator[Decisions]:
         def note(
             module: nn.Module, args: object, out: AttentionOutput, place: AttentionSite = place
         ) -> None:
-            if out.routing is not None:
+            if out.routing is not None and not is_repeated():
                 decided.setdefault(place, []).append(_detached(out.routing))
 
         hooks.append(place.module.register_forward_hook(note))

@@ -27,37 +27,41 @@ def position_embedding(config: TransformerConfig) -> nn.Embedding | None:
 
 
 def embed(
-    embedding: nn.Module,
-    input_ids: Tensor,
+    words: Tensor,
     padding: Tensor | None = None,
     offset: int = 0,
     learned: nn.Embedding | None = None,
+    position_ids: Tensor | None = None,
 ) -> Tensor:
     """Returns √d times the embeddings plus sinusoids, or √d times the sum with learned positions.
 
     Args:
-        embedding: token ids `(batch, time)` to `(batch, time, embed_dim)`.
-        input_ids: tokens.
+        words: embeddings of tokens, not scaled, `(batch, time, embed_dim)`.
         padding: `(batch, offset + time)`, `True` at padding. A token's position is the number of
             tokens before it, so that it does not matter on which side the padding stands.
         offset: how many positions earlier calls have seen.
         learned: the embedding of positions, if they are learned.
+        position_ids: the positions themselves, `(batch or 1, time)` or `(time,)`, in place of those
+            that follow from the padding.
 
     Raises:
-        ValueError: a sequence has more tokens than there are learned positions.
+        ValueError: a sequence has more tokens than there are learned positions, or `position_ids`
+            another shape.
     """
-    time = input_ids.size(1)
-    if learned is not None:
-        _check_length(learned, offset + time, padding)
-    if padding is None:
-        positions = torch.arange(offset, offset + time, device=input_ids.device)  # (time,)
+    time, width = words.shape[1:]
+    if position_ids is not None:
+        positions = _checked_positions(position_ids, time, learned)
     else:
-        positions = (~padding).cumsum(1)[:, -time:] - 1  # (batch, time); -1 before all tokens
-    x = embedding(input_ids)  # (batch, time, embed_dim)
-    scale = math.sqrt(x.size(-1))
+        if learned is not None:
+            _check_length(learned, offset + time, padding)
+        if padding is None:
+            positions = torch.arange(offset, offset + time, device=words.device)  # (time,)
+        else:
+            positions = (~padding).cumsum(1)[:, -time:] - 1  # (batch, time); -1 before all tokens
+    scale = math.sqrt(width)
     if learned is not None:
-        return (x + learned(positions.clamp(min=0))) * scale
-    return x * scale + sinusoids(positions, x.size(-1)).to(x.dtype)
+        return (words + learned(positions.clamp(min=0))) * scale
+    return words * scale + sinusoids(positions, width).to(words.dtype)
 
 
 def sinusoids(positions: Tensor, embed_dim: int) -> Tensor:
@@ -79,8 +83,26 @@ def _check_length(learned: nn.Embedding, length: int, padding: Tensor | None) ->
         # Padding takes no position. Counting has the host wait for the device, so it comes last.
         length = int((~padding).sum(1).max())
     if length > limit:
+        raise ValueError(_too_long(length, limit))
+
+
+def _checked_positions(position_ids: Tensor, time: int, learned: nn.Embedding | None) -> Tensor:
+    if position_ids.dim() not in (1, 2) or position_ids.size(-1) != time:
         raise ValueError(
-            f"a sequence has {length} tokens, expected at most {limit}: the model has that many "
-            f"learned positions (max_positions); shorten the input or the generated text, or "
-            f"train a model with more positions or with sinusoidal ones"
+            f"position_ids has shape {tuple(position_ids.shape)}, expected (batch, time) or (time,)"
+            f", where time is {time}: a position for each token of this call"
         )
+    if learned is not None and not torch.compiler.is_compiling():
+        last = int(position_ids.max())
+        if last >= learned.num_embeddings:
+            problem = _too_long(last + 1, learned.num_embeddings)
+            raise ValueError(f"position_ids has {last}: {problem}")
+    return position_ids
+
+
+def _too_long(length: int, limit: int) -> str:
+    return (
+        f"a sequence has {length} tokens, expected at most {limit}: the model has that many "
+        f"learned positions (max_positions); shorten the input or the generated text, or "
+        f"train a model with more positions or with sinusoidal ones"
+    )

@@ -1,9 +1,10 @@
-"""A model in evaluation mode for a while."""
+"""Evaluating a model: its mode meanwhile, and the loss of a batch."""
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torch import nn
+from torch import Tensor, nn
 
 
 @contextmanager
@@ -25,3 +26,14 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+def summed_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """Returns the loss of a batch, summed over its labels, without auxiliary losses.
+
+    Logits that the loss does not need are not computed, where the model can do without.
+    """
+    given = inspect.signature(model.forward).parameters
+    only_loss = {"all_logits": False} if "all_logits" in given else {}
+    # With num_items_in_batch=1, the loss is the sum over the labels, not their mean.
+    return model(**batch, **only_loss, num_items_in_batch=1).token_loss

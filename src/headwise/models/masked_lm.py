@@ -8,15 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM
 
-from headwise.models.base import (
-    HeadwiseModel,
-    HeadwiseOutput,
-    sum_losses,
-    total_cross_entropy,
-)
+from headwise.models.base import HeadwiseModel
 from headwise.models.config import LanguageModelConfig
 from headwise.models.embedding import token_embedding
-from headwise.models.transformer import AuxiliaryLoss, Encoder
+from headwise.models.layers import AuxiliaryLoss
+from headwise.models.outputs import OneStackOutput, sum_losses, total_cross_entropy
+from headwise.models.transformer import Encoder, HiddenStates
 from headwise.ops.labels import IGNORED_LABEL
 
 
@@ -44,16 +41,17 @@ class MaskedLMConfig(LanguageModelConfig):
 
 
 @dataclass
-class MaskedLMOutput(HeadwiseOutput):
+class MaskedLMOutput(OneStackOutput):
     """The output of `MaskedLM`.
 
     Attributes:
         loss: the training loss: cross entropy per hidden token, label-smoothed in training, plus
             `auxiliary_loss`; only if labels were given.
-        logits: `(batch, time, vocabulary)`; with labels only those of the predicted tokens,
-            `(tokens, vocabulary)`, sequence by sequence and in order.
+        logits: `(batch, time, vocabulary)`; in training with labels only those of the predicted
+            tokens, `(tokens, vocabulary)`, sequence by sequence and in order.
         token_loss: the cross-entropy part of `loss`.
         auxiliary_loss: the sum of the losses that systems of the plan add, or None.
+        hidden_states, attentions: if asked for, see `OneStackOutput`.
     """
 
 
@@ -65,7 +63,7 @@ class MaskedLM(HeadwiseModel):
     a layer norm and the shared weights of the embedding, with a bias for each token. The encoder is
     that of the Transformer; BERT's has `ffn_activation="gelu"` and `positions="learned"`.
 
-    With labels, it computes logits only at the predicted tokens. This saves some 85% of the product
+    In training it computes logits only at the predicted tokens. This saves some 85% of the product
     with the vocabulary, which is the largest of all. `AutoModelForMaskedLM` can load it if headwise
     is imported.
 
@@ -78,13 +76,16 @@ class MaskedLM(HeadwiseModel):
         >>> model(input_ids=read).logits.shape
         torch.Size([1, 5, 50])
         >>> hidden = torch.tensor([[-100, -100, 8, -100, -100]])
-        >>> out = model(input_ids=read, labels=hidden)
+        >>> model(input_ids=read, labels=hidden).logits.shape
+        torch.Size([1, 5, 50])
+        >>> out = model.train()(input_ids=read, labels=hidden)
         >>> out.logits.shape, out.loss.shape
         (torch.Size([1, 50]), torch.Size([]))
     """
 
     config: MaskedLMConfig
     config_class = MaskedLMConfig
+    base_model_prefix = "encoder"
 
     def __init__(self, config: MaskedLMConfig) -> None:
         super().__init__(config)
@@ -98,39 +99,71 @@ class MaskedLM(HeadwiseModel):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        inputs_embeds: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        all_logits: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: HiddenStates | None = None,
         return_dict: bool | None = None,
         **unused: Any,
     ) -> MaskedLMOutput | tuple[Any, ...]:
         """Computes the logits and, with labels, the loss.
 
         Args:
-            input_ids: tokens, `(batch, time)`, some of them hidden.
+            input_ids: tokens, `(batch, time)`, some of them hidden; or give `inputs_embeds`.
             attention_mask: `(batch, time)`, 1 at tokens and 0 at padding, as in transformers; the
                 attention modules take masks as PyTorch does.
             labels: `(batch, time)`, the hidden tokens, -100 where the model predicts nothing.
             num_items_in_batch: the number by which the sum of token losses is divided; by default
                 the number of labels that are not -100.
+            inputs_embeds: what `get_input_embeddings()` gives for the tokens, in their place,
+                `(batch, time, embed_dim)`; the model scales it as it scales its own.
+            position_ids: positions of the tokens, `(batch, time)`; by default a token's position
+                is the number of tokens before it, padding left out.
+            all_logits: whether the logits of all positions are computed with labels too, in place
+                of those of the predicted tokens; by default in evaluation alone.
+            output_attentions: whether to return `attentions`; by default as the configuration says.
+            output_hidden_states: whether to return `hidden_states`, or the index of one, or a list
+                of indices; by default as the configuration says.
+            return_dict: False to return a tuple of what is not None.
         """
         self._refuse(unused)
         losses = AuxiliaryLoss()
-        padding = None if attention_mask is None else attention_mask == 0
-        hidden = self.encoder.encode(input_ids, padding, losses)  # (batch, time, embed_dim)
-        total = predicted = None
-        if labels is not None:
-            chosen = labels != IGNORED_LABEL
-            hidden, predicted = hidden[chosen], labels[chosen]  # (tokens, embed_dim), (tokens,)
-        logits = self.lm_head(self.transform_norm(F.gelu(self.transform(hidden))))
-        if predicted is not None:
-            smoothing = self.config.label_smoothing if self.training else 0.0
-            total = total_cross_entropy(logits, predicted, smoothing)
-        output = MaskedLMOutput(
-            logits=logits, **sum_losses(total, labels, num_items_in_batch, losses)
+        encoded = self.encoder(
+            input_ids,
+            attention_mask,
+            inputs_embeds=inputs_embeds,
+            position_ids=position_ids,
+            losses=losses,
+            **self._asked(output_attentions, output_hidden_states),
         )
-        return output if return_dict is not False else output.to_tuple()
+        hidden = encoded.last_hidden_state  # (batch, time, embed_dim)
+        total = None
+        if labels is None:
+            logits = self._logits(hidden)
+        else:
+            chosen = labels != IGNORED_LABEL
+            if not self.training if all_logits is None else all_logits:
+                logits = self._logits(hidden)
+                predicted = logits[chosen]  # (tokens, vocabulary)
+            else:
+                logits = predicted = self._logits(hidden[chosen])
+            smoothing = self.config.label_smoothing if self.training else 0.0
+            total = total_cross_entropy(predicted, labels[chosen], smoothing)
+        output = MaskedLMOutput(
+            logits=logits,
+            hidden_states=encoded.hidden_states,
+            attentions=encoded.attentions,
+            **sum_losses(total, labels, num_items_in_batch, losses),
+        )
+        return self._returned(output, return_dict)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return self.lm_head(self.transform_norm(F.gelu(self.transform(hidden))))
 
     def head_macs(self, lengths: Mapping[str, int]) -> int:
         weights = self.transform.weight.numel() + self.lm_head.weight.numel()

@@ -20,7 +20,8 @@ Two systems take the place of more than an attention, and stand only where that 
   such a layer.
 
 Named for a whole model, each stands wherever it can. A system of your own is named by the module
-and class in which it is: `attention: my_heads:ScaledHeads`.
+and class in which it is: `attention: my_heads:ScaledHeads`. Import the module before, or see
+`headwise.models.trust`.
 """
 
 import importlib
@@ -42,6 +43,7 @@ from headwise.heads.system import LayerWord, Place, System
 from headwise.heads.tim import IndependentMechanismsLayer
 from headwise.heads.weighted import BranchedAttention
 from headwise.models.sites import stack_of
+from headwise.models.trust import is_trusting, registered
 from headwise.spelling import did_you_mean
 
 SYSTEMS: dict[str, type[System]] = {
@@ -54,6 +56,8 @@ SYSTEMS: dict[str, type[System]] = {
     "gated": GatedAttention,
     "moh": MixtureOfHeads,
 }
+# What stands over the heads of a pretrained model if nothing is named.
+OVER_HEADS = "mae"
 
 # What a plan's entry may not set, since the model sets it.
 _SET_BY_MODEL = {
@@ -105,13 +109,22 @@ def system_class(name: Any) -> type[System]:
     """The class of a system, by its short name or as `module:Class`.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: there is none of that name, or its module is not imported and not trusted.
     """
     if name in SYSTEMS:
         return SYSTEMS[name]
+    known = registered(str(name))
+    if known is not None:
+        return known
     module_name, colon, class_name = str(name).partition(":")
     if not colon:
         raise ValueError(_unknown("it names the system", name, list(SYSTEMS)))
+    if module_name not in sys.modules and not is_trusting():
+        raise ValueError(
+            f"the system {name!r} is of a module that is not imported, and importing it would run "
+            f"its code; if you trust it, say --trust to a command, or import {module_name!r} first "
+            f"in a program"
+        )
     try:
         module = importlib.import_module(module_name)
         found = getattr(module, class_name)

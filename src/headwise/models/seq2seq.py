@@ -9,17 +9,13 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig
 from transformers.modeling_outputs import BaseModelOutput
 
-from headwise.models.base import (
-    DecodingGenerationMixin,
-    HeadwiseModel,
-    HeadwiseOutput,
-    sum_losses,
-    total_cross_entropy,
-)
+from headwise.models.base import DecodingGenerationMixin, HeadwiseModel
 from headwise.models.cache import DecodingCache
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.embedding import token_embedding
-from headwise.models.transformer import AuxiliaryLoss, Decoder, Encoder
+from headwise.models.layers import AuxiliaryLoss
+from headwise.models.outputs import HeadwiseOutput, sum_losses, total_cross_entropy
+from headwise.models.transformer import Decoder, Encoder, HiddenStates
 from headwise.ops.labels import IGNORED_LABEL
 
 
@@ -34,11 +30,21 @@ class Seq2SeqOutput(HeadwiseOutput):
         token_loss: the cross-entropy part of `loss`.
         auxiliary_loss: the sum of the losses that systems of the plan add, or None.
         past_key_values: the cache of decoding, if `use_cache`.
+        decoder_hidden_states: if asked for, what the first layer of the decoder reads and what each
+            layer returns, `(batch, target time, embed_dim)`; the last is behind the final norm.
+        decoder_attentions, cross_attentions: if asked for, the attention weights of each layer of
+            the decoder, see `headwise.models.attentions`.
         encoder_last_hidden_state: `(batch, source time, embed_dim)`.
+        encoder_hidden_states, encoder_attentions: if asked for, those of the encoder.
     """
 
     past_key_values: DecodingCache | None = None
+    decoder_hidden_states: tuple[Tensor | None, ...] | None = None
+    decoder_attentions: tuple[Tensor, ...] | None = None
+    cross_attentions: tuple[Tensor, ...] | None = None
     encoder_last_hidden_state: Tensor | None = None
+    encoder_hidden_states: tuple[Tensor | None, ...] | None = None
+    encoder_attentions: tuple[Tensor, ...] | None = None
 
 
 class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
@@ -95,13 +101,19 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        decoder_position_ids: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: HiddenStates | None = None,
         return_dict: bool | None = None,
         **unused: Any,
     ) -> Seq2SeqOutput | tuple[Any, ...]:
         """Computes the logits and, with labels, the loss.
 
         Args:
-            input_ids: source tokens, `(batch, source time)`.
+            input_ids: source tokens, `(batch, source time)`; or give `inputs_embeds`.
             attention_mask: `(batch, source time)`, 1 at tokens and 0 at padding, as in
                 transformers; the attention modules take masks as PyTorch does.
             decoder_input_ids: target tokens so far, `(batch, target time)`; by default `labels`,
@@ -113,42 +125,73 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
             use_cache: whether to return `past_key_values`; without a given cache, a new one.
             num_items_in_batch: the number by which the sum of token losses is divided; by default
                 the number of labels that are not -100.
+            inputs_embeds: what `get_input_embeddings()` gives for the source tokens, in their
+                place, `(batch, source time, embed_dim)`; the model scales it as it scales its own.
+            decoder_inputs_embeds: the same for target tokens, by `get_decoder().embedding`.
+            position_ids, decoder_position_ids: positions of the tokens, `(batch, time)`; by
+                default a token's position is the number of tokens before it, padding left out.
+            output_attentions: whether to return the attention weights of both stacks; by default
+                as the configuration says.
+            output_hidden_states: whether to return the hidden states of both stacks, or the index
+                of one, or a list of indices; by default as the configuration says.
+            return_dict: False to return a tuple of what is not None.
         """
         self._refuse(unused)
         losses = AuxiliaryLoss()
-        encoder_padding = None if attention_mask is None else attention_mask == 0
+        asked = self._asked(output_attentions, output_hidden_states)
         if encoder_outputs is None:
-            if input_ids is None:
-                raise ValueError("input_ids is None, expected source tokens or encoder_outputs")
-            encoded = self.encoder.encode(input_ids, encoder_padding, losses)
-        else:
-            encoded = encoder_outputs[0]
-        if decoder_input_ids is None:
-            if labels is None:
-                raise ValueError("decoder_input_ids and labels are both None, expected one of them")
-            decoder_input_ids = shift_right(
-                labels, self.config.decoder_start_token_id, self.config.pad_token_id
+            if input_ids is None and inputs_embeds is None:
+                raise ValueError(
+                    "input_ids is None, expected source tokens, inputs_embeds or encoder_outputs"
+                )
+            encoder_outputs = self.encoder(
+                input_ids,
+                attention_mask,
+                inputs_embeds=inputs_embeds,
+                position_ids=position_ids,
+                losses=losses,
+                **asked,
             )
-        padding = None if decoder_attention_mask is None else decoder_attention_mask == 0
-        if padding is None and labels is not None:
-            padding = _trailing_padding(labels)
+        encoded = encoder_outputs[0]
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
+            if labels is None:
+                raise ValueError(
+                    "decoder_input_ids, decoder_inputs_embeds and labels are all None, expected "
+                    "one of them"
+                )
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        if decoder_attention_mask is None and labels is not None:
+            decoder_attention_mask = _up_to_last_label(labels)
         if past_key_values is None and use_cache:
             past_key_values = self.new_cache()
-        hidden = self.decoder(
-            decoder_input_ids, padding, losses, past_key_values, encoded, encoder_padding
+        decoded = self.decoder(
+            decoder_input_ids,
+            decoder_attention_mask,
+            past_key_values,
+            encoded,
+            attention_mask,
+            inputs_embeds=decoder_inputs_embeds,
+            position_ids=decoder_position_ids,
+            losses=losses,
+            **asked,
         )
-        logits = self.lm_head(hidden)
+        logits = self.lm_head(decoded.last_hidden_state)
         total = None
         if labels is not None:
             smoothing = self.config.label_smoothing if self.training else 0.0
             total = total_cross_entropy(logits, labels, smoothing)
         output = Seq2SeqOutput(
             logits=logits,
-            past_key_values=past_key_values,
+            past_key_values=decoded.past_key_values,
+            decoder_hidden_states=decoded.hidden_states,
+            decoder_attentions=decoded.attentions,
+            cross_attentions=decoded.cross_attentions,
             encoder_last_hidden_state=encoded,
+            encoder_hidden_states=getattr(encoder_outputs, "hidden_states", None),
+            encoder_attentions=getattr(encoder_outputs, "attentions", None),
             **sum_losses(total, labels, num_items_in_batch, losses),
         )
-        return output if return_dict is not False else output.to_tuple()
+        return self._returned(output, return_dict)
 
     def head_macs(self, lengths: Mapping[str, int]) -> int:
         return lengths["decoder"] * self.lm_head.weight.numel()
@@ -194,9 +237,9 @@ def shift_right(labels: Tensor, start: int, padding: int) -> Tensor:
     return shifted.masked_fill(shifted == IGNORED_LABEL, padding)
 
 
-def _trailing_padding(labels: Tensor) -> Tensor:
-    """`True` behind the last label of each row; the decoder attends to a -100 before it."""
-    return (labels != IGNORED_LABEL).flip(1).cumsum(1).flip(1) == 0
+def _up_to_last_label(labels: Tensor) -> Tensor:
+    """A mask of positions up to the last label; the decoder attends to a -100 before it."""
+    return (labels != IGNORED_LABEL).flip(1).cumsum(1).flip(1) != 0
 
 
 AutoConfig.register(Seq2SeqConfig.model_type, Seq2SeqConfig)

@@ -8,7 +8,10 @@ from torch import nn
 from headwise.heads.system import System
 from headwise.spelling import did_you_mean
 
-_PATH = re.compile(r"(encoder|decoder)\.layers\.(\d+)\.(?:(self|cross)_attention|system)$")
+# An adapter of a system's own tensors (LoRA's target_parameters) holds it as its base_layer.
+_PATH = re.compile(
+    r"(encoder|decoder)\.layers\.(\d+)\.(?:(self|cross)_attention|system)(?:\.base_layer)*$"
+)
 
 
 class AttentionSite(NamedTuple):

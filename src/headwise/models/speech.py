@@ -24,9 +24,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
-from headwise.models.base import HeadwiseModel, HeadwiseOutput, sum_losses, total_squared_error
+from headwise.models.base import HeadwiseModel
 from headwise.models.config import StackConfig
-from headwise.models.transformer import AuxiliaryLoss, DecoderStack
+from headwise.models.layers import AuxiliaryLoss
+from headwise.models.outputs import OneStackOutput, sum_losses, total_squared_error
+from headwise.models.transformer import DecoderStack, HiddenStates, collected
 
 KERNEL = 3  # how many frames a convolution sees
 
@@ -168,9 +170,11 @@ class SpeechEnhancer(HeadwiseModel):
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: HiddenStates | None = None,
         return_dict: bool | None = None,
         **unused: Any,
-    ) -> HeadwiseOutput | tuple[Any, ...]:
+    ) -> OneStackOutput | tuple[Any, ...]:
         """Predicts the log magnitudes of clean speech, and computes the loss if labels are given.
 
         Args:
@@ -180,6 +184,10 @@ class SpeechEnhancer(HeadwiseModel):
                 and wherever else nothing is to be predicted.
             num_items_in_batch: the number that the summed loss is divided by; by default the
                 number of labels.
+            output_attentions: whether to return `attentions`; by default as the configuration says.
+            output_hidden_states: whether to return `hidden_states`, or the index of one, or a list
+                of indices; by default as the configuration says.
+            return_dict: False to return a tuple of what is not None.
 
         Returns:
             The output; its `logits` are the log magnitudes, `(batch, time, bins)`.
@@ -188,27 +196,36 @@ class SpeechEnhancer(HeadwiseModel):
             ValueError: if `inputs` is missing or has another number of frequencies.
         """
         self._refuse(unused)
+        losses = AuxiliaryLoss()
         if inputs is None or inputs.dim() != 3 or inputs.size(-1) != self.config.num_bins:
             shape = None if inputs is None else tuple(inputs.shape)
             raise ValueError(
                 f"the shape of inputs is {shape}, expected (batch, time, {self.config.num_bins}): "
                 f"the magnitudes of frames of 32 ms at {self.config.sampling_rate} Hz"
             )
-        losses = AuxiliaryLoss()
         padding = None if attention_mask is None else attention_mask == 0
         noisy = torch.log(inputs + self.config.floor)
         # Shifted so that silence is zero, like padding and the frames beyond either end.
         x = (noisy - math.log(self.config.floor)).to(self.output.weight.dtype)
         for convolution in self.front:
             x = convolution(x, padding)
-        logits = self.output(self.decoder.run(x, padding, losses))
+
+        def run(states: list[Tensor] | None) -> Tensor:
+            return self.decoder.run(x, padding, losses, states=states)
+
+        asked = self._asked(output_attentions, output_hidden_states)
+        decoded = collected(self.decoder.layers, run, **asked)
+        logits = self.output(decoded.last_hidden_state)
         if self.config.predicts == "gain":
             logits = noisy + logits
         total = None if labels is None else total_squared_error(logits, labels)
-        output = HeadwiseOutput(
-            logits=logits, **sum_losses(total, labels, num_items_in_batch, losses)
+        output = OneStackOutput(
+            logits=logits,
+            hidden_states=decoded.hidden_states,
+            attentions=decoded.attentions,
+            **sum_losses(total, labels, num_items_in_batch, losses),
         )
-        return output if return_dict is not False else output.to_tuple()
+        return self._returned(output, return_dict)
 
     def head_macs(self, lengths: Mapping[str, int]) -> int:
         weights = self.output.weight.numel()

@@ -1,207 +1,48 @@
 """Encoder and decoder stacks whose attention follows a plan.
 
-Vaswani et al. 2017, *Attention Is All You Need*, https://arxiv.org/abs/1706.03762, with layer norm
-after each residual sum as published, or before each sub-layer.
+Vaswani et al. 2017, *Attention Is All You Need*, https://arxiv.org/abs/1706.03762.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from typing import Any, ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.modeling_outputs import BaseModelOutput
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
+from transformers.utils import logging
 
-from headwise.heads.cache import AttentionCache
-from headwise.heads.system import AttentionOutput, Macs, System
+from headwise.models.attentions import attentions_noted
 from headwise.models.cache import DecodingCache
 from headwise.models.config import TransformerConfig
 from headwise.models.embedding import embed, position_embedding
-from headwise.models.plan import Spec, build_system, system_class
-from headwise.ops.activations import ACTIVATIONS, Activation
+from headwise.models.layers import (
+    AuxiliaryLoss,
+    DecoderInputs,
+    DecoderLayer,
+    EncoderLayer,
+    WholeDecoderLayer,
+    WholeEncoderLayer,
+)
+from headwise.models.outputs import selected_states
+from headwise.models.plan import Spec, system_class
+from headwise.ops.masks import refuse_nested
+
+logger = logging.get_logger(__name__)
+
+HiddenStates = bool | int | Sequence[int]  # transformers' `output_hidden_states`
 
 
-class FeedForward(nn.Module):
-    """f(x W₁ + b₁) W₂ + b₂, at each position by itself, where f is an activation."""
+class Stack(nn.Module):
+    """Where transformers looks for the base model of a model with one stack."""
 
-    def __init__(
-        self, embed_dim: int, ffn_dim: int, dropout: float, activation: Activation = "relu"
-    ) -> None:
-        super().__init__()
-        self.ffn_up = nn.Linear(embed_dim, ffn_dim)
-        self.ffn_down = nn.Linear(ffn_dim, embed_dim)
-        self.dropout = dropout
-        self.activation = activation
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = ACTIVATIONS[self.activation](self.ffn_up(x))
-        hidden = F.dropout(hidden, self.dropout, self.training)
-        return self.ffn_down(hidden)
-
-    def macs(self, length: int) -> Macs:
-        """Multiply-accumulates for one sequence."""
-        return Macs(length * (self.ffn_up.weight.numel() + self.ffn_down.weight.numel()), 0)
+    # It asks a base model for plans of tensor and pipeline parallelism.
+    _tp_plan: ClassVar[None] = None
+    _pp_plan: ClassVar[None] = None
 
 
-class Residual(nn.Module):
-    """A sub-layer's residual sum with its layer norm and dropout.
-
-    Post-norm: norm(x + dropout(f(x))). Pre-norm: x + dropout(f(norm(x))).
-    """
-
-    def __init__(self, embed_dim: int, norm: str, dropout: float) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(embed_dim)
-        self.pre_norm = norm == "pre"
-        self.dropout = dropout
-
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.pre_norm:
-            return x + F.dropout(sublayer(self.norm(x)), self.dropout, self.training)
-        return self.norm(x + F.dropout(sublayer(x), self.dropout, self.training))
-
-
-class AuxiliaryLoss:
-    """The sum of the losses that the attentions of one forward pass ask to add."""
-
-    def __init__(self) -> None:
-        self.total: Tensor | None = None
-
-    def collect(self, out: AttentionOutput) -> Tensor:
-        """Note the loss of one attention; passes its output on."""
-        if out.routing is not None and out.routing.loss is not None:
-            loss = out.routing.loss
-            self.total = loss if self.total is None else self.total + loss
-        return out.output
-
-
-class DecoderInputs(NamedTuple):
-    """What all layers of a decoder see in one forward pass, beside what the layer below gives."""
-
-    encoded: Tensor | None  # (batch, source time, embed_dim), where there is an encoder
-    padding: Tensor | None  # (batch, cached + time), `True` at padding, as everywhere here
-    query_padding: Tensor | None  # (batch, time), the end of `padding`
-    encoder_padding: Tensor | None  # (batch, source time)
-    losses: AuxiliaryLoss
-
-
-class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward, unless the attention holds that too."""
-
-    def __init__(self, config: TransformerConfig, self_attention: Spec) -> None:
-        super().__init__()
-        self.self_attention = _system(config, self_attention, "encoder_self")
-        self.self_attention_residual = _residual(config)
-        self.feed_forward: FeedForward | None = None
-        if self.self_attention.replaces == "attention":
-            self.feed_forward = _feed_forward(config)
-            self.feed_forward_residual = _residual(config)
-
-    def forward(self, x: Tensor, padding: Tensor | None, losses: AuxiliaryLoss) -> Tensor:
-        x = self.self_attention_residual(
-            x, lambda y: losses.collect(self.self_attention(y, key_padding_mask=padding))
-        )
-        if self.feed_forward is None:
-            return x
-        return self.feed_forward_residual(x, self.feed_forward)
-
-
-class DecoderLayer(nn.Module):
-    """Causal self-attention, attention over the encoder's output if there is an encoder, then
-    feed-forward, unless the last of these attentions holds that too.
-    """
-
-    def __init__(
-        self, config: TransformerConfig, self_attention: Spec, cross_attention: Spec | None = None
-    ) -> None:
-        super().__init__()
-        self.self_attention = last = _system(config, self_attention, "decoder_self")
-        self.self_attention_residual = _residual(config)
-        self.cross_attention: System | None = None
-        if cross_attention is not None:
-            self.cross_attention = last = _system(config, cross_attention, "decoder_cross")
-            self.cross_attention_residual = _residual(config)
-        self.feed_forward: FeedForward | None = None
-        if last.replaces == "attention":
-            self.feed_forward = _feed_forward(config)
-            self.feed_forward_residual = _residual(config)
-
-    def forward(
-        self,
-        x: Tensor,
-        inputs: DecoderInputs,
-        self_cache: AttentionCache | None,
-        cross_cache: AttentionCache | None,
-    ) -> Tensor:
-        x = self.self_attention_residual(
-            x,
-            lambda y: inputs.losses.collect(
-                self.self_attention(
-                    y,
-                    key_padding_mask=inputs.padding,
-                    query_padding_mask=inputs.query_padding,
-                    is_causal=True,
-                    cache=self_cache,
-                )
-            ),
-        )
-        cross_attention = self.cross_attention
-        if cross_attention is not None:
-            x = self.cross_attention_residual(
-                x,
-                lambda y: inputs.losses.collect(
-                    cross_attention(
-                        y,
-                        inputs.encoded,
-                        key_padding_mask=inputs.encoder_padding,
-                        query_padding_mask=inputs.query_padding,
-                        cache=cross_cache,
-                    )
-                ),
-            )
-        if self.feed_forward is None:
-            return x
-        return self.feed_forward_residual(x, self.feed_forward)
-
-
-class WholeEncoderLayer(nn.Module):
-    """A system that takes the place of an encoder layer, its residual sums and norms included."""
-
-    def __init__(self, config: TransformerConfig, system: Spec) -> None:
-        super().__init__()
-        self.system = _system(config, system, "encoder_self")
-
-    def forward(self, x: Tensor, padding: Tensor | None, losses: AuxiliaryLoss) -> Tensor:
-        return losses.collect(self.system(x, key_padding_mask=padding))
-
-
-class WholeDecoderLayer(nn.Module):
-    """A system that takes the place of a decoder layer."""
-
-    def __init__(self, config: TransformerConfig, system: Spec) -> None:
-        super().__init__()
-        self.system = _system(config, system, "decoder_self")
-
-    def forward(
-        self,
-        x: Tensor,
-        inputs: DecoderInputs,
-        self_cache: AttentionCache | None,
-        cross_cache: AttentionCache | None,
-    ) -> Tensor:
-        out = self.system(
-            x,
-            inputs.encoded,
-            key_padding_mask=inputs.padding,
-            query_padding_mask=inputs.query_padding,
-            memory_key_padding_mask=inputs.encoder_padding,
-            is_causal=True,
-            cache=self_cache,
-            cross_cache=cross_cache,
-        )
-        return inputs.losses.collect(out)
-
-
-class EncoderStack(nn.Module):
+class EncoderStack(Stack):
     """Encoder layers over whatever stands for the input.
 
     Args:
@@ -220,21 +61,34 @@ class EncoderStack(nn.Module):
         self.final_norm = _final_norm(config)
         self.dropout = config.dropout
 
-    def run(self, x: Tensor, padding: Tensor | None, losses: AuxiliaryLoss) -> Tensor:
+    def run(
+        self,
+        x: Tensor,
+        padding: Tensor | None,
+        losses: AuxiliaryLoss,
+        states: list[Tensor] | None = None,
+    ) -> Tensor:
         """Dropout, all layers and the norm behind them.
 
         Args:
             x: the input, positions included, `(batch, time, embed_dim)`.
             padding: `(batch, time)`, `True` at padding.
             losses: collects what the attentions ask to add.
+            states: a list to which the layers' input and the output of each is added, that of the
+                last behind the norm.
 
         Returns:
             `(batch, time, embed_dim)`.
         """
         x = F.dropout(x, self.dropout, self.training)
         for layer in self.layers:
+            if states is not None:
+                states.append(x)
             x = layer(x, padding, losses)
-        return self.final_norm(x)
+        x = self.final_norm(x)
+        if states is not None:
+            states.append(x)
+        return x
 
 
 class Encoder(EncoderStack):
@@ -246,21 +100,43 @@ class Encoder(EncoderStack):
         super().__init__(config, embedding)
         self.positions = position_embedding(config)
 
-    def encode(self, input_ids: Tensor, padding: Tensor | None, losses: AuxiliaryLoss) -> Tensor:
-        """Token ids `(batch, time)` to `(batch, time, embed_dim)`; `True` is padding."""
-        x = embed(self.embedding, input_ids, padding, learned=self.positions)
-        return self.run(x, padding, losses)
-
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: object
-    ) -> BaseModelOutput:
-        """As `generate()` calls it: `attention_mask` is 1 at tokens and 0 at padding."""
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        *,
+        inputs_embeds: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        losses: AuxiliaryLoss | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: HiddenStates | None = None,
+        **_: Any,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Tokens, or their embeddings, to hidden states.
+
+        Args:
+            input_ids: tokens, `(batch, time)`.
+            attention_mask: `(batch, time)`, 1 at tokens and 0 at padding.
+            inputs_embeds: what the embedding gives for the tokens, in their place.
+            position_ids: the tokens' positions; see `headwise.models.embedding.embed`.
+            losses: collects what the attentions ask to add.
+            output_attentions: whether to return attention weights.
+            output_hidden_states: whether to return hidden states, or which.
+
+        Raises:
+            ValueError: not exactly one of `input_ids` and `inputs_embeds`.
+        """
+        words = _words(self.embedding, input_ids, inputs_embeds)
         padding = None if attention_mask is None else attention_mask == 0
-        hidden = self.encode(input_ids, padding, AuxiliaryLoss())
-        return BaseModelOutput(last_hidden_state=hidden)
+        x = embed(words, padding, learned=self.positions, position_ids=position_ids)
+
+        def run(states: list[Tensor] | None) -> Tensor:
+            return self.run(x, padding, losses or AuxiliaryLoss(), states)
+
+        return collected(self.layers, run, output_attentions, output_hidden_states)
 
 
-class DecoderStack(nn.Module):
+class DecoderStack(Stack):
     """Causal layers over whatever stands for the input, with or without an encoder before them.
 
     Args:
@@ -294,6 +170,7 @@ class DecoderStack(nn.Module):
         cache: DecodingCache | None = None,
         encoded: Tensor | None = None,
         encoder_padding: Tensor | None = None,
+        states: list[Tensor] | None = None,
     ) -> Tensor:
         """Dropout, all layers and the norm behind them.
 
@@ -305,6 +182,8 @@ class DecoderStack(nn.Module):
             cache: what earlier calls of a decoding remember; this call adds to it.
             encoded: what the encoder gave, `(batch, source time, embed_dim)`.
             encoder_padding: `(batch, source time)`.
+            states: a list to which the layers' input and the output of each is added, that of the
+                last behind the norm.
 
         Returns:
             `(batch, time, embed_dim)`.
@@ -317,12 +196,42 @@ class DecoderStack(nn.Module):
             if cache is not None:
                 self_cache = cache.self_attention[index]
                 cross_cache = cache.cross_attention[index] if cache.cross_attention else None
+            if states is not None:
+                states.append(x)
             x = layer(x, inputs, self_cache, cross_cache)
-        return self.final_norm(x)
+        x = self.final_norm(x)
+        if states is not None:
+            states.append(x)
+        return x
+
+    def usable_cache(self, cache: DecodingCache | None) -> DecodingCache | None:
+        """Returns the cache, or None, with a warning, where layers will be computed a second time.
+
+        Raises:
+            ValueError: the cache is needed, since it holds something.
+        """
+        repeats = self.training and torch.is_grad_enabled()
+        if not repeats or not any(layer.gradient_checkpointing for layer in self.layers):
+            return cache
+        if cache is None:
+            return None
+        if any(layer.get_seq_length() for layer in (*cache.self_attention, *cache.cross_attention)):
+            raise ValueError(
+                "past_key_values holds positions already, expected none with gradient "
+                "checkpointing, which computes layers twice: call "
+                "model.gradient_checkpointing_disable(), or give the whole sequence"
+            )
+        logger.warning_once(
+            "use_cache=True does not go with gradient checkpointing, which computes layers twice; "
+            "no cache is kept"
+        )
+        return None
 
 
 class Decoder(DecoderStack):
     """Embeddings, positions and decoder layers."""
+
+    main_input_name = "input_ids"
 
     def __init__(self, config: TransformerConfig, embedding: nn.Module) -> None:
         super().__init__(config, embedding)
@@ -330,33 +239,97 @@ class Decoder(DecoderStack):
 
     def forward(
         self,
-        input_ids: Tensor,
-        padding: Tensor | None,
-        losses: AuxiliaryLoss,
-        cache: DecodingCache | None = None,
-        encoded: Tensor | None = None,
-        encoder_padding: Tensor | None = None,
-    ) -> Tensor:
-        """Token ids `(batch, time)` to `(batch, time, embed_dim)`; see `run`."""
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        past_key_values: DecodingCache | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        *,
+        inputs_embeds: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        losses: AuxiliaryLoss | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: HiddenStates | None = None,
+        **_: Any,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Tokens, or their embeddings, to hidden states.
+
+        Args:
+            input_ids: tokens, `(batch, time)`.
+            attention_mask: `(batch, cached + time)`, 1 at tokens and 0 at padding.
+            past_key_values: the cache of earlier calls in a decoding.
+            encoder_hidden_states: what the encoder gave, `(batch, source time, embed_dim)`.
+            encoder_attention_mask: `(batch, source time)`.
+            inputs_embeds: what the embedding gives for the tokens, in their place.
+            position_ids: the tokens' positions; see `headwise.models.embedding.embed`.
+            losses: collects what the attentions ask to add.
+            output_attentions: whether to return attention weights.
+            output_hidden_states: whether to return hidden states, or which.
+
+        Raises:
+            ValueError: not exactly one of `input_ids` and `inputs_embeds`.
+        """
+        words = _words(self.embedding, input_ids, inputs_embeds)
+        cache = self.usable_cache(past_key_values)
         offset = 0 if cache is None else cache.get_seq_length()
-        x = embed(self.embedding, input_ids, padding, offset, self.positions)
-        return self.run(x, padding, losses, cache, encoded, encoder_padding)
+        padding = None if attention_mask is None else attention_mask == 0
+        x = embed(words, padding, offset, self.positions, position_ids)
+        encoder_padding = None if encoder_attention_mask is None else encoder_attention_mask == 0
+
+        def run(states: list[Tensor] | None) -> Tensor:
+            sum_of_losses = losses or AuxiliaryLoss()
+            return self.run(
+                x, padding, sum_of_losses, cache, encoder_hidden_states, encoder_padding, states
+            )
+
+        return collected(self.layers, run, output_attentions, output_hidden_states, cache)
 
 
-def _system(config: TransformerConfig, spec: Spec, site: str) -> System:
-    return build_system(spec, config.place(site))
+def collected(
+    layers: Iterable[nn.Module],
+    run: Callable[[list[Tensor] | None], Tensor],
+    output_attentions: bool | None = None,
+    output_hidden_states: HiddenStates | None = None,
+    cache: DecodingCache | None = None,
+) -> BaseModelOutputWithPastAndCrossAttentions:
+    """Runs a stack and returns its output with all that is asked for.
+
+    Args:
+        layers: the layers of the stack.
+        run: takes a list for hidden states, or None, and returns the last of them.
+        output_attentions: whether to return attention weights.
+        output_hidden_states: whether to return hidden states, or which.
+        cache: the cache to return.
+    """
+    asked = False if output_hidden_states is None else output_hidden_states
+    states: list[Tensor] | None = None if asked is False else []  # 0 asks for the first
+    with attentions_noted(layers) if output_attentions else nullcontext() as noted:
+        last = run(states)
+    return BaseModelOutputWithPastAndCrossAttentions(
+        last_hidden_state=last,
+        past_key_values=cache,
+        hidden_states=None if states is None else selected_states(states, asked),
+        attentions=None if noted is None else tuple(noted.of_self),
+        cross_attentions=tuple(noted.of_cross) if noted is not None and noted.of_cross else None,
+    )
+
+
+def _words(embedding: nn.Module, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+    """Embeddings of tokens, not scaled, `(batch, time, embed_dim)`."""
+    if (input_ids is None) == (inputs_embeds is None):
+        given = "both are given" if inputs_embeds is not None else "both are None"
+        raise ValueError(
+            f"input_ids and inputs_embeds: {given}, expected exactly one of them: tokens (batch, "
+            f"time), or what get_input_embeddings() gives for them"
+        )
+    for name, tensor in (("input_ids", input_ids), ("inputs_embeds", inputs_embeds)):
+        if tensor is not None:
+            refuse_nested(name, tensor)
+    return embedding(input_ids) if inputs_embeds is None else inputs_embeds
 
 
 def _is_whole(spec: Spec) -> bool:
     return system_class(spec["system"]).replaces == "layer"
-
-
-def _feed_forward(config: TransformerConfig) -> FeedForward:
-    return FeedForward(config.embed_dim, config.ffn_dim, config.ffn_dropout, config.ffn_activation)
-
-
-def _residual(config: TransformerConfig) -> Residual:
-    return Residual(config.embed_dim, config.norm, config.dropout)
 
 
 def _final_norm(config: TransformerConfig) -> nn.Module:

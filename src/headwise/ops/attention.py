@@ -6,10 +6,17 @@
 """
 
 import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from headwise.ops.masks import causal_mask
+
+Implementation = Literal["sdpa", "eager", "flex_attention"]
 
 
 def dot_product_attention(
@@ -20,8 +27,9 @@ def dot_product_attention(
     *,
     is_causal: bool = False,
     dropout: float = 0.0,
+    implementation: Implementation = "sdpa",
 ) -> Tensor:
-    """Attention by PyTorch's own kernel.
+    """Attention by PyTorch's own kernel, or by another implementation of the same.
 
     Args:
         q: `(batch, heads, queries, head_dim)`.
@@ -30,16 +38,72 @@ def dot_product_attention(
             float mask is added. A query that may attend to nothing gets zeros, never NaN.
         is_causal: query `t` attends to keys 0 … t; only without `mask`.
         dropout: probability with which an attention weight is dropped.
+        implementation: `"sdpa"`, PyTorch's own kernel; `"eager"`, the equation, which keeps all
+            weights in memory; or `"flex_attention"`, PyTorch's compiled kernel, which has no
+            dropout, and on the CPU no backward pass.
 
     Returns:
         `(batch, heads, queries, head_dim)`.
+
+    Raises:
+        ValueError: `flex_attention` is asked for what it does not have.
     """
+    if implementation == "eager":
+        if is_causal:
+            mask = causal_mask(q.size(2), k.size(2), device=q.device)
+        return F.dropout(attention_weights(q, k, mask), dropout) @ v
+    if implementation == "flex_attention":
+        return _flex_attention(q, k, v, mask, is_causal, dropout)
     if mask is not None:
         mask = ~mask if mask.dtype == torch.bool else mask.to(q.dtype)
     k, v = _share_heads(q, k), _share_heads(q, v)
-    return F.scaled_dot_product_attention(
+    read = F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal
     )
+    if mask is None or not torch.compiler.is_exporting():
+        return read
+    # Another runtime, such as ONNX's, may not have zeros where a query attends to nothing.
+    attends = mask if mask.dtype == torch.bool else mask > float("-inf")
+    return read.masked_fill(~attends.any(-1, keepdim=True), 0.0)
+
+
+def _flex_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, dropout: float
+) -> Tensor:
+    on_cpu = q.device.type == "cpu"
+    if dropout:
+        raise ValueError(
+            f"flex_attention has no dropout of attention weights, but it is {dropout}: use "
+            f"attn_implementation='sdpa', or set attention_dropout to 0"
+        )
+    if on_cpu and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+        raise ValueError(
+            "flex_attention has no backward pass on the CPU: use attn_implementation='sdpa', or "
+            "torch.no_grad()"
+        )
+    shape = (q.size(0), q.size(1), q.size(2), k.size(2))
+    whole = None if mask is None else mask.expand(shape)
+    blocks = whole is not None and whole.dtype == torch.bool
+
+    def masked(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        if is_causal:
+            return torch.where(query >= key, score, float("-inf"))
+        if whole is None:
+            return score
+        there = whole[batch, head, query, key]
+        return torch.where(there, float("-inf"), score) if blocks else score + there
+
+    k, v = _share_heads(q, k), _share_heads(q, v)
+    return _flex_kernel(on_cpu)(q, k, v, score_mod=masked)
+
+
+@cache
+def _flex_kernel(on_cpu: bool) -> Callable[..., Tensor]:
+    # Imported here, since its import takes long.
+    from torch.nn.attention.flex_attention import flex_attention
+
+    kernel: Any = flex_attention
+    return kernel if on_cpu else torch.compile(kernel)
 
 
 def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None) -> Tensor:

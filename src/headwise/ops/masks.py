@@ -27,6 +27,16 @@ def real_positions(like: Tensor, padding: Tensor | None) -> Tensor:
     return real if padding is None else real.masked_fill(padding, 0.0)
 
 
+def refuse_nested(name: str, x: Tensor) -> None:
+    """Raises `ValueError` for a nested (jagged) tensor."""
+    if x.is_nested:
+        raise ValueError(
+            f"{name} is a nested tensor, expected a padded one: pad it, for instance with "
+            f"{name}.to_padded_tensor(0), and say where the padding is (key_padding_mask in "
+            f"attention, attention_mask in models)"
+        )
+
+
 def check_padding_mask(name: str, mask: Tensor | None, batch: int, time: int) -> None:
     """Raise `ValueError` unless `mask` is None or a boolean or float `(batch, time)` tensor."""
     if mask is None:

@@ -46,6 +46,37 @@ def sum_over_replicas(x: Tensor) -> Tensor:
     return all_reduce(x)
 
 
+def is_sharded(x: Tensor) -> bool:
+    """Whether each process holds a part of it alone, as `torch.distributed.fsdp` divides it."""
+    if not dist.is_available() or not dist.is_initialized():
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(x, DTensor)
+
+
+def whole(x: Tensor) -> Tensor:
+    """A tensor with the parts of all processes, which have to call this together."""
+    return x.full_tensor() if is_sharded(x) else x  # type: ignore[attr-defined]
+
+
+@torch.no_grad()
+def assign(parameter: Tensor, value: Tensor) -> None:
+    """Copies a value into a parameter; each process takes its own part where it is sharded."""
+    if is_sharded(parameter):
+        from torch.distributed.tensor import distribute_tensor
+
+        mesh, placements = parameter.device_mesh, parameter.placements  # type: ignore[attr-defined]
+        # All have computed the same, so that none has to be sent it.
+        value = distribute_tensor(value, mesh, placements, src_data_rank=None)
+    parameter.copy_(value)
+
+
+def mean_over_replicas(grad: Tensor) -> Tensor:
+    """The mean of all processes' gradients; a sharded gradient is that already."""
+    return grad if is_sharded(grad) else sum_over_replicas(grad) / replicas()
+
+
 def uniform_noise(batch: int, time: int, device: torch.device) -> Tensor:
     """Uniform numbers in [0, 1), `(batch, time)`, that follow the sequence, not the process.
 

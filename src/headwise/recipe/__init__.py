@@ -8,22 +8,6 @@
 - `keys`: lists the keys of all recipes, for `headwise keys` and docs/keys.md.
 """
 
-from headwise.recipe.errors import RecipeError
-from headwise.recipe.file import (
-    RecipeFile,
-    differences,
-    load_recipe,
-    shipped_recipes,
-    to_yaml,
-    with_defaults,
-)
+import lazy_loader
 
-__all__ = [
-    "RecipeError",
-    "RecipeFile",
-    "differences",
-    "load_recipe",
-    "shipped_recipes",
-    "to_yaml",
-    "with_defaults",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -13,7 +13,6 @@ systems to compare: each is a set of changes to the rest of the recipe.
 
 import re
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from headwise.recipe.catalogue import task_class
 from headwise.recipe.errors import RecipeError, explain, unknown
 from headwise.recipe.pretrained import SYSTEM
 from headwise.recipe.settings import Recipe
+from headwise.recipe.shipped import shipped_recipes
 from headwise.recipe.systems import rule_key, with_rules, with_todays_keys
 
 Change = tuple[tuple[str, ...], Any]  # a path of keys, and the new value at this path
@@ -236,17 +236,6 @@ def load_recipe(name: str, changes: Sequence[str] = ()) -> RecipeFile:
     parsed = [_parse_change(change) for change in changes]
     parsed.sort(key=lambda change: change[0][-1] != _KIND)  # the kind first
     return RecipeFile(name, raw, parsed)
-
-
-def shipped_recipes() -> dict[str, str]:
-    """Returns the recipes that headwise ships: name to YAML text, sorted by name."""
-    folder = resources.files("headwise") / "recipes"
-    texts = {
-        file.name.removesuffix(".yaml"): file.read_text(encoding="utf-8")
-        for file in folder.iterdir()
-        if file.name.endswith(".yaml")
-    }
-    return dict(sorted(texts.items()))
 
 
 def to_yaml(recipe: BaseModel) -> str:

@@ -39,6 +39,7 @@ from headwise.tasks.text.labelled.dataset import ClassificationItem, Examples, c
 from headwise.tasks.text.labelled.metrics import accuracy, pearson, spearman
 from headwise.tasks.text.labelled.predictions import draw_confusions, draw_predictions
 from headwise.tasks.text.labelled.settings import Docstrings, LabelledSettings
+from headwise.tasks.text.model_tokenizer import classifier_tokenizer
 from headwise.tasks.text.text_task import TextTask
 from headwise.tasks.text.tokenization import TextTokenizer
 from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings
@@ -140,6 +141,7 @@ class Classification(TextTask):
     loss_name = "nats per example"
     loss_has_perplexity = False
     item_name = "examples"
+    pipeline = "text-classification"
     centre: ClassVar[Literal["mean", "median"]] = "median"  # as in Lamb et al. 2021, table 2
     macs_lengths = {"encoder": 128}  # noqa: RUF012
     macs_lengths_from: ClassVar[str] = "to which BERT cuts the examples of GLUE"
@@ -182,6 +184,10 @@ class Classification(TextTask):
             texts = [text for example in corpus.train for text in example[:2] if text]
             tokenizer = cls.new_tokenizer(recipe.tokenizer or TextTokenizerSettings(), texts)
         return cls(corpus, tokenizer, recipe.data.max_length)
+
+    def save_for_tools(self, folder: Path, recipe: ClassificationRecipe) -> None:
+        tokenizer = classifier_tokenizer(self.tokenizer.tokenizer, recipe.data.max_length)
+        tokenizer.save_pretrained(folder)
 
     def digest(self) -> str:
         return self.corpus.digest()

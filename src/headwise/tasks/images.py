@@ -124,6 +124,7 @@ class Images(Task):
     item_name = "images"
     saved = (FILE_NAME,)
     encoding_name = "palette"
+    pipeline = "unconditional-image-generation"
     item_keys = ("palette",)
 
     def __init__(self, images: ImageCorpus, raster: Raster, *, has_halves: bool) -> None:

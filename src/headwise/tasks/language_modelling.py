@@ -39,11 +39,13 @@ from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items, Wish
+from headwise.tasks.text.model_tokenizer import language_model_tokenizer
 from headwise.tasks.text.running.corpus import TextCorpus, lines_of
 from headwise.tasks.text.running.dataset import TextBlocks, collate_blocks
 from headwise.tasks.text.running.generating import (
     GenerationSettings,
     generate_text,
+    generation_config,
     write_tokens,
 )
 from headwise.tasks.text.running.metrics import perplexity
@@ -201,6 +203,7 @@ class LanguageModelling(RunningTextTask):
     recipe_class = LanguageModellingRecipe
     model_class = CausalLM
     item_name = "blocks"
+    pipeline = "text-generation"
 
     def __init__(self, corpus: TextCorpus, tokenizer: TextTokenizer, block_length: int) -> None:
         super().__init__(corpus, tokenizer, block_length)
@@ -212,6 +215,13 @@ class LanguageModelling(RunningTextTask):
             for name, documents in corpus.tests.items()
         }
         self.note_unknown(self.test.stream)
+
+    def save_for_tools(self, folder: Path, recipe: LanguageModellingRecipe) -> None:
+        tokenizer = self.tokenizer
+        language_model_tokenizer(tokenizer.tokenizer, self.block_length).save_pretrained(folder)
+        settings = recipe.evaluation.generation
+        how = generation_config(settings, tokenizer.pad_token_id, tokenizer.eos_token_id)
+        how.save_pretrained(folder)
 
     @classmethod
     def cost_lengths(cls, recipe: LanguageModellingRecipe) -> dict[str, int]:

@@ -9,6 +9,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +29,7 @@ from headwise.tasks.sources import CorpusError
 from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items
 from headwise.tasks.text.encoded import Ragged
+from headwise.tasks.text.model_tokenizer import masked_model_tokenizer
 from headwise.tasks.text.running.corpus import Document, TextCorpus, lines_of
 from headwise.tasks.text.running.dataset import (
     DynamicallyMaskedBlocks,
@@ -106,6 +108,7 @@ class MaskedLanguageModelling(RunningTextTask):
     recipe_class = MaskedRecipe
     model_class = MaskedLM
     item_name = "sequences"
+    pipeline = "fill-mask"
     evaluation_keys = ("data", "evaluation", "block_length", "masking")
     item_keys = ("tokenizer", "block_length", "masking")
     needs_mask = True
@@ -148,6 +151,10 @@ class MaskedLanguageModelling(RunningTextTask):
 
     def token_ids(self) -> dict[str, int]:
         return super().token_ids() | {"mask_token_id": self.mask_token_id}
+
+    def save_for_tools(self, folder: Path, recipe: MaskedRecipe) -> None:
+        tokenizer = masked_model_tokenizer(self.tokenizer.tokenizer, self.block_length)
+        tokenizer.save_pretrained(folder)
 
     def collate(self, items: list[MaskedItem]) -> dict[str, Tensor]:
         return collate_masked(items, self.tokenizer.pad_token_id)
@@ -220,7 +227,8 @@ class MaskedLanguageModelling(RunningTextTask):
         batch = {name: tensor.to(model.device) for name, tensor in self.collate(items).items()}
         labels = batch["labels"]
         with torch.no_grad():
-            log_p = model(**batch).logits.double().log_softmax(-1)  # (tokens, vocabulary)
+            of_labels = model(**batch, all_logits=False).logits
+            log_p = of_labels.double().log_softmax(-1)  # (tokens, vocabulary)
         counts = (labels != IGNORED_LABEL).sum(1).tolist()
         nll = -log_p.gather(1, labels[labels != IGNORED_LABEL].unsqueeze(1)).squeeze(1)
         rows = zip(nll.split(counts), log_p.argmax(-1).split(counts), strict=True)

@@ -129,6 +129,7 @@ class SpeechEnhancement(Task):
     item_name = "utterances"
     saved = ()
     encoding_name = "sampling rate"
+    pipeline = "audio-to-audio"
     macs_lengths = {"decoder": 626}  # noqa: RUF012
     macs_lengths_from = "ten seconds, as the sounds of DNS's test set"
 

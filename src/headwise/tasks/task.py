@@ -68,6 +68,7 @@ class Task(ABC):
     item_name: ClassVar[str] = "sentences"  # the unit of evaluation and of the bootstrap
     saved: ClassVar[tuple[str, ...]] = ("tokenizer",)  # files or folders that `save` writes
     encoding_name: ClassVar[str] = "vocabulary"
+    pipeline: ClassVar[str | None] = None  # what transformers' pipelines and the hub call the task
     centre: ClassVar[Literal["mean", "median"]] = "mean"  # over seeds, as papers report it
     macs_lengths: ClassVar[dict[str, int]]  # see `cost_lengths`
     # Keys of a recipe that the evaluation of a finished run reads, with those below them.
@@ -103,6 +104,17 @@ class Task(ABC):
     @abstractmethod
     def save(self, folder: Path) -> None:
         """Writes the encoding to the folder of a run; each file is written whole or not at all."""
+
+    def save_for_tools(self, folder: Path, recipe: Any) -> None:  # noqa: B027
+        """Writes what other tools need in the folder of a model beside its weights.
+
+        These are, where a task has them, a tokenizer and how the model generates. By default it
+        writes nothing.
+
+        Args:
+            folder: an empty folder, whose files are put into that of the model.
+            recipe: the recipe of the run.
+        """
 
     @abstractmethod
     def digest(self) -> str:

@@ -35,7 +35,11 @@ from headwise.tasks.text.parallel.metrics import (
     corpus_statistic,
 )
 from headwise.tasks.text.parallel.settings import InterfaceStrings, ParallelSettings
-from headwise.tasks.text.parallel.translating import translate, write_tokens
+from headwise.tasks.text.parallel.translating import (
+    generation_config,
+    translate,
+    write_tokens,
+)
 from headwise.tasks.text.tokenization import TOKENIZER, TranslationTokenizer
 from headwise.tasks.text.tokenizer_settings import TokenizerSettings
 
@@ -113,6 +117,7 @@ class Translation(Task):
 
     recipe_class = TranslationRecipe
     model_class = Seq2SeqLM
+    pipeline = "translation"
     macs_lengths = {"encoder": 10, "decoder": 10}  # noqa: RUF012
     macs_lengths_from = "table 1 of Zhang et al. 2022"  # https://arxiv.org/abs/2210.05144
 
@@ -152,6 +157,14 @@ class Translation(Task):
     @classmethod
     def encoding_of(cls, run: Path) -> str:
         return _vocabularies(TranslationTokenizer.load(run / TOKENIZER))
+
+    def save_for_tools(self, folder: Path, recipe: TranslationRecipe) -> None:
+        """A target vocabulary of its own has its tokenizer in a folder `target` inside."""
+        self.tokenizer.source.save_pretrained(folder)
+        if not self.tokenizer.is_joint:
+            self.tokenizer.target.save_pretrained(folder / "target")
+        how = generation_config(recipe.evaluation, self.model_config(recipe.model))
+        how.save_pretrained(folder)
 
     def digest(self) -> str:
         return self.corpus.digest()

@@ -103,7 +103,7 @@ class ProgressBar(TrainerCallback):
 class StopOnInterrupt(TrainerCallback):
     """Ctrl-C (or SIGTERM) ends the run after the step at hand, with a checkpoint to resume from.
 
-    A second Ctrl-C ends it at once.
+    A second Ctrl-C ends it at once. A signal that was ignored when the run began stays ignored.
     """
 
     def __init__(self) -> None:
@@ -115,6 +115,8 @@ class StopOnInterrupt(TrainerCallback):
     ) -> None:
         self.interrupted = False
         for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is signal.SIG_IGN:  # a shell does that for `... &`
+                continue
             try:
                 self._before[number] = signal.signal(number, self._note)
             except ValueError:  # only the main thread may set handlers

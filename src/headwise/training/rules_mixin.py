@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from headwise.heads.rule import Moment
+from headwise.models.base import HeadwiseModel
 from headwise.training.rules import TrainingRules
 
 Batch = dict[str, Any]
@@ -40,6 +41,7 @@ class RulesMixin:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        _check_label_smoothing(self.args.label_smoothing_factor, self.model)
         if not hasattr(self, "rules"):
             self.rules = TrainingRules(self.model, self.rule_settings)
         self._undone: tuple[Sequence[Batch], Any] | None = None
@@ -115,6 +117,15 @@ class RulesMixin:
                     self.model, batch, num_items_in_batch=items
                 )
             yield loss if is_scaled else loss / len(batches)
+
+
+def _check_label_smoothing(factor: float, model: nn.Module) -> None:
+    if factor and any(isinstance(module, HeadwiseModel) for module in model.modules()):
+        raise ValueError(
+            f"label_smoothing_factor is {factor}, expected 0: by it the Trainer computes a loss of "
+            f"its own, which leaves out those that systems add; give label_smoothing={factor} to "
+            f"the configuration of the model instead"
+        )
 
 
 class _AfterUpdate(TrainerCallback):

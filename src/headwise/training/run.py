@@ -20,15 +20,12 @@ from headwise.training.checkpoints import (
     check_checkpoint,
     checkpoints,
 )
+from headwise.training.interrupted import Interrupted
 from headwise.training.settings import TrainingSettings
 from headwise.training.trained_part import count_trained, freeze_all_but
 from headwise.training.trainer import Collate, Measure, Snapshot, Trainer
 
 MODEL = "model"
-
-
-class Interrupted(Exception):
-    """Training was stopped. When it is started again, it continues from its last checkpoint."""
 
 
 @dataclass

@@ -13,6 +13,7 @@ from typing_extensions import Self
 
 from headwise.heads.rule import Rule, RuleSettings
 from headwise.models.plan import rules_by_name
+from headwise.training.loggers import Logger
 from headwise.training.trained_part import TrainedPart
 
 
@@ -129,6 +130,12 @@ class CommonSettings(BaseModel):
     )
     log_every: int = Field(
         10, ge=1, description="The training loss is recorded every this many steps."
+    )
+    report_to: list[Logger] = Field(
+        [],
+        description="Loggers that are given the losses, the learning rate and what is measured at "
+        "each validation, as `[tensorboard]`. TensorBoard's files are in the folder `logs` of the "
+        "run; the others have environment variables of their own. A run can go on with other ones.",
     )
     snapshots: bool = Field(
         True,

@@ -28,6 +28,7 @@ from headwise.training.callbacks import (
     WatchPlateau,
 )
 from headwise.training.checkpoints import STATE, checkpoints
+from headwise.training.loggers import figures, write_logs_into
 from headwise.training.rules import TrainingRules
 from headwise.training.rules_mixin import RulesMixin
 from headwise.training.schedule import Plateau, learning_rate_scheduler
@@ -101,6 +102,7 @@ class Trainer(RulesMixin, transformers.Trainer):
             data_collator=collate,
             callbacks=[EvaluateAtEnd(), self.progress, self.stop],
         )
+        write_logs_into(self, folder)
         if self.rules.rules:
             self.add_callback(Recorder(self.log_records))
         if snapshot is not None:
@@ -288,9 +290,15 @@ class Trainer(RulesMixin, transformers.Trainer):
     # Running
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
-        """Every record also has the seconds so far, interruptions apart, and the CPU threads."""
+        """Every record also has the seconds so far, interruptions apart, and the CPU threads.
+
+        The history keeps all of a record, and loggers are given its numbers.
+        """
         seconds = self._seconds_before + self.progress.seconds()
-        super().log({**logs, "seconds": seconds, "threads": torch.get_num_threads()}, start_time)
+        record = {**logs, "seconds": seconds, "threads": torch.get_num_threads()}
+        super().log(figures(record), start_time)
+        where = {k: v for k, v in self.state.log_history[-1].items() if k in ("epoch", "step")}
+        self.state.log_history[-1] = record | where
 
     def _init_training_state(self, *args: Any) -> tuple[int, int]:
         trained = super()._init_training_state(*args)
@@ -345,7 +353,8 @@ def _arguments(
         metric_for_best_model="loss",
         greater_is_better=False,
         ddp_find_unused_parameters=leaves_out_gradients,
-        report_to="none",
+        report_to=list(settings.report_to) or "none",
+        run_name=folder.name,
         disable_tqdm=True,
         remove_unused_columns=False,
         # So that a resumed run goes on counting the validations that patience waits.

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headwise.models.evaluating import evaluating
+from headwise.models.evaluating import evaluating, summed_loss
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.ops.replicas import alone, sum_over_replicas
 
@@ -31,8 +31,7 @@ def validation_loss(
     with torch.no_grad(), precision or nullcontext():
         for batch in batches:
             batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
-            # With num_items_in_batch=1, the loss is the sum over the labels, not their mean.
-            loss = model(**batch, num_items_in_batch=1).token_loss
+            loss = summed_loss(model, batch)
             total += torch.stack([loss.double(), (batch["labels"] != IGNORED_LABEL).sum().double()])
     loss, count = sum_over_replicas(total).tolist()
     return loss / max(1.0, count)

@@ -100,8 +100,8 @@ def test_promised_names_and_shapes():
         "capsule_weight": (4, 5, 12),
         "capsule_bias": (4, 12),
         "vote_weight": (4, 12, 12),
-        "beta_a": (),
-        "beta_u": (),
+        "beta_a": (1,),
+        "beta_u": (1,),
     }
     simple = AgreementAttention(12, 4, routing="simple", bias=False)
     assert set(simple.state_dict()) == {

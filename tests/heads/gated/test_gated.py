@@ -184,3 +184,13 @@ def test_open_gates_are_standard_attention():
     expected = standard(x, is_causal=True).output
     assert not torch.allclose(layer(x, is_causal=True).output, expected)
     assert torch.equal(ablated(layer, x, "open").output, expected)
+
+
+def test_over_heads_it_starts_neutral_unless_told_otherwise():
+    x, read = torch.randn(2, 5, 10), torch.randn(2, 5, 12)
+    over = hw.GatedAttention.over_heads(10, 4, 3)
+    torch.testing.assert_close(over(x, value=read).output, read, rtol=0, atol=0)
+    with pytest.raises(ValueError, match="gate_start is 'random', expected 'neutral'"):
+        hw.GatedAttention.over_heads(10, 4, 3, gate_start="random")
+    half_open = hw.GatedAttention.over_heads(10, 4, 3, neutral=False)
+    assert half_open(x, value=read).routing.weights.max() < 1

@@ -16,7 +16,7 @@ import headwise as hw
 from headwise.heads.system import Place
 from headwise.heads.tim import IndependentMechanismsLayer
 from headwise.models.config import Seq2SeqConfig
-from headwise.models.transformer import (
+from headwise.models.layers import (
     AuxiliaryLoss,
     DecoderInputs,
     DecoderLayer,

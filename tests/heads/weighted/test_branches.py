@@ -6,13 +6,10 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from headwise.heads.weighted import branches
-from headwise.heads.weighted.branches import (
-    branched_feed_forward,
-    branched_macs,
-    weighted_activation,
-)
+from headwise.heads.weighted.branches import branched_macs, weighted_activation
 from headwise.heads.weighted.naive import naive_branched_feed_forward, naive_weighted_activation
 from headwise.ops.activations import ACTIVATIONS
+from headwise.ops.linear_maps import LinearMap
 
 # batch, branches, time, head_dim, embed_dim, ffn_dim
 SIZES = {
@@ -30,6 +27,11 @@ def arguments(batch, count, time, head_dim, embed_dim, ffn_dim, dtype=torch.floa
     shapes = [(batch, count, time, head_dim), (count, head_dim, embed_dim), (count,), (count,)]
     shapes += [(ffn_dim, embed_dim), (ffn_dim,), (embed_dim, ffn_dim), (embed_dim,)]
     return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
+
+
+def branched_feed_forward(heads, output, kappa, alpha, w1, b1, w2, b2, **how):
+    up, down = LinearMap(w1, b1), LinearMap(w2, b2)
+    return branches.branched_feed_forward(heads, output, kappa, alpha, up, down, **how)
 
 
 def assert_same(fast, naive, leaves, tolerance=1e-9):

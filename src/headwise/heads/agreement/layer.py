@@ -120,8 +120,9 @@ class AgreementAttention(Attention):
         self.capsule_weight = nn.Parameter(torch.empty(num_heads, self.head_dim, embed_dim))
         self.capsule_bias = nn.Parameter(torch.empty(num_heads, embed_dim)) if bias else None
         self.vote_weight = nn.Parameter(torch.empty(num_heads, embed_dim, embed_dim))
-        self.beta_a = nn.Parameter(torch.empty(())) if routing == "em" else None
-        self.beta_u = nn.Parameter(torch.empty(())) if routing == "em" else None
+        # Vectors of one entry, since fully_shard takes no scalars.
+        self.beta_a = nn.Parameter(torch.empty(1)) if routing == "em" else None
+        self.beta_u = nn.Parameter(torch.empty(1)) if routing == "em" else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -138,6 +139,14 @@ class AgreementAttention(Attention):
         for zeros in (self.capsule_bias, self.beta_a, self.beta_u):
             if zeros is not None:
                 nn.init.zeros_(zeros)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        for name in (f"{prefix}beta_a", f"{prefix}beta_u"):
+            if name in state_dict:  # a scalar in what earlier versions saved
+                state_dict[name] = state_dict[name].reshape(1)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
         rows = heads.transpose(0, 1).flatten(1, 2)  # (heads, batch * queries, head_dim)

@@ -18,12 +18,12 @@ tokens have nothing to do with each other, and the tensors of a chunk stay in th
 """
 
 import functools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from headwise.heads.agreement.compiling import Compiled, is_worth_compiling
 from headwise.heads.agreement.em import EM
@@ -38,6 +38,7 @@ from headwise.heads.agreement.votes import (
     widened,
 )
 from headwise.ops.precision import without_autocast
+from headwise.ops.twins import compute
 
 # Elements of the votes of a chunk: 4 MiB in float32. A GPU wants larger ones.
 _CHUNK = 2**20
@@ -78,15 +79,9 @@ def simple_routing(
         (torch.Size([2, 5, 12]), torch.Size([2, 5, 4]))
     """
     num_capsules = check_votes(votes, num_capsules, iterations)
-    if torch.compiler.is_compiling():
-        return naive_simple_routing(
-            votes,
-            num_capsules=num_capsules,
-            iterations=iterations,
-            squash=squash,
-            shares=shares,
-        )
-    return Routed(*_Routing.apply(votes, num_capsules, Simple(iterations, squash, shares)))
+    how = {"iterations": iterations, "squash": squash, "shares": shares}
+    routing = _Routing(Simple(**how), num_capsules, partial(naive_simple_routing, **how))
+    return Routed(*compute(routing, votes))
 
 
 def em_routing(
@@ -139,63 +134,51 @@ def em_routing(
     """
     num_capsules = check_votes(votes, num_capsules, iterations)
     check_inverse_temperature(inverse_temperature)
-    if torch.compiler.is_compiling():
-        return naive_em_routing(
-            votes,
-            beta_a,
-            beta_u,
-            num_capsules=num_capsules,
-            iterations=iterations,
-            inverse_temperature=inverse_temperature,
-            shares=shares,
-        )
-    algorithm = EM(iterations, inverse_temperature, shares)
-    return Routed(*_Routing.apply(votes, num_capsules, algorithm, beta_a, beta_u))
+    how = {"iterations": iterations, "inverse_temperature": inverse_temperature, "shares": shares}
+    routing = _Routing(EM(**how), num_capsules, partial(naive_em_routing, **how))
+    return Routed(*compute(routing, votes, beta_a, beta_u))
 
 
-class _Routing(torch.autograd.Function):
-    """An algorithm, chunk by chunk; of the forward pass only the votes are kept."""
+class _Routing(NamedTuple):
+    """An algorithm, chunk by chunk in the fast way."""
 
-    @staticmethod
-    def forward(
-        ctx: Any, votes: Tensor, num_capsules: int, algorithm: Any, *betas: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(votes, *betas)
-        ctx.num_capsules, ctx.algorithm = num_capsules, algorithm
+    algorithm: Any
+    num_capsules: int
+    naive: Callable[..., Routed]
+
+    def plain(self, votes: Tensor, *betas: Tensor) -> Routed:
+        return self.naive(votes, *betas, num_capsules=self.num_capsules)
+
+    def fast(self, votes: Tensor, *betas: Tensor) -> Routed:
         tokens = votes.detach().reshape(-1, *votes.shape[-2:])  # (tokens, heads, embed_dim)
         output = tokens.new_empty(tokens.size(0), tokens.size(2))
         weights = tokens.new_empty(tokens.shape[:2], dtype=widened(votes.dtype))
         wide = [beta.detach().to(weights.dtype) for beta in betas]
         with without_autocast(votes):
-            for rows, route, _ in _chunks(tokens, algorithm):
-                capsules, counts = route(_chunk(tokens[rows], num_capsules), *wide)
+            for rows, route, _ in _chunks(tokens, self.algorithm):
+                capsules, counts = route(_chunk(tokens[rows], self.num_capsules), *wide)
                 output[rows] = capsules.flatten(1)
                 weights[rows] = counts.t()
         leading = votes.shape[:-2]
         output = output.view(*leading, votes.size(-1))
-        weights = weights.view(*leading, votes.size(-2))
-        ctx.mark_non_differentiable(weights)
-        return output, weights
+        return Routed(output, weights.view(*leading, votes.size(-2)))
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        votes, *betas = ctx.saved_tensors
+    def gradients(self, grad: Tensor, votes: Tensor, *betas: Tensor) -> tuple[Tensor, ...]:
         tokens = votes.detach().reshape(-1, *votes.shape[-2:])
         grad_tokens = torch.empty_like(tokens)  # with the strides of the votes
-        grad_output = grads[0].reshape(tokens.size(0), tokens.size(2))
+        grad_output = grad.reshape(tokens.size(0), tokens.size(2))
         wide = [beta.detach().to(widened(votes.dtype)) for beta in betas]
         grad_betas = [torch.zeros_like(beta) for beta in wide]
         with without_autocast(votes):
-            for rows, _, gradients in _chunks(tokens, ctx.algorithm):
-                grad = by_capsule(grad_output[rows].contiguous(), ctx.num_capsules)
-                chunk = _chunk(tokens[rows], ctx.num_capsules)
-                grad_chunk, parts = gradients(chunk, grad, *wide)
+            for rows, _, gradients in _chunks(tokens, self.algorithm):
+                grad_rows = by_capsule(grad_output[rows].contiguous(), self.num_capsules)
+                chunk = _chunk(tokens[rows], self.num_capsules)
+                grad_chunk, parts = gradients(chunk, grad_rows, *wide)
                 grad_tokens[rows] = grad_chunk.flatten(2).transpose(0, 1)
                 for total, part in zip(grad_betas, parts, strict=True):
                     total += part
         of_betas = [total.to(beta.dtype) for total, beta in zip(grad_betas, betas, strict=True)]
-        return grad_tokens.view(votes.shape), None, None, *of_betas
+        return grad_tokens.view(votes.shape), *of_betas
 
 
 def _chunks(tokens: Tensor, algorithm: Any) -> Iterator[tuple[slice, Any, Any]]:

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from headwise.heads.attention import Inputs
 from headwise.heads.gated.ablations import ABLATIONS, Gates
@@ -32,6 +33,8 @@ class GatedAttention(MultiHeadAttention):
       projection has.
     - V is drawn by Glorot's rule, as the projections are; the authors' code draws all of its maps
       from a normal distribution of one width.
+    - The paper has no gates that start at 1. It trains with gates from the start on: added to a
+      model that has been trained without them, they do not change much (its appendix A.7).
 
     Args:
         embed_dim: width of queries and of the output.
@@ -40,7 +43,8 @@ class GatedAttention(MultiHeadAttention):
         gate_start: what the gates are before training. `"random"`: σ of a map that is drawn at
             random, as in the paper. `"neutral"`: the gate is 2σ(x Vᵢ) and V starts at zero, so that
             all gates are 1, and the layer is standard attention until it is trained; for models
-            that have been trained without gates. `from_attention` starts either so.
+            that have been trained without gates. `from_attention` starts either so, and `over_heads`
+            chooses it unless it is told otherwise.
         head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
 
     Shape:
@@ -109,6 +113,21 @@ class GatedAttention(MultiHeadAttention):
         gates = num_heads * self.head_dim if self.elementwise else num_heads
         self.gate_proj = nn.Linear(embed_dim, gates, bias=False)
         self.reset_gates()
+
+    @classmethod
+    def over_heads(
+        cls,
+        embed_dim: int,
+        num_heads: int,
+        head_dim: int,
+        *,
+        neutral: bool = True,
+        **options: Any,
+    ) -> Self:
+        start = {"gate_start": "neutral"} if neutral else {}
+        return super().over_heads(
+            embed_dim, num_heads, head_dim, neutral=neutral, **{**start, **options}
+        )
 
     def reset_parameters(self) -> None:
         super().reset_parameters()

@@ -21,6 +21,7 @@ from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Place, Routing
 from headwise.heads.words import Words
 from headwise.ops.masks import hides_the_future, real_positions
+from headwise.ops.recompute import as_at_first, is_repeated
 from headwise.ops.replicas import sum_over_replicas, uniform_noise
 
 
@@ -53,6 +54,10 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     - `"expert by position"`: the same, with noise of its own for each causal gate.
 
     `BlockCoordinateDescent` is the rule that switches it, see `headwise.training_rules`.
+
+    A gate whose parameters are all frozen computes in training as in evaluation, and the running
+    statistics of a frozen batch norm stay as they are: adapters that learn around it (LoRA) fit the
+    gate that they will meet.
 
     Args:
         embed_dim: width of queries and of the output.
@@ -172,12 +177,13 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
                 nn.init.zeros_(parameter)
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
-        sampling = self.training and self.step in ("expert", "expert by position")
+        step = as_at_first(lambda: self.step)
+        sampling = self.training and step in ("expert", "expert by position")
         causal = self._is_causal(inputs)
         gates = self._gates(inputs, causal, sampling)  # (batch, 1 or queries, experts)
         mixture = gates
         if sampling:
-            mixture = draw_expert(gates, self._noise(gates))
+            mixture = draw_expert(gates, self._noise(gates, step))
         ablation: Mixture | None = None if self.training else self.ablation
         if ablation is not None:
             gates = mixture = ablation.gates(gates)
@@ -191,10 +197,10 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         output = self.out_proj(joined.flatten(2))
         return output, Routing(gates if causal else gates.squeeze(1))
 
-    def _noise(self, gates: Tensor) -> Tensor:
+    def _noise(self, gates: Tensor, step: Step) -> Tensor:
         """For each sequence, or each of its gates, `(batch, 1 or queries, experts)`."""
         batch, draws, experts = gates.shape
-        if self.step == "expert":
+        if step == "expert":
             draws = 1
         noise = uniform_noise(batch, draws * experts, gates.device)
         return noise.unflatten(1, (draws, experts))
@@ -281,11 +287,14 @@ class ExpertGate(nn.Module):
             summary: what the gate looks at.
             padding: boolean `(batch, time)`, `True` at positions that batch norm leaves out.
             causal: normalise by the running statistics, which no later position is part of.
-            fixed: compute as in evaluation.
+            fixed: compute as in evaluation, as a gate does whose parameters are all frozen.
         """
-        learning = self.training and not fixed
+        learning = self.training and not fixed and _learns(self)
         normalized = self._normalize(summary, padding, causal, learning)
-        hidden = torch.tanh(self.hidden(normalized.to(self.hidden.weight.dtype)))
+        weight = self.hidden.weight
+        if isinstance(weight, Tensor) and weight.is_floating_point():  # else it is quantised
+            normalized = normalized.to(weight.dtype)
+        hidden = torch.tanh(self.hidden(normalized))
         hidden = F.dropout(hidden, self.dropout, learning)
         logits = self.output(hidden)
         return logits.to(summary.dtype).softmax(-1)
@@ -293,14 +302,18 @@ class ExpertGate(nn.Module):
     def _normalize(self, x: Tensor, padding: Tensor | None, causal: bool, learning: bool) -> Tensor:
         norm = self.norm
         assert norm.running_mean is not None and norm.running_var is not None
-        mean, var = norm.running_mean, norm.running_var
-        if learning:
+        # A pass in training replaces them, and one that repeats it needs those from before.
+        running = norm.running_mean, norm.running_var
+        mean, var = as_at_first(lambda: running)
+        # Adapters may learn in the maps behind a frozen norm, and are saved without its statistics.
+        if learning and _learns(norm):
             batch_mean, batch_var, count = _batch_statistics(x, padding)
             enough = count > 1  # a single row has no variance
             if not causal:
                 mean = torch.where(enough, batch_mean, mean)
                 var = torch.where(enough, batch_var, var)
-            self._update_running(batch_mean.detach(), batch_var.detach(), count, enough)
+            if not is_repeated():
+                self._update_running(batch_mean.detach(), batch_var.detach(), count, enough)
         scale = norm.weight * torch.rsqrt(var + norm.eps)
         return (x - mean) * scale + norm.bias
 
@@ -317,7 +330,11 @@ class ExpertGate(nn.Module):
         moved_var = norm.running_var + momentum * (unbiased - norm.running_var)
         norm.running_mean = moved_mean.to(norm.running_mean.dtype)
         norm.running_var = moved_var.to(norm.running_var.dtype)
-        norm.num_batches_tracked += enough
+        norm.num_batches_tracked = norm.num_batches_tracked + enough
+
+
+def _learns(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def _batch_statistics(x: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -38,9 +38,8 @@ def head_scales(gates: Tensor, left_out: Tensor) -> Tensor:
     Returns:
         `(..., heads)`; all ones for uniform gates.
     """
-    heads = left_out.size(1)
-    kept = heads - left_out[0].sum()
-    return heads / kept * (1 - gates @ left_out)
+    # h/(h−t) = 1/(1 − t/h). So divided, uniform gates give 1 without rounding where t is 1.
+    return (1 - gates @ left_out) / (1 - left_out.mean(0))
 
 
 def sequence_mean(x: Tensor, padding: Tensor | None = None) -> Tensor:

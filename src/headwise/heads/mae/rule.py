@@ -10,6 +10,9 @@ step; in every fifth epoch, counted from the first, a G step goes before it.
 Where all but the gates are frozen, as in the paper's fine-tuning FTG (section 5.2), an F step has
 nothing to learn. The paper does not say what becomes of the schedule then; here every step is a G
 step. FTG+, which trains the output projections too, takes turns as usual: they learn in F steps.
+
+Where gates are frozen, as by adapters (LoRA) on other maps, there are no G steps, and F steps draw
+from the gates as they are: to an F step a gate is fixed in any case.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +24,7 @@ from pydantic import Field
 from torch import nn
 
 from headwise.heads.rule import Losses, Moment, Rule, RuleSettings
-from headwise.ops.replicas import replicas, sum_over_replicas
+from headwise.ops.replicas import is_sharded, mean_over_replicas
 
 # How a layer computes in training; an F step draws experts in one of two ways.
 Step = Literal["joint", "gate", "expert", "expert by position"]
@@ -91,14 +94,16 @@ class BlockCoordinateDescent(Rule):
             return
         with gate_step(self.model, self.layers, self.gates) as learning:
             for loss in losses():
+                if any(is_sharded(gate) for gate in learning):
+                    loss.backward()  # sharded parameters are not in the graph themselves
+                    continue
                 # Without backward(), whose hooks would have a data-parallel wrapper wait for
                 # gradients of the gates in the F step that follows.
                 gradients = torch.autograd.grad(loss, learning, allow_unused=True)
                 for gate, gradient in zip(learning, gradients, strict=True):
                     if gradient is not None:
                         gate.grad = gradient if gate.grad is None else gate.grad + gradient
-            # Each process has the gradient of its own losses, of which the mean counts.
-            update_gates(learning, self.settings.learning_rate / replicas())
+            update_gates(learning, self.settings.learning_rate)
 
     def around_step(self) -> AbstractContextManager[Any]:
         return expert_step(self.layers, self.settings.draw) if self._takes_turns else nullcontext()
@@ -106,8 +111,8 @@ class BlockCoordinateDescent(Rule):
     def before_update(self, moment: Moment) -> None:
         if not self._takes_turns:
             # The step has been a joint one, or a G step where all but the gates are frozen. Every
-            # process holds the same mean gradient already: the sum over them is undone.
-            update_gates(self.gates, self.settings.learning_rate / replicas())
+            # process holds the same mean gradient already, whose mean it is.
+            update_gates(self.gates, self.settings.learning_rate)
 
     def extra_seconds(self, measure: Callable[[], float]) -> float:
         """The share of a G step's time that the schedule asks for."""
@@ -159,13 +164,13 @@ def gate_step(
 
 @torch.no_grad()
 def update_gates(gates: Iterable[nn.Parameter], learning_rate: float) -> None:
-    """One step of SGD without momentum, by the sum of all processes' gradients; clears these.
+    """One step of SGD without momentum, by the mean of all processes' gradients; clears these.
 
     The paper keeps momentum away from the gates, since with it they settle on few experts.
     """
     for gate in gates:
         if gate.grad is not None:
-            gate.sub_(learning_rate * sum_over_replicas(gate.grad))
+            gate.sub_(learning_rate * mean_over_replicas(gate.grad))
             gate.grad = None
 
 

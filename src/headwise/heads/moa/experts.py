@@ -71,6 +71,11 @@ def assign_experts(indices: Tensor, num_experts: int) -> ExpertAssignment:
                 f"indices must lie in [0, num_experts) = [0, {num_experts}), "
                 f"got values from {low} to {high}"
             )
+    return sort_by_expert(indices, num_experts)
+
+
+def sort_by_expert(indices: Tensor, num_experts: int) -> ExpertAssignment:
+    """What :func:`assign_experts` returns, of indices that are known to be in range."""
     by_expert, order = indices.reshape(-1).sort(stable=True)
     experts = torch.arange(num_experts, device=indices.device, dtype=indices.dtype)
     ends = torch.searchsorted(by_expert, experts, right=True, out_int32=True)
@@ -102,7 +107,7 @@ def expert_project(x: Tensor, weight: Tensor, assignment: ExpertAssignment) -> T
     _check_shape("x", x, (tokens, weight.shape[1] if weight.dim() == 3 else None))
     _check_shape("weight", weight, (assignment.ends.numel(), x.shape[1], None))
     x, weight = as_autocast(x, weight)
-    rows = _gather(x, weight, assignment.order, assignment.token, assignment.ends)
+    rows = _product(_gather, x, weight, assignment.order, assignment.token, assignment.ends)
     return rows.view(tokens, top_k, weight.shape[2])
 
 
@@ -138,7 +143,8 @@ def expert_combine(
     heads, weight = as_autocast(heads, weight)
     # Scaling the heads costs head_dim per assignment, scaling their products would cost embed_dim.
     rows = (heads * scale.unsqueeze(-1)).to(heads.dtype).reshape(tokens * top_k, heads.shape[2])
-    return _scatter(rows, weight, assignment.order, assignment.token, assignment.ends, tokens)
+    plan = (assignment.order, assignment.token, assignment.ends)
+    return _product(_scatter, rows, weight, *plan, tokens)
 
 
 def _check_shape(name: str, value: Tensor, expected: tuple[int | None, ...]) -> None:
@@ -296,16 +302,17 @@ def _save_for_backward(ctx: Any, inputs: tuple, output: Tensor) -> None:
 def _gather_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, *plan = ctx.saved_tensors
     need_x, need_weight = ctx.needs_input_grad[:2]
-    grad_x = _scatter(grad, weight.transpose(1, 2), *plan, x.shape[0]) if need_x else None
-    grad_weight = _outer(x, grad, *plan, False) if need_weight else None
+    back = weight.transpose(1, 2)
+    grad_x = _product(_scatter, grad, back, *plan, x.shape[0]) if need_x else None
+    grad_weight = _product(_outer, x, grad, *plan, False) if need_weight else None
     return grad_x, grad_weight, None, None, None
 
 
 def _scatter_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     rows, weight, *plan = ctx.saved_tensors
     need_rows, need_weight = ctx.needs_input_grad[:2]
-    grad_rows = _gather(grad, weight.transpose(1, 2), *plan) if need_rows else None
-    grad_weight = _outer(grad, rows, *plan, True) if need_weight else None
+    grad_rows = _product(_gather, grad, weight.transpose(1, 2), *plan) if need_rows else None
+    grad_weight = _product(_outer, grad, rows, *plan, True) if need_weight else None
     return grad_rows, grad_weight, None, None, None, None
 
 
@@ -313,14 +320,72 @@ def _outer_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, rows, *plan = ctx.saved_tensors
     need_x, need_rows = ctx.needs_input_grad[:2]
     to_x = grad if ctx.rows_first else grad.transpose(1, 2)  # (experts, b, a)
-    grad_x = _scatter(rows, to_x, *plan, x.shape[0]) if need_x else None
-    grad_rows = _gather(x, to_x.transpose(1, 2), *plan) if need_rows else None
+    grad_x = _product(_scatter, rows, to_x, *plan, x.shape[0]) if need_x else None
+    grad_rows = _product(_gather, x, to_x.transpose(1, 2), *plan) if need_rows else None
     return grad_x, grad_rows, None, None, None, None
 
 
-_gather.register_autograd(_gather_backward, setup_context=_save_for_backward)
-_scatter.register_autograd(_scatter_backward, setup_context=_save_for_backward)
-_outer.register_autograd(_outer_backward, setup_context=_save_for_backward)
+_BACKWARDS = {_gather: _gather_backward, _scatter: _scatter_backward, _outer: _outer_backward}
+for _operator, _backward in _BACKWARDS.items():
+    _operator.register_autograd(_backward, setup_context=_save_for_backward)
+
+
+def _product(operator: Any, *args: Any) -> Tensor:
+    """One of the three products, which torch.func can transform too."""
+    if torch.compiler.is_compiling():
+        product: Tensor = operator(*args)
+    else:
+        product = _Product.apply(*args, operator)
+    return product
+
+
+class _Product(torch.autograd.Function):
+    """A product; torch.func does not know the derivatives that are registered with an operator."""
+
+    @staticmethod
+    def forward(*args: Any) -> Tensor:
+        *args, operator = args
+        product: Tensor = operator(*args)
+        return product
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        *args, ctx.operator = inputs
+        _save_for_backward(ctx, args, output)
+        ctx.save_for_forward(*args[:5])
+        ctx.others = args[5:]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return *_BACKWARDS[ctx.operator](ctx, grad), None
+
+    @staticmethod
+    def jvp(ctx: Any, left: Tensor | None, right: Tensor | None, *_: None) -> Tensor:
+        first, second, *plan = ctx.saved_tensors
+        plan += ctx.others
+        left = torch.zeros_like(first) if left is None else left
+        right = torch.zeros_like(second) if right is None else right
+        moved = _product(ctx.operator, left, second, *plan)
+        return moved + _product(ctx.operator, first, right, *plan)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, *args: Any) -> tuple[Tensor, int]:
+        """One product over all: as many experts and tokens as the examples have together."""
+        size = info.batch_size
+        left, right, order, token, ends = (
+            x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
+            for x, dim in zip(args[:5], in_dims[:5], strict=True)
+        )
+        *others, operator = args[5:]
+        tokens = left.size(1)
+        if operator is _scatter:
+            tokens = others[0]
+            others = [size * tokens]
+        before = torch.arange(size, device=order.device, dtype=torch.int32).unsqueeze(1)
+        plan = (order + before * order.size(1), token + before * tokens)
+        plan += (ends + before * order.size(1),)
+        folded = (x.flatten(0, 1) for x in (left, right, *plan))
+        return _product(operator, *folded, *others).unflatten(0, (size, -1)), 0
 
 
 @register_flop_formula([torch.ops.headwise.expert_gather, torch.ops.headwise.expert_scatter])

@@ -13,9 +13,9 @@ from headwise.heads.moa.ablations import ABLATIONS, Choosing
 from headwise.heads.moa.balance import router_losses
 from headwise.heads.moa.experts import (
     ExpertAssignment,
-    assign_experts,
     expert_combine,
     expert_project,
+    sort_by_expert,
 )
 from headwise.heads.system import Macs, Place, Routing
 from headwise.heads.words import Words
@@ -27,7 +27,7 @@ class _Choice(NamedTuple):
     indices: Tensor  # (batch, queries, top_k)
     scales: Tensor  # (batch, queries, top_k)
     logits: Tensor  # (batch, queries, experts)
-    assignment: ExpertAssignment | None  # tokens sorted by expert; None where all are chosen
+    assignment: ExpertAssignment | None  # tokens sorted by expert; None where all are computed
 
 
 class MixtureOfAttentionHeads(Attention):
@@ -180,6 +180,9 @@ class MixtureOfAttentionHeads(Attention):
         choice = self._route(inputs.query)
         if choice.assignment is None:
             q = self.queries_of_every_head(inputs)
+            if choice.indices.size(-1) < self.num_experts:
+                chosen = choice.indices.transpose(1, 2).unsqueeze(-1)
+                q = q.gather(1, chosen.expand(-1, -1, -1, self.head_dim))
         else:
             rows = inputs.query.flatten(0, 1)  # (batch * queries, embed_dim)
             chosen = expert_project(rows, self.expert_query, choice.assignment)
@@ -209,8 +212,11 @@ class MixtureOfAttentionHeads(Attention):
         joined = heads.transpose(1, 2)  # (batch, queries, top_k, head_dim)
         scales = choice.scales.to(joined.dtype)
         if choice.assignment is None:
-            scaled = (joined * scales.unsqueeze(-1)).flatten(2)
-            output = F.linear(scaled, self.expert_output.flatten(0, 1).t())
+            scaled = joined * scales.unsqueeze(-1)
+            if choice.indices.size(-1) < self.num_experts:
+                every = scaled.new_zeros(*scaled.shape[:2], self.num_experts, self.head_dim)
+                scaled = every.scatter(2, choice.indices.unsqueeze(-1).expand_as(scaled), scaled)
+            output = F.linear(scaled.flatten(2), self.expert_output.flatten(0, 1).t())
         else:
             rows = expert_combine(
                 joined.flatten(0, 1), self.expert_output, choice.assignment, scales.flatten(0, 1)
@@ -228,12 +234,15 @@ class MixtureOfAttentionHeads(Attention):
             logits, top_k = ablation.choose(logits, top_k)
         # Float32 at least: weights that are to sum to 1 want more digits than bf16 has.
         probability = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        assignment = None
         if top_k == self.num_experts:
             indices = torch.arange(self.num_experts, device=query.device).expand_as(probability)
-            selected, assignment = probability, None
+            selected = probability
         else:
             selected, indices = probability.topk(top_k, dim=-1)
-            assignment = assign_experts(indices.flatten(0, 1), self.num_experts)
+            # An exported program has no operators of ours: it computes all experts.
+            if not torch.compiler.is_exporting():
+                assignment = sort_by_expert(indices.flatten(0, 1), self.num_experts)
         if self.normalize_weights:
             selected = selected / selected.sum(-1, keepdim=True).detach()
         if ablation is not None:
@@ -250,6 +259,9 @@ class MixtureOfAttentionHeads(Attention):
         )
         loss = self.balance_coef * balance + self.z_coef * z
         return Routing(weights, choice.indices, loss)
+
+    def key_size(self) -> tuple[int, int] | None:
+        return 1, self.head_dim
 
     def ablation_ranges(self) -> dict[str, range]:
         return {"expert": range(self.num_experts), "top_k": range(1, self.top_k)}

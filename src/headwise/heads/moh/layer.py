@@ -6,9 +6,14 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from headwise.heads.attention import Inputs
+from headwise.heads.attention import Inputs, Projected
 from headwise.heads.moh.ablations import ABLATIONS, Selecting
-from headwise.heads.moh.routing import balance_loss, select_heads
+from headwise.heads.moh.routing import (
+    balance_loss,
+    quantized_gates,
+    query_norm_logits,
+    select_heads,
+)
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Place, Routing
 from headwise.heads.words import Words
@@ -29,6 +34,15 @@ class MixtureOfHeads(MultiHeadAttention):
     P is the mean of p over the tokens, f the share of the tokens that select a head; padding counts
     in neither. With all heads selected and W = 0 every gate is 1, which is standard attention.
 
+    For a model that has been trained without it (the paper's Llama 3), `router="query-norm"` has no
+    parameters. Heads are selected by the norms of their queries, and those in force count 1:
+
+        p = softmax(‖q‖ / s) over the routed heads,  s: standard deviation of these norms
+        gᵢ = 1 for the shared heads and for i ∈ G(x),  0 elsewhere
+
+    g has no gradient there, so it is given that of the routing scores: ∂loss/∂pᵢ = ∂loss/∂gᵢ for
+    all routed heads, selected or not (a straight-through estimator). The queries learn from it.
+
     All heads are computed, and those that are not selected are multiplied by 0: the layer is as
     fast as standard attention, not faster, and `macs` counts what it computes. The paper's savings
     need heads that are left out of the computation.
@@ -43,18 +57,24 @@ class MixtureOfHeads(MultiHeadAttention):
     - With K = 1 the scaled gate of the selected head is 2 α₂ whatever p is, so that W_r learns from
       the balance loss alone.
     - W_h, W_s and W_r are drawn by Glorot's rule, as in the code for image generation.
+    - Of query norms the text says that they determine the routing scores. That they are divided by
+      s first is in the code, of which only that for inference is public; there s matters for no
+      output, here for gradients and the loss. Which real-valued score the gradient is given to is
+      in neither; it is pᵢ, without α and without factors.
 
     Args:
         embed_dim: width of queries and of the output.
         num_heads: h.
         shared_heads: h_s, how many heads every token has; 0 to h − 1.
         top_k: K, how many of the others a token selects.
+        router: what selects heads: `"learned"`, the maps W of the query's input; or
+            `"query-norm"`, the norms of the heads' queries, without parameters.
         scaled_gates: whether gates are scaled as in the authors' code.
         balance_coef: β, weight of the balance loss.
         scaled_balance: whether the balance loss is multiplied by R, as in the authors' code.
-        router_start: `"random"`, or `"neutral"`, where W_h, W_s and W_r start at zero, for models
-            that have been trained without them: the layer starts as standard attention if all
-            heads are selected. If not, all tokens select the same heads at first.
+        router_start: of learned routers: `"random"`, or `"neutral"`, where W_h, W_s and W_r start
+            at zero, for models that have been trained without them: the layer starts as standard
+            attention if all heads are selected. If not, all tokens select the same heads at first.
         head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
 
     Shape:
@@ -64,17 +84,23 @@ class MixtureOfHeads(MultiHeadAttention):
 
         The parameters are those of `MultiHeadAttention`; `routed_router.weight`, `(num_heads −
         shared_heads, embed_dim)`; with shared heads `kind_router.weight`, `(2, embed_dim)`; with
-        more than one `shared_router.weight`, `(shared_heads, embed_dim)`.
+        more than one `shared_router.weight`, `(shared_heads, embed_dim)`. With query norms there
+        are no routers.
 
     Raises:
         ValueError: `shared_heads` not below `num_heads`; `top_k` above the number of the others;
-            a `router_start` that there is not; sizes that do not fit together.
+            a `router` or a `router_start` that there is not; settings of learned routers with
+            query norms; sizes that do not fit together.
 
     Example:
         >>> attention = MixtureOfHeads(embed_dim=32, num_heads=8, shared_heads=2, top_k=3)
         >>> routing = attention(torch.randn(2, 5, 32)).routing
         >>> routing.weights.shape, routing.indices.shape
         (torch.Size([2, 5, 8]), torch.Size([2, 5, 5]))
+        >>> sizes = {"shared_heads": 16, "top_k": 8, "router": "query-norm"}
+        >>> llama = MixtureOfHeads(embed_dim=64, num_heads=32, **sizes)
+        >>> llama(torch.randn(1, 1, 64)).routing.weights.sum()
+        tensor(24., grad_fn=<SumBackward0>)
     """
 
     routing_parameters = ("shared_router", "routed_router", "kind_router")
@@ -100,6 +126,7 @@ class MixtureOfHeads(MultiHeadAttention):
         *,
         shared_heads: int,
         top_k: int,
+        router: Literal["learned", "query-norm"] = "learned",
         scaled_gates: bool = True,
         balance_coef: float = 0.01,
         scaled_balance: bool = True,
@@ -120,8 +147,20 @@ class MixtureOfHeads(MultiHeadAttention):
                 f"top_k is {top_k}, expected 1 to {num_heads - shared_heads}: so many of num_heads "
                 f"= {num_heads} are not shared"
             )
+        if router not in ("learned", "query-norm"):
+            raise ValueError(f"router is {router!r}, expected 'learned' or 'query-norm'")
         if router_start not in ("random", "neutral"):
             raise ValueError(f"router_start is {router_start!r}, expected 'random' or 'neutral'")
+        if router == "query-norm":
+            for name, given, default in (
+                ("scaled_gates", scaled_gates, True),
+                ("router_start", router_start, "random"),
+            ):
+                if given != default:
+                    raise ValueError(
+                        f"{name} is {given!r}, expected it to be left out: router is 'query-norm', "
+                        f"whose gates are 0 or 1 and which has no parameters"
+                    )
         super().__init__(
             embed_dim,
             num_heads,
@@ -138,23 +177,45 @@ class MixtureOfHeads(MultiHeadAttention):
         self.balance_coef = balance_coef
         self.scaled_balance = scaled_balance
         self.neutral_start = router_start == "neutral"
+        self.needs_queries = router == "query-norm"
 
-        def router(logits: int) -> nn.Linear:
-            return nn.Linear(embed_dim, logits, bias=False)
+        def learned(logits: int, needed: bool = True) -> nn.Linear | None:
+            needed = needed and router == "learned"
+            return nn.Linear(embed_dim, logits, bias=False) if needed else None
 
-        self.routed_router = router(self.routed_heads)
-        self.shared_router = router(shared_heads) if shared_heads > 1 else None
-        self.kind_router = router(2) if shared_heads else None
+        self.routed_router = learned(self.routed_heads)
+        self.shared_router = learned(shared_heads, shared_heads > 1)
+        self.kind_router = learned(2, shared_heads > 0)
         self.reset_routers()
 
     @classmethod
     def from_plan(cls, place: Place, **options: Any) -> Self:
+        sizes = cls._default_sizes(options.get("num_heads", place.num_heads), options)
+        return super().from_plan(place, **{**sizes, **options})
+
+    @classmethod
+    def over_heads(
+        cls,
+        embed_dim: int,
+        num_heads: int,
+        head_dim: int,
+        *,
+        neutral: bool = True,
+        **options: Any,
+    ) -> Self:
+        sizes = cls._default_sizes(num_heads, options)
+        if neutral:
+            sizes["top_k"] = num_heads - sizes["shared_heads"]
+        return super().over_heads(
+            embed_dim, num_heads, head_dim, neutral=neutral, **{**sizes, **options}
+        )
+
+    @staticmethod
+    def _default_sizes(num_heads: int, options: dict[str, Any]) -> dict[str, int]:
         # Three quarters of the heads at a time, as the paper's language model from a pretrained
         # one: half of them shared, half of the others selected.
-        num_heads = options.get("num_heads", place.num_heads)
         shared = options.get("shared_heads", num_heads // 2)
-        sizes = {"shared_heads": shared, "top_k": max(1, (num_heads - shared) // 2)}
-        return super().from_plan(place, **{**sizes, **options})
+        return {"shared_heads": shared, "top_k": max(1, (num_heads - shared) // 2)}
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
@@ -188,14 +249,26 @@ class MixtureOfHeads(MultiHeadAttention):
         for router in self._routers():
             nn.init.zeros_(router.weight)
 
+    def project(self, inputs: Inputs) -> Projected:
+        """Also the logits of the routed heads, `(batch, queries, routed)`, if queries make them."""
+        projected = super().project(inputs)
+        if not self.needs_queries:
+            return projected
+        logits = query_norm_logits(projected.q[:, self.shared_heads :])
+        return projected._replace(choice=logits)
+
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
         ablation = self.ablation if isinstance(self.ablation, Selecting) else None
         ablation = None if self.training else ablation
-        logits, top_k = self._logits(self.routed_router, inputs.query), self.top_k
+        top_k, learned = self.top_k, self.routed_router is not None
+        logits = self._logits(self.routed_router, inputs.query) if learned else choice
         if ablation is not None:
             logits, top_k = ablation.select(logits, top_k)
         probability = logits.softmax(-1)
-        routed, chosen = select_heads(probability, top_k, scaled=self.scaled_gates)
+        if learned:
+            routed, chosen = select_heads(probability, top_k, scaled=self.scaled_gates)
+        else:
+            routed, chosen = quantized_gates(probability, top_k)
         gates = self._with_shared(routed, inputs.query)  # (batch, queries, heads)
         shared = torch.arange(self.shared_heads, device=chosen.device)
         shared = shared.expand(*chosen.shape[:-1], -1)
@@ -211,6 +284,8 @@ class MixtureOfHeads(MultiHeadAttention):
 
     def _with_shared(self, routed: Tensor, query: Tensor) -> Tensor:
         """The gates of all heads from those of the routed ones, the shared heads first."""
+        if self.needs_queries:
+            return nn.functional.pad(routed, (self.shared_heads, 0), value=1.0)
         if self.kind_router is None:
             return routed
         shared = torch.ones_like(routed[..., :1])
@@ -221,7 +296,8 @@ class MixtureOfHeads(MultiHeadAttention):
             shared, kinds = self.shared_heads * shared, 2 * kinds
         return torch.cat([kinds[..., :1] * shared, kinds[..., 1:] * routed], dim=-1)
 
-    def _logits(self, router: nn.Linear, query: Tensor) -> Tensor:
+    def _logits(self, router: nn.Linear | None, query: Tensor) -> Tensor:
+        assert router is not None
         # Float32 at least: probabilities that are to sum to 1 want more digits than bf16 has.
         logits: Tensor = router(query)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -241,5 +317,6 @@ class MixtureOfHeads(MultiHeadAttention):
         return super().macs(queries, keys, is_causal=is_causal) + Macs(queries * weights, 0)
 
     def extra_repr(self) -> str:
+        router = "query-norm" if self.routed_router is None else "learned"
         sizes = f"shared_heads={self.shared_heads}, top_k={self.top_k}"
-        return f"{super().extra_repr()}, {sizes}"
+        return f"{super().extra_repr()}, {sizes}, router={router}"

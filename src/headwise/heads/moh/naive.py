@@ -42,6 +42,20 @@ def naive_gates(
     return gates
 
 
+def naive_query_norm_logits(queries: Sequence[Sequence[float]]) -> list[float]:
+    """‖q‖ / s for each routed head at one position, s the standard deviation of all norms."""
+    norms = [math.sqrt(sum(x * x for x in q)) for q in queries]
+    mean = sum(norms) / len(norms)
+    variance = sum((norm - mean) ** 2 for norm in norms) / max(1, len(norms) - 1)
+    return [norm / math.sqrt(variance) if variance > 0 else norm for norm in norms]
+
+
+def naive_quantized_gates(shared: int, routed: Sequence[float], top_k: int) -> list[float]:
+    """1 for each shared head and for the K routed heads of largest logits, 0 elsewhere."""
+    chosen = sorted(range(len(routed)), key=lambda i: -routed[i])[:top_k]
+    return [1.0] * shared + [float(i in chosen) for i in range(len(routed))]
+
+
 def naive_balance_loss(probability: Tensor, chosen: Tensor, padding: Tensor | None) -> Tensor:
     """Σᵢ Pᵢ fᵢ as plain loops."""
     batch, time, routed = probability.shape

@@ -33,6 +33,55 @@ def select_heads(probability: Tensor, top_k: int, *, scaled: bool) -> tuple[Tens
     return torch.zeros_like(probability).scatter(-1, chosen, selected), chosen
 
 
+def query_norm_logits(q: Tensor) -> Tensor:
+    """The logits of a router without parameters: how long the queries of the heads are.
+
+        lᵢ = ‖qᵢ‖ / s    s: standard deviation of the norms of one position
+
+    Args:
+        q: `(batch, heads, queries, head_dim)`, the queries of the routed heads.
+
+    Returns:
+        `(batch, queries, heads)`, in float32 at least. Norms that are all equal, or that of a
+        single head, are not divided.
+
+    >>> query_norm_logits(torch.tensor([[[[3.0, 4.0]], [[0.0, 3.0]]]]))
+    tensor([[[3.5355, 2.1213]]])
+    """
+    q = q.to(torch.promote_types(q.dtype, torch.float32))
+    norms = torch.linalg.vector_norm(q, dim=-1).transpose(1, 2)
+    if norms.size(-1) == 1:
+        return norms
+    centred = norms - norms.mean(-1, keepdim=True)
+    variance = centred.square().sum(-1, keepdim=True) / (norms.size(-1) - 1)
+    return norms / variance.where(variance > 0, 1.0).sqrt()
+
+
+def quantized_gates(probability: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+    """Gates of 1 for the selected heads, with the gradient of their probabilities.
+
+    The gradient of the gates is passed on to the probabilities as it is, those of heads that are
+    not selected included (a straight-through estimator).
+
+    Args:
+        probability: `(..., routed)`.
+        top_k: K, how many to select.
+
+    Returns:
+        `(..., routed)`, 1 or 0, and `(..., K)`, the numbers of the selected heads.
+
+    >>> probability = torch.tensor([0.5, 0.2, 0.3], requires_grad=True)
+    >>> gates, chosen = quantized_gates(probability, 2)
+    >>> gates.detach(), chosen
+    (tensor([1., 0., 1.]), tensor([0, 2]))
+    >>> torch.autograd.grad(gates @ torch.tensor([1.0, 2.0, 3.0]), probability)
+    (tensor([1., 2., 3.]),)
+    """
+    chosen = probability.topk(top_k, dim=-1).indices
+    selected = torch.zeros_like(probability).scatter(-1, chosen, 1.0)
+    return selected + (probability - probability.detach()), chosen
+
+
 def balance_loss(probability: Tensor, chosen: Tensor, padding: Tensor | None = None) -> Tensor:
     """The loss that keeps the routed heads equally in use, without padding.
 

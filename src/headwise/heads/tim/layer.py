@@ -19,7 +19,7 @@ from headwise.heads.tim.mechanisms import (
 )
 from headwise.heads.words import Words
 from headwise.ops.activations import Activation, check_activation
-from headwise.ops.masks import check_padding_mask, padding_positions
+from headwise.ops.masks import check_padding_mask, padding_positions, refuse_nested
 
 
 class IndependentMechanismsLayer(System):
@@ -291,6 +291,9 @@ class IndependentMechanismsLayer(System):
     def unit_of_head(self) -> list[int]:
         return [head * self.num_mechanisms // self.num_heads for head in range(self.num_heads)]
 
+    def key_size(self) -> tuple[int, int] | None:
+        return self.self_attention.key_size()
+
     def ablation_ranges(self) -> dict[str, range]:
         return {"mechanism": range(self.num_mechanisms)}
 
@@ -392,6 +395,7 @@ def _check_division(num_mechanisms: int, **sizes: int) -> None:
 
 
 def _check_shape(name: str, x: Tensor, width: int) -> None:
+    refuse_nested(name, x)
     if x.dim() != 3 or x.size(-1) != width:
         raise ValueError(
             f"{name} has shape {tuple(x.shape)}, expected (batch, time, {width})"

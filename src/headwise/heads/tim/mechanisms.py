@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.heads.attention import Attention, Inputs, Projected
-from headwise.heads.system import Macs
+from headwise.heads.system import Macs, System
 from headwise.heads.tim.grouped import (
     attention_between_groups,
     grouped_layer_norm,
@@ -80,6 +80,8 @@ class MechanismExchange(nn.Module):
         head_dim: width of a head.
         dropout: probability with which an attention weight is dropped in training.
     """
+
+    is_transposed = System.is_transposed
 
     def __init__(
         self, num_mechanisms: int, mechanism_dim: int, num_heads: int, head_dim: int, dropout: float

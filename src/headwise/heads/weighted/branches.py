@@ -19,16 +19,17 @@ W₂ as in `nn.Linear`.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from headwise.ops.activations import ACTIVATIONS, Activation
+from headwise.ops.linear_maps import LinearMap
 from headwise.ops.precision import without_autocast
+from headwise.ops.twins import compute
 
 # Hidden units of all branches at a time: 4 MiB in float32, which stay in the processor's cache. A
 # GPU wants more work at once.
@@ -41,10 +42,8 @@ def branched_feed_forward(
     branch_output: Tensor,
     kappa: Tensor,
     alpha: Tensor,
-    up_weight: Tensor,
-    up_bias: Tensor,
-    down_weight: Tensor,
-    down_bias: Tensor,
+    up: LinearMap,
+    down: LinearMap,
     *,
     split: bool = False,
     dropout: float = 0.0,
@@ -56,8 +55,8 @@ def branched_feed_forward(
         heads: o, what each branch read, `(batch, branches, time, head_dim)`.
         branch_output: W, `(branches, head_dim, embed_dim)`.
         kappa, alpha: `(branches,)`.
-        up_weight, up_bias: W₁ and b₁, `(ffn_dim, embed_dim)` and `(ffn_dim,)`.
-        down_weight, down_bias: W₂ and b₂, `(embed_dim, ffn_dim)` and `(embed_dim,)`.
+        up: W₁ and b₁, `(ffn_dim, embed_dim)` and `(ffn_dim,)`.
+        down: W₂ and b₂, `(embed_dim, ffn_dim)` and `(embed_dim,)`.
         split: branch i has the i-th part of the hidden units for itself, rather than a turn with
             all of them.
         dropout: probability with which a unit of the summed hidden layer is dropped.
@@ -67,25 +66,25 @@ def branched_feed_forward(
         `(batch, time, embed_dim)`.
     """
     batch, branches, time, head_dim = heads.shape
-    ffn_dim, embed_dim = up_weight.shape
+    assert up.bias is not None and down.bias is not None
+    ffn_dim, embed_dim = len(up.bias), len(down.bias)
     rows = heads.transpose(1, 2).reshape(batch * time, branches, head_dim)
     scaled = branch_output * kappa.view(-1, 1, 1)  # κᵢWᵢ
     units = ffn_dim // branches if split else ffn_dim
-    folds = _folded_macs(batch * time, branches, head_dim, embed_dim, units) < _unfolded_macs(
-        batch * time, branches, head_dim, embed_dim, units
-    )
+    sizes = (batch * time, branches, head_dim, embed_dim, units)
+    # An exported program goes one way, for batches of any size.
+    folds = torch.compiler.is_exporting() or _folded_macs(*sizes) < _unfolded_macs(*sizes)
     if split:
-        hidden = _split_hidden(rows, scaled, alpha, up_weight, up_bias, folds, activation)
+        hidden = _split_hidden(rows, scaled, alpha, up.matrix, up.bias, folds, activation)
     elif folds:
-        maps = (scaled.flatten(0, 1) @ up_weight.t()).unflatten(0, (branches, head_dim))
-        hidden = weighted_activation(rows, maps, up_bias, alpha, activation)
+        maps = up.product(scaled.flatten(0, 1)).unflatten(0, (branches, head_dim))
+        hidden = weighted_activation(rows, maps, up.bias, alpha, activation)
     else:
         z = rows.transpose(0, 1) @ scaled  # (branches, rows, embed_dim)
-        each = ACTIVATIONS[activation](F.linear(z, up_weight, up_bias))
-        # (branches, rows, ffn_dim)
+        each = ACTIVATIONS[activation](up(z))  # (branches, rows, ffn_dim)
         hidden = (each * alpha.to(each.dtype).view(-1, 1, 1)).sum(0)
-    hidden = F.dropout(hidden, dropout, training=dropout > 0)
-    output = F.linear(hidden, down_weight, alpha.sum() * down_bias)
+    hidden = F.dropout(hidden, dropout)
+    output = down(hidden, bias_factor=alpha.sum())
     return output.unflatten(0, (batch, time))
 
 
@@ -122,34 +121,34 @@ def weighted_activation(
         `(rows, ffn_dim)`.
     """
     rows, bias = rows.to(maps.dtype), bias.to(maps.dtype)  # which autocast may have lowered
-
-    def hidden(rows: Tensor, maps: Tensor, bias: Tensor, alpha: Tensor) -> Tensor:
-        each = ACTIVATIONS[activation](torch.baddbmm(bias, rows.transpose(0, 1), maps))
-        return (each * alpha.to(each.dtype).view(-1, 1, 1)).sum(0)
-
-    if torch.compiler.is_compiling():  # the compiler fuses the steps itself
-        return hidden(rows, maps, bias, alpha)
+    way = _WeightedActivation(activation)
     if activation == "relu":
-        summed: Tensor = _WeightedReLU.apply(rows, maps, bias, alpha)
-        return summed
-    again: Tensor = checkpoint(
-        hidden, rows, maps, bias, alpha, use_reentrant=False, preserve_rng_state=False
+        return compute(way, rows, maps, bias, alpha)[0]
+    if torch.compiler.is_compiling():  # the compiler decides by itself what to keep
+        return way.plain(rows, maps, bias, alpha)[0]
+    again: tuple[Tensor] = checkpoint(
+        way.plain, rows, maps, bias, alpha, use_reentrant=False, preserve_rng_state=False
     )
-    return again
+    return again[0]
 
 
-class _WeightedReLU(torch.autograd.Function):
-    """`weighted_activation` of ReLU, some rows at a time, whose hidden layers are computed again.
+class _WeightedActivation(NamedTuple):
+    """`weighted_activation`; the fast way is of ReLU.
 
-    Kept, those of all branches would be M times what a feed-forward keeps. With G the gradient
-    and Dᵢ = G where oᵢAᵢ + b > 0, else 0:
+    It takes some rows at a time, whose hidden layers are computed again: kept, those of all
+    branches would be M times what a feed-forward keeps. With G the gradient and Dᵢ = G where
+    oᵢAᵢ + b > 0, else 0:
 
         ∂oᵢ = αᵢ Dᵢ Aᵢᵀ,  ∂Aᵢ = αᵢ oᵢᵀ Dᵢ,  ∂b = Σᵢ αᵢ 1ᵀDᵢ,  ∂αᵢ = ⟨oᵢ, Dᵢ Aᵢᵀ⟩ + ⟨b, 1ᵀDᵢ⟩
     """
 
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, maps: Tensor, bias: Tensor, alpha: Tensor) -> Tensor:
-        ctx.save_for_backward(rows, maps, bias, alpha)
+    activation: Activation
+
+    def plain(self, rows: Tensor, maps: Tensor, bias: Tensor, alpha: Tensor) -> tuple[Tensor]:
+        each = ACTIVATIONS[self.activation](torch.baddbmm(bias, rows.transpose(0, 1), maps))
+        return ((each * alpha.to(each.dtype).view(-1, 1, 1)).sum(0),)
+
+    def fast(self, rows: Tensor, maps: Tensor, bias: Tensor, alpha: Tensor) -> tuple[Tensor]:
         hidden = rows.new_empty(rows.size(0), maps.size(2))
         weights = alpha.to(rows.dtype).unsqueeze(0)  # (1, branches)
         with without_autocast(rows):
@@ -157,12 +156,11 @@ class _WeightedReLU(torch.autograd.Function):
                 each = torch.baddbmm(bias, rows[some].transpose(0, 1), maps).relu_()
                 # (branches, rows, ffn_dim), summed over the branches as a product with α
                 torch.mm(weights, each.flatten(1), out=hidden[some].view(1, -1))
-        return hidden
+        return (hidden,)
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        rows, maps, bias, alpha = ctx.saved_tensors
+    def gradients(
+        self, grad: Tensor, rows: Tensor, maps: Tensor, bias: Tensor, alpha: Tensor
+    ) -> tuple[Tensor, ...]:
         # Sums over all rows want more digits than half precision has.
         exact = torch.promote_types(rows.dtype, torch.float32)
         grad_rows = torch.empty_like(rows, memory_format=torch.contiguous_format)

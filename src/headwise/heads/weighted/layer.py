@@ -15,6 +15,7 @@ from headwise.heads.weighted.rule import BranchesOnSimplex
 from headwise.heads.weighted.simplex import keep_largest
 from headwise.heads.words import Words
 from headwise.ops.activations import Activation, check_activation
+from headwise.ops.linear_maps import linear_map
 from headwise.ops.simplex import random_simplex
 
 Form = Literal["simplex", "softmax", "random"]
@@ -250,10 +251,8 @@ class BranchedAttention(Attention):
             self.branch_output,
             kappa,
             alpha,
-            self.ffn_up.weight,
-            self.ffn_up.bias,
-            self.ffn_down.weight,
-            self.ffn_down.bias,
+            linear_map(self.ffn_up, self.embed_dim, heads),
+            linear_map(self.ffn_down, self.ffn_dim, heads),
             split=self.ffn == "split",
             dropout=self.ffn_dropout if self.training else 0.0,
             activation=self.ffn_activation,

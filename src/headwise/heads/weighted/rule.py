@@ -20,6 +20,7 @@ from torch import nn
 
 from headwise.heads.rule import Moment, Rule, RuleSettings
 from headwise.heads.weighted.simplex import project_to_simplex
+from headwise.ops.replicas import assign, whole
 
 
 class BranchSettings(RuleSettings):
@@ -87,7 +88,7 @@ class BranchesOnSimplex(Rule):
             on_simplex = [layer for layer in self.layers if layer.weights == "simplex"]
             for weights in (w for layer in on_simplex for w in layer.learned_weights()):
                 if weights.requires_grad:
-                    weights.copy_(project_to_simplex(weights))
+                    assign(weights, project_to_simplex(whole(weights)))
 
     def last_phase(self, total_steps: int) -> int:
         return frozen_steps(self.settings, total_steps)
@@ -97,7 +98,7 @@ class BranchesOnSimplex(Rule):
         for path, layer in self.systems.items():
             if layer.learned_weights():
                 kappa, alpha = layer.branch_weights()
-                found[path] = {"kappa": kappa.tolist(), "alpha": alpha.tolist()}
+                found[path] = {"kappa": whole(kappa).tolist(), "alpha": whole(alpha).tolist()}
         return found
 
     def _is_frozen(self, moment: Moment) -> bool:

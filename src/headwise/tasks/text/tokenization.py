@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import cast
 
 import torch
 from tokenizers import models
@@ -160,7 +161,7 @@ class TranslationTokenizer:
             if self.eos_token_id in row:
                 row = row[: row.index(self.eos_token_id)]
             rows[i] = [token for token in row if token >= 0]
-        return [self.target.decode(row, skip_special_tokens=True) for row in rows]
+        return [_decode(self.target, row, skip_special_tokens=True) for row in rows]
 
     def save(self, folder: str | Path) -> None:
         """Saves the tokenizers to a folder, which is replaced as a whole or not at all.
@@ -300,7 +301,7 @@ class TextTokenizer:
                     lines[-1].append(token)
             if len(lines) > 1 and not lines[-1]:
                 lines.pop()
-            texts.append("\n".join(self.tokenizer.decode(line) for line in lines))
+            texts.append("\n".join(_decode(self.tokenizer, line) for line in lines))
         return texts
 
     def save(self, folder: str | Path) -> None:
@@ -330,6 +331,11 @@ def _encode(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[li
     if not texts:
         return []
     return tokenizer(list(texts), return_attention_mask=False)["input_ids"]
+
+
+def _decode(tokenizer: PreTrainedTokenizerFast, ids: list[int], **options: bool) -> str:
+    # The decoder of pieces that end in @@ fails without any.
+    return cast(str, tokenizer.decode(ids, **options)) if ids else ""
 
 
 def _load(folder: Path) -> PreTrainedTokenizerFast:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from headwise.models.base import HeadwiseModel
+from headwise.models.evaluating import summed_loss
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.tasks.significance import Statistic, of_totals
 from headwise.training.batching import Items
@@ -49,8 +50,7 @@ def group_losses(
         for start in range(0, len(order), size):
             batch = collate([items[index] for index in order[start : start + size]])
             batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
-            # With num_items_in_batch=1, the loss is the sum over the labels, not their mean.
-            loss = model(**batch, num_items_in_batch=1).token_loss
+            loss = summed_loss(model, batch)
             count = (batch["labels"] != IGNORED_LABEL).sum()
             rows.append(torch.stack([loss.double(), count.double()]))
     return torch.stack(rows).cpu().numpy()

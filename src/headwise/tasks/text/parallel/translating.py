@@ -5,8 +5,9 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers import StoppingCriteria, StoppingCriteriaList
+from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
+from headwise.models.config import Seq2SeqConfig
 from headwise.models.seq2seq import Seq2SeqLM
 from headwise.tasks.text.parallel.dataset import TranslationItem, collate_pairs
 from headwise.tasks.text.parallel.metrics import TranslationEvaluation
@@ -49,6 +50,32 @@ def translate(
         if advance is not None:
             advance(len(batch))
     return translations
+
+
+def generation_config(settings: TranslationEvaluation, config: Seq2SeqConfig) -> GenerationConfig:
+    """Returns the search as transformers reads it from the folder of a model.
+
+    There the longest translation does not depend on its source: it has `max_target_length` tokens,
+    or as many as the model has positions.
+
+    Args:
+        settings: beam size and length penalty.
+        config: configuration of the model.
+    """
+    longest = config.max_target_length
+    if config.max_positions is not None:
+        longest = min(longest, config.max_positions + 1)  # the last token is not read
+    return GenerationConfig(
+        max_length=longest,
+        num_beams=settings.beam_size,
+        length_penalty=settings.length_penalty,
+        early_stopping=False,
+        do_sample=False,
+        pad_token_id=config.pad_token_id,
+        bos_token_id=config.bos_token_id,
+        eos_token_id=config.eos_token_id,
+        decoder_start_token_id=config.decoder_start_token_id,
+    )
 
 
 def translate_ids(

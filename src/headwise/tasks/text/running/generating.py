@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
-from transformers import StoppingCriteria, StoppingCriteriaList
+from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
 from headwise.models.causal_lm import CausalLM
 from headwise.tasks.text.tokenization import TextTokenizer
@@ -43,6 +43,24 @@ class GenerationSettings(BaseModel):
     )
     seed: int = Field(
         1, ge=0, description="Seed of the sampling, which also depends on the prompt."
+    )
+
+
+def generation_config(settings: GenerationSettings, pad: int, eos: int) -> GenerationConfig:
+    """Returns the settings as transformers reads them from the folder of a model.
+
+    With `lines: 1` a text ends with its line; more lines cannot be counted there.
+
+    Args:
+        settings: length and sampling.
+        pad, eos: the tokens for padding and for the end of a line, behind which a text begins.
+    """
+    return GenerationConfig(
+        max_new_tokens=settings.max_new_tokens,
+        pad_token_id=pad,
+        bos_token_id=eos,
+        eos_token_id=eos if settings.lines == 1 else None,
+        **_sampling(settings),
     )
 
 
@@ -169,23 +187,23 @@ def _continue(
     """Returns up to `count` ids that follow `ids`; fewer if `lines` lines have ended."""
     inputs = torch.tensor([ids], device=model.device)
     stops = [] if lines is None else [_AfterLines(lines, eos, len(ids))]
-    sampling: dict[str, Any] = {"do_sample": False}
-    if settings.temperature > 0:
-        sampling = {
-            "do_sample": True,
-            "temperature": settings.temperature,
-            "top_p": settings.top_p,
-            "top_k": 0,
-        }
     out = model.generate(
         inputs,
         attention_mask=torch.ones_like(inputs),
-        max_length=len(ids) + count,
+        max_new_tokens=count,
         eos_token_id=None,  # the end of a line is not the end of a text
         stopping_criteria=StoppingCriteriaList(stops),
-        **sampling,
+        **_sampling(settings),
     )
     return cast(Tensor, out)[0, len(ids) :].tolist()
+
+
+def _sampling(settings: GenerationSettings) -> dict[str, Any]:
+    """The arguments of `generate()` that say how tokens are chosen."""
+    if settings.temperature == 0:
+        return {"do_sample": False, "temperature": 1.0, "top_p": 1.0}
+    options = {"temperature": settings.temperature, "top_p": settings.top_p, "top_k": 0}
+    return {"do_sample": True, **options}
 
 
 class _AfterLines(StoppingCriteria):

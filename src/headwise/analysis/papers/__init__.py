@@ -1,0 +1,10 @@
+"""The figures that the papers print on the cost of their models, with ours.
+
+The numbers of parameters and of multiply-accumulates follow from the equations of a system and the
+sizes of a model alone. If ours agree with the published ones, we read the equations as their
+authors do.
+
+The totals depend on the size of the vocabulary, which papers rarely give. Each figure names the
+size that we assume. `published` has all papers, each of which is a module; `models` builds the
+models that they describe; `table` prints the figures.
+"""

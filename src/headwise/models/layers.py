@@ -1,0 +1,211 @@
+"""The layers of encoders and decoders, whose attention follows a plan.
+
+Vaswani et al. 2017, *Attention Is All You Need*, https://arxiv.org/abs/1706.03762, with layer norm
+after each residual sum as published, or before each sub-layer.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from headwise.heads.cache import AttentionCache
+from headwise.heads.system import AttentionOutput, Macs, System
+from headwise.models.config import TransformerConfig
+from headwise.models.plan import Spec, build_system
+from headwise.ops.activations import ACTIVATIONS, Activation
+
+
+class FeedForward(nn.Module):
+    """f(x W₁ + b₁) W₂ + b₂, at each position by itself, where f is an activation."""
+
+    def __init__(
+        self, embed_dim: int, ffn_dim: int, dropout: float, activation: Activation = "relu"
+    ) -> None:
+        super().__init__()
+        self.ffn_up = nn.Linear(embed_dim, ffn_dim)
+        self.ffn_down = nn.Linear(ffn_dim, embed_dim)
+        self.dropout = dropout
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = ACTIVATIONS[self.activation](self.ffn_up(x))
+        hidden = F.dropout(hidden, self.dropout, self.training)
+        return self.ffn_down(hidden)
+
+    def macs(self, length: int) -> Macs:
+        """Multiply-accumulates for one sequence."""
+        return Macs(length * (self.ffn_up.weight.numel() + self.ffn_down.weight.numel()), 0)
+
+
+class Residual(nn.Module):
+    """A sub-layer's residual sum with its layer norm and dropout.
+
+    Post-norm: norm(x + dropout(f(x))). Pre-norm: x + dropout(f(norm(x))).
+    """
+
+    def __init__(self, embed_dim: int, norm: str, dropout: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(embed_dim)
+        self.pre_norm = norm == "pre"
+        self.dropout = dropout
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.pre_norm:
+            return x + F.dropout(sublayer(self.norm(x)), self.dropout, self.training)
+        return self.norm(x + F.dropout(sublayer(x), self.dropout, self.training))
+
+
+class AuxiliaryLoss:
+    """The sum of the losses that the attentions of one forward pass ask to add."""
+
+    def __init__(self) -> None:
+        self.total: Tensor | None = None
+
+    def collect(self, out: AttentionOutput) -> Tensor:
+        """Note the loss of one attention; passes its output on."""
+        if out.routing is not None and out.routing.loss is not None:
+            loss = out.routing.loss
+            self.total = loss if self.total is None else self.total + loss
+        return out.output
+
+
+class DecoderInputs(NamedTuple):
+    """What all layers of a decoder see in one forward pass, beside what the layer below gives."""
+
+    encoded: Tensor | None  # (batch, source time, embed_dim), where there is an encoder
+    padding: Tensor | None  # (batch, cached + time), `True` at padding, as everywhere here
+    query_padding: Tensor | None  # (batch, time), the end of `padding`
+    encoder_padding: Tensor | None  # (batch, source time)
+    losses: AuxiliaryLoss
+
+
+class EncoderLayer(GradientCheckpointingLayer):
+    """Self-attention, then feed-forward, unless the attention holds that too."""
+
+    def __init__(self, config: TransformerConfig, self_attention: Spec) -> None:
+        super().__init__()
+        self.self_attention = _system(config, self_attention, "encoder_self")
+        self.self_attention_residual = _residual(config)
+        self.feed_forward: FeedForward | None = None
+        if self.self_attention.replaces == "attention":
+            self.feed_forward = _feed_forward(config)
+            self.feed_forward_residual = _residual(config)
+
+    def forward(self, x: Tensor, padding: Tensor | None, losses: AuxiliaryLoss) -> Tensor:
+        x = self.self_attention_residual(
+            x, lambda y: losses.collect(self.self_attention(y, key_padding_mask=padding))
+        )
+        if self.feed_forward is None:
+            return x
+        return self.feed_forward_residual(x, self.feed_forward)
+
+
+class DecoderLayer(GradientCheckpointingLayer):
+    """Causal self-attention, attention over the encoder's output if there is an encoder, then
+    feed-forward, unless the last of these attentions holds that too.
+    """
+
+    def __init__(
+        self, config: TransformerConfig, self_attention: Spec, cross_attention: Spec | None = None
+    ) -> None:
+        super().__init__()
+        self.self_attention = last = _system(config, self_attention, "decoder_self")
+        self.self_attention_residual = _residual(config)
+        self.cross_attention: System | None = None
+        if cross_attention is not None:
+            self.cross_attention = last = _system(config, cross_attention, "decoder_cross")
+            self.cross_attention_residual = _residual(config)
+        self.feed_forward: FeedForward | None = None
+        if last.replaces == "attention":
+            self.feed_forward = _feed_forward(config)
+            self.feed_forward_residual = _residual(config)
+
+    def forward(
+        self,
+        x: Tensor,
+        inputs: DecoderInputs,
+        self_cache: AttentionCache | None,
+        cross_cache: AttentionCache | None,
+    ) -> Tensor:
+        x = self.self_attention_residual(
+            x,
+            lambda y: inputs.losses.collect(
+                self.self_attention(
+                    y,
+                    key_padding_mask=inputs.padding,
+                    query_padding_mask=inputs.query_padding,
+                    is_causal=True,
+                    cache=self_cache,
+                )
+            ),
+        )
+        cross_attention = self.cross_attention
+        if cross_attention is not None:
+            x = self.cross_attention_residual(
+                x,
+                lambda y: inputs.losses.collect(
+                    cross_attention(
+                        y,
+                        inputs.encoded,
+                        key_padding_mask=inputs.encoder_padding,
+                        query_padding_mask=inputs.query_padding,
+                        cache=cross_cache,
+                    )
+                ),
+            )
+        if self.feed_forward is None:
+            return x
+        return self.feed_forward_residual(x, self.feed_forward)
+
+
+class WholeEncoderLayer(GradientCheckpointingLayer):
+    """A system that takes the place of an encoder layer, its residual sums and norms included."""
+
+    def __init__(self, config: TransformerConfig, system: Spec) -> None:
+        super().__init__()
+        self.system = _system(config, system, "encoder_self")
+
+    def forward(self, x: Tensor, padding: Tensor | None, losses: AuxiliaryLoss) -> Tensor:
+        return losses.collect(self.system(x, key_padding_mask=padding))
+
+
+class WholeDecoderLayer(GradientCheckpointingLayer):
+    """A system that takes the place of a decoder layer."""
+
+    def __init__(self, config: TransformerConfig, system: Spec) -> None:
+        super().__init__()
+        self.system = _system(config, system, "decoder_self")
+
+    def forward(
+        self,
+        x: Tensor,
+        inputs: DecoderInputs,
+        self_cache: AttentionCache | None,
+        cross_cache: AttentionCache | None,
+    ) -> Tensor:
+        out = self.system(
+            x,
+            inputs.encoded,
+            key_padding_mask=inputs.padding,
+            query_padding_mask=inputs.query_padding,
+            memory_key_padding_mask=inputs.encoder_padding,
+            is_causal=True,
+            cache=self_cache,
+            cross_cache=cross_cache,
+        )
+        return inputs.losses.collect(out)
+
+
+def _system(config: TransformerConfig, spec: Spec, site: str) -> System:
+    return build_system(spec, config.place(site))
+
+
+def _feed_forward(config: TransformerConfig) -> FeedForward:
+    return FeedForward(config.embed_dim, config.ffn_dim, config.ffn_dropout, config.ffn_activation)
+
+
+def _residual(config: TransformerConfig) -> Residual:
+    return Residual(config.embed_dim, config.norm, config.dropout)

@@ -1,0 +1,221 @@
+"""Models without their heads, as transformers' AutoModel gives them: tokens to hidden states.
+
+Their weights bear the names that they have in the whole models, so that `AutoModel` loads them from
+a whole model's folder, and a whole model from theirs, with a head drawn anew.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from transformers import AutoModel
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPastAndCrossAttentions,
+    Seq2SeqModelOutput,
+)
+
+from headwise.models.base import HeadwiseModel
+from headwise.models.cache import DecodingCache
+from headwise.models.causal_lm import CausalLMConfig, decoder_embedding
+from headwise.models.classifier import SequenceClassifierConfig
+from headwise.models.config import Seq2SeqConfig, StackConfig
+from headwise.models.embedding import token_embedding
+from headwise.models.layers import AuxiliaryLoss
+from headwise.models.masked_lm import MaskedLMConfig
+from headwise.models.transformer import Decoder, Encoder, HiddenStates
+
+
+@dataclass
+class StackOutput(BaseModelOutputWithPastAndCrossAttentions):
+    """The output of a model without a head that has one stack.
+
+    Attributes:
+        last_hidden_state: `(batch, time, embed_dim)`, behind the final norm.
+        past_key_values: the cache of decoding that was given.
+        hidden_states, attentions: if asked for, as in `headwise.models.outputs.OneStackOutput`.
+        cross_attentions: None.
+        auxiliary_loss: the sum of the losses that systems of the plan add, or None.
+    """
+
+    auxiliary_loss: Tensor | None = None
+
+
+@dataclass
+class TwoStacksOutput(Seq2SeqModelOutput):
+    """The output of a model without a head that has an encoder and a decoder.
+
+    Attributes:
+        last_hidden_state: of the decoder, `(batch, target time, embed_dim)`.
+        auxiliary_loss: the sum of the losses that systems of the plan add, or None. All others are
+            those of transformers' `Seq2SeqModelOutput`.
+    """
+
+    auxiliary_loss: Tensor | None = None
+
+
+class WithoutHead(HeadwiseModel):
+    """The base of models without a head: `headwise.models.base.model_class` does not find them."""
+
+
+class EncoderModel(WithoutHead):
+    """The encoder of a `MaskedLM` or `SequenceClassifier`, as its configuration has it."""
+
+    config: StackConfig
+
+    def __init__(self, config: StackConfig) -> None:
+        super().__init__(config)
+        self.encoder = Encoder(config, token_embedding(config, config.vocab_size))
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: HiddenStates | None = None,
+        return_dict: bool | None = None,
+        **unused: Any,
+    ) -> StackOutput | tuple[Any, ...]:
+        """Computes the hidden states; see `MaskedLM.forward` for the arguments."""
+        self._refuse(unused)
+        losses = AuxiliaryLoss()
+        encoded = self.encoder(
+            input_ids,
+            attention_mask,
+            inputs_embeds=inputs_embeds,
+            position_ids=position_ids,
+            losses=losses,
+            **self._asked(output_attentions, output_hidden_states),
+        )
+        return self._returned(StackOutput(**encoded, auxiliary_loss=losses.total), return_dict)
+
+
+class MaskedLMEncoder(EncoderModel):
+    """`EncoderModel` of a `MaskedLMConfig`."""
+
+    config_class = MaskedLMConfig
+
+
+class SequenceClassifierEncoder(EncoderModel):
+    """`EncoderModel` of a `SequenceClassifierConfig`."""
+
+    config_class = SequenceClassifierConfig
+
+
+class CausalLMDecoder(WithoutHead):
+    """The decoder of a `CausalLM`, as its configuration has it.
+
+    Example:
+        >>> import torch
+        >>> from transformers import AutoModel
+        >>> config = CausalLMConfig(vocab_size=50, embed_dim=16, num_heads=4, ffn_dim=32, layers=1)
+        >>> AutoModel.from_config(config)(torch.tensor([[5, 6, 7]])).last_hidden_state.shape
+        torch.Size([1, 3, 16])
+    """
+
+    config: CausalLMConfig
+    config_class = CausalLMConfig
+
+    def __init__(self, config: CausalLMConfig) -> None:
+        super().__init__(config)
+        self.decoder = Decoder(config, decoder_embedding(config))
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        past_key_values: DecodingCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: HiddenStates | None = None,
+        return_dict: bool | None = None,
+        **unused: Any,
+    ) -> StackOutput | tuple[Any, ...]:
+        """Computes the hidden states; see `CausalLM.forward` for the arguments."""
+        self._refuse(unused)
+        losses = AuxiliaryLoss()
+        decoded = self.decoder(
+            input_ids,
+            attention_mask,
+            past_key_values,
+            inputs_embeds=inputs_embeds,
+            position_ids=position_ids,
+            losses=losses,
+            **self._asked(output_attentions, output_hidden_states),
+        )
+        return self._returned(StackOutput(**decoded, auxiliary_loss=losses.total), return_dict)
+
+
+class Seq2SeqModel(WithoutHead):
+    """The encoder and the decoder of a `Seq2SeqLM`, as its configuration has them."""
+
+    config: Seq2SeqConfig
+    config_class = Seq2SeqConfig
+
+    def __init__(self, config: Seq2SeqConfig) -> None:
+        super().__init__(config)
+        self.encoder = Encoder(config, token_embedding(config, config.vocab_size))
+        self.decoder = Decoder(config, token_embedding(config, config.target_vocab_size))
+        if config.share_embeddings == "all":
+            self._tied_weights_keys = {"decoder.embedding.weight": "encoder.embedding.weight"}
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        past_key_values: DecodingCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        decoder_position_ids: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: HiddenStates | None = None,
+        return_dict: bool | None = None,
+        **unused: Any,
+    ) -> TwoStacksOutput | tuple[Any, ...]:
+        """Computes the hidden states; see `Seq2SeqLM.forward` for the arguments."""
+        self._refuse(unused)
+        losses = AuxiliaryLoss()
+        asked = self._asked(output_attentions, output_hidden_states)
+        encoded = self.encoder(
+            input_ids,
+            attention_mask,
+            inputs_embeds=inputs_embeds,
+            position_ids=position_ids,
+            losses=losses,
+            **asked,
+        )
+        decoded = self.decoder(
+            decoder_input_ids,
+            decoder_attention_mask,
+            past_key_values,
+            encoded.last_hidden_state,
+            attention_mask,
+            inputs_embeds=decoder_inputs_embeds,
+            position_ids=decoder_position_ids,
+            losses=losses,
+            **asked,
+        )
+        output = TwoStacksOutput(
+            last_hidden_state=decoded.last_hidden_state,
+            past_key_values=decoded.past_key_values,
+            decoder_hidden_states=decoded.hidden_states,
+            decoder_attentions=decoded.attentions,
+            cross_attentions=decoded.cross_attentions,
+            encoder_last_hidden_state=encoded.last_hidden_state,
+            encoder_hidden_states=encoded.hidden_states,
+            encoder_attentions=encoded.attentions,
+            auxiliary_loss=losses.total,
+        )
+        return self._returned(output, return_dict)
+
+
+for model in (MaskedLMEncoder, SequenceClassifierEncoder, CausalLMDecoder, Seq2SeqModel):
+    AutoModel.register(model.config_class, model)

@@ -1,0 +1,111 @@
+"""Functions with a fast way to compute them, and a plain one for whatever the fast one is not for.
+
+PyTorch differentiates the plain way by itself, as often as one likes, and its `torch.func` can
+transform it. The fast way has a backward pass of its own, which keeps less and takes less time.
+"""
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Twins(Protocol):
+    """The two ways to compute a function of tensors.
+
+    Both return a tuple: the result, and perhaps further tensors, which have no gradient.
+    """
+
+    def plain(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """By differentiable operations; what has no gradient is detached."""
+
+    def fast(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """The same."""
+
+    def gradients(self, grad: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """The gradients of the inputs, from that of the result."""
+
+
+def compute(twins: Twins, *inputs: Tensor) -> tuple[Tensor, ...]:
+    """Computes the function in the fast way, or in the plain one where that has to be.
+
+    The plain way is taken by `torch.compile` and `torch.export`, and for `torch.func.vmap`,
+    forward-mode derivatives, and derivatives of the second and higher order.
+    """
+    if torch.compiler.is_compiling():
+        return twins.plain(*inputs)
+    outputs: tuple[Tensor, ...] = _Fast.apply(twins, *inputs)
+    return outputs
+
+
+class _Fast(torch.autograd.Function):
+    """The fast way; it keeps its inputs alone."""
+
+    @staticmethod
+    def forward(twins: Twins, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return twins.fast(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.twins, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+        ctx.further = len(output) - 1
+        ctx.mark_non_differentiable(*output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        return None, *_FastGradients.apply(ctx.twins, grad, *ctx.saved_tensors)
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        # The gradient of the product of gradient and tangents, since PyTorch does not nest
+        # forward-mode derivatives.
+        inputs = ctx.saved_tensors
+        result, pull = _pull(ctx.twins, *inputs)
+        known = [torch.zeros_like(x) if t is None else t for x, t in zip(inputs, tangents)]
+        _, push = torch.func.vjp(pull, torch.zeros_like(result))
+        (tangent,) = push(tuple(known))
+        return tangent, *(None for _ in range(ctx.further))
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], twins: Twins, *inputs: Tensor
+    ) -> tuple[tuple[Tensor, ...], int]:
+        return torch.vmap(twins.plain, in_dims[1:])(*inputs), 0
+
+
+class _FastGradients(torch.autograd.Function):
+    """The fast backward pass, which can be differentiated once more."""
+
+    @staticmethod
+    def forward(twins: Twins, grad: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return twins.gradients(grad, *inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.twins, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        twins = ctx.twins
+        _, pull = torch.func.vjp(lambda *xs: _plain_gradients(twins, *xs), *ctx.saved_tensors)
+        return None, *pull(grads)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], twins: Twins, *tensors: Tensor
+    ) -> tuple[tuple[Tensor, ...], int]:
+        return torch.vmap(lambda *xs: _plain_gradients(twins, *xs), in_dims[1:])(*tensors), 0
+
+
+def _pull(twins: Twins, *inputs: Tensor) -> tuple[Tensor, Any]:
+    """The result of the plain way, and what makes gradients of the inputs from its gradient."""
+    return torch.func.vjp(lambda *xs: twins.plain(*xs)[0], *inputs)
+
+
+def _plain_gradients(twins: Twins, grad: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+    result, pull = _pull(twins, *inputs)
+    gradients: tuple[Tensor, ...] = pull(grad.to(result.dtype))
+    return gradients

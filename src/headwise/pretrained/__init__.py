@@ -1,0 +1,1 @@
+"""Systems over the heads of pretrained models of transformers."""

@@ -1,0 +1,218 @@
+"""Puts a system over the heads of a pretrained model, and takes it away again."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from headwise.heads.multi_head import MultiHeadAttention
+from headwise.models.plan import OVER_HEADS, SYSTEMS, system_class
+from headwise.pretrained.gates import NAME, HeadGates
+from headwise.pretrained.layouts import SITES, AttentionModule, HeadLayout, attention_modules
+from headwise.pretrained.losses import AuxiliaryLosses
+from headwise.pretrained.padding import QueryPadding
+from headwise.spelling import did_you_mean
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def gate_heads(
+    model: Model,
+    system: str | type[MultiHeadAttention] = OVER_HEADS,
+    *,
+    layers: Iterable[int] | None = None,
+    sites: Iterable[str] | None = None,
+    layouts: Mapping[str, HeadLayout] | None = None,
+    **options: Any,
+) -> Model:
+    """Puts a system, such as gates, over the heads of a pretrained model of transformers.
+
+    The model computes what it did before, up to rounding, until the system is trained. It is
+    changed in place, and stays what it is in all other respects: none of its parameters changes.
+    The system stands between what the heads of an attention have read and the output projection, as
+    a child `head_gates` of the attention's module, and sees the hidden states that the attention is
+    called with. Where these are causal, gates look at no later position; while the model generates,
+    what they remember is kept beside the keys and values. Padding is left out, as far as attention
+    masks tell of it. In training, losses of the system are added to the `loss` that the model
+    returns.
+
+    The system's parameters are float32 if the model's have fewer bits. To train them alone, freeze
+    the model first: `headwise.gate_heads(model.requires_grad_(False))`.
+
+    Args:
+        model: a model of transformers, or a module that holds one, with attention of classes in
+            `headwise.pretrained.layouts.LAYOUTS` or in `layouts`.
+        system: the name of a system, or its class: one that combines the heads of standard
+            attention, and can start without changing them.
+        layers: the layers whose heads get it, counted from 0 in each stack; all if not given.
+        sites: of `encoder_self`, `decoder_self` and `decoder_cross` those that get it; all if not
+            given. What is causal is a decoder's.
+        layouts: where attention modules of further classes have their heads, by the class's name.
+        options: further arguments of the system's constructor; or `neutral=False`, by which it
+            starts as its constructor says, so that the model's output may change.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: the model has such gates already, or no attention that is known; a system that
+            cannot stand over heads or cannot start without changing them; layers or sites that
+            the model has not.
+
+    Example:
+        >>> import headwise as hw
+        >>> from transformers import GPT2Config, GPT2LMHeadModel
+        >>> config = GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=16)
+        >>> model = GPT2LMHeadModel(config).eval()
+        >>> tokens = torch.tensor([[3, 1, 4, 1, 5]])
+        >>> before = model(tokens).logits
+        >>> model = hw.gate_heads(model)
+        >>> bool((model(tokens).logits - before).abs().max() < 1e-6)
+        True
+        >>> model.transformer.h[0].attn.head_gates.system.num_heads
+        4
+    """
+    check_has_no_gates(model)
+    kind = _class_of(system)
+    every = attention_modules(model, layouts)
+    attach(model, every, _chosen(every, layers, sites), kind, options)
+    return model
+
+
+def remove(model: Model) -> Model:
+    """Takes the system of `gate_heads` away: the model is again what it was before.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: the model has none.
+
+    Example:
+        >>> import headwise as hw
+        >>> from transformers import BertConfig, BertModel
+        >>> config = BertConfig(
+        ...     vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        ...     intermediate_size=64,
+        ... )
+        >>> names = list(BertModel(config).state_dict())
+        >>> gated = hw.gate_heads(BertModel(config))
+        >>> list(gated.state_dict()) == names, list(hw.remove(gated).state_dict()) == names
+        (False, True)
+    """
+    gates = gates_of(model)
+    if not gates:
+        raise ValueError(
+            f"model is a {type(model).__name__} without gates over its heads, expected one that "
+            f"headwise.gate_heads has been called with"
+        )
+    for path, each in gates.items():
+        each.remove()
+        each.losses.remove()
+        delattr(model.get_submodule(path), NAME)
+    return model
+
+
+def attach(
+    model: nn.Module,
+    every: list[AttentionModule],
+    chosen: list[AttentionModule],
+    kind: type[MultiHeadAttention],
+    options: dict[str, Any],
+) -> None:
+    """Puts a system over the heads of the chosen ones of a model's attention modules.
+
+    Raises:
+        ValueError: the system cannot be there; the model is unchanged then.
+    """
+    made = [_make(kind, place, options) for place in chosen]
+    losses = AuxiliaryLosses(model)
+    paddings = {
+        (place.stack, place.layer): QueryPadding(place)
+        for place in every
+        if place.site != "decoder_cross"
+        and any((place.stack, place.layer) == (other.stack, other.layer) for other in chosen)
+    }
+    for place, system in zip(chosen, made, strict=True):
+        padding = paddings.get((place.stack, place.layer))
+        depth = 1 + max(other.layer for other in every if other.stack == place.stack)
+        gates = HeadGates(system, options, place, padding, losses, depth)
+        place.module.add_module(NAME, gates)
+
+
+def check_has_no_gates(model: nn.Module) -> None:
+    """Raises `ValueError` if there are gates over a model's heads."""
+    already = gates_of(model)
+    if already:
+        raise ValueError(
+            f"model has gates over its heads already, first at {next(iter(already))!r}; remove "
+            f"them with headwise.remove(model)"
+        )
+
+
+def gates_of(model: nn.Module) -> dict[str, HeadGates]:
+    """Returns what stands over the heads of a model, by the paths of its attention modules."""
+    return {
+        path.removesuffix(NAME).rstrip("."): module
+        for path, module in model.named_modules()
+        if isinstance(module, HeadGates)
+    }
+
+
+def _class_of(system: str | type[MultiHeadAttention]) -> type[MultiHeadAttention]:
+    found = system if isinstance(system, type) else system_class(system)
+    if not issubclass(found, MultiHeadAttention):
+        able = [name for name, known in SYSTEMS.items() if issubclass(known, MultiHeadAttention)]
+        raise ValueError(
+            f"system is {found.__name__}, which does not combine the heads of standard attention; "
+            f"expected one of {', '.join(able)}, or a subclass of headwise.MultiHeadAttention"
+        )
+    return found
+
+
+def _chosen(
+    every: list[AttentionModule], layers: Iterable[int] | None, sites: Iterable[str] | None
+) -> list[AttentionModule]:
+    chosen = every
+    if sites is not None:
+        sites = [sites] if isinstance(sites, str) else list(sites)
+        there = [site for site in SITES if any(place.site == site for place in every)]
+        for site in sites:
+            if site not in there:
+                raise ValueError(
+                    f"sites name {site!r}, expected some of those of the model: "
+                    f"{', '.join(there)}{did_you_mean(site, there)}"
+                )
+        chosen = [place for place in chosen if place.site in sites]
+    if layers is not None:
+        layers = [layers] if isinstance(layers, int) else list(layers)
+        depth = 1 + max(place.layer for place in chosen)
+        for layer in layers:
+            if layer not in range(depth):
+                raise ValueError(
+                    f"layers name {layer!r}, expected numbers from 0 to {depth - 1}: the model has "
+                    f"{depth} layers"
+                )
+        chosen = [place for place in chosen if place.layer in layers]
+    if not chosen:
+        raise ValueError("layers and sites name no attention together, expected at least one")
+    return chosen
+
+
+def _make(
+    kind: type[MultiHeadAttention], place: AttentionModule, options: dict[str, Any]
+) -> MultiHeadAttention:
+    """The system for an attention module, where that is and in its mode of training."""
+    sizes: dict[str, Any] = place.sizes()
+    for name in sizes.keys() & options:
+        raise ValueError(
+            f"{name} is given, expected it to be left out: it is {sizes[name]}, that of the model"
+        )
+    system = kind.over_heads(**sizes, **options)
+    if system.needs_queries:
+        _ = place.queries  # refuses a layout that does not say where they are
+    weight = next(place.module.parameters())
+    # As adapters: updates of few digits would be lost in so few bits.
+    dtype = weight.dtype if weight.dtype in (torch.float32, torch.float64) else torch.float32
+    return system.to(weight.device, dtype).train(place.module.training)

@@ -1,0 +1,205 @@
+"""Where the attention modules of transformers have their heads: a table that users can extend."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from headwise.spelling import did_you_mean
+
+SITES = ("encoder_self", "decoder_self", "decoder_cross")
+
+
+@dataclass(frozen=True)
+class HeadLayout:
+    """Where the attention modules of one class have their heads.
+
+    The module computes what its heads read, joins it, `(batch, queries, heads * head_dim)`, and
+    calls its output projection with it, which gives back the width of the hidden states. These are
+    the first argument of its `forward`.
+
+    Args:
+        projection: path of the output projection, from the attention module.
+        num_heads: path of the attribute that holds the number of heads.
+        queries: path of the module that gives the queries of the heads, which some systems decide
+            by; its output may go on behind them. Of several, the first that there is.
+        is_causal: path of the attribute that says whether a position may not see later ones.
+        mask: name of the argument of `forward` that holds the attention mask.
+        cache: name of the argument of `forward` that holds the cache of keys and values.
+        cross: names under which such modules stand in a layer as cross-attention, whose queries are
+            those of the layer's self-attention.
+    """
+
+    projection: str
+    num_heads: str
+    queries: tuple[str, ...] = ("q_proj",)
+    is_causal: str = "is_causal"
+    mask: str = "attention_mask"
+    cache: str = "past_key_values"
+    cross: tuple[str, ...] = ("encoder_attn", "crossattention", "EncDecAttention")
+
+
+_LIKE_BERT = HeadLayout(
+    "output.dense", "self.num_attention_heads", ("self.query",), is_causal="self.is_causal"
+)
+_LIKE_BART = HeadLayout("out_proj", "num_heads")
+_LIKE_LLAMA = HeadLayout("o_proj", "config.num_attention_heads")
+
+# By the name of the attention's class.
+LAYOUTS: dict[str, HeadLayout] = {
+    "BertAttention": _LIKE_BERT,
+    "RobertaAttention": _LIKE_BERT,
+    "XLMRobertaAttention": _LIKE_BERT,
+    "ElectraAttention": _LIKE_BERT,
+    "DistilBertSelfAttention": HeadLayout("out_lin", "n_heads", ("q_lin",)),
+    "GPT2Attention": HeadLayout("c_proj", "num_heads", ("q_attn", "c_attn")),
+    "LlamaAttention": _LIKE_LLAMA,
+    "MistralAttention": _LIKE_LLAMA,
+    "Qwen2Attention": _LIKE_LLAMA,
+    "Qwen3Attention": replace(_LIKE_LLAMA, queries=("q_norm",)),
+    "T5Attention": HeadLayout("o", "n_heads", ("q",), mask="mask"),
+    "BartAttention": _LIKE_BART,
+    "MBartAttention": _LIKE_BART,
+    "MarianAttention": _LIKE_BART,
+    "WhisperAttention": _LIKE_BART,
+    "ViTAttention": HeadLayout("o_proj", "num_attention_heads"),
+}
+
+
+class AttentionModule(NamedTuple):
+    """An attention module of a model, and what its layout says of it.
+
+    Attributes:
+        path: of the module in the model.
+        module: the module.
+        layout: where it has its heads.
+        site: `encoder_self`, `decoder_self` or `decoder_cross`; what is causal is a decoder.
+        layer: the number of its layer in its stack, from 0.
+        stack: path of the stack in the model: of the innermost model of transformers around it.
+    """
+
+    path: str
+    module: nn.Module
+    layout: HeadLayout
+    site: str
+    layer: int
+    stack: str
+
+    @property
+    def projection(self) -> nn.Module:
+        """The output projection."""
+        return self.module.get_submodule(self.layout.projection)
+
+    @property
+    def queries(self) -> str:
+        """Path of the module that gives the queries, from the attention.
+
+        Raises:
+            ValueError: there is none.
+        """
+        there = dict(self.module.named_modules())
+        for path in self.layout.queries:
+            if path in there:
+                return path
+        raise ValueError(
+            f"{self._where('queries')} are {self.layout.queries}, but it has no such module; "
+            f"expected the path of the module that gives the queries of its heads"
+        )
+
+    def sizes(self) -> dict[str, int]:
+        """Returns `embed_dim`, `num_heads` and `head_dim`.
+
+        Raises:
+            ValueError: they do not fit together.
+        """
+        num_heads = int(self._attribute(self.layout.num_heads, "num_heads"))
+        width, embed_dim = _sizes(self.projection, self._where("projection"))
+        if width % num_heads:
+            raise ValueError(
+                f"{self._where('num_heads')} says {num_heads} heads, which do not divide "
+                f"{width}, the width that its projection {self.layout.projection!r} takes; "
+                f"expected the path of the number of heads of its queries"
+            )
+        return {"embed_dim": embed_dim, "num_heads": num_heads, "head_dim": width // num_heads}
+
+    def _attribute(self, path: str, name: str) -> Any:
+        try:
+            return attrgetter(path)(self.module)
+        except AttributeError as error:
+            raise ValueError(f"{self._where(name)} is {path!r}, but {error}") from None
+
+    def _where(self, name: str) -> str:
+        return f"{name} of the layout of {type(self.module).__name__}"
+
+
+def attention_modules(
+    model: nn.Module, layouts: Mapping[str, HeadLayout] | None = None
+) -> list[AttentionModule]:
+    """Returns the attention modules of a model that the table knows, in the order they stand in.
+
+    Args:
+        model: a model of transformers, or a module that holds some.
+        layouts: further layouts, by the name of the attention's class; they go before the table's.
+
+    Raises:
+        ValueError: the model has none.
+    """
+    known = {**LAYOUTS, **(layouts or {})}
+    found: list[AttentionModule] = []
+    stacks = [path for path, module in model.named_modules() if isinstance(module, PreTrainedModel)]
+    for path, module in model.named_modules():
+        # A wrapper such as FSDP makes a subclass of the module's class.
+        name = next(
+            (base.__name__ for base in type(module).__mro__ if base.__name__ in known), None
+        )
+        if name is None:
+            continue
+        layout = known[name]
+        stack = max((s for s in stacks if not s or path.startswith(f"{s}.")), key=len, default="")
+        cross = path.rpartition(".")[2] in layout.cross
+        unplaced = AttentionModule(path, module, layout, "", _layer(path, stack), stack)
+        causal = unplaced._attribute(layout.is_causal, "is_causal")
+        # Models whose attention is causal otherwise may be used as encoders.
+        causal = causal and getattr(getattr(module, "config", None), "is_causal", True)
+        site = "decoder_cross" if cross else "decoder_self" if causal else "encoder_self"
+        found.append(unplaced._replace(site=site))
+    if not found:
+        raise ValueError(_unknown(model, list(known)))
+    return found
+
+
+def _layer(path: str, stack: str) -> int:
+    """The first number in the path of a module, from its stack."""
+    names = path.removeprefix(stack).split(".")
+    return next((int(name) for name in names if name.isdigit()), 0)
+
+
+def _sizes(projection: nn.Module, where: str) -> tuple[int, int]:
+    """The widths that an output projection takes and gives."""
+    for takes, gives in (("in_features", "out_features"), ("nx", "nf")):
+        if hasattr(projection, takes):
+            return getattr(projection, takes), getattr(projection, gives)
+    raise ValueError(
+        f"{where} is a {type(projection).__name__}, expected a linear map with in_features and "
+        f"out_features"
+    )
+
+
+def _unknown(model: nn.Module, known: list[str]) -> str:
+    names = {type(module).__name__ for module in model.modules()}
+    like = sorted(name for name in names if "attention" in name.lower())
+    if not like:
+        return (
+            f"model is a {type(model).__name__}, which has no module whose class is called "
+            f"attention, expected a model with attention of one of the classes {', '.join(known)}"
+        )
+    example = like[0]
+    return (
+        f"model is a {type(model).__name__}, whose attention modules ({', '.join(like)}) are "
+        f"unknown; known are {', '.join(known)}{did_you_mean(example, known)}. Say where they "
+        f"have their heads: layouts={{{example!r}: headwise.HeadLayout(projection='out_proj', "
+        f"num_heads='num_heads')}}"
+    )

@@ -1,0 +1,84 @@
+"""What systems over heads remember while a model generates, beside its keys and values."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from transformers import Cache, EncoderDecoderCache
+
+from headwise.heads.cache import AttentionCache
+
+
+class GateMemory:
+    """One more layer of a cache of transformers, which holds what the systems remember.
+
+    A cache does whatever is done to it to all of its layers: so what beam search, selection of
+    rows, assisted decoding and resetting do to keys and values they do to this memory too.
+
+    Attributes:
+        sites: what each system remembers, by a name that it has.
+    """
+
+    # A cache asks all of its layers: what this one answers leaves the answer to the others.
+    is_compileable = True
+    is_sliding = False
+    is_initialized = True
+    is_croppable = True
+    supports_early_init = False
+    keys: None = None
+    values: None = None
+
+    def __init__(self) -> None:
+        self.sites: dict[str, AttentionCache] = {}
+
+    def get_seq_length(self) -> int:
+        return 0
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self._each(lambda site: site.reorder_cache(beam_idx))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self._each(lambda site: site.batch_select_indices(indices))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self._each(lambda site: site.batch_repeat_interleave(repeats))
+
+    def crop(self, tokens_to_remove: int) -> None:
+        self._each(lambda site: site.crop(tokens_to_remove))
+
+    def reset(self) -> None:
+        self._each(lambda site: site.reset())
+
+    def offload(self) -> None:
+        """Stays where it is: it is small."""
+
+    prefetch = offload
+
+    def _each(self, change: Callable[[AttentionCache], Any]) -> None:
+        for site in self.sites.values():
+            change(site)
+
+
+def memory_beside(cache: Cache | None, name: str, layers: int) -> AttentionCache | None:
+    """Returns what a system remembers beside a cache of transformers; None without cache.
+
+    Args:
+        cache: the cache that an attention is called with.
+        name: of the system.
+        layers: how many layers of the model have keys and values in the cache.
+    """
+    if cache is None:
+        return None
+    if isinstance(cache, EncoderDecoderCache):
+        cache = cache.self_attention_cache  # it grows with the decoder's queries
+    memory = cache.layers[-1] if cache.layers else None
+    if not isinstance(memory, GateMemory):
+        # Layers of keys and values that are made when they are needed go before it.
+        while cache.layer_class_to_replicate is not None and len(cache.layers) < layers:
+            cache.layers.append(cache.layer_class_to_replicate())
+        memory = GateMemory()
+        cache.layers.append(memory)
+    return memory.sites.setdefault(name, AttentionCache())

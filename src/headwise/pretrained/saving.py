@@ -1,0 +1,160 @@
+"""Saves what stands over the heads of a pretrained model, without the model, and loads it."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from safetensors.torch import load_file, save
+from torch import nn
+
+from headwise import __version__
+from headwise.files import write_bytes, write_text
+from headwise.models.plan import system_class, system_name
+from headwise.pretrained.attaching import attach, check_has_no_gates, gates_of
+from headwise.pretrained.layouts import AttentionModule, HeadLayout, attention_modules
+
+TENSORS = "head_gates.safetensors"
+DESCRIPTION = "head_gates.json"
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def save_gates(model: nn.Module, folder: str | Path) -> None:
+    """Saves the system over the heads of a pretrained model; the model itself is not saved.
+
+    The folder, which may hold other files, gets `head_gates.safetensors` and `head_gates.json`.
+
+    Args:
+        model: a model that `gate_heads` has been called with.
+        folder: where to write; it is created if there is none.
+
+    Raises:
+        ValueError: the model has no system over its heads, or one with options that JSON has no
+            way to write.
+    """
+    gates = gates_of(model)
+    if not gates:
+        raise ValueError(
+            f"model is a {type(model).__name__} without gates over its heads, expected one that "
+            f"headwise.gate_heads has been called with"
+        )
+    first = next(iter(gates.values()))
+    tensors, sites = {}, {}
+    for path, each in gates.items():
+        path = _within_base(model, path)
+        sites[path] = {"site": each.site, "layer": each.layer, **_sizes(each.system)}
+        for name, tensor in each.system.state_dict().items():
+            tensors[f"{path}.{name}"] = tensor.detach().cpu().contiguous()
+    description = {
+        "headwise_version": __version__,
+        "model": type(model).__name__,
+        "system": system_name(type(first.system)),
+        "options": first.options,
+        "attentions": sites,
+    }
+    try:
+        text = json.dumps(description, indent=2)
+    except TypeError as error:
+        raise ValueError(
+            f"options of the system are {first.options}, of which JSON cannot write all ({error}); "
+            f"expected numbers, texts, lists and the like"
+        ) from None
+    write_bytes(Path(folder) / TENSORS, save(tensors))
+    write_text(Path(folder) / DESCRIPTION, text + "\n")
+
+
+def load_gates(
+    model: Model, folder: str | Path, *, layouts: Mapping[str, HeadLayout] | None = None
+) -> Model:
+    """Puts a saved system over the heads of a pretrained model, in place of `gate_heads`.
+
+    The model may be of another class than the one that was saved, such as one with another head, if
+    its attentions are the same.
+
+    Args:
+        model: a model without such gates.
+        folder: where `save_gates` has written.
+        layouts: as in `gate_heads`.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: the model has gates already, or lacks the attentions that were saved, or has
+            others of other sizes; no gates are in the folder, or not whole.
+
+    Example:
+        >>> import headwise as hw
+        >>> from tempfile import TemporaryDirectory
+        >>> from transformers import BertConfig, BertForMaskedLM, BertModel
+        >>> config = BertConfig(
+        ...     vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        ...     intermediate_size=64,
+        ... )
+        >>> with TemporaryDirectory() as folder:
+        ...     save_gates(hw.gate_heads(BertForMaskedLM(config)), folder)
+        ...     model = load_gates(BertModel(config), folder)
+        >>> len(hw.gate_parameters(model))
+        12
+    """
+    check_has_no_gates(model)
+    description, tensors = _read(Path(folder))
+    every = attention_modules(model, layouts)
+    kind: Any = system_class(description["system"])
+    chosen = _find(model, every, description["attentions"])
+    attach(model, every, chosen, kind, description["options"])
+    for path, each in gates_of(model).items():
+        prefix = f"{_within_base(model, path)}."
+        own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+        each.system.load_state_dict(own)
+    return model
+
+
+def _find(
+    model: nn.Module, every: list[AttentionModule], saved: Mapping[str, Mapping[str, Any]]
+) -> list[AttentionModule]:
+    """The attention modules of a model that were saved.
+
+    Raises:
+        ValueError: some are missing, or have other sizes.
+    """
+    there = {_within_base(model, place.path): place for place in every}
+    differences = []
+    for path, described in saved.items():
+        if path not in there:
+            differences.append(f"{path!r} is missing")
+            continue
+        now: dict[str, Any] = {"site": there[path].site, **there[path].sizes()}
+        differences += [
+            f"{path!r} has {name} {value!r}, saved was {described[name]!r}"
+            for name, value in now.items()
+            if value != described[name]
+        ]
+    if differences:
+        more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
+        raise ValueError(
+            f"model is a {type(model).__name__} whose attentions are not those that were saved: "
+            f"{'; '.join(differences[:3])}{more}. Load the gates over the model that they were "
+            f"saved from"
+        )
+    return [there[path] for path in saved]
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    for name in (DESCRIPTION, TENSORS):
+        if not (folder / name).is_file():
+            raise ValueError(
+                f"{folder} has no {name}, expected a folder that headwise.save_gates has written"
+            )
+    description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    return description, load_file(folder / TENSORS)
+
+
+def _within_base(model: nn.Module, path: str) -> str:
+    """A path in a model without the name of the base model in it, as models with heads have one."""
+    return path.removeprefix(f"{getattr(model, 'base_model_prefix', '')}.")
+
+
+def _sizes(system: Any) -> dict[str, int]:
+    return {name: getattr(system, name) for name in ("embed_dim", "num_heads", "head_dim")}

@@ -1,0 +1,55 @@
+"""Loggers of other projects, to which a run reports beside its own history.
+
+They are the callbacks of transformers' integrations. Where they send figures, and under which
+project, each takes from environment variables of its own, such as `WANDB_PROJECT` and
+`MLFLOW_TRACKING_URI`.
+"""
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import transformers
+from transformers.integrations import TensorBoardCallback
+
+Logger = Literal[
+    "tensorboard", "wandb", "mlflow", "comet_ml", "trackio", "clearml", "dvclive", "swanlab"
+]
+LOGS = "logs"  # folder of TensorBoard's files inside the folder of a run
+
+
+def check_loggers(names: Sequence[str]) -> None:
+    """Raises `ValueError` if a logger is not installed.
+
+    >>> check_loggers([])
+    >>> check_loggers(["no_such_logger"])
+    Traceback (most recent call last):
+    ...
+    ValueError: training.report_to names no_such_logger, which is not installed: \
+pip install no_such_logger, or leave it out
+    """
+    for name in names:
+        if find_spec(name) is None:
+            raise ValueError(
+                f"training.report_to names {name}, which is not installed: pip install {name}, or "
+                f"leave it out"
+            )
+
+
+def write_logs_into(trainer: transformers.Trainer, folder: Path) -> None:
+    """Has TensorBoard's files written into `folder/logs`, if the environment names no place."""
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
+            callback.logging_dir = str(folder / LOGS)
+
+
+def figures(record: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the single numbers of a record of training, which is all that loggers take.
+
+    >>> figures({"eval_loss": 2.5, "measured": {"accuracy": 40.0}, "recorded": {"a rule": {}}})
+    {'eval_loss': 2.5, 'eval_accuracy': 40.0}
+    """
+    measured = {f"eval_{name}": value for name, value in record.get("measured", {}).items()}
+    single = {name: value for name, value in record.items() if isinstance(value, int | float)}
+    return single | measured

@@ -1,0 +1,307 @@
+"""PyTorch: function transforms, sharding, export, compilation, and what its users do to modules."""
+
+import copy
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import processes
+import pytest
+import torch
+from compatible import PLANS, compatible, tiny_model
+from exporting import dynamic_shapes, examples
+from tiny import tokens
+from torch import nn
+from torch.func import functional_call, grad, jvp, stack_module_state, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils import parametrizations, prune
+from torch.utils.flop_counter import FlopCounterMode
+
+from headwise.models.sites import attention_sites
+
+TOOL = "PyTorch"
+# PyTorch has no rule of its kernel for this, and says that a loop over the examples is slower.
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
+
+
+def state(model):
+    return dict(model.named_parameters()), dict(model.named_buffers())
+
+
+def loss_of(model):
+    """The loss as a function of parameters, buffers and tokens."""
+    return lambda params, buffers, ids: (
+        functional_call(model, (params, buffers), (ids,), {"labels": ids}).loss
+    )
+
+
+def gradients(model, ids):
+    """By the usual backward pass."""
+    model.zero_grad()
+    model(ids, labels=ids).loss.backward()
+    return {name: p.grad for name, p in model.named_parameters()}
+
+
+def assert_same_gradients(got, expected):
+    for name, value in expected.items():
+        if value is not None:
+            torch.testing.assert_close(got[name], value, rtol=1e-4, atol=1e-5)
+
+
+@compatible(TOOL, "`torch.func.grad`, `functional_call`")
+def test_grad(system):
+    for kind in ("causal", "seq2seq"):
+        model, ids = tiny_model(kind, system), tokens(2, 5)
+        assert_same_gradients(grad(loss_of(model))(*state(model), ids), gradients(model, ids))
+
+
+@compatible(TOOL, "`torch.func.vmap` of `grad`: gradients of each example")
+def test_gradients_of_each_example(system):
+    model, ids = tiny_model("causal", system), tokens(3, 5)
+    loss = loss_of(model)
+    each = vmap(grad(lambda p, b, row: loss(p, b, row[None])), (None, None, 0))
+    got = each(*state(model), ids)
+    for row in range(3):
+        one = {name: value[row] for name, value in got.items()}
+        assert_same_gradients(one, gradients(model, ids[row : row + 1]))
+
+
+@compatible(TOOL, "`torch.func.vmap` over the models of an ensemble, and their gradients")
+def test_ensembles(system):
+    models, ids = [tiny_model("causal", system, seed=seed) for seed in range(3)], tokens(2, 5)
+    params, buffers = stack_module_state(models)
+    loss = loss_of(models[0])
+    losses = vmap(loss, (0, 0, None))(params, buffers, ids)
+    slopes = vmap(grad(loss), (0, 0, None))(params, buffers, ids)
+    for i, model in enumerate(models):
+        torch.testing.assert_close(losses[i], model(ids, labels=ids).loss)
+        assert_same_gradients({n: value[i] for n, value in slopes.items()}, gradients(model, ids))
+
+
+@compatible(TOOL, "an ensemble in training, whose running statistics move")
+def test_ensembles_in_training(system):
+    plan = {"decoder_self": {"system": "mae", "gate_dropout": 0.0}} if system == "mae" else None
+    options = {} if plan is None else {"attention": plan}
+    models = [tiny_model("causal", system, seed=seed, **options).train() for seed in range(2)]
+    ids = tokens(4, 5)
+    params, buffers = stack_module_state(models)
+
+    def loss_and_buffers(p, b, ids):
+        given = {**p, **b}
+        loss = functional_call(models[0], given, (ids,), {"labels": ids}).loss
+        return loss, {name: given[name] for name in b}  # functional_call has put the new ones there
+
+    step = vmap(grad(loss_and_buffers, has_aux=True), (0, 0, None))
+    slopes, moved = step(params, buffers, ids)
+    for i, model in enumerate(models):
+        expected = gradients(model, ids)
+        assert_same_gradients({name: value[i] for name, value in slopes.items()}, expected)
+        for name, buffer in model.named_buffers():
+            torch.testing.assert_close(moved[name][i], buffer)
+
+
+@compatible(TOOL, "`torch.func.jvp`, with PyTorch's attention as plain operations")
+def test_forward_mode(system):
+    model, ids = tiny_model("causal", system), tokens(2, 5)
+    params, buffers = state(model)
+    loss = loss_of(model)
+    direction = {name: torch.randn_like(p) for name, p in params.items()}
+    with sdpa_kernel(SDPBackend.MATH):
+        _, slope = jvp(lambda p: loss(p, buffers, ids), (params,), (direction,))
+    slopes = grad(loss)(params, buffers, ids)
+    expected = sum((slopes[name] * direction[name]).sum() for name in slopes)
+    # PyTorch's forward mode makes float64 of some float32 numbers without dimensions.
+    torch.testing.assert_close(slope, expected, rtol=1e-3, atol=1e-3, check_dtype=False)
+
+
+@compatible(TOOL, "gradients of gradients, with PyTorch's attention as plain operations")
+def test_second_derivatives(system):
+    model, x = tiny_model("causal", system).double(), torch.randn(2, 3, 16, dtype=torch.float64)
+    module = attention_sites(model)[0].module
+    if system == "moa":  # the paper's wᵢ stops a gradient that finite differences see
+        module.normalize_weights = False
+
+    def output(x):
+        return module(x, is_causal=True).output
+
+    with sdpa_kernel(SDPBackend.MATH):
+        assert torch.autograd.gradgradcheck(output, x.requires_grad_(), fast_mode=True)
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory):
+    """How far apart weights are after steps of two processes, by system; see `processes`."""
+    found = tmp_path_factory.mktemp("processes") / "apart.json"
+    launched = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc_per_node", "2", str(Path(processes.__file__)), str(found)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=400,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+    )
+    assert launched.returncode == 0, launched.stderr
+    return json.loads(found.read_text(encoding="utf-8"))
+
+
+@compatible(TOOL, "`fully_shard`, trained by the systems' rules on two processes")
+def test_fully_shard(system, two_processes):
+    assert two_processes[system]["fully_shard"] < 1e-10
+
+
+@compatible(TOOL, "`DistributedDataParallel`, likewise")
+def test_data_parallel(system, two_processes):
+    assert two_processes[system]["DDP"] < 1e-10
+
+
+@compatible(TOOL, "`torch.export` with batch and time of any size, strict or not")
+@pytest.mark.parametrize("kind, strict", [("causal", True), ("seq2seq", False)])
+def test_export(system, kind, strict):
+    model = tiny_model(kind, system)
+    first, *others = examples(kind)
+    program = torch.export.export(
+        model, (), first, dynamic_shapes=dynamic_shapes(kind), strict=strict
+    )
+    names = {str(node.target) for node in program.graph.nodes}
+    assert not any("headwise" in name for name in names)  # it runs where headwise is not
+    for inputs in others:
+        torch.testing.assert_close(program.module()(**inputs).logits, model(**inputs).logits)
+
+
+@compatible(TOOL, "`torch.compile(dynamic=True, fullgraph=True)`, one graph for all sizes")
+def test_compile(system):
+    torch.compiler.reset()
+    model = tiny_model("causal", system)
+    compiled = torch.compile(model, backend="aot_eager", dynamic=True, fullgraph=True)
+
+    def slopes(function, ids):
+        model.zero_grad()
+        function(ids, labels=ids).loss.backward()
+        return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+    slopes(compiled, tokens(3, 6))
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for shape in ((5, 9), (4, 3)):
+            ids = tokens(*shape)
+            assert_same_gradients(slopes(compiled, ids), slopes(model, ids))
+
+
+@compatible(TOOL, "`quantize_dynamic` of linear maps")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_dynamic_quantisation(system):
+    from torch.ao.quantization import quantize_dynamic
+
+    model, ids = tiny_model("causal", system), tokens(2, 5)
+    quantised = quantize_dynamic(copy.deepcopy(model), {nn.Linear}, dtype=torch.qint8)
+    kept = [name for name, module in quantised.named_modules() if type(module) is nn.Linear]
+    assert kept == []
+    expected = model(ids).logits
+    error = (quantised(ids).logits - expected).norm() / expected.norm()
+    assert 0 < error < 0.1
+
+
+NESTED = "is a nested tensor, expected a padded one: pad it"
+
+
+@compatible(TOOL, "nested (jagged) tensors", refused=dict.fromkeys(PLANS, NESTED))
+def test_nested_tensors(system):
+    rows = [torch.randn(length, 16) for length in (3, 5)]
+    nested = torch.nested.nested_tensor(rows, layout=torch.jagged)
+    attention_sites(tiny_model("causal", system))[0].module(nested)
+
+
+def test_nested_tokens_are_refused():
+    nested = torch.nested.nested_tensor([tokens(3), tokens(5)], layout=torch.jagged)
+    with pytest.raises(ValueError, match=f"input_ids {NESTED}"):
+        tiny_model("causal", "standard")(nested)
+
+
+@compatible(TOOL, "`FlopCounterMode`")
+def test_counting_flops(system):
+    model = tiny_model("causal", system)
+    with FlopCounterMode(display=False) as counter:
+        model(tokens(2, 5))
+    linear = sum(
+        2 * 10 * module.weight.numel()
+        for module in model.modules()
+        if isinstance(module, nn.Linear)
+    )
+    # MoA's experts and others are no nn.Linear; a folded map is multiplied for less than ten rows.
+    assert counter.get_total_flops() > linear / 2
+
+
+@compatible(TOOL, "`copy.deepcopy`, `torch.save` and `torch.load(weights_only=True)`")
+def test_copies(system):
+    model, ids = tiny_model("causal", system), tokens(2, 5)
+    expected = model(ids).logits
+    assert torch.equal(copy.deepcopy(model)(ids).logits, expected)
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    other = tiny_model("causal", system, seed=1)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(other(ids).logits, expected)
+
+
+@compatible(TOOL, "`share_memory()`")
+def test_shared_memory(system):
+    model, ids = tiny_model("causal", system), tokens(2, 5)
+    expected = model(ids).logits
+    model.share_memory()
+    assert all(tensor.is_shared() for tensor in model.state_dict().values())
+    assert torch.equal(model(ids).logits, expected)
+
+
+@compatible(TOOL, "`weight_norm` and other parametrizations of linear maps")
+def test_parametrizations(system):
+    model, ids = tiny_model("causal", system), tokens(2, 5)
+    expected = model(ids).logits
+    maps = [m for n, m in model.named_modules() if type(m) is nn.Linear and n != "lm_head"]
+    for linear in maps:
+        parametrizations.weight_norm(linear)
+    torch.testing.assert_close(model(ids).logits, expected, rtol=1e-4, atol=1e-4)
+    model(ids, labels=ids).loss.backward()
+    assert all(linear.parametrizations.weight.original0.grad is not None for linear in maps)
+
+
+@compatible(TOOL, "`torch.nn.utils.prune` of linear maps")
+def test_pruning(system):
+    model, ids = tiny_model("causal", system), tokens(2, 5)
+    maps = [m for n, m in model.named_modules() if type(m) is nn.Linear and n != "lm_head"]
+    for linear in maps:
+        prune.l1_unstructured(linear, "weight", amount=0.5)
+    pruned = model(ids).logits
+    model(ids, labels=ids).loss.backward()
+    for linear in maps:
+        cut = linear.weight_mask == 0
+        assert cut.any() and not linear.weight_orig.grad[cut].any()
+        prune.remove(linear, "weight")
+    torch.testing.assert_close(model(ids).logits, pruned)
+
+
+@compatible(TOOL, "made on the meta device, then `to_empty` and `reset_parameters`")
+def test_meta_device(system):
+    with torch.device("meta"):
+        meta = copy.deepcopy(attention_sites(tiny_model("causal", system))[0].module)
+    module = meta.to("meta").to_empty(device="cpu")
+    module.reset_parameters()
+    output = module(torch.randn(2, 5, 16), is_causal=True).output
+    assert output.isfinite().all()
+
+
+@compatible(TOOL, "`torch.set_default_dtype(torch.float64)`")
+def test_default_dtype(system):
+    torch.set_default_dtype(torch.float64)
+    try:
+        model, ids = tiny_model("causal", system).train(), tokens(2, 5)
+        out = model(ids, labels=ids)
+        out.loss.backward()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert out.logits.dtype == torch.float64
+    assert {p.dtype for p in model.parameters()} == {torch.float64}

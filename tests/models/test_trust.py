@@ -1,0 +1,121 @@
+"""What a plan names is not imported unasked: folders and recipes of others run no code."""
+
+import json
+import sys
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from typer.testing import CliRunner
+
+import headwise as hw
+from headwise.cli import app
+from headwise.models.trust import is_trusting, trusting
+from headwise.recipe import load_recipe, to_yaml
+
+HOSTILE = """
+from pathlib import Path
+import headwise as hw
+Path(__file__).with_name("was here").touch()
+class Heads(hw.MultiHeadAttention):
+    pass
+"""
+SIZES = {"vocab_size": 9, "embed_dim": 8, "num_heads": 2, "ffn_dim": 8, "layers": 1}
+NOT_IMPORTED = "'hostile:Heads' is of a module that is not imported"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A model's folder whose configuration names a class of a module that Python would find."""
+    (tmp_path / "hostile.py").write_text(HOSTILE, encoding="utf-8")
+    hw.CausalLM(hw.CausalLMConfig(**SIZES)).save_pretrained(tmp_path)
+    config = tmp_path / "config.json"
+    values = json.loads(config.read_text(encoding="utf-8"))
+    config.write_text(json.dumps({**values, "attention": "hostile:Heads"}), encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    sys.modules.pop("hostile", None)
+
+
+@pytest.mark.parametrize("trust", [{}, {"trust_remote_code": False}])
+@pytest.mark.parametrize(
+    "load",
+    [
+        hw.CausalLM.from_pretrained,
+        hw.CausalLMConfig.from_pretrained,
+        AutoConfig.from_pretrained,
+        AutoModel.from_pretrained,
+        AutoModelForCausalLM.from_pretrained,
+    ],
+)
+def test_loading_a_model_runs_no_code_that_it_names(folder, load, trust):
+    with pytest.raises(ValueError, match=NOT_IMPORTED):
+        load(folder, **trust)
+    assert not (folder / "was here").exists()
+
+
+def test_nor_do_the_commands_with_a_recipe(folder):
+    recipe = to_yaml(load_recipe("lm-pydoc").recipe).replace(": standard", ": hostile:Heads")
+    (folder / "recipe.yaml").write_text(recipe, encoding="utf-8")
+    for command in ("train", "compare", "cost"):
+        done = CliRunner().invoke(app, [command, "recipe.yaml"])
+        assert done.exit_code == 2 and NOT_IMPORTED in done.stderr, done.output
+    assert not (folder / "was here").exists()
+    path = list(sys.path)
+    done = CliRunner().invoke(app, ["cost", "recipe.yaml", "--trust"])
+    assert done.exit_code == 0, done.output
+    assert (folder / "was here").exists()
+    assert not is_trusting()  # any more
+    assert sys.path == path
+
+
+@pytest.mark.parametrize("load", [hw.CausalLM, hw.CausalLMConfig])
+def test_a_user_who_trusts_says_so(folder, load):
+    assert load.from_pretrained(folder, trust_remote_code=True) is not None
+    assert not is_trusting()
+
+
+def test_what_the_program_has_imported_may_be_named(folder):
+    import hostile
+
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert type(model.decoder.layers[0].self_attention) is hostile.Heads
+
+
+class Own(hw.MultiHeadAttention):
+    pass
+
+
+def test_a_registered_class_is_found_under_its_former_name(folder):
+    assert hw.register(Own, "hostile:Heads") is Own
+    try:
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        assert type(model.decoder.layers[0].self_attention) is Own
+        assert model(torch.tensor([[1, 2]])).logits.shape == (1, 2, 9)
+    finally:
+        from headwise.models import trust
+
+        del trust._registered["hostile:Heads"]
+    assert not (folder / "was here").exists()
+
+
+@pytest.mark.parametrize(
+    ("system", "name", "message"),
+    [
+        (torch.nn.Linear, "a:B", "expected a subclass of headwise.System"),
+        (Own, "Own", "name is 'Own', expected module:Class"),
+        (Own, ":Own", "name is ':Own', expected module:Class"),
+    ],
+)
+def test_what_cannot_be_registered_is_an_error(system, name, message):
+    with pytest.raises(ValueError, match=message):
+        hw.register(system, name)
+
+
+def test_trust_ends_with_its_context():
+    with trusting():
+        with trusting():
+            assert is_trusting()
+        assert is_trusting()
+    assert not is_trusting()
