@@ -9,6 +9,7 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
+from headwise.analysis.report import render_report
 from headwise.cli import app
 from headwise.comparison import compare_systems
 from headwise.experiment.folders import FolderError, claim_folder
@@ -158,6 +159,7 @@ def test_each_system_of_a_comparison_starts_from_its_own_run(tmp_path):
     path.write_text(yaml.safe_dump(raw))
     file = load_recipe(str(path))
     found = compare_systems(file, list(parts), [1, 2], tmp_path / "third", "", QUIET)
+    assert "Trained parameters" in render_report(found)
     whole, gates, start = (system.runs for system in found.systems)
     assert start[0].trained_parameters == start[0].steps == 0
     assert 0 < gates[0].trained_parameters < gates[0].parameters

@@ -3,12 +3,15 @@
 import pytest
 import scipy.stats
 import yaml
-from synthetic import HOSTILE, comparison
+from synthetic import comparison
 
 from headwise.analysis.curve_page import curve_rows, render_curve
 from headwise.analysis.results import RunResult
 from headwise.analysis.score_curve import score_curve
 from headwise.experiment.gathering import gather_runs
+
+
+HOSTILE = '<script src="https://evil.example/x.js">alert("x")</script> & café'
 
 
 def run(system, bleu, seed=1, **changes):

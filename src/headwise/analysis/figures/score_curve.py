@@ -37,8 +37,8 @@ def draw_score_curve(curve: ScoreCurve, identity: str) -> str:
                 markersize=7,
             )
             for point in points:
-                if point.low is not None:
-                    ends = (point.low, point.high)
+                if point.low is not None and point.high is not None:
+                    ends = [point.low, point.high]
                     axes.plot([point.value] * 2, ends, color=look.colour, linewidth=1.2, marker="_")
             name_end(axes, name, along[-1], points[-1].score)
         for name in systems:
