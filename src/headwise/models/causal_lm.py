@@ -188,10 +188,7 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         """
         self._refuse(unused)
         losses = AuxiliaryLoss()
-        if past_key_values is not None:
-            past_key_values = self.own_cache(past_key_values)
-        elif use_cache:
-            past_key_values = self.new_cache()
+        past_key_values = self.cache_of_call(past_key_values, use_cache)
         decoded = self.decoder(
             input_ids,
             attention_mask,
