@@ -132,3 +132,10 @@ def test_systems_that_are_put_in_compute_as_the_model_does():
 def test_unknown_implementations_are_errors():
     with pytest.raises(ValueError, match="attn_implementation is 'paged', expected one of 'sdpa'"):
         causal(attn_implementation="paged")
+
+
+def test_adaptive_embeddings_take_the_place_of_tokens():
+    made, ids = causal("standard", adaptive_cutoffs=[6, 12]), tokens(2, 5)
+    words = made.get_input_embeddings()(ids)
+    assert torch.equal(made(inputs_embeds=words).logits, made(ids).logits)
+    assert made.get_output_embeddings() is None
