@@ -223,6 +223,10 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
     def get_decoder(self, modality: str | None = None) -> nn.Module:
         return self.decoder
 
+    def get_output_embeddings(self) -> nn.Module | None:
+        """Returns the map to the vocabulary; None for an adaptive softmax, which has several."""
+        return self.lm_head if self.config.adaptive_cutoffs is None else None
+
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
         """As in transformers; an adaptive vocabulary cannot be resized."""
         if self.config.adaptive_cutoffs is not None:
