@@ -119,11 +119,15 @@ class HeadGates(nn.Module):
                 f"expected a module that calls it, not a kernel that takes its weights"
             )
 
-    def remove(self) -> None:
+    def remove(self, attention: nn.Module) -> None:
         """Takes the hooks away, those too that it shares."""
         for handle in (*self.handles, self.on_projection, self.on_queries):
             if handle is not None:
                 handle.remove()
+        projection = attention.get_submodule(self.projection)
+        for key, hook in list(projection._forward_pre_hooks.items()):
+            if hook == self.change_heads:  # copied there with a projection that was quantised
+                del projection._forward_pre_hooks[key]
         for hooked in (self.around.padding, self.around.losses, self.around.checkpointing):
             if hooked is not None:
                 hooked.remove()
@@ -131,12 +135,16 @@ class HeadGates(nn.Module):
     def _hook_parts(self, attention: nn.Module) -> None:
         """Hooks the projections; also what takes their places later, such as LoRA's modules."""
         projection = attention.get_submodule(self.projection)
-        if _is_elsewhere(self.on_projection, projection._forward_pre_hooks):
+        if self.change_heads not in projection._forward_pre_hooks.values():
+            if self.on_projection is not None:
+                self.on_projection.remove()
             self.on_projection = projection.register_forward_pre_hook(self.change_heads)
         if self.queries is None:
             return
         queries = attention.get_submodule(self.queries)
-        if _is_elsewhere(self.on_queries, queries._forward_hooks):
+        if self.note_queries not in queries._forward_hooks.values():
+            if self.on_queries is not None:
+                self.on_queries.remove()
             self.on_queries = queries.register_forward_hook(self.note_queries)
 
 
@@ -149,12 +157,3 @@ class _Call:
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
-
-
-def _is_elsewhere(handle: RemovableHandle | None, hooks: dict[int, Any]) -> bool:
-    """Whether a hook is not among those of a module; it is then removed from where it is."""
-    if handle is not None and handle.id in hooks:
-        return False
-    if handle is not None:
-        handle.remove()
-    return True
