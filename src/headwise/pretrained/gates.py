@@ -6,7 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from headwise.heads.cache import AttentionCache
 from headwise.heads.multi_head import MultiHeadAttention
+from headwise.heads.system import AttentionOutput
 from headwise.pretrained.arguments import Arguments
 from headwise.pretrained.checkpointing import ExactCheckpointing
 from headwise.pretrained.layouts import AttentionModule
@@ -76,9 +78,39 @@ class HeadGates(nn.Module):
     ) -> None:
         """Before the attention module: keeps its hidden states."""
         self.call.hidden = args[0] if args else kwargs["hidden_states"]
+        self.call.gates = getattr(attention, NAME)
         (self.call.cache,) = self.arguments.read(args, kwargs)
         if not torch.compiler.is_compiling():
             self._hook_parts(attention)
+
+    def forward(
+        self,
+        hidden: Tensor,
+        heads: Tensor,
+        queries: Tensor | None,
+        *,
+        padding: Tensor | None,
+        cache: AttentionCache | None,
+    ) -> AttentionOutput:
+        """The system, as the hooks call it; or that of a copy which has taken this child's place.
+
+        Args:
+            hidden: what the attention is called with, `(batch, queries, embed_dim)`.
+            heads: what its heads have read, `(batch, queries, heads * head_dim)`.
+            queries: the queries of its heads, in that shape, for a system that decides by them.
+            padding: `(batch, queries)`, `True` at padding.
+            cache: what the system remembers.
+        """
+        parameter = next(self.system.parameters(), heads)
+        made: AttentionOutput = self.system(
+            hidden.to(parameter.device, parameter.dtype),
+            key=queries,
+            value=heads,
+            is_causal=self.is_causal,
+            query_padding_mask=padding,
+            cache=cache,
+        )
+        return made
 
     def note_queries(self, projection: nn.Module, args: object, queries: Tensor) -> None:
         """After its query projection: keeps the queries, for a system that decides by them."""
@@ -96,13 +128,11 @@ class HeadGates(nn.Module):
                 f"with headwise.remove(model)"
             )
         padding = self.around.padding
-        parameter = next(self.system.parameters(), heads)
-        output, _, routing = self.system(
-            hidden.to(parameter.device, parameter.dtype),
-            key=self.call.queries,
-            value=heads,
-            is_causal=self.is_causal,
-            query_padding_mask=None if padding is None else padding.positions,
+        output, _, routing = self.call.gates(
+            hidden,
+            heads,
+            self.call.queries,
+            padding=None if padding is None else padding.positions,
             cache=memory_beside(self.call.cache, self.path, self.around.layers),
         )
         if routing is not None and routing.loss is not None:
@@ -151,6 +181,7 @@ class HeadGates(nn.Module):
 class _Call:
     """The call of the attention module that is under way."""
 
+    gates: Any = None  # the attention's child: a tool may have wrapped it
     hidden: Tensor | None = None
     queries: Tensor | None = None
     cache: Any = None
