@@ -224,3 +224,6 @@ def test_a_run_of_an_older_version_is_completed(runs, tmp_path):
     train_system(recipe, "mae", run, prepare_task(recipe, run, QUIET), QUIET)
     written = {path.name for path in (run / "model").iterdir()}
     assert written == {path.name for path in (runs["language-modelling"] / "model").iterdir()}
+    shutil.rmtree(run / "model")  # its result can still be read
+    train_system(recipe, "mae", run, prepare_task(recipe, run, QUIET), QUIET)
+    assert not (run / "model").exists()

@@ -54,5 +54,16 @@ def test_text_classification(system, tmp_path):
     torch.testing.assert_close(by_name, expected, rtol=1e-4, atol=1e-6)
 
 
+@compatible(TOOL, "`feature-extraction`: the hidden states of the last layer, in batches too")
+def test_feature_extraction(system, tmp_path):
+    folder, model, tokenizer = saved("masked", system, tmp_path, max_length=LONGEST)
+    ids = torch.tensor([[tokenizer.bos_token_id, *tokenizer.encode(LINES[:1])[0]]])
+    with torch.no_grad():
+        expected = model(ids, output_hidden_states=True).hidden_states[-1]
+    extract = pipeline("feature-extraction", model=folder)
+    found, _ = extract([LINES[0], "a"], batch_size=2, return_tensors=True)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
 def _label(scored):
     return scored["label"]
