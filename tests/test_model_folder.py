@@ -183,11 +183,13 @@ def test_generate_translates_as_headwise_does(runs, tmp_path, joint):
         run = runs["translation"]
     else:
         sizes = {"joint": False, "vocab_size": 280, "target_vocab_size": 275}
-        run = train("translation", tmp_path, tokenizer=sizes)
+        model = {"encoder_layers": 1, "decoder_layers": 1, "positions": "learned"}
+        run = train("translation", tmp_path, tokenizer=sizes, model=model | {"max_positions": 50})
     folder = run / "model"
     recipe, ours = open_run(run)
     source = target = AutoTokenizer.from_pretrained(folder)
     if not joint:
+        assert source.model_max_length == 50
         target = AutoTokenizer.from_pretrained(folder, subfolder="target")
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     texts = ["one two three", "four five"]
