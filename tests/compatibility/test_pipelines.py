@@ -24,6 +24,12 @@ def test_text_generation(system, tmp_path):
     assert [made["generated_text"].removesuffix("\n") for (made,) in found] == [
         prompt + text for prompt, text in zip(prompts, texts, strict=True)
     ]
+    # Texts of one line end at their own lengths; the shorter ones are padded.
+    texts = generate_text(model, tokenizer, prompts, greedy.model_copy(update={"lines": 1}))
+    found = write(prompts, batch_size=2, do_sample=False, max_new_tokens=6, eos_token_id=2)
+    assert [made["generated_text"].removesuffix("\n") for (made,) in found] == [
+        prompt + text for prompt, text in zip(prompts, texts, strict=True)
+    ]
 
 
 @compatible(TOOL, "`fill-mask`: the probabilities of the model, in batches too")
