@@ -90,7 +90,8 @@ class EncoderModel(WithoutHead):
             losses=losses,
             **self._asked(output_attentions, output_hidden_states),
         )
-        return self._returned(StackOutput(**encoded, auxiliary_loss=losses.total), return_dict)
+        output = StackOutput(**encoded, auxiliary_loss=losses.without_labels)
+        return self._returned(output, return_dict)
 
 
 class MaskedLMEncoder(EncoderModel):
@@ -149,7 +150,8 @@ class CausalLMDecoder(WithoutHead, OwnCache):
             losses=losses,
             **self._asked(output_attentions, output_hidden_states),
         )
-        return self._returned(StackOutput(**decoded, auxiliary_loss=losses.total), return_dict)
+        output = StackOutput(**decoded, auxiliary_loss=losses.without_labels)
+        return self._returned(output, return_dict)
 
 
 class Seq2SeqModel(WithoutHead, OwnCache):
@@ -215,7 +217,7 @@ class Seq2SeqModel(WithoutHead, OwnCache):
             encoder_last_hidden_state=encoded.last_hidden_state,
             encoder_hidden_states=encoded.hidden_states,
             encoder_attentions=encoded.attentions,
-            auxiliary_loss=losses.total,
+            auxiliary_loss=losses.without_labels,
         )
         return self._returned(output, return_dict)
 
