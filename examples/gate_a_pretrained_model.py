@@ -167,7 +167,9 @@ def pretrain(kind: str, texts: list[str], folder: Path, steps: int, seed: int = 
     """Trains a small model of transformers from scratch; returns its folder."""
     transformers.set_seed(seed)
     byte_level = ByteLevelBPETokenizer()
-    byte_level.train_from_iterator(texts, vocab_size=1000, special_tokens=["<end>", "<pad>"])
+    byte_level.train_from_iterator(
+        texts, vocab_size=1000, special_tokens=["<end>", "<pad>"], show_progress=False
+    )
     special = {"eos_token": "<end>", "bos_token": "<end>", "pad_token": "<pad>"}
     if kind == "bert":
         special["mask_token"] = "<mask>"
