@@ -25,7 +25,7 @@ from headwise.tasks.text.parallel.corpus import load_parallel_corpus
 pytestmark = pytest.mark.usefixtures("few_rounds")
 
 COMMANDS = (
-    *("recipes", "keys", "compare", "cost", "train", "evaluate", "analyse", "explore"),
+    *("recipes", "keys", "compare", "cost", "train", "evaluate", "curve", "analyse", "explore"),
     *("translate", "generate", "enhance"),
 )
 

@@ -7,7 +7,10 @@ import tiny_tasks
 import torch
 import yaml
 from rich.console import Console
+from typer.testing import CliRunner
 
+from headwise.analysis.report import render_report
+from headwise.cli import app
 from headwise.comparison import compare_systems
 from headwise.experiment.folders import FolderError, claim_folder
 from headwise.experiment.one_system import train_system
@@ -156,6 +159,7 @@ def test_each_system_of_a_comparison_starts_from_its_own_run(tmp_path):
     path.write_text(yaml.safe_dump(raw))
     file = load_recipe(str(path))
     found = compare_systems(file, list(parts), [1, 2], tmp_path / "third", "", QUIET)
+    assert "Trained parameters" in render_report(found)
     whole, gates, start = (system.runs for system in found.systems)
     assert start[0].trained_parameters == start[0].steps == 0
     assert 0 < gates[0].trained_parameters < gates[0].parameters
@@ -163,3 +167,12 @@ def test_each_system_of_a_comparison_starts_from_its_own_run(tmp_path):
     first = tmp_path / "first" / "mae-seed2"
     config = open_run(first)[1].config
     assert start[1].scores == read_result(first / "result.json", config).scores
+
+    page = tmp_path / "curve.html"
+    said = CliRunner().invoke(
+        app,
+        ["curve", str(tmp_path / "third"), "--over", "data.train_fraction", "--output", str(page)],
+    )
+    assert said.exit_code == 0, said.output
+    assert [line.split()[0] for line in said.stdout.splitlines() if " 1 " in line] == list(parts)
+    assert "Bits per dimension against data.train_fraction" in page.read_text()

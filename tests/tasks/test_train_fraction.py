@@ -1,5 +1,7 @@
 """`data.train_fraction`: a sample of the training part, nested as it grows, the rest unchanged."""
 
+from itertools import pairwise
+
 import pytest
 import tiny_tasks
 from rich.console import Console
@@ -43,7 +45,7 @@ def contents(task, data):
 def test_a_larger_share_has_the_items_of_a_smaller_one(prepared, task):
     found = {fraction: prepared(task, fraction) for fraction in FRACTIONS}
     items = [contents(task, found[fraction]) for fraction in FRACTIONS]
-    for smaller, larger in zip(items, items[1:], strict=False):
+    for smaller, larger in pairwise(items):
         assert 0 < len(smaller) <= len(larger) and smaller <= larger
     assert len(items[0]) < len(items[-1])
     assert "sample" in found[0.5].notes and "sample" not in found[1.0].notes
@@ -68,7 +70,7 @@ def test_the_share_is_that_of_the_different_keys():
 @pytest.mark.parametrize("fraction", [0, -0.1, 1.5])
 def test_a_share_is_positive_and_at_most_one(tmp_path, fraction):
     path = tiny_tasks.write_recipe("images", tmp_path)
-    with pytest.raises(RecipeError, match="data.train_fraction is"):
+    with pytest.raises(RecipeError, match=r"data\.train_fraction is"):
         load_recipe(str(path), [f"data.train_fraction={fraction}"])
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from headwise import __version__
+from headwise.cli.curves import curve
 from headwise.cli.experiments import compare, evaluate, train
 from headwise.cli.explaining import analyse, explore
 from headwise.cli.inspecting import cost, keys, recipes
@@ -42,7 +43,7 @@ def start(
 # In the order in which `headwise --help` lists them.
 for command in (
     *(recipes, keys, cost),
-    *(compare, train, evaluate, analyse, explore),
+    *(compare, train, evaluate, curve, analyse, explore),
     *(translate, generate, enhance),
 ):
     app.command()(command)

@@ -20,6 +20,7 @@ from headwise.experiment.one_system import finished_result, train_system
 from headwise.experiment.preparing import empty_model, prepare_task, with_seed
 from headwise.matching import match_parameters
 from headwise.recipe import RecipeFile
+from headwise.recipe.pretrained import SYSTEM
 from headwise.recipe.settings import ModelSettings, Recipe
 from headwise.tasks.task import Task
 
@@ -131,13 +132,18 @@ def _prepare(
     if dataset is not None:
         console.print(dataset, style="bold", highlight=False, markup=False)
     # Other systems and seeds may join later, but on the same data and vocabularies.
-    # They share the encoding of what some of them may start from.
-    started = [recipe for recipe in recipes.values() if recipe.model.pretrained is not None]
+    base = file.system(None, dataset)
+    # All share the encoding of the run that some of them, or others of the recipe, start from.
+    started = [
+        recipe
+        for recipe in (*recipes.values(), base)
+        if recipe.model.pretrained is not None and SYSTEM not in str(recipe.model.pretrained)
+    ]
     task = prepare_task(
         [*started, *recipes.values()][0],
         folder,
         console,
-        claimed=file.system(None, dataset),
+        claimed=base,
         stamp_name="comparison.yaml",
     )
     for label, words in task.compare_notes(recipes).items():

@@ -1,15 +1,12 @@
 """The docstrings of installed Python packages: English text that every machine has."""
 
-import ast
 import hashlib
-import importlib.util
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from importlib import metadata
-from pathlib import Path
+from collections.abc import Sequence
 
 from headwise.tasks.sources import CorpusError
 from headwise.tasks.text.labelled.reading import Row
+from headwise.tasks.text.packages import docstrings_of, versions
 
 
 def read_docstrings(packages: Sequence[str]) -> tuple[list[Row], str]:
@@ -55,36 +52,12 @@ def _shuffled(package: str, texts: Sequence[str]) -> list[str]:
 def docstrings(package: str) -> list[str]:
     """Returns the first paragraphs of a package's docstrings that have 4 to 40 words, each once.
 
-    Modules of tests are left out.
-
     Raises:
         CorpusError: the package is not installed.
     """
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise CorpusError(
-            f"data.packages has {package!r}, expected installed packages: install it or name others"
-        )
-    folder = Path(next(iter(spec.submodule_search_locations)))
     texts: dict[str, None] = {}  # a dict keeps the order and drops repetitions
-    for file in sorted(folder.rglob("*.py")):
-        if any(name.strip("_") in ("test", "tests", "testing") for name in file.parts):
-            continue
-        try:
-            tree = ast.parse(file.read_bytes())
-        except (SyntaxError, ValueError):  # a template, or code for another version of Python
-            continue
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                text = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split())
-                if 4 <= len(text.split()) <= 40:
-                    texts[text] = None
+    for docstring in docstrings_of(package):
+        text = " ".join(docstring.split("\n\n")[0].split())
+        if 4 <= len(text.split()) <= 40:
+            texts[text] = None
     return list(texts)
-
-
-def versions(packages: Sequence[str]) -> Iterator[str]:
-    """Yields the name and version of each package, whose distribution may have another name."""
-    distributions = metadata.packages_distributions()
-    for package in packages:
-        names = distributions.get(package.partition(".")[0], [])
-        yield f"{package} {metadata.version(names[0])}" if names else package

@@ -7,7 +7,7 @@ from headwise.spelling import did_you_mean
 from headwise.tasks.sources import CorpusError, file_in_words
 from headwise.tasks.splits import PARTS
 from headwise.tasks.text.labelled.corpus import LabelledCorpus, make_corpus
-from headwise.tasks.text.labelled.docstrings import docstrings, versions
+from headwise.tasks.text.labelled.docstrings import docstrings
 from headwise.tasks.text.labelled.probes import (
     balanced_parts,
     bigram_shift,
@@ -22,6 +22,7 @@ from headwise.tasks.text.labelled.settings import (
     ProbingSettings,
     SentEvalFile,
 )
+from headwise.tasks.text.packages import versions
 from headwise.tasks.text.running.corpus import lines_of, load_text_corpus
 from headwise.tasks.text.running.reading import split_sentences
 

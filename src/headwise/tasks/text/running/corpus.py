@@ -30,9 +30,10 @@ from pathlib import Path
 from headwise.tasks.further_tests import in_test_set
 from headwise.tasks.sources import CorpusError, file_in_words, part_in_words, read_lines
 from headwise.tasks.splits import PARTS, DividedSettings, Part, given_parts, sample
-from headwise.tasks.text.running.reading import read_hub_texts, read_pydoc_topics
+from headwise.tasks.text.running.reading import read_hub_texts, read_package_docs, read_pydoc_topics
 from headwise.tasks.text.running.settings import (
     Documents,
+    PackageDocs,
     PydocTopics,
     TextFiles,
     TextFilesTest,
@@ -87,7 +88,7 @@ def load_text_corpus(settings: TextSettings) -> TextCorpus:
     """Reads a text and divides off the parts that are not given.
 
     Args:
-        settings: a `PydocTopics`, `TextFiles` or `TextHub`.
+        settings: a `PydocTopics`, `PackageDocs`, `TextFiles` or `TextHub`.
 
     Raises:
         CorpusError: data that cannot be read, has no text, or has too little for three parts. The
@@ -97,6 +98,8 @@ def load_text_corpus(settings: TextSettings) -> TextCorpus:
     origins: dict[str, str] = {}
     if isinstance(settings, PydocTopics):
         documents["train"], origin = read_pydoc_topics()
+    elif isinstance(settings, PackageDocs):
+        documents["train"], origin = read_package_docs(settings.packages)
     elif isinstance(settings, TextFiles):
         for part, paths in given_parts(settings).items():
             documents[part], origins[part] = _read_files(paths, settings.documents)

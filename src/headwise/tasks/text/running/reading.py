@@ -1,4 +1,4 @@
-"""Readers of running text: Python's documentation and Hugging Face datasets.
+"""Readers of running text: documentation of Python and of packages, and Hugging Face datasets.
 
 Text files are read by `sources.read_lines`. A reader does not know the parts or the
 settings; `running.corpus` cleans the lines and divides them into parts.
@@ -7,9 +7,10 @@ settings; `running.corpus` cleans the lines and divides them into parts.
 import hashlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from headwise.tasks.sources import read_hub_records, text_field
+from headwise.tasks.sources import CorpusError, read_hub_records, text_field
+from headwise.tasks.text.packages import docstrings_of, versions
 
 # --- Python's documentation -------------------------------------------------------------------
 
@@ -58,6 +59,37 @@ def read_pydoc_topics() -> tuple[list[list[str]], str]:
         f"{repeated:,} repeated paragraphs are left out"
     )
     return documents, origin
+
+
+_LEAST_WORDS = 20  # of a docstring that is read
+
+
+def read_package_docs(packages: Sequence[str]) -> tuple[list[list[str]], str]:
+    """Reads the docstrings of installed packages, those that are repeated once.
+
+    Shorter ones than 20 words are left out. Docstrings are in the order of their hash: held-out
+    parts are the end of a text, which must not be one module of its own.
+
+    Returns:
+        The docstrings as lists of lines, and a sentence on where they come from.
+
+    Raises:
+        CorpusError: a package is not installed, or has no docstrings.
+    """
+    texts: dict[str, None] = {}
+    for package in packages:
+        before = len(texts)
+        for text in docstrings_of(package):
+            if len(text.split()) >= _LEAST_WORDS:
+                texts[text] = None
+        if len(texts) == before:
+            raise CorpusError(
+                f"data.packages has {package!r}, expected packages with docstrings in their source "
+                "files: name packages that are written in Python and documented"
+            )
+    ordered = sorted(texts, key=lambda text: hashlib.sha256(text.encode()).digest())
+    documents = [[line.strip() for line in text.split("\n")] for text in ordered]
+    return documents, f"{len(documents):,} docstrings of {', '.join(versions(packages))}"
 
 
 _BULLET = re.compile(r"\s*(?:[*+-]|\d+\.|\[\d+\])\s+")

@@ -59,6 +59,19 @@ class PydocTopics(RunningTextSettings):
     )
 
 
+class PackageDocs(RunningTextSettings):
+    """The docstrings of installed Python packages: larger than Python's manual, and offline."""
+
+    corpus: Literal["package-docs"] = Field(
+        "package-docs", description="Selects the docstrings of packages."
+    )
+    packages: list[str] = Field(
+        default_factory=lambda: ["scipy"],
+        min_length=1,
+        description="Names of installed packages, as they are imported.",
+    )
+
+
 class TextFiles(RunningTextSettings):
     """Plain text files in UTF-8; gzip if the name ends in .gz."""
 
@@ -89,4 +102,6 @@ class TextHub(RunningTextSettings, HubSettings):
     documents: Documents = _DOCUMENTS
 
 
-TextSettings = Annotated[PydocTopics | TextFiles | TextHub, Field(discriminator="corpus")]
+TextSettings = Annotated[
+    PydocTopics | PackageDocs | TextFiles | TextHub, Field(discriminator="corpus")
+]

@@ -1,0 +1,61 @@
+"""The figure of a score against a number in recipes, an `<svg>` element."""
+
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from headwise.analysis.figures.looks import looks_of
+from headwise.analysis.figures.svg import drawing, name_end, panel, reference_line, to_svg
+from headwise.analysis.formatting import heading
+from headwise.analysis.score_curve import ScoreCurve
+
+_WIDE = 10  # values that differ by more than this factor stand on a logarithmic axis
+
+
+def draw_score_curve(curve: ScoreCurve, identity: str) -> str:
+    """The score of each system over the values of the key, with the intervals over seeds.
+
+    A system with a single value is a level: a dashed line across the figure.
+
+    Args:
+        curve: the scores.
+        identity: unique in the page.
+    """
+    systems = curve.systems
+    lines = [name for name in systems if len(curve.of(name)) > 1]
+    values = sorted({point.value for point in curve.points})
+    look_of = looks_of(systems)
+    with drawing(identity):
+        figure, axes = panel(320, width=520)
+        for name in lines:
+            points, look = curve.of(name), look_of[name]
+            along = [point.value for point in points]
+            axes.plot(
+                along,
+                [point.score for point in points],
+                color=look.colour,
+                linestyle=look.dashes,
+                marker=look.marker,
+                markersize=7,
+            )
+            for point in points:
+                if point.low is not None and point.high is not None:
+                    ends = [point.low, point.high]
+                    axes.plot([point.value] * 2, ends, color=look.colour, linewidth=1.2, marker="_")
+            name_end(axes, name, along[-1], points[-1].score)
+        for name in systems:
+            if name not in lines:
+                (point,) = curve.of(name)
+                reference_line(axes, point.score, f"{name} {point.score:.{curve.digits}f}")
+        if values[0] > 0 and values[-1] / values[0] >= _WIDE:
+            axes.set_xscale("log")
+        axes.xaxis.set_major_locator(FixedLocator(values))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xticklabels([f"{value:g}" for value in values])
+        axes.set_xlabel(curve.key)
+        axes.set_ylabel(heading(curve.score))
+        said = [
+            f"{name} "
+            + ", ".join(f"{p.score:.{curve.digits}f} at {p.value:g}" for p in curve.of(name))
+            for name in systems
+        ]
+        label = f"{heading(curve.score)} against {curve.key}: {'; '.join(said)}."
+        return to_svg(figure, identity, label)

@@ -1,0 +1,133 @@
+"""Scores of runs against a number in their recipes: how much data, how wide a model, ..."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from headwise.analysis.results import RunResult
+from headwise.analysis.verdict import diverged
+from headwise.spelling import did_you_mean
+
+VALIDATION_LOSS = "validation loss"
+
+
+class CurvePoint(NamedTuple):
+    """The runs of one system with one value of the key, over their seeds.
+
+    Attributes:
+        system: name of the system.
+        value: value of the key.
+        score: mean score.
+        low, high: ends of the 95% interval of the mean over seeds (Student's t); None with one.
+        seeds: number of runs; those that diverged are left out.
+        trained: number of parameters that learned.
+        best_step: mean number of steps to the lowest validation loss.
+    """
+
+    system: str
+    value: float
+    score: float
+    low: float | None
+    high: float | None
+    seeds: int
+    trained: int
+    best_step: float
+
+
+class ScoreCurve(NamedTuple):
+    """The score of each system against the values of a key.
+
+    Attributes:
+        key: the key of the recipes.
+        score: name of the score.
+        digits: digits after the point that are worth showing.
+        points: in the order of the systems, and of the values of each.
+    """
+
+    key: str
+    score: str
+    digits: int
+    points: list[CurvePoint]
+
+    @property
+    def systems(self) -> list[str]:
+        """The names of the systems, each once."""
+        return list(dict.fromkeys(point.system for point in self.points))
+
+    def of(self, system: str) -> list[CurvePoint]:
+        """Returns the points of a system."""
+        return [point for point in self.points if point.system == system]
+
+
+def score_curve(
+    key: str, runs: Sequence[tuple[float, RunResult]], score: str | None = None
+) -> ScoreCurve:
+    """Returns the curve of runs.
+
+    Args:
+        key: the key of their recipes.
+        runs: the value of the key and the result of each run.
+        score: name of a score, or `validation loss`; by default the first score of the first run.
+
+    Raises:
+        ValueError: a run has no such score, or none is sound.
+    """
+    sound = [(value, run) for value, run in runs if not diverged(run)]
+    if not sound:
+        raise ValueError(f"{len(runs)} runs were given and all diverged, expected sound ones")
+    name = score or sound[0][1].scores[0].name
+    found: dict[tuple[str, float], list[RunResult]] = {}
+    for value, run in sound:
+        found.setdefault((run.system, value), []).append(run)
+    order = list(dict.fromkeys(run.system for _, run in sound))
+    points = [
+        _point(system, value, found[system, value], name)
+        for system, value in sorted(found, key=lambda at: (order.index(at[0]), at[1]))
+    ]
+    digits = next((s.digits for s in sound[0][1].scores if s.name == name), 3)
+    return ScoreCurve(key, name, digits, points)
+
+
+def _point(system: str, value: float, runs: Sequence[RunResult], name: str) -> CurvePoint:
+    scores = [_score(run, name) for run in runs]
+    mean, low, high = float(np.mean(scores)), None, None
+    if len(scores) > 1:
+        error = float(stats.sem(scores))
+        room = float(stats.t.ppf(0.975, len(scores) - 1)) * error
+        low, high = mean - room, mean + room
+    trained = runs[0].trained_parameters
+    return CurvePoint(
+        system,
+        value,
+        mean,
+        low,
+        high,
+        len(runs),
+        runs[0].parameters if trained is None else trained,
+        float(np.mean([_best_step(run) for run in runs])),
+    )
+
+
+def _score(run: RunResult, name: str) -> float:
+    if name == VALIDATION_LOSS:
+        return run.validation_loss
+    values = {score.name: score.value for score in run.scores}
+    if name not in values:
+        known = [*values, VALIDATION_LOSS]
+        raise ValueError(
+            f"--score is {name!r}, expected one of {', '.join(known)}{did_you_mean(name, known)}"
+        )
+    return values[name]
+
+
+def _best_step(run: RunResult) -> int:
+    """The step of the lowest validation loss."""
+    losses = {
+        int(record["step"]): record["eval_loss"]
+        for record in run.history
+        if math.isfinite(record.get("eval_loss", math.nan))
+    }
+    return min(losses, key=losses.__getitem__, default=0)

@@ -1,0 +1,52 @@
+"""Finished runs in folders, with a number of their recipes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from transformers import AutoConfig
+
+from headwise.analysis.results import RunResult
+from headwise.experiment.folders import RECIPE, RESULT, FolderError
+from headwise.experiment.reading import read_result
+from headwise.recipe import with_defaults
+from headwise.recipe.file import split_path
+from headwise.training.run import MODEL
+
+
+def gather_runs(folders: Sequence[Path], key: str) -> list[tuple[float, RunResult]]:
+    """Returns the finished runs in folders, each with the value of a key of its recipe.
+
+    Args:
+        folders: of runs, or of comparisons, whose runs may stand in folders of data sets.
+        key: a key with a number, such as `data.train_fraction`.
+
+    Raises:
+        FolderError: a folder has no finished run.
+        ValueError: a recipe has no number under the key.
+    """
+    found = []
+    for folder in folders:
+        runs = sorted(path.parent for path in folder.rglob(RESULT))
+        if not runs:
+            raise FolderError(
+                f"{folder} has no finished run, expected the folder of a run or of a comparison "
+                f"that `headwise train` or `headwise compare` has made"
+            )
+        for run in runs:
+            config = AutoConfig.from_pretrained(run / MODEL)
+            found.append((_number(run, key), read_result(run / RESULT, config)))
+    return found
+
+
+def _number(run: Path, key: str) -> float:
+    value: Any = yaml.safe_load(with_defaults((run / RECIPE).read_text(encoding="utf-8")))
+    for name in split_path(key):
+        value = value.get(name) if isinstance(value, dict) else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(
+            f"--over is {key}, of which the recipe of {run} has {value!r}, expected a key with a "
+            f"number, such as data.train_fraction or model.embed_dim"
+        )
+    return float(value)
