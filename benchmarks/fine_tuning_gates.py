@@ -76,17 +76,18 @@ def lora(model: GPT2LMHeadModel) -> nn.Module:
     return peft.get_peft_model(adapted.unload(), peft.LoraConfig(**options))
 
 
-ELEMENTWISE = {"gate": "elementwise"}
+BY_ADAMW = {"method": "optimizer"}
 WAYS = {
-    "MAE, gates (FTG)": Way(gates("mae"), (3.0, 10.0, 30.0, 100.0), of_gates=True),
-    "MAE, gates, by AdamW": Way(
-        gates("mae"), (1e-3, 3e-3, 1e-2, 3e-2), rule={"method": "optimizer"}
+    "MAE, gates (FTG)": Way(gates("mae"), (10.0, 30.0, 100.0), of_gates=True),
+    "MAE, gates, by AdamW": Way(gates("mae"), (3e-3, 1e-2, 3e-2), BY_ADAMW),
+    "MAE of 4 heads, gates see one position": Way(
+        gates("mae", dropped_heads=4, gate_window=1), (3e-3, 1e-2, 3e-2), BY_ADAMW
     ),
-    "MAE, gates and outputs (FTG+)": Way(gates_and_outputs, (3e-3, 1e-2, 3e-2, 1e-1)),
-    "gated, a gate for a head": Way(gates("gated"), (1e-2, 3e-2, 1e-1, 3e-1)),
-    "gated, a gate for an element": Way(gates("gated", **ELEMENTWISE), (1e-2, 3e-2, 1e-1, 3e-1)),
-    "LoRA, as many as MAE's gates": Way(lora, (1e-3, 3e-3, 1e-2, 3e-2)),
-    "all weights": Way(lambda model: model, (3e-4, 1e-3, 3e-3, 1e-2)),
+    "MAE, gates and outputs (FTG+)": Way(gates_and_outputs, (1e-2, 3e-2, 1e-1)),
+    "gated, a gate for a head": Way(gates("gated"), (1e-2, 3e-2, 1e-1)),
+    "gated, a gate for an element": Way(gates("gated", gate="elementwise"), (1e-2, 3e-2, 1e-1)),
+    "LoRA, as many as MAE's gates": Way(lora, (1e-3, 3e-3, 1e-2)),
+    "all weights": Way(lambda model: model, (3e-4, 1e-3, 3e-3)),
 }
 
 
