@@ -32,10 +32,7 @@ from headwise.files import write_text
 from headwise.tasks.text.labelled.docstrings import docstrings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-from gate_a_pretrained_model import BLOCK, in_blocks, pretrain
-
-RATES = (1e-3, 3e-3, 1e-2, 3e-2)  # of AdamW
-GATE_RATES = (1.0, 3.0, 10.0, 30.0)  # of the SGD of MAE's gates
+from gate_a_pretrained_model import BLOCK, Block, in_blocks, pretrain
 
 
 @dataclass(frozen=True)
@@ -44,12 +41,12 @@ class Way:
 
     Attributes:
         prepare: changes a pretrained model, and freezes what is not to be learned.
-        rates: the learning rates to choose from.
-        of_gates: whether they are those of MAE's gates, which no optimizer has.
+        rates: the learning rates of AdamW to choose from.
+        of_gates: whether they are those of the SGD of MAE's gates instead.
     """
 
     prepare: Callable[[GPT2LMHeadModel], nn.Module]
-    rates: tuple[float, ...] = RATES
+    rates: tuple[float, ...]
     of_gates: bool = False
 
 
@@ -77,13 +74,14 @@ def lora(model: GPT2LMHeadModel) -> nn.Module:
     return peft.get_peft_model(adapted.unload(), peft.LoraConfig(**options))
 
 
+ELEMENTWISE = {"gate": "elementwise"}
 WAYS = {
-    "MAE, gates (FTG)": Way(gates("mae"), GATE_RATES, of_gates=True),
-    "MAE, gates and outputs (FTG+)": Way(gates_and_outputs),
-    "gated, a gate for a head": Way(gates("gated", gate_start="neutral")),
-    "gated, a gate for an element": Way(gates("gated", gate="elementwise", gate_start="neutral")),
-    "LoRA, as many as MAE's gates": Way(lora),
-    "all weights": Way(lambda model: model),
+    "MAE, gates (FTG)": Way(gates("mae"), (3.0, 10.0, 30.0, 100.0), of_gates=True),
+    "MAE, gates and outputs (FTG+)": Way(gates_and_outputs, (3e-3, 1e-2, 3e-2, 1e-1)),
+    "gated, a gate for a head": Way(gates("gated"), (1e-2, 3e-2, 1e-1, 3e-1)),
+    "gated, a gate for an element": Way(gates("gated", **ELEMENTWISE), (1e-2, 3e-2, 1e-1, 3e-1)),
+    "LoRA, as many as MAE's gates": Way(lora, (1e-3, 3e-3, 1e-2, 3e-2)),
+    "all weights": Way(lambda model: model, (3e-4, 1e-3, 3e-3, 1e-2)),
 }
 
 
@@ -96,8 +94,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("fine_tuning_gates.json"))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--pretraining-steps", type=int, default=800)
-    parser.add_argument("--steps", type=int, default=200, help="of fine-tuning")
-    parser.add_argument("--texts", type=int, default=800, help="docstrings to fine-tune on")
+    parser.add_argument("--steps", type=int, default=300, help="of fine-tuning")
+    parser.add_argument("--texts", type=int, default=3000, help="docstrings to fine-tune on")
     parser.add_argument("--packages", nargs=2, default=["torch", "scipy"], help="first and second")
     args = parser.parse_args()
     transformers.utils.logging.set_verbosity_error()
@@ -227,7 +225,7 @@ class Study:
         return float((torch.stack(losses) * sizes).sum() / sizes.sum())
 
 
-def tensor(blocks: list[dict[str, list[int]]]) -> torch.Tensor:
+def tensor(blocks: list[Block]) -> torch.Tensor:
     return torch.tensor([block["input_ids"] for block in blocks])
 
 

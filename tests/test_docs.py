@@ -10,6 +10,14 @@ from headwise.recipe.catalogue import TASKS
 from headwise.recipe.keys import keys_page, shared_sections, task_sections
 
 ROOT = Path(__file__).parent.parent
+# Those with examples in Python.
+PAGES = (
+    "README.md",
+    "docs/adapters.md",
+    "docs/analysis.md",
+    "docs/explore.md",
+    "docs/pretrained.md",
+)
 
 
 def test_the_page_of_keys_is_what_the_settings_say() -> None:
@@ -36,9 +44,7 @@ def test_the_keys_of_shipped_recipes_are_among_them(name: str) -> None:
             assert f"{part}.{key}" in known
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "docs/adapters.md", "docs/analysis.md", "docs/explore.md"]
-)
+@pytest.mark.parametrize("page", PAGES)
 def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # some write files
     examples = (ROOT / page).read_text(encoding="utf-8").split("```python\n")[1:]
@@ -47,9 +53,7 @@ def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         exec(compile(example.split("```")[0], page, "exec"), {})
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "docs/adapters.md", "docs/analysis.md", "docs/explore.md"]
-)
+@pytest.mark.parametrize("page", PAGES)
 def test_pages_name_files_that_exist(page: str) -> None:
     path = ROOT / page
     prose = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)

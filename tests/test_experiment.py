@@ -366,8 +366,8 @@ def test_a_comparison_holds_every_system_and_seed(compared, file):
 
 def test_systems_are_compared_on_the_same_vocabularies(compared):
     _, folder = compared
-    vocabularies = {path.read_bytes() for path in folder.rglob("tokenizer.json")}
-    assert len(list(folder.rglob("tokenizer.json"))) == 7
+    vocabularies = {path.read_bytes() for path in folder.rglob("tokenizer/tokenizer.json")}
+    assert len(list(folder.rglob("tokenizer/tokenizer.json"))) == 7
     assert len(vocabularies) == 1
 
 

@@ -3,6 +3,8 @@
 import os
 import shutil
 import stat
+import subprocess
+import sys
 import zlib
 
 import numerals
@@ -87,6 +89,17 @@ def test_the_folder_has_a_tokenizer(alone, runs, task):
     config = AutoConfig.from_pretrained(runs[task] / "model")
     assert len(tokenizer) == config.vocab_size
     assert tokenizer.eos_token_id == config.eos_token_id
+
+
+def test_importing_headwise_is_enough(runs):
+    folder = str(runs["language-modelling"] / "model")
+    code = (
+        "import headwise\nfrom transformers import AutoTokenizer\n"
+        f"made = AutoTokenizer.from_pretrained({folder!r})\n"
+        "print(type(made).__name__, made.decode([2, 2], skip_special_tokens=True).count(chr(10)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["LineTokenizer", "2"]
 
 
 def test_a_pipeline_writes_what_headwise_writes(alone, runs):

@@ -7,6 +7,9 @@ from tiny import tokens
 from torch import Tensor
 from torch.export import Dim
 
+# Exporting takes seconds for each layer.
+ONE_LAYER = {"causal": {"layers": 1}, "seq2seq": {"encoder_layers": 1, "decoder_layers": 1}}
+
 
 def examples(kind: str) -> list[dict[str, Tensor]]:
     """Inputs of several sizes, those to export with first; some are padded."""

@@ -30,10 +30,17 @@ import headwise as hw  # noqa: E402
 from headwise.heads.mae.rule import GateSettings  # noqa: E402
 from headwise.ops.replicas import alone  # noqa: E402
 
-# No dropout, which is drawn by each process; a G step before each F step.
-OWN_PLANS = {"mae": {"decoder_self": {"system": "mae", "gate_dropout": 0.0}}}
+# A G step before each F step.
 SETTINGS = {"mae": {"mae": GateSettings(period=1, unit="steps", learning_rate=0.1)}}
 STEPS = 2
+
+
+def model_without_dropout(system: str, *, seed: int = 0, **options: Any) -> Any:
+    """A language model in training, which draws nothing."""
+    plan = PLANS[system]
+    if plan == "mae":
+        plan = {"decoder_self": {"system": "mae", "gate_dropout": 0.0}}
+    return tiny_model("causal", system, seed=seed, attention=plan, **options).train()
 
 
 def train(model: nn.Module, system: str, ids: Tensor, wrap: Callable[[nn.Module], nn.Module]):
@@ -68,10 +75,9 @@ def in_parallel(model: nn.Module) -> nn.Module:
 
 def apart(system: str) -> dict[str, Any]:
     """How far the weights are from those of one process, by the way they are shared."""
-    plan = OWN_PLANS.get(system, PLANS[system])
     torch.manual_seed(0)
     ids = tokens(4, 5)
-    model = tiny_model("causal", system, attention=plan).double().train()
+    model = model_without_dropout(system).double()  # it would be drawn by each process
     before = {name: value.clone() for name, value in model.state_dict().items()}
     half = ids.chunk(2)[dist.get_rank()]
     shared = {

@@ -2,7 +2,7 @@
 
 import torch
 from compatible import compatible, tiny_model
-from exporting import dynamic_shapes, examples
+from exporting import ONE_LAYER, dynamic_shapes, examples
 
 
 @compatible("ONNX", "`CausalLM` in onnxruntime", needs=("onnx", "onnxscript", "onnxruntime"))
@@ -18,7 +18,7 @@ def test_sequence_to_sequence_models(system, tmp_path):
 def check(kind, system, folder):
     import onnxruntime
 
-    model = tiny_model(kind, system)
+    model = tiny_model(kind, system, **ONE_LAYER[kind])
     first, *others = examples(kind)
     path = folder / "model.onnx"
     torch.onnx.export(

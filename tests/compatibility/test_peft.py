@@ -9,6 +9,7 @@ import torch
 from adapted import adapted, assert_adapters_learn_and_merge, batch, outputs, peft
 from compatible import compatible, tiny_model
 from tiny import tokens
+from torch import Tensor
 from transformers import Trainer, TrainingArguments
 
 import headwise as hw
@@ -191,6 +192,31 @@ def test_training(system, tmp_path):
         RulesTrainer(model, arguments, train_dataset=texts).train()
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]) == ("lora_" not in name), name
+
+
+@compatible(
+    TOOL,
+    "Gradient checkpointing with adapters (`enable_input_require_grads`): the same gradients",
+    needs=NEEDS,
+)
+def test_gradient_checkpointing(system):
+    model, inputs = (
+        adapted(tiny_model("causal", system), some_lora(system, "causal")),
+        batch("causal"),
+    )
+
+    def gradients() -> dict[str, Tensor]:
+        model.zero_grad()
+        torch.manual_seed(0)
+        model.train()(**inputs).loss.backward()
+        found = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
+        return {name: gradient.clone() for name, gradient in found.items()}
+
+    expected = gradients()
+    model.gradient_checkpointing_enable()
+    model.enable_input_require_grads()
+    for name, gradient in gradients().items():
+        torch.testing.assert_close(gradient, expected[name], rtol=0, atol=1e-6)
 
 
 @compatible(TOOL, "transformers' own `add_adapter`, `save_pretrained`, `load_adapter`", needs=NEEDS)

@@ -5,6 +5,7 @@ import sys
 import pytest
 import torch
 from adapted import adapted, assert_adapters_learn_and_merge, batch, outputs, peft
+from compatible import tiny_model
 from tiny import config, model, tokens
 
 import headwise as hw
@@ -41,6 +42,14 @@ def test_an_adaptive_softmax_and_the_embedding_whose_weights_it_shares(maps):
 
 
 @needs_peft
+@pytest.mark.parametrize("kind", ["causal", "masked", "seq2seq"])
+def test_the_map_onto_the_vocabulary(kind):
+    made = tiny_model(kind, "standard", share_embeddings="none" if kind == "seq2seq" else False)
+    maps = peft.LoraConfig(r=2, target_modules=["lm_head"])
+    assert_adapters_learn_and_merge(made, batch(kind), maps)
+
+
+@needs_peft
 def test_gates_that_are_trained_whole_keep_their_statistics_with_the_adapter(tmp_path):
     def build():
         return model({"encoder_self": "mae"})
@@ -67,6 +76,21 @@ def test_gates_that_are_trained_whole_keep_their_statistics_with_the_adapter(tmp
     torch.testing.assert_close(
         outputs(peft.PeftModel.from_pretrained(build(), tmp_path), inputs), expected
     )
+
+
+@needs_peft
+@pytest.mark.parametrize(
+    "config",
+    [
+        lambda: peft.LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["norm"]),
+        lambda: peft.LNTuningConfig(target_modules=["norm"]),
+    ],
+    ids=["modules_to_save", "layer norm tuning"],
+)
+def test_the_norm_of_a_gate_without_the_gate_is_refused(config):
+    made = peft.get_peft_model(model({"encoder_self": "mae"}), config())
+    with pytest.raises(TypeError, match=r"modules_to_save=\['gate'\]"):
+        made(**batch("seq2seq"))
 
 
 @needs_peft

@@ -9,7 +9,7 @@ from tiny import END, MOA, PAD, PLANS, VOCABULARY, strengthen, tokens
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import headwise as hw
-from headwise.models.base import DecodingGenerationMixin
+from headwise.models.generating import DecodingGenerationMixin
 
 SIZES = {"vocab_size": VOCABULARY, "embed_dim": 16, "num_heads": 4, "ffn_dim": 24, "layers": 2}
 # What the plans of the encoder-decoder have for a decoder by itself.
@@ -242,8 +242,6 @@ def test_the_cache_has_self_attention_alone():
     cache = made(input_ids=tokens(2, 5), use_cache=True).past_key_values
     assert [each.keys.shape for each in cache.self_attention] == [(2, 1, 5, 4)] * 2
     assert cache.cross_attention == []
-    with pytest.raises(ValueError, match=r"cache_implementation is 'static'"):
-        made.generate(tokens(1, 3), cache_implementation="static")
 
 
 # The Hugging Face model

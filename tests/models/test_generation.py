@@ -189,11 +189,6 @@ def test_the_longest_output_is_the_models():
     assert config().max_target_length == 256
 
 
-def test_another_cache_is_refused():
-    with pytest.raises(ValueError, match=r"cache_implementation is 'static'"):
-        model().generate(tokens(1, 3), cache_implementation="static")
-
-
 def test_moas_cache_is_one_head_wide():
     made = model({"decoder_self": MOA, "decoder_cross": MOA})
     cache = made(

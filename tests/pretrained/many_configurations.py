@@ -71,7 +71,7 @@ def differences(name: str, seed: int) -> Differences:
 
 
 def relative(before: Tensor, after: Tensor) -> float:
-    return float((before - after).abs().max() / before.abs().max().clamp(min=1e-30))
+    return ((before - after).abs().max() / before.abs().max().clamp(min=1e-30)).item()
 
 
 def main() -> None:

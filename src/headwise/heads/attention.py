@@ -19,6 +19,7 @@ from headwise.ops.masks import (
     check_attention_mask,
     check_padding_mask,
     merge_masks,
+    of_queries,
     padding_positions,
     refuse_nested,
 )
@@ -195,13 +196,14 @@ class Attention(System):
         """
         self.notice_training()
         is_self_attention = key is None or key is query
+        offset = 0 if cache is None or cache.static else cache.get_seq_length()
         key = query if key is None else key
         value = key if value is None else value
         self._check_inputs(query, key, value)
         check_padding_mask("query_padding_mask", query_padding_mask, *query.shape[:2])
         if query_padding_mask is None and is_self_attention and key_padding_mask is not None:
             # The queries are the last of the keys; the shape is checked with that of the keys.
-            query_padding_mask = key_padding_mask[..., -query.size(1) :]
+            query_padding_mask = of_queries(key_padding_mask, offset, query.size(1))
         inputs = Inputs(
             query,
             key,
@@ -211,14 +213,13 @@ class Attention(System):
             attn_mask,
             cache,
         )
-        offset = 0 if cache is None or cache.static else cache.get_seq_length()
-
         q, k, v, choice = self.project(inputs)
         keys = k.size(2)
         check_padding_mask("key_padding_mask", key_padding_mask, query.size(0), keys)
         check_attention_mask(attn_mask, query.size(0), q.size(1), q.size(2), keys)
         # PyTorch's kernel has a fast path for a plain causal mask.
-        plain = is_causal and offset == 0 and key_padding_mask is None and attn_mask is None
+        at_start = not isinstance(offset, Tensor) and offset == 0
+        plain = is_causal and at_start and key_padding_mask is None and attn_mask is None
         mask = merge_masks(
             key_padding_mask,
             attn_mask,

@@ -11,20 +11,25 @@ class AttentionCache:
 
     A self-attention's cache grows by each call's keys and values. A cross-attention's is
     `static`: its keys and values are computed by the first call and read by all later ones.
-    `memory` is the system's own (MAE's gates keep the running mean of their inputs there).
+    `memory` is the system's own (MAE's gates keep the running mean of their inputs there): by
+    `recall` and `remember` it is kept such that `crop` can go back to earlier positions.
 
     The methods that transformers' generation calls carry the names that it uses, so that a list
     of these serves as the layers of a `transformers.Cache`.
     """
 
     is_compileable = False
+    is_croppable = True
     is_sliding = False
+    supports_early_init = False
 
     def __init__(self, *, static: bool = False) -> None:
         self.static = static
         self.keys: Tensor | None = None  # (batch, key heads, time, head_dim)
         self.values: Tensor | None = None
-        self.memory: dict[str, Tensor] = {}  # each (batch, ...)
+        self.memory: dict[str, Tensor] = {}  # each (batch, ...), or by `remember` (batch, steps, …)
+        self.needed: dict[str, int] = {}  # how many of the last steps the next call needs
+        self.record_past = False
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Append this step's keys and values along time; returns all of them."""
@@ -34,13 +39,85 @@ class AttentionCache:
         self.keys, self.values = keys, values
         return keys, values
 
+    def recall(self, name: str, last: int, like: Tensor) -> Tensor:
+        """Returns the last steps of what `remember` was given; zeros where there were none yet.
+
+        Args:
+            name: of what the system remembers.
+            last: how many steps.
+            like: a tensor `(batch, steps, ...)` with the shape of a step, its dtype and device.
+
+        Returns:
+            `(batch, last, ...)`.
+        """
+        if name not in self.memory:
+            self.needed[name] = last
+            self.memory[name] = like.new_zeros(like.size(0), last, *like.shape[2:])
+        return self.memory[name][:, -last:]
+
+    def remember(self, name: str, steps: Tensor, new: int) -> None:
+        """Keeps the last steps for `recall`, which has to come first in each call.
+
+        Args:
+            name: of what the system remembers.
+            steps: `(batch, steps, ...)`, at least as many as `recall` returns.
+            new: how many of them, the last ones, are of this call, one for each of its positions.
+        """
+        if self.record_past:
+            self.memory[name] = torch.cat([self.memory[name], steps[:, -new:]], dim=1)
+        else:
+            self.memory[name] = steps[:, -self.needed[name] :]
+
     @property
     def is_filled(self) -> bool:
         return self.keys is not None
 
-    def get_seq_length(self) -> int:
+    def get_seq_length(self) -> int | Tensor:
         """Returns how many positions the cache holds."""
         return 0 if self.keys is None else self.keys.size(2)
+
+    def get_max_length(self) -> int:
+        """Returns how many positions the cache can hold; -1 if it grows."""
+        return -1
+
+    def activate_past_recording(self) -> None:
+        """From now on keep all steps that `remember` is given, until the next `crop`."""
+        self.record_past = True
+
+    def check_crop(self, tokens_to_remove: int) -> None:
+        """Raises the error of `crop`, and changes nothing."""
+        # Of a memory there is what was computed since `activate_past_recording`.
+        kept = [
+            state.size(1) - self.needed[name] if name in self.needed else 0
+            for name, state in self.memory.items()
+        ]
+        if self.keys is not None and not self.static:
+            kept.append(self.keys.size(2))
+        most = min(kept, default=-tokens_to_remove)
+        if not -most <= tokens_to_remove <= 0:
+            raise ValueError(
+                f"tokens_to_remove is {tokens_to_remove}, expected {-most} to 0: a system's memory "
+                f"goes back to where activate_past_recording() was called, or to the last crop "
+                f"after that; a memory that is not kept by remember() does not"
+            )
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Removes the last positions, and what was kept to go back further than that.
+
+        Args:
+            tokens_to_remove: how many, as a negative number, as in transformers; or 0.
+
+        Raises:
+            ValueError: there are fewer positions, or a memory does not go back so far.
+        """
+        self.check_crop(tokens_to_remove)
+        if tokens_to_remove and not self.static and self.keys is not None:
+            assert self.values is not None
+            self.keys = self.keys[:, :, :tokens_to_remove]
+            self.values = self.values[:, :, :tokens_to_remove]
+        for name, last in self.needed.items():
+            end = self.memory[name].size(1) + tokens_to_remove
+            self.memory[name] = self.memory[name][:, end - last : end]
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Row `i` becomes what row `beam_idx[i]` was, gates' state included: beam search."""
@@ -57,7 +134,7 @@ class AttentionCache:
     def reset(self) -> None:
         """Forget everything."""
         self.keys = self.values = None
-        self.memory = {}
+        self.memory, self.needed = {}, {}
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> None:
         if self.keys is not None and self.values is not None:

@@ -267,6 +267,8 @@ class System(nn.Module):
         learning = [
             parameter
             for name, parameter in self.named_parameters()
+            # torch.func puts other tensors in their place.
+            if isinstance(parameter, nn.Parameter)
             if parameter.requires_grad and parameter.numel()
             if not self.routing_parameters or name.startswith(self.routing_parameters)
         ]

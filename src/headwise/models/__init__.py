@@ -3,6 +3,22 @@
 All models are imported with the first of them, so that transformers' Auto classes know all or none.
 """
 
-from headwise.models import causal_lm, classifier, masked_lm, seq2seq, speech, without_head
+from headwise.models import (
+    causal_lm,
+    classifier,
+    line_tokenizer,
+    masked_lm,
+    seq2seq,
+    speech,
+    without_head,
+)
 
-__all__ = ["causal_lm", "classifier", "masked_lm", "seq2seq", "speech", "without_head"]
+__all__ = [
+    "causal_lm",
+    "classifier",
+    "line_tokenizer",
+    "masked_lm",
+    "seq2seq",
+    "speech",
+    "without_head",
+]

@@ -63,7 +63,7 @@ def attentions_noted(layers: Iterable[nn.Module]) -> Iterator[NotedAttentions]:
     finally:
         for module, before in observed:
             module.observers = before
-            if not before:
+            if not before and not torch.compiler.is_compiling():
                 del module.observers  # as before: else a compiled model would be compiled anew
 
 

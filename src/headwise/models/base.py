@@ -1,4 +1,4 @@
-"""The base of all models: initialisation, losses, caches, and the cost of their heads."""
+"""The base of all models: initialisation, losses, and the cost of their heads."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -10,14 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
-from transformers.generation import GenerationMixin
 from transformers.utils import ModelOutput
 from typing_extensions import Self
 
 from headwise.heads.attention import Attention
 from headwise.heads.system import System
 from headwise.models.adapters import tell_peft
-from headwise.models.cache import DecodingCache
 from headwise.models.config import TransformerConfig
 from headwise.models.former_weights import take_scalars
 from headwise.models.plan import Plan, build_system
@@ -236,48 +234,6 @@ class HeadwiseModel(PreTrainedModel):
         if return_dict is None:
             return_dict = self.config.return_dict
         return output if return_dict else output.to_tuple()
-
-
-class DecodingGenerationMixin(GenerationMixin):
-    """Adds `generate()` to models with a decoder, with a cache that all systems can use."""
-
-    config: TransformerConfig
-
-    def new_cache(self) -> DecodingCache:
-        """Returns an empty cache for the decoder."""
-        depths = self.config.depths()
-        return DecodingCache(
-            depths["decoder_self"], cross_attention=depths.get("decoder_cross", 0) > 0
-        )
-
-    def _prepare_cache_for_generation(  # type: ignore[no-untyped-def]
-        self, generation_config, model_kwargs, *args, **kwargs
-    ) -> None:
-        """Gives `generate()` headwise's cache; its own would hold keys and values only."""
-        if generation_config.cache_implementation not in (None, "dynamic"):
-            raise ValueError(
-                f"cache_implementation is {generation_config.cache_implementation!r}, expected "
-                f"None: the systems of headwise keep more than keys and values in their cache"
-            )
-        if model_kwargs.get("past_key_values") is None and generation_config.use_cache is not False:
-            model_kwargs["past_key_values"] = self.new_cache()
-
-    def _prepare_generated_length(  # type: ignore[no-untyped-def]
-        self, generation_config, has_default_max_length, **others
-    ):
-        """Lets the length that `generate()` is given win over the other one of the model's own.
-
-        transformers takes `max_new_tokens` if there are both, and warns.
-        """
-        own = self.generation_config
-        if generation_config.max_new_tokens is not None and not has_default_max_length:
-            if generation_config.max_length == own.max_length:
-                generation_config.max_length = None
-            elif generation_config.max_new_tokens == own.max_new_tokens:
-                generation_config.max_new_tokens = None
-        return super()._prepare_generated_length(
-            generation_config, has_default_max_length, **others
-        )
 
 
 def model_class(config: TransformerConfig) -> type[HeadwiseModel]:

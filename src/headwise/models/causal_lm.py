@@ -8,10 +8,11 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from headwise.models.adaptive import AdaptiveEmbedding, AdaptiveSoftmax, check_bands
-from headwise.models.base import DecodingGenerationMixin, HeadwiseModel
+from headwise.models.base import HeadwiseModel
 from headwise.models.cache import DecodingCache
 from headwise.models.config import LanguageModelConfig
 from headwise.models.embedding import token_embedding
+from headwise.models.generating import DecodingGenerationMixin
 from headwise.models.layers import AuxiliaryLoss
 from headwise.models.outputs import HeadwiseOutput, sum_losses, total_cross_entropy
 from headwise.models.transformer import Decoder, HiddenStates
@@ -187,7 +188,9 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         """
         self._refuse(unused)
         losses = AuxiliaryLoss()
-        if past_key_values is None and use_cache:
+        if past_key_values is not None:
+            past_key_values = self.own_cache(past_key_values)
+        elif use_cache:
             past_key_values = self.new_cache()
         decoded = self.decoder(
             input_ids,

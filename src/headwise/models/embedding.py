@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.models.config import TransformerConfig
+from headwise.ops.masks import of_queries
 
 
 def token_embedding(config: TransformerConfig, vocab_size: int) -> nn.Embedding:
@@ -29,7 +30,7 @@ def position_embedding(config: TransformerConfig) -> nn.Embedding | None:
 def embed(
     words: Tensor,
     padding: Tensor | None = None,
-    offset: int = 0,
+    offset: int | Tensor = 0,
     learned: nn.Embedding | None = None,
     position_ids: Tensor | None = None,
 ) -> Tensor:
@@ -39,7 +40,8 @@ def embed(
         words: embeddings of tokens, not scaled, `(batch, time, embed_dim)`.
         padding: `(batch, offset + time)`, `True` at padding. A token's position is the number of
             tokens before it, so that it does not matter on which side the padding stands.
-        offset: how many positions earlier calls have seen.
+        offset: how many positions earlier calls have seen; a tensor if their cache is of a fixed
+            size, which `padding` then covers, `(batch, size)`.
         learned: the embedding of positions, if they are learned.
         position_ids: the positions themselves, `(batch or 1, time)` or `(time,)`, in place of those
             that follow from the padding.
@@ -52,12 +54,13 @@ def embed(
     if position_ids is not None:
         positions = _checked_positions(position_ids, time, learned)
     else:
-        if learned is not None:
+        if learned is not None and not isinstance(offset, Tensor):
             _check_length(learned, offset + time, padding)
         if padding is None:
-            positions = torch.arange(offset, offset + time, device=words.device)  # (time,)
+            positions = offset + torch.arange(time, device=words.device)  # (time,)
         else:
-            positions = (~padding).cumsum(1)[:, -time:] - 1  # (batch, time); -1 before all tokens
+            # (batch, time); -1 before all tokens
+            positions = of_queries((~padding).cumsum(1), offset, time) - 1
     scale = math.sqrt(width)
     if learned is not None:
         return (words + learned(positions.clamp(min=0))) * scale

@@ -5,14 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig
 from transformers.modeling_outputs import BaseModelOutput
 
-from headwise.models.base import DecodingGenerationMixin, HeadwiseModel
+from headwise.models.base import HeadwiseModel
 from headwise.models.cache import DecodingCache
 from headwise.models.config import Seq2SeqConfig
 from headwise.models.embedding import token_embedding
+from headwise.models.generating import DecodingGenerationMixin
 from headwise.models.layers import AuxiliaryLoss
 from headwise.models.outputs import HeadwiseOutput, sum_losses, total_cross_entropy
 from headwise.models.transformer import Decoder, Encoder, HiddenStates
@@ -160,10 +162,13 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
                     "one of them"
                 )
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        if decoder_attention_mask is None and labels is not None:
-            decoder_attention_mask = _up_to_last_label(labels)
-        if past_key_values is None and use_cache:
+        if past_key_values is not None:
+            past_key_values = self.own_cache(past_key_values)
+        elif use_cache:
             past_key_values = self.new_cache()
+        if decoder_attention_mask is None and labels is not None:
+            cached = 0 if past_key_values is None else int(past_key_values.get_seq_length())
+            decoder_attention_mask = F.pad(_up_to_last_label(labels), (cached, 0), value=1)
         decoded = self.decoder(
             decoder_input_ids,
             decoder_attention_mask,

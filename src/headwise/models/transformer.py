@@ -27,7 +27,7 @@ from headwise.models.layers import (
 )
 from headwise.models.outputs import selected_states
 from headwise.models.plan import Spec, system_class
-from headwise.ops.masks import refuse_nested
+from headwise.ops.masks import of_queries, refuse_nested
 
 logger = logging.get_logger(__name__)
 
@@ -188,7 +188,10 @@ class DecoderStack(Stack):
         Returns:
             `(batch, time, embed_dim)`.
         """
-        query_padding = None if padding is None else padding[:, -x.size(1) :]
+        query_padding = None
+        if padding is not None:
+            offset = 0 if cache is None else cache.get_seq_length()
+            query_padding = of_queries(padding, offset, x.size(1))
         inputs = DecoderInputs(encoded, padding, query_padding, encoder_padding, losses)
         x = F.dropout(x, self.dropout, self.training)
         for index, layer in enumerate(self.layers):
@@ -273,6 +276,8 @@ class Decoder(DecoderStack):
         cache = self.usable_cache(past_key_values)
         offset = 0 if cache is None else cache.get_seq_length()
         padding = None if attention_mask is None else attention_mask == 0
+        if cache is not None and padding is not None:
+            padding = cache.of_all_positions(padding, words.size(1))
         x = embed(words, padding, offset, self.positions, position_ids)
         encoder_padding = None if encoder_attention_mask is None else encoder_attention_mask == 0
 

@@ -85,13 +85,14 @@ def merge_masks(
     heads: int,
     queries: int,
     keys: int,
-    offset: int = 0,
+    offset: int | Tensor = 0,
     device: torch.device | None = None,
 ) -> Tensor | None:
     """One mask that broadcasts to `(batch, heads, queries, keys)`, or None where all is attended.
 
     Query `t` stands at position `offset + t` of the keys (`offset` counts what a decoding cache
-    already holds), so that under `is_causal` it attends to keys 0 … offset + t.
+    already holds; a tensor if the cache is of a fixed size), so that under `is_causal` it attends
+    to keys 0 … offset + t.
 
     Returns:
         A boolean mask, `True` = not attended; or, if either mask given was a float mask, a float
@@ -99,7 +100,8 @@ def merge_masks(
     """
     blocked: Tensor | None = None
     added: Tensor | None = None
-    if is_causal and not (queries == 1 and offset >= keys - 1):
+    sees_all = not isinstance(offset, Tensor) and queries == 1 and offset >= keys - 1
+    if is_causal and not sees_all:
         blocked = causal_mask(queries, keys, offset, device)
     if key_padding_mask is not None:
         key_padding_mask = key_padding_mask[:, None, None, :]  # (batch, 1, 1, keys)
@@ -118,14 +120,31 @@ def merge_masks(
 
 
 def causal_mask(
-    queries: int, keys: int, offset: int = 0, device: torch.device | None = None
+    queries: int, keys: int, offset: int | Tensor = 0, device: torch.device | None = None
 ) -> Tensor:
     """Boolean `(queries, keys)`, `True` where key `s` lies in the future of query `offset + t`.
 
     >>> causal_mask(2, 3).int().tolist()
     [[0, 1, 1], [0, 0, 1]]
     """
+    if isinstance(offset, Tensor):
+        last = offset + torch.arange(queries, device=offset.device)
+        return torch.arange(keys, device=offset.device) > last.unsqueeze(1)
     return torch.ones(queries, keys, dtype=torch.bool, device=device).triu(offset + 1)
+
+
+def of_queries(padding: Tensor, offset: int | Tensor, queries: int) -> Tensor:
+    """Returns the part of a padding mask of all keys that is of the queries, `(batch, queries)`.
+
+    Args:
+        padding: `(batch, keys)`; the queries are the last of the keys.
+        offset: how many positions a decoding cache already holds. If it is a tensor, the cache is
+            of a fixed size, and the queries stand from there on.
+        queries: how many there are.
+    """
+    if isinstance(offset, Tensor):
+        return padding.index_select(1, offset + torch.arange(queries, device=padding.device))
+    return padding[:, -queries:]
 
 
 def hides_the_future(attn_mask: Tensor | None) -> bool:

@@ -4,26 +4,33 @@ PyTorch differentiates the plain way by itself, as often as one likes, and its `
 transform it. The fast way has a backward pass of its own, which keeps less and takes less time.
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+Function = Callable[..., tuple[Tensor, ...]]
+
 
 class Twins(Protocol):
-    """The two ways to compute a function of tensors.
+    """The two ways to compute a function of tensors, each a method.
 
-    Both return a tuple: the result, and perhaps further tensors, which have no gradient.
+    Both return a tuple: the result, and perhaps further tensors, which have no gradient. What
+    `plain` returns is differentiable where it has one, and detached where it has none.
     """
 
-    def plain(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """By differentiable operations; what has no gradient is detached."""
+    @property
+    def plain(self) -> Function:
+        """By plain operations, from the inputs."""
 
-    def fast(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The same."""
+    @property
+    def fast(self) -> Function:
+        """The same, in the fast way."""
 
-    def gradients(self, grad: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The gradients of the inputs, from that of the result."""
+    @property
+    def gradients(self) -> Function:
+        """The gradients of the inputs, from that of the result and the inputs."""
 
 
 def compute(twins: Twins, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -63,8 +70,9 @@ class _Fast(torch.autograd.Function):
         # forward-mode derivatives.
         inputs = ctx.saved_tensors
         result, pull = _pull(ctx.twins, *inputs)
-        known = [torch.zeros_like(x) if t is None else t for x, t in zip(inputs, tangents)]
-        _, push = torch.func.vjp(pull, torch.zeros_like(result))
+        pairs = zip(inputs, tangents, strict=True)
+        known = [torch.zeros_like(x) if tangent is None else tangent for x, tangent in pairs]
+        _, push = _vjp(pull, torch.zeros_like(result))
         (tangent,) = push(tuple(known))
         return tangent, *(None for _ in range(ctx.further))
 
@@ -90,7 +98,7 @@ class _FastGradients(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         twins = ctx.twins
-        _, pull = torch.func.vjp(lambda *xs: _plain_gradients(twins, *xs), *ctx.saved_tensors)
+        _, pull = _vjp(lambda *xs: _plain_gradients(twins, *xs), *ctx.saved_tensors)
         return None, *pull(grads)
 
     @staticmethod
@@ -100,12 +108,17 @@ class _FastGradients(torch.autograd.Function):
         return torch.vmap(lambda *xs: _plain_gradients(twins, *xs), in_dims[1:])(*tensors), 0
 
 
-def _pull(twins: Twins, *inputs: Tensor) -> tuple[Tensor, Any]:
+def _pull(twins: Twins, *inputs: Tensor) -> tuple[Any, Any]:
     """The result of the plain way, and what makes gradients of the inputs from its gradient."""
-    return torch.func.vjp(lambda *xs: twins.plain(*xs)[0], *inputs)
+    return _vjp(lambda *xs: twins.plain(*xs)[0], *inputs)
 
 
 def _plain_gradients(twins: Twins, grad: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
     result, pull = _pull(twins, *inputs)
     gradients: tuple[Tensor, ...] = pull(grad.to(result.dtype))
     return gradients
+
+
+def _vjp(function: Callable[..., Any], *inputs: Tensor) -> tuple[Any, Any]:
+    result, pull, *_ = torch.func.vjp(function, *inputs)
+    return result, pull

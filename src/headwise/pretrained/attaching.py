@@ -8,7 +8,12 @@ from torch import nn
 
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.models.plan import OVER_HEADS, SYSTEMS, system_class
-from headwise.pretrained.gates import NAME, HeadGates
+from headwise.pretrained.checkpointing import (
+    ExactCheckpointing,
+    checkpoint_as_before,
+    checkpointed_layer,
+)
+from headwise.pretrained.gates import NAME, HeadGates, Surroundings
 from headwise.pretrained.layouts import SITES, AttentionModule, HeadLayout, attention_modules
 from headwise.pretrained.losses import AuxiliaryLosses
 from headwise.pretrained.padding import QueryPadding
@@ -109,8 +114,8 @@ def remove(model: Model) -> Model:
         )
     for path, each in gates.items():
         each.remove()
-        each.losses.remove()
         delattr(model.get_submodule(path), NAME)
+    checkpoint_as_before(model)
     return model
 
 
@@ -128,17 +133,20 @@ def attach(
     """
     made = [_make(kind, place, options) for place in chosen]
     losses = AuxiliaryLosses(model)
-    paddings = {
-        (place.stack, place.layer): QueryPadding(place)
-        for place in every
-        if place.site != "decoder_cross"
-        and any((place.stack, place.layer) == (other.stack, other.layer) for other in chosen)
-    }
+    around: dict[tuple[str, int], Surroundings] = {}
     for place, system in zip(chosen, made, strict=True):
-        padding = paddings.get((place.stack, place.layer))
-        depth = 1 + max(other.layer for other in every if other.stack == place.stack)
-        gates = HeadGates(system, options, place, padding, losses, depth)
-        place.module.add_module(NAME, gates)
+        key = place.stack, place.layer
+        if key not in around:
+            siblings = [other for other in every if (other.stack, other.layer) == key]
+            own = next((other for other in siblings if other.site != "decoder_cross"), None)
+            layer = checkpointed_layer(model, place.path)
+            around[key] = Surroundings(
+                losses,
+                padding=None if own is None else QueryPadding(own),
+                checkpointing=None if layer is None else ExactCheckpointing(layer),
+                layers=1 + max(other.layer for other in every if other.stack == place.stack),
+            )
+        place.module.add_module(NAME, HeadGates(system, options, place, around[key]))
 
 
 def check_has_no_gates(model: nn.Module) -> None:

@@ -1,6 +1,6 @@
 """A system over the heads of one attention module: what hooks of the module do."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -8,12 +8,29 @@ from torch.utils.hooks import RemovableHandle
 
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.pretrained.arguments import Arguments
+from headwise.pretrained.checkpointing import ExactCheckpointing
 from headwise.pretrained.layouts import AttentionModule
 from headwise.pretrained.losses import AuxiliaryLosses
 from headwise.pretrained.memory import memory_beside
 from headwise.pretrained.padding import QueryPadding
 
 NAME = "head_gates"  # of the child of an attention module
+
+
+class Surroundings(NamedTuple):
+    """What a system over heads shares with others of its layer or of the model.
+
+    Attributes:
+        losses: collects the systems' losses.
+        padding: knows the padding of the layer's queries; None if nothing does.
+        checkpointing: makes gradient checkpointing of the layer exact; None if it has none.
+        layers: how many layers of the model have keys and values in a cache.
+    """
+
+    losses: AuxiliaryLosses
+    padding: QueryPadding | None
+    checkpointing: ExactCheckpointing | None
+    layers: int
 
 
 class HeadGates(nn.Module):
@@ -26,9 +43,7 @@ class HeadGates(nn.Module):
         system: the system, made by `over_heads`.
         options: further arguments of its constructor.
         place: the attention module and what is known of it.
-        padding: what knows the padding of the queries; None if nothing does.
-        losses: what collects the system's losses.
-        layers: how many layers of the model have keys and values in a cache.
+        around: what it shares with other modules.
     """
 
     def __init__(
@@ -36,16 +51,14 @@ class HeadGates(nn.Module):
         system: MultiHeadAttention,
         options: dict[str, Any],
         place: AttentionModule,
-        padding: QueryPadding | None,
-        losses: AuxiliaryLosses,
-        layers: int,
+        around: Surroundings,
     ) -> None:
         super().__init__()
         self.system = system
         self.options = options
         self.path, self.site, self.layer = place.path, place.site, place.layer
         self.is_causal = place.site != "encoder_self"
-        self.padding, self.losses, self.layers = padding, losses, layers
+        self.around = around
         self.projection = place.layout.projection
         self.queries = place.queries if system.needs_queries else None
         self.arguments = Arguments(place.module, (place.layout.cache,))
@@ -82,17 +95,19 @@ class HeadGates(nn.Module):
                 f"that attention, so the gates over its heads do not know their input; remove them "
                 f"with headwise.remove(model)"
             )
+        padding = self.around.padding
         parameter = next(self.system.parameters(), heads)
         output, _, routing = self.system(
             hidden.to(parameter.device, parameter.dtype),
             key=self.call.queries,
             value=heads,
             is_causal=self.is_causal,
-            query_padding_mask=None if self.padding is None else self.padding.positions,
-            cache=memory_beside(self.call.cache, self.path, self.layers),
+            query_padding_mask=None if padding is None else padding.positions,
+            cache=memory_beside(self.call.cache, self.path, self.around.layers),
         )
-        if routing is not None:
-            self.losses.add(routing.loss)
+        if routing is not None and routing.loss is not None:
+            learns = any(parameter.requires_grad for parameter in self.system.parameters())
+            self.around.losses.add(routing.loss, learns)
         return output.to(heads.dtype), *others
 
     def check_used(self, attention: nn.Module, args: object, output: object) -> None:
@@ -105,12 +120,13 @@ class HeadGates(nn.Module):
             )
 
     def remove(self) -> None:
-        """Takes the hooks away."""
+        """Takes the hooks away, those too that it shares."""
         for handle in (*self.handles, self.on_projection, self.on_queries):
             if handle is not None:
                 handle.remove()
-        if self.padding is not None:
-            self.padding.handle.remove()
+        for hooked in (self.around.padding, self.around.losses, self.around.checkpointing):
+            if hooked is not None:
+                hooked.remove()
 
     def _hook_parts(self, attention: nn.Module) -> None:
         """Hooks the projections; also what takes their places later, such as LoRA's modules."""

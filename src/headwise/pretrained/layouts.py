@@ -90,8 +90,16 @@ class AttentionModule(NamedTuple):
 
     @property
     def projection(self) -> nn.Module:
-        """The output projection."""
-        return self.module.get_submodule(self.layout.projection)
+        """The output projection.
+
+        Raises:
+            ValueError: there is none.
+        """
+        path = self.layout.projection
+        try:
+            return self.module.get_submodule(path)
+        except AttributeError as error:
+            raise ValueError(f"{self._where('projection')} is {path!r}, but {error}") from None
 
     @property
     def queries(self) -> str:

@@ -16,6 +16,7 @@ class AuxiliaryLosses:
 
     def __init__(self, model: nn.Module) -> None:
         self.collected: list[Tensor] | None = None  # None while no pass is under way
+        self.lacks_gradient = False
         self.handles = [
             model.register_forward_pre_hook(self.begin),
             model.register_forward_hook(self.end, with_kwargs=True, always_call=True),
@@ -23,16 +24,30 @@ class AuxiliaryLosses:
 
     def begin(self, model: nn.Module, args: object) -> None:
         self.collected = [] if model.training else None
+        self.lacks_gradient = False
 
-    def add(self, loss: Tensor | None) -> None:
-        """Notes a system's loss; computed again for its gradients, a layer's is there already."""
-        if loss is not None and self.collected is not None:
-            self.collected.append(loss)
+    def add(self, loss: Tensor, learns: bool) -> None:
+        """Notes a system's loss; computed again for its gradients, a layer's is there already.
+
+        Args:
+            loss: the loss.
+            learns: whether any parameter of the system does.
+        """
+        if self.collected is None:
+            return
+        self.collected.append(loss)
+        self.lacks_gradient |= learns and not loss.requires_grad
 
     def end(self, model: nn.Module, args: object, kwargs: dict[str, Any], output: Any) -> Any:
         collected, self.collected = self.collected, None
         if not collected:
             return output
+        if self.lacks_gradient and torch.is_grad_enabled():
+            raise RuntimeError(
+                "the loss of the system over the heads has no gradient, since reentrant gradient "
+                "checkpointing takes it away: give activation_checkpointing_enable() or "
+                "TrainingArguments the checkpointing option use_reentrant=False"
+            )
         total = torch.stack([loss.to(collected[0].device) for loss in collected]).sum()
         if isinstance(output, ModelOutput):
             loss = output.get("loss")

@@ -7,12 +7,16 @@ from torch import Tensor
 from transformers import Cache, EncoderDecoderCache
 
 from headwise.heads.cache import AttentionCache
+from headwise.heads.fixed_cache import FixedAttentionCache
+
+# How many positions a memory can go back, if nobody has asked for more.
+_MOST_REMOVED = 256
 
 
 class GateMemory:
     """One more layer of a cache of transformers, which holds what the systems remember.
 
-    A cache does whatever is done to it to all of its layers: so what beam search, selection of
+    Whatever is done to a cache is done to all of its layers: so what beam search, a selection of
     rows, assisted decoding and resetting do to keys and values they do to this memory too.
 
     Attributes:
@@ -46,6 +50,9 @@ class GateMemory:
     def batch_repeat_interleave(self, repeats: int) -> None:
         self._each(lambda site: site.batch_repeat_interleave(repeats))
 
+    def activate_past_recording(self) -> None:
+        self._each(lambda site: site.activate_past_recording())
+
     def crop(self, tokens_to_remove: int) -> None:
         self._each(lambda site: site.crop(tokens_to_remove))
 
@@ -53,13 +60,30 @@ class GateMemory:
         self._each(lambda site: site.reset())
 
     def offload(self) -> None:
-        """Stays where it is: it is small."""
+        """Leaves the memory where it is: it is small."""
 
-    prefetch = offload
+    def prefetch(self) -> None:
+        """Does nothing, as `offload`."""
 
     def _each(self, change: Callable[[AttentionCache], Any]) -> None:
         for site in self.sites.values():
             change(site)
+
+
+class _GrowingMemory(AttentionCache):
+    """Keeps some past of a single sequence, also if nobody has asked for it.
+
+    Assisted decoding, which has one sequence, asks for it when the cache is still empty: before
+    there is a memory in it.
+    """
+
+    def remember(self, name: str, steps: Tensor, new: int) -> None:
+        asked = self.record_past
+        self.record_past = asked or steps.size(0) == 1
+        super().remember(name, steps, new)
+        self.record_past = asked
+        if not asked:
+            self.memory[name] = self.memory[name][:, -self.needed[name] - _MOST_REMOVED :]
 
 
 def memory_beside(cache: Cache | None, name: str, layers: int) -> AttentionCache | None:
@@ -81,4 +105,7 @@ def memory_beside(cache: Cache | None, name: str, layers: int) -> AttentionCache
             cache.layers.append(cache.layer_class_to_replicate())
         memory = GateMemory()
         cache.layers.append(memory)
-    return memory.sites.setdefault(name, AttentionCache())
+    if name not in memory.sites:
+        room = cache.get_max_length(0) if cache.is_compileable else 0
+        memory.sites[name] = FixedAttentionCache(room) if room > 0 else _GrowingMemory()
+    return memory.sites[name]

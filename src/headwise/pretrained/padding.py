@@ -41,6 +41,9 @@ class QueryPadding:
         cached = cached_positions(cache, self.layer)
         self.positions = query_padding(mask, hidden.size(1), cached)
 
+    def remove(self) -> None:
+        self.handle.remove()
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "positions": None}
 

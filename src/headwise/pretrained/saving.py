@@ -1,12 +1,13 @@
 """Saves what stands over the heads of a pretrained model, without the model, and loads it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from safetensors.torch import load_file, save
 from torch import nn
+from transformers import PreTrainedModel
 
 from headwise import __version__
 from headwise.files import write_bytes, write_text
@@ -41,8 +42,9 @@ def save_gates(model: nn.Module, folder: str | Path) -> None:
         )
     first = next(iter(gates.values()))
     tensors, sites = {}, {}
+    names = _names(model, gates)
     for path, each in gates.items():
-        path = _within_base(model, path)
+        path = names[path]
         sites[path] = {"site": each.site, "layer": each.layer, **_sizes(each.system)}
         for name, tensor in each.system.state_dict().items():
             tensors[f"{path}.{name}"] = tensor.detach().cpu().contiguous()
@@ -104,8 +106,10 @@ def load_gates(
     kind: Any = system_class(description["system"])
     chosen = _find(model, every, description["attentions"])
     attach(model, every, chosen, kind, description["options"])
-    for path, each in gates_of(model).items():
-        prefix = f"{_within_base(model, path)}."
+    gates = gates_of(model)
+    names = _names(model, gates)
+    for path, each in gates.items():
+        prefix = f"{names[path]}."
         own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
         each.system.load_state_dict(own)
     return model
@@ -119,7 +123,8 @@ def _find(
     Raises:
         ValueError: some are missing, or have other sizes.
     """
-    there = {_within_base(model, place.path): place for place in every}
+    names = _names(model, [place.path for place in every])
+    there = {names[place.path]: place for place in every}
     differences = []
     for path, described in saved.items():
         if path not in there:
@@ -151,9 +156,15 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return description, load_file(folder / TENSORS)
 
 
-def _within_base(model: nn.Module, path: str) -> str:
-    """A path in a model without the name of the base model in it, as models with heads have one."""
-    return path.removeprefix(f"{getattr(model, 'base_model_prefix', '')}.")
+def _names(model: nn.Module, paths: Iterable[str]) -> dict[str, str]:
+    """The paths of attention modules, as a base model without heads and wrappers has them."""
+    root = ""
+    for path, module in model.named_modules():
+        if isinstance(module, PreTrainedModel):
+            inner = f"{path}.{module.base_model_prefix}" if path else module.base_model_prefix
+            root = inner if inner in dict(model.named_modules()) else path
+            break
+    return {path: path.removeprefix(f"{root}.") for path in paths}
 
 
 def _sizes(system: Any) -> dict[str, int]:

@@ -59,7 +59,7 @@ def average_checkpoints(folders: list[Path]) -> dict[str, Tensor]:
                     if not tensor.is_floating_point():
                         total[name] = tensor
                     elif name in total:
-                        total[name] += tensor.double()
+                        total[name] = total[name] + tensor.double()
                     else:
                         total[name] = tensor.double()
         except (SafetensorError, OSError) as error:

@@ -35,6 +35,7 @@ def training_rules(
 
     Args:
         model: a headwise model, or any module that holds systems; without data-parallel wrapper.
+            One that `fully_shard` has divided is not wrapped.
         total_steps: number of optimizer steps of the training.
         steps_per_epoch: number of optimizer steps of a pass over the data. A rule that counts
             epochs counts steps where it is not given.

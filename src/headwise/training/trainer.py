@@ -306,6 +306,14 @@ class Trainer(RulesMixin, transformers.Trainer):
         self._seconds_before = history[-1]["seconds"] if history else 0.0
         return trained
 
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        # Of what was a scalar in earlier versions, and is a vector of one entry now.
+        for parameter, state in self.optimizer.state.items():
+            for name, value in state.items():
+                if name != "step" and isinstance(value, Tensor) and not value.dim():
+                    state[name] = value.view_as(parameter)
+
     def train(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return super().train(*args, **kwargs)

@@ -4,6 +4,7 @@ from math import comb
 import pytest
 import torch
 
+from headwise.heads.cache import AttentionCache
 from headwise.heads.mae.mixture import (
     head_scales,
     left_out_heads,
@@ -72,13 +73,13 @@ def test_running_mean_equals_its_loops(window, padded):
 @pytest.mark.parametrize("window", [None, 1, 3, 20])
 def test_running_mean_remembers_between_calls(window, chunks):
     x, padding = torch.randn(2, 7, 3, dtype=torch.float64), torch.rand(2, 7) < 0.3
-    memory = {}
+    cache = AttentionCache()
     parts = zip(x.split(chunks, 1), padding.split(chunks, 1), strict=True)
-    means = [running_mean(part, pad, window, memory) for part, pad in parts]
+    means = [running_mean(part, pad, window, cache) for part, pad in parts]
     torch.testing.assert_close(torch.cat(means, 1), naive_running_mean(x, padding, window))
-    assert all(state.size(0) == 2 for state in memory.values())  # a beam search reorders rows
+    assert all(state.size(0) == 2 for state in cache.memory.values())  # a beam search reorders rows
     if window is not None:
-        assert memory["recent"].size(1) == window  # no more than it will need
+        assert cache.memory["recent"].size(1) == window  # no more than it will need
 
 
 def test_running_mean_of_a_long_sequence_in_float32():

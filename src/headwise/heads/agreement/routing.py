@@ -79,7 +79,7 @@ def simple_routing(
         (torch.Size([2, 5, 12]), torch.Size([2, 5, 4]))
     """
     num_capsules = check_votes(votes, num_capsules, iterations)
-    how = {"iterations": iterations, "squash": squash, "shares": shares}
+    how: dict[str, Any] = {"iterations": iterations, "squash": squash, "shares": shares}
     routing = _Routing(Simple(**how), num_capsules, partial(naive_simple_routing, **how))
     return Routed(*compute(routing, votes))
 
@@ -134,7 +134,11 @@ def em_routing(
     """
     num_capsules = check_votes(votes, num_capsules, iterations)
     check_inverse_temperature(inverse_temperature)
-    how = {"iterations": iterations, "inverse_temperature": inverse_temperature, "shares": shares}
+    how: dict[str, Any] = {
+        "iterations": iterations,
+        "inverse_temperature": inverse_temperature,
+        "shares": shares,
+    }
     routing = _Routing(EM(**how), num_capsules, partial(naive_em_routing, **how))
     return Routed(*compute(routing, votes, beta_a, beta_u))
 

@@ -223,8 +223,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         # Sums over many positions, and batch norm, want more digits than bf16 has.
         query = query.float() if query.dtype in (torch.bfloat16, torch.float16) else query
         if causal:
-            memory = None if inputs.cache is None else inputs.cache.memory
-            summary = running_mean(query, padding, self.gate_window, memory)
+            summary = running_mean(query, padding, self.gate_window, inputs.cache)
         else:
             summary = sequence_mean(query, padding).unsqueeze(1)
             padding = None if padding is None else padding.all(1, keepdim=True)
@@ -300,7 +299,13 @@ class ExpertGate(nn.Module):
         return logits.to(summary.dtype).softmax(-1)
 
     def _normalize(self, x: Tensor, padding: Tensor | None, causal: bool, learning: bool) -> Tensor:
-        norm = self.norm
+        norm: nn.Module = self.norm
+        if not isinstance(norm, nn.modules.batchnorm._BatchNorm):
+            raise TypeError(
+                f"the batch norm of a gate is a {type(norm).__name__}, which does not keep its "
+                f"running statistics: leave gate.norm out of what is adapted, or have the whole "
+                f"gate trained and saved, as by modules_to_save=['gate']"
+            )
         assert norm.running_mean is not None and norm.running_var is not None
         # A pass in training replaces them, and one that repeats it needs those from before.
         running = norm.running_mean, norm.running_var

@@ -9,7 +9,9 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
+from headwise.heads.cache import AttentionCache
 from headwise.ops.masks import real_positions
+from headwise.ops.precision import without_autocast
 
 
 def left_out_heads(num_heads: int, dropped_heads: int) -> Tensor:
@@ -39,7 +41,8 @@ def head_scales(gates: Tensor, left_out: Tensor) -> Tensor:
         `(..., heads)`; all ones for uniform gates.
     """
     # h/(h−t) = 1/(1 − t/h). So divided, uniform gates give 1 without rounding where t is 1.
-    return (1 - gates @ left_out) / (1 - left_out.mean(0))
+    with without_autocast(gates):
+        return (1 - gates @ left_out) / (1 - left_out.mean(0))
 
 
 def sequence_mean(x: Tensor, padding: Tensor | None = None) -> Tensor:
@@ -57,7 +60,7 @@ def running_mean(
     x: Tensor,
     padding: Tensor | None = None,
     window: int | None = None,
-    memory: dict[str, Tensor] | None = None,
+    cache: AttentionCache | None = None,
 ) -> Tensor:
     """Mean of the positions up to each position (of the last `window` of them, if given).
 
@@ -67,7 +70,7 @@ def running_mean(
         x: `(batch, time, embed_dim)`.
         padding: boolean `(batch, time)`, `True` at padding.
         window: how many positions to look back, the position itself included.
-        memory: what earlier calls have seen, while decoding step by step; read and written.
+        cache: remembers what earlier calls have seen, while decoding step by step.
 
     Returns:
         `(batch, time, embed_dim)`; zeros where nothing but padding has been seen.
@@ -75,20 +78,20 @@ def running_mean(
     real = real_positions(x, padding)
     # The count of real positions travels as one more channel: (batch, time, embed_dim + 1).
     seen = torch.cat([x * real.unsqueeze(-1), real.unsqueeze(-1)], dim=-1)
+    time = x.size(1)
     if window is None:
         total = seen.cumsum(1)
-        if memory is not None:
-            if "total" in memory:
-                total = total + memory["total"].unsqueeze(1)
-            memory["total"] = total[:, -1]
+        if cache is not None:
+            total = total + cache.recall("total", 1, seen)
+            cache.remember("total", total, time)
     else:
-        time = x.size(1)
-        past = seen.new_zeros(x.size(0), window, seen.size(-1))
-        if memory is not None:
-            past = memory.get("recent", past)
+        if cache is None:
+            past = seen.new_zeros(x.size(0), window, seen.size(-1))
+        else:
+            past = cache.recall("recent", window, seen)
         seen = torch.cat([past, seen], dim=1)  # (batch, window + time, embed_dim + 1)
-        if memory is not None:
-            memory["recent"] = seen[:, -window:]
+        if cache is not None:
+            cache.remember("recent", seen, time)
         # The difference of two long sums loses digits, so they get more of them.
         exact = seen.double() if seen.device.type != "mps" else seen
         before = torch.cat([torch.zeros_like(exact[:, :1]), exact.cumsum(1)], dim=1)

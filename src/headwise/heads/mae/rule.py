@@ -33,11 +33,12 @@ Step = Literal["joint", "gate", "expert", "expert by position"]
 class GateSettings(RuleSettings):
     """How MAE's gates and experts take turns (section 3 of the MAE paper)."""
 
-    method: Literal["block-coordinate-descent", "joint"] = Field(
+    method: Literal["block-coordinate-descent", "joint", "optimizer"] = Field(
         "block-coordinate-descent",
         description="Whether gates and experts learn in turn, by G and F steps, or everything "
-        "learns together (joint, the paper's NOBCD). G steps train the gates, F steps everything "
-        "else.",
+        "learns together: the gates by their own SGD (joint, the paper's NOBCD), or by the "
+        "optimizer of all other parameters, at its learning rate (optimizer). G steps train the "
+        "gates, F steps everything else.",
     )
     period: int = Field(
         5,
@@ -75,7 +76,7 @@ class BlockCoordinateDescent(Rule):
     @property
     def _takes_turns(self) -> bool:
         """Whether F steps are taken: they need something to learn beside the gates."""
-        if self.settings.method == "joint":
+        if self.settings.method != "block-coordinate-descent":
             return False
         gates = {id(gate) for gate in self.gates}
         return any(p.requires_grad for p in self.model.parameters() if id(p) not in gates)
@@ -85,7 +86,7 @@ class BlockCoordinateDescent(Rule):
         return self._takes_turns  # an F step leaves the gates without
 
     def without_optimizer(self) -> list[nn.Parameter]:
-        return self.gates
+        return [] if self.settings.method == "optimizer" else self.gates
 
     def before_step(self, moment: Moment, losses: Losses) -> None:
         """The G step, if one is due and any gate learns."""
@@ -109,7 +110,7 @@ class BlockCoordinateDescent(Rule):
         return expert_step(self.layers, self.settings.draw) if self._takes_turns else nullcontext()
 
     def before_update(self, moment: Moment) -> None:
-        if not self._takes_turns:
+        if not self._takes_turns and self.settings.method != "optimizer":
             # The step has been a joint one, or a G step where all but the gates are frozen. Every
             # process holds the same mean gradient already, whose mean it is.
             update_gates(self.gates, self.settings.learning_rate)
@@ -124,7 +125,7 @@ class BlockCoordinateDescent(Rule):
 
 def gate_step_is_due(settings: GateSettings, moment: Moment) -> bool:
     """Whether a G step goes before the F step of this moment."""
-    if settings.method == "joint":
+    if settings.method != "block-coordinate-descent":
         return False
     counts_epochs = settings.unit == "epochs" and moment.epoch is not None
     count = moment.epoch if counts_epochs else moment.step

@@ -344,16 +344,14 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(*args: Any) -> Tensor:
-        *args, operator = args
-        product: Tensor = operator(*args)
+        product: Tensor = args[-1](*args[:-1])
         return product
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        *args, ctx.operator = inputs
-        _save_for_backward(ctx, args, output)
-        ctx.save_for_forward(*args[:5])
-        ctx.others = args[5:]
+        ctx.operator, ctx.others = inputs[-1], inputs[5:-1]
+        _save_for_backward(ctx, inputs[:-1], output)
+        ctx.save_for_forward(*inputs[:5])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -382,9 +380,9 @@ class _Product(torch.autograd.Function):
             tokens = others[0]
             others = [size * tokens]
         before = torch.arange(size, device=order.device, dtype=torch.int32).unsqueeze(1)
-        plan = (order + before * order.size(1), token + before * tokens)
-        plan += (ends + before * order.size(1),)
-        folded = (x.flatten(0, 1) for x in (left, right, *plan))
+        order, ends = (x + before * order.size(1) for x in (order, ends))
+        token = token + before * tokens
+        folded = (x.flatten(0, 1) for x in (left, right, order, token, ends))
         return _product(operator, *folded, *others).unflatten(0, (size, -1)), 0
 
 

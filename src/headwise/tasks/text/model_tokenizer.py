@@ -18,29 +18,15 @@ import json
 from typing import Any
 
 from tokenizers import Tokenizer, processors
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
-from headwise.models.causal_lm import CausalLMConfig
+from headwise.models.line_tokenizer import LineTokenizer
 
 LINE_END = "\n"
 
 # Tokens without a mark of their own have a space before each.
 _SPACE_BEFORE: dict[str, Any] = {"type": "Replace", "pattern": {"Regex": r"\A"}, "content": " "}
 _FUSE = {"type": "Fuse"}
-
-
-class LineTokenizer(PreTrainedTokenizerFast):
-    """A tokenizer whose only special token is the line end, which is a part of texts.
-
-    `AutoTokenizer` finds it in the folder of a language model if headwise is imported.
-    """
-
-    def _decode(self, token_ids: Any, skip_special_tokens: bool = False, **options: Any) -> str:
-        # transformers would leave line ends out, since tools count them among special tokens.
-        return super()._decode(token_ids, skip_special_tokens=False, **options)
-
-
-AutoTokenizer.register(CausalLMConfig, LineTokenizer)
 
 
 def language_model_tokenizer(

@@ -1,0 +1,64 @@
+"""Gradient checkpointing of a pretrained model's layers, exact for systems that change as they run.
+
+A layer of transformers that is checkpointed computes again in the backward pass. What its systems
+have changed by then, such as running statistics, is then as it was, and is not changed twice.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from headwise.ops.recompute import Repeatable
+
+
+class ExactCheckpointing:
+    """Has a layer be checkpointed by `Repeatable`, whenever its checkpointing is switched on.
+
+    Args:
+        layer: the layer.
+    """
+
+    def __init__(self, layer: GradientCheckpointingLayer) -> None:
+        self.handle = layer.register_forward_pre_hook(self.prepare)
+
+    def prepare(self, layer: Any, args: object) -> None:
+        """Before the layer, and so before the call of the function that checkpoints it."""
+        if layer.gradient_checkpointing and layer.training:
+            function = layer._gradient_checkpointing_func
+            if not isinstance(function, _Repeating):
+                layer._gradient_checkpointing_func = _Repeating(function)
+
+    def remove(self) -> None:
+        self.handle.remove()
+
+
+class _Repeating:
+    """A function that checkpoints, whose function knows when it computes again."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, function: Callable[..., Any], *args: Any) -> Any:
+        return self.function(Repeatable(function), *args)
+
+
+def checkpointed_layer(model: nn.Module, path: str) -> GradientCheckpointingLayer | None:
+    """Returns the layer around a module that gradient checkpointing computes again; None if none.
+
+    Args:
+        model: the model.
+        path: of the module in the model.
+    """
+    names = path.split(".")
+    around = (model.get_submodule(".".join(names[:end])) for end in range(len(names), -1, -1))
+    return next((m for m in around if isinstance(m, GradientCheckpointingLayer)), None)
+
+
+def checkpoint_as_before(model: nn.Module) -> None:
+    """Gives all layers of a model the functions back by which they are checkpointed."""
+    for layer in model.modules():
+        function = getattr(layer, "_gradient_checkpointing_func", None)
+        if isinstance(function, _Repeating):
+            layer._gradient_checkpointing_func = function.function

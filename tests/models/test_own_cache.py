@@ -1,0 +1,139 @@
+"""The cache that a model with a decoder makes of what it is given."""
+
+import pytest
+import tiny
+import torch
+from test_causal_lm import model as language_model
+from tiny import MOA, tokens
+from transformers.cache_utils import (
+    Cache,
+    DynamicCache,
+    DynamicLayer,
+    EncoderDecoderCache,
+    StaticCache,
+)
+
+from headwise.models.cache import DecodingCache
+
+
+def prefix(layers, heads=4, width=4, time=3, batch=2):
+    """Keys and values of positions that no model has read."""
+    return DynamicCache(tuple(torch.randn(2, batch, heads, time, width) for _ in range(layers)))
+
+
+def test_an_empty_cache_of_transformers_shares_its_layers_and_can_be_given_again():
+    made, ids = language_model("mae"), tokens(2, 7)
+    at_once = made(ids).logits
+    for given in (DynamicCache(), StaticCache(config=made.config, max_cache_len=9)):
+        logits = [
+            made(part, past_key_values=given, use_cache=True).logits
+            for part in ids.split([3, 4], 1)
+        ]
+        torch.testing.assert_close(torch.cat(logits, 1), at_once, rtol=1e-4, atol=1e-4)
+        assert given.get_seq_length() == 7
+        assert given.get_max_length() == (9 if type(given) is StaticCache else -1)
+        own = made.own_cache(given)
+        assert isinstance(own, DecodingCache) and own.layers == given.layers
+        assert own.self_attention == own.layers and own.cross_attention == []
+
+
+def test_an_encoder_decoder_s_cache_holds_all_layers():
+    made, source, target = tiny.model("mae"), tokens(2, 5), tokens(2, 6)
+    at_once = made(source, decoder_input_ids=target).logits
+    given = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    logits = [
+        made(source, decoder_input_ids=part, past_key_values=given, use_cache=True).logits
+        for part in target.split([4, 2], 1)
+    ]
+    torch.testing.assert_close(torch.cat(logits, 1), at_once, rtol=1e-4, atol=1e-4)
+    own = made.own_cache(given)
+    assert own is given.self_attention_cache
+    assert (len(own.self_attention), len(own.cross_attention), len(own.layers)) == (2, 2, 4)
+
+
+@pytest.mark.parametrize("plan", ["standard", "mae", {"system": "tim", "layers": "all"}])
+def test_a_prefix_is_seen_by_all_positions(plan):
+    made, ids = language_model(plan), tokens(2, 5)
+    given = prefix(2)
+    keys = given.layers[0].keys.clone()
+    cache = made.own_cache(given)
+    assert torch.equal(cache.self_attention[0].keys, keys)
+    assert cache.get_seq_length() == 3 and cache.self_attention[0].memory == {}
+    logits = made(ids, past_key_values=cache).logits
+    assert not torch.allclose(logits[:, :1], made(ids).logits[:, :1], atol=1e-2)
+    changed = torch.cat([ids[:, :4], (ids[:, 4:] + 1) % 23], 1)
+    again = made(changed, past_key_values=made.own_cache(cut(cache, 3))).logits
+    torch.testing.assert_close(again[:, :4], logits[:, :4])
+
+
+def cut(cache, time):
+    """The first positions of a cache, in one of transformers."""
+    kept = ((each.keys[:, :, :time], each.values[:, :, :time]) for each in cache.self_attention)
+    return DynamicCache(tuple(kept))
+
+
+@pytest.mark.parametrize(
+    ("plan", "given", "said"),
+    [
+        ("standard", prefix(3), "a DynamicCache that holds 3 layers, expected a DynamicCache of 2"),
+        ("standard", prefix(2, heads=2), r"heads and dimensions \(2, 4\) in layer 0, expected "),
+        ({"decoder_self": MOA}, prefix(2), r"\(4, 4\) in layer 0, expected \(1, 4\), those of its"),
+        (
+            {"decoder_self": {**MOA, "layers": [1]}},
+            prefix(2),
+            r"\(4, 4\) in layer 1, expected \(1, 4\), .* token_dim the product",
+        ),
+    ],
+)
+def test_a_prefix_of_another_size_is_an_error(plan, given, said):
+    with pytest.raises(ValueError, match=said):
+        language_model(plan)(tokens(2, 5), past_key_values=given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [Cache(layer_class_to_replicate=DynamicLayer), DynamicCache(offloading=True), ((1, 2),)],
+    ids=["of its own", "offloaded", "tuple"],
+)
+def test_any_other_cache_is_an_error(given):
+    with pytest.raises(TypeError, match=r"expected what .*new_cache\(\) returns"):
+        language_model()(tokens(2, 5), past_key_values=given)
+
+
+def test_generate_takes_one_kind_of_cache():
+    made, ids = language_model(), tokens(1, 3)
+    with pytest.raises(ValueError, match="cache_implementation is 'static', expected one of them"):
+        made.generate(ids, past_key_values=made.new_cache(), cache_implementation="static")
+    with pytest.raises(ValueError, match="cache_implementation is 'offloaded', expected 'dynamic'"):
+        made.generate(ids, cache_implementation="offloaded")
+    with pytest.raises(NotImplementedError, match="CausalLM has no continuous batching"):
+        made.generate(ids, cache_implementation="paged")
+
+
+def test_a_cache_of_a_fixed_size_and_learned_positions():
+    made = language_model(positions="learned", max_positions=8, max_length=7)
+    options = {"cache_implementation": "static", "do_sample": False, "min_new_tokens": 3}
+    assert made.generate(tokens(1, 6), max_new_tokens=3, **options).shape == (1, 9)
+    with pytest.raises(ValueError, match="is to have 9 tokens, expected at most 8"):
+        made.generate(tokens(1, 6), max_new_tokens=4, **options)
+    padded = torch.tensor([[0, 5, 6, 7, 8, 9], [0, 0, 6, 7, 8, 9]])  # padding takes no position
+    mask = (padded != 0).long()
+    assert made.generate(padded, attention_mask=mask, max_new_tokens=4, **options).shape == (2, 10)
+
+
+def test_crop_is_whole_or_changes_nothing():
+    made, ids = language_model({"decoder_self": {"system": "mae", "layers": [1]}}), tokens(2, 7)
+    cache = made.new_cache()
+    made(ids, past_key_values=cache)
+    with pytest.raises(ValueError, match="is -2, expected 0 to 0"):
+        cache.crop(-2)
+    assert [each.keys.size(2) for each in cache.layers] == [7, 7]
+    cache = made.new_cache()
+    cache.activate_past_recording()
+    made(ids, past_key_values=cache)
+    cache.crop(5)  # as in transformers 4: how many are left
+    assert cache.get_seq_length() == 5
+    rest = made(ids[:, 5:], past_key_values=cache).logits
+    torch.testing.assert_close(rest, made(ids).logits[:, 5:], rtol=1e-4, atol=1e-4)
+    assert cache.get_max_length() == cache.max_cache_len == -1
+    assert not cache.is_compileable and made.new_cache(5).is_compileable

@@ -1,0 +1,251 @@
+"""What gate_heads attaches and refuses, and that remove leaves nothing behind."""
+
+import copy
+import pickle
+import random
+import re
+
+import pytest
+import torch
+from architectures import ARCHITECTURES, inputs, tiny
+from gated import train_at_random
+from torch import nn
+from transformers import BertConfig, BertModel, GPT2LMHeadModel, LlamaConfig, LlamaModel
+
+import headwise as hw
+from headwise.pretrained.attaching import gates_of
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@torch.no_grad()
+def test_copies_and_what_is_left_after_removal(name):
+    model = tiny(name)
+    given = inputs(model, random.Random(0))
+    before, state = model(**given).logits, dict(model.state_dict())
+    gated = train_at_random(hw.gate_heads(model))
+    assert gated is model
+    after = model(**given).logits
+    assert not torch.allclose(before, after)
+    copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+    for parameter in hw.gate_parameters(model):
+        parameter.zero_()  # those of the copies are their own
+    for each in copies:
+        assert torch.equal(each(**given).logits, after)
+    assert hw.remove(copies[0]) is copies[0]
+    for each in (hw.remove(model), copies[0]):
+        assert torch.equal(each(**given).logits, before)
+        assert list(each.state_dict()) == list(state)
+        hooks = [(m._forward_pre_hooks, m._forward_hooks) for m in each.modules()]
+        assert not any(before or after for before, after in hooks)
+    assert torch.equal(copies[1](**given).logits, after)
+
+
+def test_sites_and_layers():
+    model = tiny("t5")
+    hw.gate_heads(model, layers=[1], sites=["decoder_self", "decoder_cross"])
+    assert list(gates_of(model)) == [
+        "decoder.block.1.layer.0.SelfAttention",
+        "decoder.block.1.layer.1.EncDecAttention",
+    ]
+    hw.remove(model)
+    hw.gate_heads(model, sites="encoder_self", layers=0)
+    (gates,) = gates_of(model).values()
+    assert (gates.site, gates.layer, gates.system.head_dim) == ("encoder_self", 0, 6)
+
+
+@torch.no_grad()
+def test_cross_attention_alone_knows_the_padding_of_its_queries():
+    model = train_at_random(hw.gate_heads(tiny("bart"), sites=["decoder_cross"]))
+    given = inputs(model, random.Random(1), batch=2, time=6)
+    given["decoder_attention_mask"] = torch.ones_like(given["decoder_input_ids"])
+    given["decoder_attention_mask"][0, 0] = 0
+    with hw.record(model) as decisions:
+        model(**given)
+    for routing in decisions.values():
+        assert torch.equal(routing[0].padding, given["decoder_attention_mask"] == 0)
+
+
+def test_the_tools_for_systems_know_it():
+    model = train_at_random(hw.gate_heads(tiny("gpt2")))
+    given = inputs(model, random.Random(0))
+    with hw.record(model) as decisions:
+        before = model(**given).logits
+    assert [place.path for place in decisions] == [
+        f"transformer.h.{layer}.attn.head_gates.system" for layer in range(2)
+    ]
+    with hw.ablated(model, "transformer.h.1.attn", expert=0):
+        assert not torch.allclose(model(**given).logits, before)
+    assert torch.equal(model(**given).logits, before)
+    assert len(hw.gate_parameters(model)) == 12
+
+
+class OwnSystem(hw.MultiHeadAttention):
+    """Scales each head, at first by 1, and decides by the queries of the heads."""
+
+    needs_queries = True
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.scale = nn.Parameter(torch.full((self.num_heads,), 2.0))
+
+    def start_neutral(self):
+        nn.init.ones_(self.scale)
+
+    def combine(self, heads, inputs, choice):
+        self.read = inputs.key
+        return super().combine(heads * self.scale[:, None, None], inputs, choice)
+
+
+QUERIES = {
+    "bert": "bert.encoder.layer.0.attention.self.query",
+    "llama": "model.layers.0.self_attn.q_proj",
+    "qwen3": "model.layers.0.self_attn.q_norm",
+    "t5": "decoder.block.0.layer.1.EncDecAttention.q",
+    "gpt2": "transformer.h.0.attn.c_attn",
+}
+
+
+@pytest.mark.parametrize("name", QUERIES)
+@torch.no_grad()
+def test_a_system_of_a_users_own_may_ask_for_queries(name):
+    model = tiny(name)
+    given = inputs(model, random.Random(0))
+    before = model(**given).logits
+    hw.gate_heads(model, OwnSystem)
+    queries = []
+    model.get_submodule(QUERIES[name]).register_forward_hook(
+        lambda module, args, output: queries.append(output)
+    )
+    assert torch.equal(model(**given).logits, before)
+    owner = QUERIES[name].rpartition(".")[0].removesuffix(".self")
+    system = model.get_submodule(f"{owner}.head_gates.system")
+    width = system.num_heads * system.head_dim
+    assert torch.equal(system.read, queries[0].flatten(2)[..., :width])
+
+
+class OwnAttention(nn.Module):
+    """An attention that no table knows."""
+
+    def __init__(self):
+        super().__init__()
+        self.heads, self.is_causal = 3, False
+        self.out = nn.Linear(12, 8)
+
+    def forward(self, hidden_states):
+        return self.out(hidden_states.repeat(1, 1, 2)[..., :12])
+
+
+def test_attention_of_a_class_that_is_not_in_the_table():
+    model = nn.Sequential(OwnAttention())
+    with pytest.raises(ValueError, match=r"OwnAttention.*are unknown.*headwise\.HeadLayout"):
+        hw.gate_heads(model)
+    x = torch.randn(2, 5, 8)
+    before = model(x)
+    layouts = {"OwnAttention": hw.HeadLayout(projection="out", num_heads="heads")}
+    hw.gate_heads(model, layouts=layouts)
+    assert torch.equal(model(x), before)
+    train_at_random(model)
+    assert not torch.allclose(model(x), before)
+
+
+class Fused(OwnAttention):
+    """Takes the projection's weights, and does not call it."""
+
+    def forward(self, hidden_states):
+        return nn.functional.linear(hidden_states.repeat(1, 1, 2)[..., :12], self.out.weight)
+
+
+def test_a_projection_that_is_not_called_is_noticed():
+    layouts = {"Fused": hw.HeadLayout("out", "heads")}
+    model = hw.gate_heads(nn.Sequential(Fused()), layouts=layouts)
+    with pytest.raises(RuntimeError, match="has not called its output projection 'out'"):
+        model(torch.randn(2, 5, 8))
+
+
+def test_a_projection_that_is_called_by_others_is_noticed():
+    model = hw.gate_heads(tiny("gpt2"))
+    with pytest.raises(RuntimeError, match="not by that attention"):
+        model.transformer.h[0].attn.c_proj(torch.randn(1, 2, 12))
+
+
+WRONG = {
+    "gates already": (lambda: hw.gate_heads(hw.gate_heads(tiny("bert"))), "headwise.remove"),
+    "no gates": (lambda: hw.remove(tiny("bert")), "GPT2|without gates over its heads"),
+    "no attention": (lambda: hw.gate_heads(nn.Linear(2, 2)), "no module whose class is called"),
+    "no system": (lambda: hw.gate_heads(tiny("bert"), "maee"), "expected one of"),
+    "a system with experts": (
+        lambda: hw.gate_heads(tiny("bert"), "moa"),
+        "expected one of standard",
+    ),
+    "a site": (lambda: hw.gate_heads(tiny("bert"), sites=["decoder_self"]), "encoder_self"),
+    "a layer": (lambda: hw.gate_heads(tiny("bert"), layers=[2]), "0 to 1"),
+    "nothing": (lambda: hw.gate_heads(tiny("bert"), layers=[]), "name no attention"),
+    "a size": (lambda: hw.gate_heads(tiny("bert"), num_heads=4), "expected it to be left out"),
+    "heads": (
+        lambda: hw.gate_heads(
+            nn.Sequential(OwnAttention()),
+            layouts={"OwnAttention": hw.HeadLayout("out", "out.out_features")},
+        ),
+        "8 heads, which do not divide 12",
+    ),
+    "a path": (
+        lambda: hw.gate_heads(
+            nn.Sequential(OwnAttention()),
+            layouts={"OwnAttention": hw.HeadLayout("out", "num_heads")},
+        ),
+        "num_heads of the layout of OwnAttention is 'num_heads'",
+    ),
+    "a projection": (
+        lambda: hw.gate_heads(
+            nn.Sequential(OwnAttention()),
+            layouts={"OwnAttention": hw.HeadLayout("proj", "heads")},
+        ),
+        "projection of the layout of OwnAttention is 'proj'",
+    ),
+    "queries": (
+        lambda: hw.gate_heads(
+            nn.Sequential(OwnAttention()),
+            OwnSystem,
+            layouts={"OwnAttention": hw.HeadLayout("out", "heads")},
+        ),
+        "it has no such module",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_errors_say_what_is_wrong(what):
+    call, words = WRONG[what]
+    with pytest.raises(ValueError, match=words if "|" in words else re.escape(words)):
+        call()
+
+
+def test_a_llama_that_is_no_decoder():
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = LlamaConfig(**sizes, intermediate_size=8, vocab_size=20, is_causal=False)
+    model = hw.gate_heads(LlamaModel(config))
+    assert [gates.site for gates in gates_of(model).values()] == ["encoder_self"]
+
+
+def test_save_pretrained_writes_gates_that_from_pretrained_leaves_out(tmp_path):
+    model = train_at_random(hw.gate_heads(tiny("gpt2")))
+    model.save_pretrained(tmp_path)
+    loaded = GPT2LMHeadModel.from_pretrained(tmp_path)
+    tokens = torch.tensor([[5, 6, 7]])
+    assert torch.equal(loaded(tokens).logits, hw.remove(model)(tokens).logits)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@torch.no_grad()
+def test_any_implementation_of_attention(attention):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = BertModel(BertConfig(**sizes, intermediate_size=8, vocab_size=40)).eval()
+    model = train_at_random(hw.gate_heads(model))
+    mask = torch.ones(2, 6, dtype=torch.long)
+    mask[0, 4:] = 0
+    given = {"input_ids": torch.randint(5, 40, (2, 6)), "attention_mask": mask}
+    expected = model(**given).last_hidden_state
+    model.set_attn_implementation(attention)
+    torch.testing.assert_close(
+        model(**given).last_hidden_state[mask.bool()], expected[mask.bool()], atol=1e-5, rtol=1e-4
+    )

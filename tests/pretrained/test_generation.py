@@ -1,0 +1,139 @@
+"""Gates of causal models while they generate: what they remember follows the cache."""
+
+import copy
+import random
+
+import pytest
+import torch
+from architectures import GENERATING, inputs, source, tiny
+from gated import train_at_random
+from transformers import DynamicCache, StaticCache
+
+import headwise as hw
+
+NEW = 8
+
+
+def trained(name: str, **options) -> torch.nn.Module:
+    return train_at_random(hw.gate_heads(tiny(name), **options))
+
+
+def generate(model, read, **options):
+    torch.manual_seed(0)
+    made = model.generate(
+        **read, max_new_tokens=NEW, output_logits=True, return_dict_in_generate=True, **options
+    )
+    return made.sequences, torch.stack(made.logits)
+
+
+def check_same(model, read, **options):
+    """The same texts and logits come with a cache and without."""
+    expected = {key: value for key, value in options.items() if key != "cache_implementation"}
+    texts, logits = generate(model, read, use_cache=True, **options)
+    expected_texts, expected_logits = generate(model, read, use_cache=False, **expected)
+    assert torch.equal(texts, expected_texts)
+    torch.testing.assert_close(logits, expected_logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", GENERATING)
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_cache_changes_nothing(name, side):
+    model = trained(name)
+    read = source(model, random.Random(0), side=side)
+    for options in ({}, {"num_beams": 3}, {"do_sample": True}, {"cache_implementation": "static"}):
+        check_same(model, read, **options)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "mistral", "t5"])
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_so_with_any_attention_and_a_window(name, attention):
+    model = trained(name, gate_window=3)
+    model.set_attn_implementation(attention)
+    read = source(model, random.Random(0), side="left")
+    for options in ({}, {"num_beams": 3}, {"cache_implementation": "static"}):
+        check_same(model, read, **options)
+
+
+@pytest.mark.parametrize("name", GENERATING)
+def test_tokens_that_are_taken_back_leave_no_trace(name):
+    model = trained(name)
+    read = source(model, random.Random(0), batch=1)
+    helper = trained(name, gate_hidden_dim=5)
+    texts, _ = generate(model, read, use_cache=False)
+    if name != "whisper":  # its own generate() has no prompt to look up
+        assert torch.equal(generate(model, read, prompt_lookup_num_tokens=4)[0], texts)
+    assert torch.equal(generate(model, read, assistant_model=helper)[0], texts)
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "lazy", "static"])
+def test_steps_of_several_tokens(kind):
+    model = trained("gpt2")
+    config = model.config
+    cache = {
+        "dynamic": lambda: DynamicCache(config=config),
+        "lazy": DynamicCache,
+        "static": lambda: StaticCache(config=config, max_cache_len=16),
+    }[kind]()
+    given = inputs(model, random.Random(0), time=9, side="left")
+    mask = given["attention_mask"]
+    steps = [(0, 4), (4, 5), (5, 8), (8, 9)]
+    real = mask.bool()
+    whole = model(**given).logits
+    for _ in range(2):
+        parts = [
+            model(
+                input_ids=given["input_ids"][:, start:end],
+                attention_mask=mask[:, :end],
+                position_ids=torch.arange(start, end).unsqueeze(0),
+                past_key_values=cache,
+            ).logits
+            for start, end in steps
+        ]
+        torch.testing.assert_close(torch.cat(parts, 1)[real], whole[real])
+        cache.reset()  # and once more
+
+
+@torch.no_grad()
+def test_rows_of_a_cache_and_its_copies():
+    model = trained("gpt2")
+    tokens = inputs(model, random.Random(0), batch=2, time=7)["input_ids"]
+    cache = DynamicCache()
+    model(input_ids=tokens[:, :4], past_key_values=cache)
+    copied = copy.deepcopy(cache)
+    copied.batch_repeat_interleave(2)
+    copied.batch_select_indices(torch.tensor([3, 1, 0]))
+    copied.reorder_cache(torch.tensor([2, 1, 0]))
+    rows = torch.tensor([0, 0, 1])
+    for each, of in ((copied, rows), (cache, torch.tensor([0, 1]))):
+        whole = model(input_ids=tokens[of]).logits[:, 4:]
+        step = model(input_ids=tokens[of, 4:], past_key_values=each).logits
+        torch.testing.assert_close(step, whole)
+
+
+def test_going_back():
+    model = trained("llama")
+    tokens = inputs(model, random.Random(0), batch=2, time=9)["input_ids"]
+    whole = model(input_ids=tokens).logits
+    cache = DynamicCache(config=model.config)
+    model(input_ids=tokens[:, :3], past_key_values=cache)
+    with pytest.raises(ValueError, match="activate_past_recording"):
+        cache.crop(-1)
+    cache = DynamicCache(config=model.config)
+    model(input_ids=tokens[:, :3], past_key_values=cache)
+    cache.activate_past_recording()
+    model(input_ids=tokens[:, 3:4], past_key_values=cache)
+    model(input_ids=tokens[:, :4], past_key_values=cache)  # four others, which are taken back
+    cache.crop(-4)
+    step = model(input_ids=tokens[:, 4:], past_key_values=cache).logits
+    torch.testing.assert_close(step, whole[:, 4:])
+
+
+def test_a_prompt_that_is_reused():
+    model = trained("qwen3")
+    tokens = inputs(model, random.Random(0), batch=1, time=9)["input_ids"]
+    cache = DynamicCache(config=model.config)
+    model(input_ids=tokens[:, :5], past_key_values=cache)
+    model.generate(tokens[:, :6], past_key_values=cache, max_new_tokens=3)
+    cache.crop(-(cache.get_seq_length() - 5))
+    step = model(input_ids=tokens[:, 5:], past_key_values=cache).logits
+    torch.testing.assert_close(step, model(input_ids=tokens).logits[:, 5:])

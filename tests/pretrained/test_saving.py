@@ -1,0 +1,80 @@
+"""Gates are saved alone, and loaded over the untouched model."""
+
+import json
+import random
+
+import pytest
+import torch
+from architectures import ARCHITECTURES, inputs, tiny, tiny_sizes
+from gated import train_at_random
+from peft import LoraConfig, get_peft_model
+from transformers import BertForSequenceClassification
+
+import headwise as hw
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@torch.no_grad()
+def test_saved_and_loaded(name, tmp_path):
+    model = train_at_random(hw.gate_heads(tiny(name), dropped_heads=2, gate_hidden_dim=7))
+    hw.save_gates(model, tmp_path / "gates")
+    assert sorted(path.name for path in (tmp_path / "gates").iterdir()) == [
+        "head_gates.json",
+        "head_gates.safetensors",
+    ]
+    loaded = hw.load_gates(tiny(name), tmp_path / "gates")
+    given = inputs(model, random.Random(0))
+    assert torch.equal(loaded(**given).logits, model(**given).logits)
+
+
+def test_what_is_written(tmp_path):
+    hw.save_gates(hw.gate_heads(tiny("bert"), "gated", gate_start="neutral", layers=[1]), tmp_path)
+    written = json.loads((tmp_path / "head_gates.json").read_text())
+    assert written == {
+        "headwise_version": hw.__version__,
+        "model": "BertForMaskedLM",
+        "system": "gated",
+        "options": {"gate_start": "neutral"},
+        "attentions": {
+            "encoder.layer.1.attention": {
+                "site": "encoder_self",
+                "layer": 1,
+                "embed_dim": 12,
+                "num_heads": 3,
+                "head_dim": 4,
+            }
+        },
+    }
+
+
+def test_a_model_with_another_head_or_with_adapters(tmp_path):
+    model = train_at_random(hw.gate_heads(tiny("bert")))
+    hw.save_gates(model, tmp_path)
+    other = hw.load_gates(BertForSequenceClassification(model.config), tmp_path)
+    adapted = get_peft_model(tiny("bert"), LoraConfig(target_modules=["query"]))
+    hw.load_gates(adapted, tmp_path)
+    for loaded in (other, adapted):
+        for parameter, expected in zip(
+            hw.gate_parameters(loaded), hw.gate_parameters(model), strict=True
+        ):
+            assert torch.equal(parameter, expected)
+    hw.save_gates(adapted, tmp_path / "adapted")
+    hw.load_gates(tiny("bert"), tmp_path / "adapted")
+
+
+def test_differences_are_named(tmp_path):
+    hw.save_gates(hw.gate_heads(tiny("bert")), tmp_path)
+    small = tiny("bert", sizes={**tiny_sizes(), "heads": 2, "layers": 1})
+    with pytest.raises(
+        ValueError, match=r"embed_dim 8, saved was 12.*'encoder\.layer\.1\.attention'"
+    ):
+        hw.load_gates(small, tmp_path)
+    with pytest.raises(ValueError, match="is missing"):
+        hw.load_gates(tiny("gpt2"), tmp_path)
+    with pytest.raises(ValueError, match="has gates over its heads already"):
+        hw.load_gates(hw.gate_heads(tiny("bert")), tmp_path)
+    with pytest.raises(ValueError, match=r"has no head_gates\.json"):
+        hw.load_gates(tiny("bert"), tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="without gates"):
+        hw.save_gates(tiny("bert"), tmp_path)
+    assert not [module for module in small.modules() if isinstance(module, hw.System)]

@@ -1,0 +1,141 @@
+"""Gates over a pretrained model while it is trained."""
+
+import copy
+import random
+
+import pytest
+import torch
+from architectures import PADDING, inputs, tiny
+from gated import train_at_random
+from torch import nn
+from transformers import Trainer, TrainingArguments
+
+import headwise as hw
+
+SYSTEMS = {
+    "mae": {},
+    "gated": {"gate_start": "neutral"},
+    "moh": {"shared_heads": 1, "top_k": 1, "router_start": "neutral", "neutral": False},
+}
+
+
+def without_dropout(model):
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name in ("dropout", "attention_dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    return model.train()
+
+
+def labelled(model, side=None):
+    given = inputs(model, random.Random(0), side=side)
+    if "pixel_values" in given:
+        return {**given, "labels": torch.tensor([0, 1, 0])}
+    return {**given, "labels": given.get("decoder_input_ids", given.get("input_ids")).clone()}
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("name", ["bert", "distilbert", "gpt2", "llama", "t5", "bart", "vit"])
+def test_gradient_checkpointing_is_exact(name, reentrant):
+    model = without_dropout(train_at_random(hw.gate_heads(tiny(name))))
+    given = labelled(model)
+    other = {k: v.flip(0) for k, v in given.items()}  # its padding is in other rows
+    checkpointed = copy.deepcopy(model)
+    checkpointed.activation_checkpointing_enable(
+        activation_checkpointing_kwargs={"use_reentrant": reentrant}
+    )
+    for each in (model, checkpointed):
+        (each(**given).loss + 2 * each(**other).loss).backward()
+    for (path, expected), found in zip(
+        model.named_parameters(), checkpointed.parameters(), strict=True
+    ):
+        torch.testing.assert_close(found.grad, expected.grad, rtol=1e-3, atol=1e-5, msg=path)
+    for expected, found in zip(model.buffers(), checkpointed.buffers(), strict=True):
+        torch.testing.assert_close(found, expected)
+    hw.remove(checkpointed)
+    functions = {getattr(m, "_gradient_checkpointing_func", None) for m in checkpointed.modules()}
+    assert not [f for f in functions if type(f).__module__.startswith("headwise")]
+
+
+@pytest.mark.parametrize("as_tuple", [False, True])
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "t5"])
+def test_losses_of_the_system_are_added(name, checkpointing, as_tuple):
+    model = hw.gate_heads(without_dropout(tiny(name)), "moh", **SYSTEMS["moh"])
+    if checkpointing:
+        model.activation_checkpointing_enable()
+    given = labelled(model)
+
+    def loss(**more):
+        output = model(**given, **more)
+        return output[0] if as_tuple else output.loss
+
+    options = {"return_dict": False} if as_tuple else {}
+    with hw.record(model) as decisions:
+        in_training = loss(**options)
+    balance = sum(made[0].loss for made in decisions.values())
+    gates = hw.gate_parameters(model)
+    gradients = torch.autograd.grad(in_training, gates)
+    model.eval()
+    torch.testing.assert_close(in_training, loss(**options) + balance)
+    assert balance > 0 and all(gradient.abs().sum() > 0 for gradient in gradients)
+
+
+def test_reentrant_checkpointing_would_lose_their_gradient():
+    model = hw.gate_heads(tiny("gpt2").train(), "moh", **SYSTEMS["moh"])
+    model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": True})
+    with pytest.raises(RuntimeError, match="use_reentrant"):
+        model(**labelled(model))
+    with torch.no_grad():
+        model(**labelled(model))
+
+
+def test_gates_alone_learn_if_the_model_was_frozen_before():
+    model = hw.gate_heads(tiny("gpt2").requires_grad_(False))
+    learning = [p for p in model.parameters() if p.requires_grad]
+    assert {id(p) for p in learning} == {id(p) for p in hw.gate_parameters(model)}
+
+
+class RulesTrainer(hw.RulesMixin, Trainer):
+    """transformers' Trainer, by the systems' rules."""
+
+
+@pytest.mark.parametrize("method", ["block-coordinate-descent", "joint", "optimizer", None])
+@pytest.mark.parametrize("frozen", [True, False])
+def test_transformers_trainer(method, frozen, tmp_path):
+    """`None`: a system without a rule of its own."""
+    torch.manual_seed(0)
+    model = tiny("gpt2").requires_grad_(not frozen)
+    model = hw.gate_heads(
+        model, "mae" if method else "gated", **({} if method else SYSTEMS["gated"])
+    )
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    texts = torch.randint(5, 9, (16, 8))
+    data = [{"input_ids": text, "labels": text} for text in texts]
+    arguments = TrainingArguments(
+        tmp_path, max_steps=6, learning_rate=1e-2, report_to="none", disable_tqdm=True, use_cpu=True
+    )
+
+    class Own(RulesTrainer):
+        rule_settings = {"mae": {"method": method}} if method else {}
+
+    Own(model, arguments, train_dataset=data).train()
+    after = model.state_dict()
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    gates = {name for name in moved if "head_gates" in name}
+    assert gates
+    assert bool(moved - gates) == (not frozen)
+
+
+def test_what_padding_is_does_not_matter_in_training():
+    """Batch statistics of the gates leave padding out."""
+    model = hw.gate_heads(without_dropout(tiny("bert")))
+    given = inputs(model, random.Random(0), batch=3, side="right")
+    changed = given["input_ids"].masked_fill(given["attention_mask"] == 0, PADDING + 6)
+    other = copy.deepcopy(model)
+    model(**given)
+    other(**{**given, "input_ids": changed})
+    for expected, found in zip(model.buffers(), other.buffers(), strict=True):
+        torch.testing.assert_close(found, expected)

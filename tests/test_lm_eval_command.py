@@ -1,0 +1,107 @@
+"""lm-evaluation-harness by its own command, on tasks that are files of this folder."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import tiny_tasks
+import yaml
+from rich.console import Console
+
+from headwise.evaluation import evaluate_run
+from headwise.experiment.folders import claim_folder
+from headwise.experiment.one_system import train_system
+from headwise.experiment.preparing import prepare_task
+from headwise.recipe import load_recipe
+from headwise.tasks.language_modelling import LanguageModelling
+
+pytest.importorskip("lm_eval")
+COMMAND = "import headwise; from lm_eval.__main__ import cli_evaluate; cli_evaluate()"
+CHOICES = [
+    {"given": "one two three", "choices": [" four", " nine"], "right": 0},
+    {"given": "five\nsix", "choices": [" two", " seven"], "right": 1},
+]
+
+
+def write_task(folder, name, rows, **settings):
+    data = folder / f"{name}.jsonl"
+    data.write_text("\n".join(json.dumps(row) for row in rows) + "\n")
+    task = {
+        "task": name,
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(data)}},
+        "test_split": "test",
+        **settings,
+    }
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(task))
+
+
+@pytest.mark.slow
+def test_its_command_scores_a_run_as_headwise_does(tmp_path):
+    path = tiny_tasks.write_recipe("language-modelling", tmp_path)
+    # Windows of the same length with one token of context are those of the harness.
+    changes = ["evaluation.context=0", "block_length=512", "training.batch_tokens=600"]
+    recipe, run = load_recipe(str(path), changes).system("moa"), tmp_path / "run"
+    claim_folder(run, recipe)
+    task = prepare_task(recipe, run, Console(quiet=True))
+    train_system(recipe, "moa", run, task, Console(quiet=True))
+    outcome = evaluate_run(run, "test", Console(quiet=True)).outcome
+    (expected,) = [score.value for score in outcome.scores if score.name == "bits per byte"]
+
+    assert isinstance(task, LanguageModelling) and len(task.test) == 1
+    text = "".join(f"{line}\n" for document in task.corpus.test for line in document)
+    folder = tmp_path / "tasks"
+    folder.mkdir()
+    write_task(
+        folder,
+        "our_perplexity",
+        [{"text": text}],
+        output_type="loglikelihood_rolling",
+        doc_to_text="",
+        doc_to_target="{{text}}",
+        metric_list=[{"metric": "bits_per_byte"}],
+    )
+    write_task(
+        folder,
+        "our_choices",
+        CHOICES,
+        output_type="multiple_choice",
+        doc_to_text="{{given}}",
+        doc_to_choice="{{choices}}",
+        doc_to_target="{{right}}",
+        metric_list=[{"metric": "acc"}],
+    )
+    write_task(
+        folder,
+        "our_texts",
+        CHOICES,
+        output_type="generate_until",
+        doc_to_text="{{given}}",
+        doc_to_target="{{choices[right]}}",
+        generation_kwargs={"until": ["\n"], "max_gen_toks": 7, "do_sample": False},
+        metric_list=[{"metric": "exact_match"}],
+    )
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", COMMAND, "--model", "hf", "--device", "cpu"),
+            *("--model_args", f"pretrained={run / 'model'},add_bos_token=False"),
+            *("--tasks", "our_perplexity,our_choices,our_texts", "--include_path", str(folder)),
+            *("--output_path", str(tmp_path / "out")),
+        ],
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "HF_HUB_OFFLINE": "1",
+            "HF_HOME": str(tmp_path / "cache"),
+            "CUDA_VISIBLE_DEVICES": "",
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    (file,) = (tmp_path / "out").rglob("results*.json")
+    found = json.loads(file.read_text())["results"]
+    assert found["our_perplexity"]["bits_per_byte,none"] == pytest.approx(expected, rel=1e-5)
+    assert found["our_choices"]["acc,none"] in (0, 0.5, 1)
+    assert found["our_texts"]["exact_match,none"] == 0
