@@ -5,9 +5,9 @@ import random
 
 import pytest
 import torch
-from architectures import GENERATING, inputs, source, tiny
+from architectures import GENERATING, inputs, source, tiny, tiny_sizes
 from gated import train_at_random
-from transformers import DynamicCache, StaticCache
+from transformers import CompileConfig, DynamicCache, StaticCache
 
 import headwise as hw
 
@@ -28,7 +28,8 @@ def generate(model, read, **options):
 
 def check_same(model, read, **options):
     """The same texts and logits come with a cache and without."""
-    expected = {key: value for key, value in options.items() if key != "cache_implementation"}
+    static = ("cache_implementation", "compile_config")
+    expected = {key: value for key, value in options.items() if key not in static}
     texts, logits = generate(model, read, use_cache=True, **options)
     expected_texts, expected_logits = generate(model, read, use_cache=False, **expected)
     assert torch.equal(texts, expected_texts)
@@ -137,3 +138,15 @@ def test_a_prompt_that_is_reused():
     cache.crop(-(cache.get_seq_length() - 5))
     step = model(input_ids=tokens[:, 5:], past_key_values=cache).logits
     torch.testing.assert_close(step, model(input_ids=tokens).logits[:, 5:])
+
+
+@torch.no_grad()
+def test_compiled_steps():
+    """Steps with a cache of a fixed size are one graph, and no step needs another."""
+    model = train_at_random(hw.gate_heads(tiny("gpt2", sizes={**tiny_sizes(), "layers": 1})))
+    read = source(model, random.Random(0), side="left")
+    compiling = CompileConfig(backend="aot_eager", mode=None, fullgraph=True)
+    compiling._compile_all_devices = True  # as it is set for GPUs
+    torch._dynamo.reset()
+    check_same(model, read, cache_implementation="static", compile_config=compiling)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1

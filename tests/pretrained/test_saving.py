@@ -78,3 +78,40 @@ def test_differences_are_named(tmp_path):
     with pytest.raises(ValueError, match="without gates"):
         hw.save_gates(tiny("bert"), tmp_path)
     assert not [module for module in small.modules() if isinstance(module, hw.System)]
+
+
+@pytest.mark.parametrize("broken", ["head_gates.json", "head_gates.safetensors"])
+def test_files_that_are_not_whole(broken, tmp_path):
+    hw.save_gates(hw.gate_heads(tiny("bert")), tmp_path)
+    file = tmp_path / broken
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(ValueError, match="cannot be read"):
+        hw.load_gates(tiny("bert"), tmp_path)
+
+
+def test_tensors_of_other_options(tmp_path):
+    hw.save_gates(hw.gate_heads(tiny("bert"), gate_hidden_dim=5), tmp_path)
+    description = (tmp_path / "head_gates.json").read_text()
+    (tmp_path / "head_gates.json").write_text(description.replace("5", "6"))
+    model = tiny("bert")
+    with pytest.raises(ValueError, match="is not what was saved"):
+        hw.load_gates(model, tmp_path)
+    assert not [module for module in model.modules() if isinstance(module, hw.System)]
+
+
+def test_options_that_cannot_be_written(tmp_path):
+    model = hw.gate_heads(tiny("bert"), gate_window=None, dropped_heads=torch.tensor(1).item())
+    hw.save_gates(model, tmp_path)
+    model = hw.gate_heads(tiny("bert"), Even, measure=abs)
+    with pytest.raises(ValueError, match="JSON cannot write"):
+        hw.save_gates(model, tmp_path)
+
+
+class Even(hw.MultiHeadAttention):
+    """Does nothing, with an option that is a function."""
+
+    def __init__(self, *args, measure, **kwargs):
+        super().__init__(*args, **kwargs)
+
+    def start_neutral(self):
+        pass

@@ -113,8 +113,9 @@ def remove(model: Model) -> Model:
             f"headwise.gate_heads has been called with"
         )
     for path, each in gates.items():
-        each.remove()
-        delattr(model.get_submodule(path), NAME)
+        attention = model.get_submodule(path)
+        each.remove(attention)
+        delattr(attention, NAME)
     checkpoint_as_before(model)
     return model
 

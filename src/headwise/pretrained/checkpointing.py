@@ -58,6 +58,7 @@ def checkpointed_layer(model: nn.Module, path: str) -> GradientCheckpointingLaye
 
 def checkpoint_as_before(model: nn.Module) -> None:
     """Gives all layers of a model the functions back by which they are checkpointed."""
+    layer: Any
     for layer in model.modules():
         function = getattr(layer, "_gradient_checkpointing_func", None)
         if isinstance(function, _Repeating):

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from headwise.heads.cache import AttentionCache
 from headwise.heads.multi_head import MultiHeadAttention
+from headwise.heads.system import AttentionOutput
 from headwise.pretrained.arguments import Arguments
 from headwise.pretrained.checkpointing import ExactCheckpointing
 from headwise.pretrained.layouts import AttentionModule
@@ -76,9 +78,40 @@ class HeadGates(nn.Module):
     ) -> None:
         """Before the attention module: keeps its hidden states."""
         self.call.hidden = args[0] if args else kwargs["hidden_states"]
+        self.call.gates = getattr(attention, NAME)
         (self.call.cache,) = self.arguments.read(args, kwargs)
         if not torch.compiler.is_compiling():
+            self._check_place(attention)
             self._hook_parts(attention)
+
+    def forward(
+        self,
+        hidden: Tensor,
+        heads: Tensor,
+        queries: Tensor | None,
+        *,
+        padding: Tensor | None,
+        cache: AttentionCache | None,
+    ) -> AttentionOutput:
+        """The system, as the hooks call it; or that of a copy which has taken this child's place.
+
+        Args:
+            hidden: what the attention is called with, `(batch, queries, embed_dim)`.
+            heads: what its heads have read, `(batch, queries, heads * head_dim)`.
+            queries: the queries of its heads, in that shape, for a system that decides by them.
+            padding: `(batch, queries)`, `True` at padding.
+            cache: what the system remembers.
+        """
+        parameter = next(self.system.parameters(), heads)
+        made: AttentionOutput = self.system(
+            hidden.to(parameter.device, parameter.dtype),
+            key=queries,
+            value=heads,
+            is_causal=self.is_causal,
+            query_padding_mask=padding,
+            cache=cache,
+        )
+        return made
 
     def note_queries(self, projection: nn.Module, args: object, queries: Tensor) -> None:
         """After its query projection: keeps the queries, for a system that decides by them."""
@@ -96,13 +129,11 @@ class HeadGates(nn.Module):
                 f"with headwise.remove(model)"
             )
         padding = self.around.padding
-        parameter = next(self.system.parameters(), heads)
-        output, _, routing = self.system(
-            hidden.to(parameter.device, parameter.dtype),
-            key=self.call.queries,
-            value=heads,
-            is_causal=self.is_causal,
-            query_padding_mask=None if padding is None else padding.positions,
+        output, _, routing = self.call.gates(
+            hidden,
+            heads,
+            self.call.queries,
+            padding=None if padding is None else padding.positions,
             cache=memory_beside(self.call.cache, self.path, self.around.layers),
         )
         if routing is not None and routing.loss is not None:
@@ -119,42 +150,51 @@ class HeadGates(nn.Module):
                 f"expected a module that calls it, not a kernel that takes its weights"
             )
 
-    def remove(self) -> None:
+    def remove(self, attention: nn.Module) -> None:
         """Takes the hooks away, those too that it shares."""
         for handle in (*self.handles, self.on_projection, self.on_queries):
             if handle is not None:
                 handle.remove()
+        projection = attention.get_submodule(self.projection)
+        for key, hook in list(projection._forward_pre_hooks.items()):
+            if hook == self.change_heads:  # copied there with a projection that was quantised
+                del projection._forward_pre_hooks[key]
         for hooked in (self.around.padding, self.around.losses, self.around.checkpointing):
             if hooked is not None:
                 hooked.remove()
 
+    def _check_place(self, attention: nn.Module) -> None:
+        in_place = attention.get_submodule(NAME)
+        if in_place is not self:
+            raise RuntimeError(
+                f"a {type(in_place).__name__} has taken the place of the gates over the heads at "
+                f"{self.path!r}, but hooks still call these gates; to have a copy trained and "
+                f"saved, name the system in them, as by modules_to_save=['{NAME}.system']"
+            )
+
     def _hook_parts(self, attention: nn.Module) -> None:
         """Hooks the projections; also what takes their places later, such as LoRA's modules."""
         projection = attention.get_submodule(self.projection)
-        if _is_elsewhere(self.on_projection, projection._forward_pre_hooks):
+        if self.change_heads not in projection._forward_pre_hooks.values():
+            if self.on_projection is not None:
+                self.on_projection.remove()
             self.on_projection = projection.register_forward_pre_hook(self.change_heads)
         if self.queries is None:
             return
         queries = attention.get_submodule(self.queries)
-        if _is_elsewhere(self.on_queries, queries._forward_hooks):
+        if self.note_queries not in queries._forward_hooks.values():
+            if self.on_queries is not None:
+                self.on_queries.remove()
             self.on_queries = queries.register_forward_hook(self.note_queries)
 
 
 class _Call:
     """The call of the attention module that is under way."""
 
+    gates: Any = None  # the attention's child: a tool may have wrapped it
     hidden: Tensor | None = None
     queries: Tensor | None = None
     cache: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
-
-
-def _is_elsewhere(handle: RemovableHandle | None, hooks: dict[int, Any]) -> bool:
-    """Whether a hook is not among those of a module; it is then removed from where it is."""
-    if handle is not None and handle.id in hooks:
-        return False
-    if handle is not None:
-        handle.remove()
-    return True

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from torch import nn
 from transformers import PreTrainedModel
 
+from headwise.heads.system import System
 from headwise.spelling import did_you_mean
 
 SITES = ("encoder_self", "decoder_self", "decoder_cross")
@@ -199,6 +200,12 @@ def _sizes(projection: nn.Module, where: str) -> tuple[int, int]:
 def _unknown(model: nn.Module, known: list[str]) -> str:
     names = {type(module).__name__ for module in model.modules()}
     like = sorted(name for name in names if "attention" in name.lower())
+    if any(isinstance(module, System) for module in model.modules()):
+        return (
+            f"model is a {type(model).__name__} with systems of headwise's own, expected a "
+            f"pretrained model of transformers; a model of headwise gets another system by its "
+            f"with_attention"
+        )
     if not like:
         return (
             f"model is a {type(model).__name__}, which has no module whose class is called "

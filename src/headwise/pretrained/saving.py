@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import nn
 from transformers import PreTrainedModel
@@ -12,7 +13,7 @@ from transformers import PreTrainedModel
 from headwise import __version__
 from headwise.files import write_bytes, write_text
 from headwise.models.plan import system_class, system_name
-from headwise.pretrained.attaching import attach, check_has_no_gates, gates_of
+from headwise.pretrained.attaching import attach, check_has_no_gates, gates_of, remove
 from headwise.pretrained.layouts import AttentionModule, HeadLayout, attention_modules
 
 TENSORS = "head_gates.safetensors"
@@ -25,6 +26,9 @@ def save_gates(model: nn.Module, folder: str | Path) -> None:
     """Saves the system over the heads of a pretrained model; the model itself is not saved.
 
     The folder, which may hold other files, gets `head_gates.safetensors` and `head_gates.json`.
+    `model.save_pretrained` saves the system's parameters too, but `from_pretrained` does not know
+    them, and leaves them out with a warning: save a model that is trained with its gates without
+    them, after `headwise.remove(model)`, and the gates apart from it.
 
     Args:
         model: a model that `gate_heads` has been called with.
@@ -108,10 +112,14 @@ def load_gates(
     attach(model, every, chosen, kind, description["options"])
     gates = gates_of(model)
     names = _names(model, gates)
-    for path, each in gates.items():
-        prefix = f"{names[path]}."
-        own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-        each.system.load_state_dict(own)
+    try:
+        for path, each in gates.items():
+            prefix = f"{names[path]}."
+            own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+            each.system.load_state_dict(own)
+    except RuntimeError as error:
+        remove(model)
+        raise ValueError(f"{Path(folder) / TENSORS} is not what was saved: {error}") from error
     return model
 
 
@@ -152,8 +160,11 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             raise ValueError(
                 f"{folder} has no {name}, expected a folder that headwise.save_gates has written"
             )
-    description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-    return description, load_file(folder / TENSORS)
+    try:
+        description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+        return description, load_file(folder / TENSORS)
+    except (ValueError, SafetensorError) as error:
+        raise ValueError(f"{folder} has gates that cannot be read: {error}") from error
 
 
 def _names(model: nn.Module, paths: Iterable[str]) -> dict[str, str]:

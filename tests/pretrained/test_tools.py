@@ -1,0 +1,84 @@
+"""Gated models in PyTorch's and Hugging Face's tools."""
+
+import copy
+import random
+
+import pytest
+import torch
+from architectures import inputs, tiny, tiny_sizes
+from gated import train_at_random
+from peft import LoraConfig, PeftModel, get_peft_model
+
+import headwise as hw
+
+# Among them is the output projection, whose place LoRA's module takes.
+MAPS = {"gpt2": ["c_attn", "c_proj"], "bert": ["query", "attention.output.dense"], "t5": ["q", "o"]}
+
+
+@pytest.mark.parametrize("first", ["gates", "adapters"])
+@pytest.mark.parametrize("name", MAPS)
+@torch.no_grad()
+def test_lora_sees_what_the_projection_sees(name, first):
+    model = tiny(name)
+    given = inputs(model, random.Random(0))
+    config = LoraConfig(r=2, target_modules=MAPS[name], fan_in_fan_out=name == "gpt2")
+    if first == "gates":
+        model = get_peft_model(train_at_random(hw.gate_heads(model)), config)
+    else:
+        model = train_at_random(hw.gate_heads(get_peft_model(model, config)))
+        assert all(gate.requires_grad for gate in hw.gate_parameters(model))
+    model.eval()
+    before = model(**given).logits
+    for path, parameter in model.named_parameters():
+        if "lora_B" in path:
+            parameter.normal_(0.0, 0.1)
+    after = model(**given).logits
+    assert not torch.allclose(after, before)
+    merged = copy.deepcopy(model).merge_and_unload()
+    torch.testing.assert_close(merged(**given).logits, after, rtol=1e-4, atol=1e-5)
+    with model.disable_adapter():
+        torch.testing.assert_close(model(**given).logits, before)
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_adapters_that_train_and_save_the_gates(name, tmp_path):
+    model = hw.gate_heads(tiny(name))
+    given = inputs(model, random.Random(0), side="right")
+    before = model(**given).logits
+    maps = {"target_modules": MAPS[name], "modules_to_save": ["head_gates"]}
+    adapted = get_peft_model(model, LoraConfig(r=2, fan_in_fan_out=name == "gpt2", **maps))
+    adapted.train()(**given).logits.square().mean().backward()
+    learning = {path: p for path, p in adapted.named_parameters() if "to_save" in path}
+    assert all(parameter.grad is not None for parameter in learning.values())
+    with torch.no_grad():
+        for parameter in learning.values():
+            parameter.normal_()
+        after = adapted.eval()(**given).logits
+        assert not torch.allclose(after, before)
+        adapted.save_pretrained(tmp_path)
+        loaded = PeftModel.from_pretrained(hw.gate_heads(tiny(name)), tmp_path).eval()
+        torch.testing.assert_close(loaded(**given).logits, after)
+
+
+@torch.no_grad()
+def test_a_compiled_model_is_one_graph():
+    model = train_at_random(hw.gate_heads(tiny("gpt2", sizes={**tiny_sizes(), "layers": 1})))
+    given = inputs(model, random.Random(0), side="left")
+    expected = model(**given).logits
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(**given).logits, expected)
+
+
+@torch.no_grad()
+def test_projections_that_are_quantised_later():
+    model = hw.gate_heads(tiny("bert"))
+    quantised = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
+    given = inputs(model, random.Random(0))
+    plain = torch.ao.quantization.quantize_dynamic(
+        hw.remove(copy.deepcopy(model)), {torch.nn.Linear}, torch.qint8
+    )
+    assert torch.equal(quantised(**given).logits, plain(**given).logits)
+    train_at_random(model)
+    trained = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
+    assert not torch.allclose(trained(**given).logits, plain(**given).logits)
+    assert torch.equal(hw.remove(trained)(**given).logits, plain(**given).logits)
