@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from headwise.cli.parameters import Trust
 from headwise.cli.printing import clear_errors, print_path, silence
 
 
@@ -32,6 +33,7 @@ def curve(
         Path | None,
         typer.Option(help="File of the page.", show_default="curve.html in the first folder"),
     ] = None,
+    trust: Trust = False,
 ) -> None:
     """Draw the score of systems against a key in which their recipes differ.
 
