@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,11 +42,13 @@ class Way:
     Attributes:
         prepare: changes a pretrained model, and freezes what is not to be learned.
         rates: the learning rates of AdamW to choose from.
-        of_gates: whether they are those of the SGD of MAE's gates instead.
+        rule: settings of MAE's rule of training.
+        of_gates: whether the rates are those of the SGD of MAE's gates instead.
     """
 
     prepare: Callable[[GPT2LMHeadModel], nn.Module]
     rates: tuple[float, ...]
+    rule: Mapping[str, Any] | None = None
     of_gates: bool = False
 
 
@@ -74,14 +76,18 @@ def lora(model: GPT2LMHeadModel) -> nn.Module:
     return peft.get_peft_model(adapted.unload(), peft.LoraConfig(**options))
 
 
-ELEMENTWISE = {"gate": "elementwise"}
+BY_ADAMW = {"method": "optimizer"}
 WAYS = {
-    "MAE, gates (FTG)": Way(gates("mae"), (3.0, 10.0, 30.0, 100.0), of_gates=True),
-    "MAE, gates and outputs (FTG+)": Way(gates_and_outputs, (3e-3, 1e-2, 3e-2, 1e-1)),
-    "gated, a gate for a head": Way(gates("gated"), (1e-2, 3e-2, 1e-1, 3e-1)),
-    "gated, a gate for an element": Way(gates("gated", **ELEMENTWISE), (1e-2, 3e-2, 1e-1, 3e-1)),
-    "LoRA, as many as MAE's gates": Way(lora, (1e-3, 3e-3, 1e-2, 3e-2)),
-    "all weights": Way(lambda model: model, (3e-4, 1e-3, 3e-3, 1e-2)),
+    "MAE, gates (FTG)": Way(gates("mae"), (10.0, 30.0, 100.0), of_gates=True),
+    "MAE, gates, by AdamW": Way(gates("mae"), (3e-3, 1e-2, 3e-2), BY_ADAMW),
+    "MAE of 4 heads, gates see one position": Way(
+        gates("mae", dropped_heads=4, gate_window=1), (3e-3, 1e-2, 3e-2), BY_ADAMW
+    ),
+    "MAE, gates and outputs (FTG+)": Way(gates_and_outputs, (1e-2, 3e-2, 1e-1)),
+    "gated, a gate for a head": Way(gates("gated"), (1e-2, 3e-2, 1e-1)),
+    "gated, a gate for an element": Way(gates("gated", gate="elementwise"), (1e-2, 3e-2, 1e-1)),
+    "LoRA, as many as MAE's gates": Way(lora, (1e-3, 3e-3, 1e-2)),
+    "all weights": Way(lambda model: model, (3e-4, 1e-3, 3e-3)),
 }
 
 
@@ -181,17 +187,17 @@ class Study:
             start = time.perf_counter()
             transformers.set_seed(self.seed)
             model = WAYS[way].prepare(GPT2LMHeadModel.from_pretrained(path))
-            self.fine_tune(model, rate, WAYS[way].of_gates)
+            self.fine_tune(model, WAYS[way], rate)
             loss = self.validation_loss(model)
             self.results.add(way, rate, self.seed, loss, learning(model))
             seconds = time.perf_counter() - start
             print(f"seed {self.seed}: {way}, {rate:g}: {before:.4f} → {loss:.4f}, {seconds:.0f} s")
 
-    def fine_tune(self, model: nn.Module, rate: float, of_gates: bool) -> None:
+    def fine_tune(self, model: nn.Module, way: Way, rate: float) -> None:
         """Trains by the systems' rules, with a linear decay of the learning rate."""
         steps = self.args.steps
-        settings = {"mae": {"learning_rate": rate}} if of_gates else None
-        rules = hw.training_rules(model, steps, settings=settings)
+        rule = {"learning_rate": rate} if way.of_gates else way.rule
+        rules = hw.training_rules(model, steps, settings={"mae": rule} if rule else None)
         groups = rules.parameter_groups(lr=rate, weight_decay=0.0)
         optimizer = torch.optim.AdamW(groups) if groups else None
         scheduler = None

@@ -16,6 +16,7 @@ PAGES = (
     "docs/adapters.md",
     "docs/analysis.md",
     "docs/explore.md",
+    "docs/models.md",
     "docs/pretrained.md",
 )
 

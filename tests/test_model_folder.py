@@ -183,11 +183,13 @@ def test_generate_translates_as_headwise_does(runs, tmp_path, joint):
         run = runs["translation"]
     else:
         sizes = {"joint": False, "vocab_size": 280, "target_vocab_size": 275}
-        run = train("translation", tmp_path, tokenizer=sizes)
+        model = {"encoder_layers": 1, "decoder_layers": 1, "positions": "learned"}
+        run = train("translation", tmp_path, tokenizer=sizes, model=model | {"max_positions": 50})
     folder = run / "model"
     recipe, ours = open_run(run)
     source = target = AutoTokenizer.from_pretrained(folder)
     if not joint:
+        assert source.model_max_length == 50
         target = AutoTokenizer.from_pretrained(folder, subfolder="target")
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     texts = ["one two three", "four five"]
@@ -224,3 +226,6 @@ def test_a_run_of_an_older_version_is_completed(runs, tmp_path):
     train_system(recipe, "mae", run, prepare_task(recipe, run, QUIET), QUIET)
     written = {path.name for path in (run / "model").iterdir()}
     assert written == {path.name for path in (runs["language-modelling"] / "model").iterdir()}
+    shutil.rmtree(run / "model")  # its result can still be read
+    train_system(recipe, "mae", run, prepare_task(recipe, run, QUIET), QUIET)
+    assert not (run / "model").exists()

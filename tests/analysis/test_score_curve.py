@@ -10,7 +10,6 @@ from headwise.analysis.results import RunResult
 from headwise.analysis.score_curve import score_curve
 from headwise.experiment.gathering import gather_runs
 
-
 HOSTILE = '<script src="https://evil.example/x.js">alert("x")</script> & café'
 
 

@@ -24,6 +24,12 @@ def test_text_generation(system, tmp_path):
     assert [made["generated_text"].removesuffix("\n") for (made,) in found] == [
         prompt + text for prompt, text in zip(prompts, texts, strict=True)
     ]
+    # Texts of one line end at their own lengths; the shorter ones are padded.
+    texts = generate_text(model, tokenizer, prompts, greedy.model_copy(update={"lines": 1}))
+    found = write(prompts, batch_size=2, do_sample=False, max_new_tokens=6, eos_token_id=2)
+    assert [made["generated_text"].removesuffix("\n") for (made,) in found] == [
+        prompt + text for prompt, text in zip(prompts, texts, strict=True)
+    ]
 
 
 @compatible(TOOL, "`fill-mask`: the probabilities of the model, in batches too")
@@ -52,6 +58,17 @@ def test_text_classification(system, tmp_path):
     found = classify(LINES, batch_size=len(LINES), top_k=None)
     by_name = torch.tensor([[one["score"] for one in sorted(row, key=_label)] for row in found])
     torch.testing.assert_close(by_name, expected, rtol=1e-4, atol=1e-6)
+
+
+@compatible(TOOL, "`feature-extraction`: the hidden states of the last layer, in batches too")
+def test_feature_extraction(system, tmp_path):
+    folder, model, tokenizer = saved("masked", system, tmp_path, max_length=LONGEST)
+    ids = torch.tensor([[tokenizer.bos_token_id, *tokenizer.encode(LINES[:1])[0]]])
+    with torch.no_grad():
+        expected = model(ids, output_hidden_states=True).hidden_states[-1]
+    extract = pipeline("feature-extraction", model=folder)
+    found, _ = extract([LINES[0], "a"], batch_size=2, return_tensors=True)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def _label(scored):

@@ -239,7 +239,7 @@ def test_counting_flops(system):
     assert counter.get_total_flops() > linear / 2
 
 
-@compatible(TOOL, "`copy.deepcopy`, `pickle` (for `spawn`), `torch.save` and `torch.load(weights_only=True)`")
+@compatible(TOOL, "`copy.deepcopy`, `pickle`, `torch.save`, `torch.load(weights_only=True)`")
 def test_copies(system):
     model, ids = tiny_model("causal", system), tokens(2, 5)
     expected = model(ids).logits

@@ -5,6 +5,7 @@ import tiny
 import torch
 from test_causal_lm import model as language_model
 from tiny import MOA, tokens
+from transformers import AutoModel
 from transformers.cache_utils import (
     Cache,
     DynamicCache,
@@ -137,3 +138,20 @@ def test_crop_is_whole_or_changes_nothing():
     torch.testing.assert_close(rest, made(ids).logits[:, 5:], rtol=1e-4, atol=1e-4)
     assert cache.get_max_length() == cache.max_cache_len == -1
     assert not cache.is_compileable and made.new_cache(5).is_compileable
+
+
+@pytest.mark.parametrize("make", [language_model, tiny.model])
+def test_models_without_a_head_have_caches_too(make):
+    made = make("mae")
+    bare = AutoModel.from_config(made.config)
+    bare.load_state_dict({n: w for n, w in made.state_dict().items() if n in bare.state_dict()})
+    name = "decoder_input_ids" if made.config.is_encoder_decoder else "input_ids"
+    source, target = ((tokens(2, 4),) if name == "decoder_input_ids" else ()), tokens(2, 6)
+    expected = bare.eval()(*source, **{name: target}).last_hidden_state
+    for given in (None, DynamicCache(), bare.new_cache(max_length=9)):
+        states, cache = [], given
+        for part in target.split([4, 2], 1):
+            out = bare(*source, **{name: part}, past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+            states.append(out.last_hidden_state)
+        torch.testing.assert_close(torch.cat(states, 1), expected, rtol=1e-4, atol=1e-4)

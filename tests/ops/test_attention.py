@@ -4,6 +4,8 @@ import torch
 from headwise.ops.attention import attention_weights, dot_product_attention
 from headwise.ops.naive import naive_attention
 
+KINDS = [None, "float", "padding", "boolean", "infinite"]
+NO_KERNEL = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 BATCH, HEADS, QUERIES, KEYS, WIDTH = 2, 3, 4, 5, 3
 
 
@@ -21,16 +23,18 @@ def mask_of(kind):
     return torch.zeros(mask.shape, dtype=torch.float64).masked_fill(mask, float("-inf"))
 
 
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("key_heads", [HEADS, 1])
-@pytest.mark.parametrize("kind", [None, "float", "padding", "boolean", "infinite"])
-def test_equals_the_equation_forward_and_backward(kind, key_heads):
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_the_equation_forward_and_backward(kind, key_heads, implementation):
     q = torch.randn(BATCH, HEADS, QUERIES, WIDTH, dtype=torch.float64, requires_grad=True)
     k, v = (
         torch.randn(BATCH, key_heads, KEYS, WIDTH, dtype=torch.float64, requires_grad=True)
         for _ in range(2)
     )
     mask = mask_of(kind)
-    fast, naive = dot_product_attention(q, k, v, mask), naive_attention(q, k, v, mask)
+    fast = dot_product_attention(q, k, v, mask, implementation=implementation)
+    naive = naive_attention(q, k, v, mask)
     torch.testing.assert_close(fast, naive)
     grads = [torch.autograd.grad(out.square().sum(), (q, k, v)) for out in (fast, naive)]
     torch.testing.assert_close(*grads)
@@ -41,27 +45,55 @@ def test_equals_the_equation_forward_and_backward(kind, key_heads):
     assert torch.autograd.grad(weights.square().sum(), q)[0].isfinite().all()
 
 
-def test_plain_causal_equals_a_causal_mask():
+@NO_KERNEL
+@pytest.mark.parametrize("key_heads", [HEADS, 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_flex_attention_equals_the_equation(kind, key_heads):
+    q = torch.randn(BATCH, HEADS, QUERIES, WIDTH)
+    k, v = torch.randn(2, BATCH, key_heads, KEYS, WIDTH)
+    mask = mask_of(kind)
+    mask = mask.float() if kind in ("float", "infinite") else mask
+    flex = dot_product_attention(q, k, v, mask, implementation="flex_attention")
+    torch.testing.assert_close(flex, naive_attention(q, k, v, mask))
+
+
+def test_what_flex_attention_does_not_have_is_an_error():
+    q = torch.randn(BATCH, HEADS, KEYS, WIDTH)
+    with pytest.raises(ValueError, match=r"no dropout of attention weights, but it is 0\.1"):
+        dot_product_attention(q, q, q, dropout=0.1, implementation="flex_attention")
+    with pytest.raises(ValueError, match="no backward pass on the CPU"):
+        dot_product_attention(q.requires_grad_(), q, q, implementation="flex_attention")
+
+
+@NO_KERNEL
+@pytest.mark.parametrize("implementation", ["sdpa", "eager", "flex_attention"])
+def test_plain_causal_equals_a_causal_mask(implementation):
     q, k, v = torch.randn(3, BATCH, HEADS, KEYS, WIDTH, dtype=torch.float64)
     future = torch.ones(KEYS, KEYS, dtype=torch.bool).triu(1)
-    plain = dot_product_attention(q, k, v, is_causal=True)
+    plain = dot_product_attention(q, k, v, is_causal=True, implementation=implementation)
     torch.testing.assert_close(plain, dot_product_attention(q, k, v, future))
     torch.testing.assert_close(plain, naive_attention(q, k, v, future))
 
 
-def test_a_float32_mask_serves_bf16_queries():
+@NO_KERNEL
+@pytest.mark.parametrize("implementation", ["sdpa", "eager", "flex_attention"])
+def test_a_float32_mask_serves_bf16_queries(implementation):
     q, k, v = torch.randn(3, BATCH, HEADS, KEYS, WIDTH).bfloat16()
     mask = torch.randn(KEYS, KEYS)
-    out = dot_product_attention(q, k, v, mask)
+    out = dot_product_attention(q, k, v, mask, implementation=implementation)
     assert out.dtype == torch.bfloat16
     expected = dot_product_attention(q.float(), k.float(), v.float(), mask)
     torch.testing.assert_close(out.float(), expected, rtol=0.05, atol=0.05)
 
 
-def test_dropout_keeps_the_mean():
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_dropout_keeps_the_mean(implementation):
     q, k = torch.randn(2, 1, 1, 6, WIDTH)
     v = torch.randn(1, 1, 6, WIDTH)
     exact = dot_product_attention(q, k, v)
-    many = [dot_product_attention(q, k, v, dropout=0.4) for _ in range(500)]
+    many = [
+        dot_product_attention(q, k, v, dropout=0.4, implementation=implementation)
+        for _ in range(500)
+    ]
     assert not torch.equal(many[0], many[1])
     torch.testing.assert_close(torch.stack(many).mean(0), exact, rtol=0, atol=0.25)

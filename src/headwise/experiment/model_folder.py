@@ -75,9 +75,9 @@ def write_for_tools(folder: Path, task: Task, recipe: Recipe, result: RunResult)
     write_text(model / CARD, model_card(task, recipe, result).content)
 
 
-def has_card(folder: Path) -> bool:
-    """Whether the folder of a run's model is complete; those of older versions are not."""
-    return (folder / MODEL / CARD).is_file()
+def lacks_card(folder: Path) -> bool:
+    """Whether the folder of a run's model is to be completed, as one of an older version is."""
+    return (folder / MODEL).is_dir() and not (folder / MODEL / CARD).is_file()
 
 
 def model_card(task: Task, recipe: Recipe, result: RunResult) -> ModelCard:
@@ -88,8 +88,8 @@ def model_card(task: Task, recipe: Recipe, result: RunResult) -> ModelCard:
         f"A model of {recipe.task.replace('-', ' ')}, trained by headwise {headwise.__version__}. "
         f"Its attention is `{result.system}`; the recipe below says it in full.",
         "## Use",
-        f"The classes of the model are those of headwise, which has to be installed and imported:"
-        f"\n\n{_code(_usage(task))}",
+        f"The classes of the model are those of headwise, which has to be installed and imported. "
+        f"`MODEL` is this folder, or its name on the hub:\n\n{_code(_usage(task))}",
         "## Data",
         "\n".join(f"- {label}: {text}" for label, text in task.notes.items()),
         "## Scores",

@@ -11,7 +11,7 @@ from headwise.analysis.recording import record_attention
 from headwise.analysis.results import EarlyStop, RunResult
 from headwise.experiment.folders import RESULT, check_start, claim_folder, is_main_process
 from headwise.experiment.history import courses_of, curves, decision_courses
-from headwise.experiment.model_folder import has_card, write_for_tools
+from headwise.experiment.model_folder import lacks_card, write_for_tools
 from headwise.experiment.outcomes import evaluate, score_again_if_old, with_tests, write_outcome
 from headwise.experiment.preparing import batches, build_model
 from headwise.experiment.reading import read_result
@@ -21,7 +21,7 @@ from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import words_of
 from headwise.recipe.settings import Recipe
 from headwise.tasks.task import Task
-from headwise.training.run import Run, run_training
+from headwise.training.run import MODEL, Run, run_training
 from headwise.training.validation import validation_loss
 
 
@@ -140,6 +140,7 @@ def finished_result(
     score_again_if_old(folder, task, recipe, console, label)
     known = read_result(folder / RESULT, task.model_config(recipe.model))
     result = with_tests(known, recipe, folder, task, console, label)
-    if is_main_process() and (result is not known or not has_card(folder)):
+    changed = result is not known and (folder / MODEL).is_dir()
+    if is_main_process() and (changed or lacks_card(folder)):
         write_for_tools(folder, task, recipe, result)
     return result

@@ -237,8 +237,9 @@ class Attention(System):
         output, routing = self.combine(heads, inputs, choice)
         if routing is not None:
             routing = routing._replace(padding=inputs.query_padding)
-        for observer in () if is_repeated() else self.observers:
-            observer(HeadsRead(self, inputs, q, k, v, mask, plain, heads, routing))
+        for observer in self.observers:
+            if not is_repeated():
+                observer(HeadsRead(self, inputs, q, k, v, mask, plain, heads, routing))
 
         weights = None
         if need_weights:

@@ -188,10 +188,7 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         """
         self._refuse(unused)
         losses = AuxiliaryLoss()
-        if past_key_values is not None:
-            past_key_values = self.own_cache(past_key_values)
-        elif use_cache:
-            past_key_values = self.new_cache()
+        past_key_values = self.cache_of_call(past_key_values, use_cache)
         decoded = self.decoder(
             input_ids,
             attention_mask,
@@ -225,6 +222,10 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
 
     def get_decoder(self, modality: str | None = None) -> nn.Module:
         return self.decoder
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        """Returns the map to the vocabulary; None for an adaptive softmax, which has several."""
+        return self.lm_head if self.config.adaptive_cutoffs is None else None
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
         """As in transformers; an adaptive vocabulary cannot be resized."""

@@ -6,6 +6,7 @@ shape for one of another model.
 
 from typing import Any
 
+import torch
 from safetensors import safe_open
 from torch import Tensor
 from transformers.core_model_loading import set_param_for_module
@@ -22,12 +23,15 @@ def take_scalars(
         state_dict: the weights, if they are not in files.
         files: the files of the weights.
     """
-    names = {name for name, given, expected in found.mismatched_keys if (*given, 1) == (*expected,)}
+    scalar, vector = torch.Size([]), torch.Size([1])
+    shapes = {name: shapes for name, *shapes in found.mismatched_keys}
+    names = {name for name, each in shapes.items() if each == [scalar, vector]}
     scalars = {name: state_dict[name] for name in names if state_dict and name in state_dict}
-    for file in files or [] if names - scalars.keys() else []:
+    in_files = files if names and files else []
+    for file in in_files:
         with safe_open(file, framework="pt") as weights:
             scalars |= {name: weights.get_tensor(name) for name in names & set(weights.keys())}
-    for name, scalar in scalars.items():
-        value = scalar.reshape(1).to(model.get_parameter(name).dtype)
-        set_param_for_module(model, name, value, found, None)
+    for name, value in scalars.items():
+        entry = value.reshape(1).to(model.get_parameter(name).dtype)
+        set_param_for_module(model, name, entry, found, None)
     found.mismatched_keys -= {each for each in found.mismatched_keys if each[0] in scalars}

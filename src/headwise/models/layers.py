@@ -7,6 +7,7 @@ after each residual sum as published, or before each sub-layer.
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -70,6 +71,14 @@ class AuxiliaryLoss:
             loss = out.routing.loss
             self.total = loss if self.total is None else self.total + loss
         return out.output
+
+    @property
+    def without_labels(self) -> Tensor | None:
+        """The sum as an output without labels has it: None where there are no gradients either.
+
+        Then all outputs are of the items of a batch, as transformers' pipelines expect.
+        """
+        return self.total if torch.is_grad_enabled() else None
 
 
 class DecoderInputs(NamedTuple):

@@ -82,10 +82,7 @@ def sum_losses(
     num_items: Tensor | int | None,
     auxiliary: AuxiliaryLoss,
 ) -> Losses:
-    """Returns the losses of a `HeadwiseOutput`.
-
-    Without labels there is only the auxiliary loss, and without gradients too there is none: then
-    all outputs are of the items of a batch, as transformers' pipelines expect.
+    """Returns the losses of a `HeadwiseOutput`; without labels at most the auxiliary loss.
 
     Args:
         total: the loss of the task, summed over all labels that are not -100.
@@ -95,8 +92,7 @@ def sum_losses(
         auxiliary: the losses that systems of the plan add.
     """
     if total is None or labels is None:
-        added = auxiliary.total if torch.is_grad_enabled() else None
-        return {"loss": None, "token_loss": None, "auxiliary_loss": added}
+        return {"loss": None, "token_loss": None, "auxiliary_loss": auxiliary.without_labels}
     count = (labels != IGNORED_LABEL).sum()
     token_loss = total / (count.clamp(min=1) if num_items is None else num_items)
     loss = token_loss

@@ -162,10 +162,7 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
                     "one of them"
                 )
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        if past_key_values is not None:
-            past_key_values = self.own_cache(past_key_values)
-        elif use_cache:
-            past_key_values = self.new_cache()
+        past_key_values = self.cache_of_call(past_key_values, use_cache)
         if decoder_attention_mask is None and labels is not None:
             cached = 0 if past_key_values is None else int(past_key_values.get_seq_length())
             decoder_attention_mask = F.pad(_up_to_last_label(labels), (cached, 0), value=1)

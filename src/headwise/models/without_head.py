@@ -22,6 +22,7 @@ from headwise.models.config import Seq2SeqConfig, StackConfig
 from headwise.models.embedding import token_embedding
 from headwise.models.layers import AuxiliaryLoss
 from headwise.models.masked_lm import MaskedLMConfig
+from headwise.models.own_cache import OwnCache
 from headwise.models.transformer import Decoder, Encoder, HiddenStates
 
 
@@ -31,7 +32,7 @@ class StackOutput(BaseModelOutputWithPastAndCrossAttentions):
 
     Attributes:
         last_hidden_state: `(batch, time, embed_dim)`, behind the final norm.
-        past_key_values: the cache of decoding that was given.
+        past_key_values: the cache of decoding, if one was given or `use_cache`.
         hidden_states, attentions: if asked for, as in `headwise.models.outputs.OneStackOutput`.
         cross_attentions: None.
         auxiliary_loss: the sum of the losses that systems of the plan add, or None.
@@ -89,7 +90,8 @@ class EncoderModel(WithoutHead):
             losses=losses,
             **self._asked(output_attentions, output_hidden_states),
         )
-        return self._returned(StackOutput(**encoded, auxiliary_loss=losses.total), return_dict)
+        output = StackOutput(**encoded, auxiliary_loss=losses.without_labels)
+        return self._returned(output, return_dict)
 
 
 class MaskedLMEncoder(EncoderModel):
@@ -104,7 +106,7 @@ class SequenceClassifierEncoder(EncoderModel):
     config_class = SequenceClassifierConfig
 
 
-class CausalLMDecoder(WithoutHead):
+class CausalLMDecoder(WithoutHead, OwnCache):
     """The decoder of a `CausalLM`, as its configuration has it.
 
     Example:
@@ -128,6 +130,7 @@ class CausalLMDecoder(WithoutHead):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         past_key_values: DecodingCache | None = None,
+        use_cache: bool | None = None,
         inputs_embeds: Tensor | None = None,
         position_ids: Tensor | None = None,
         output_attentions: bool | None = None,
@@ -141,16 +144,17 @@ class CausalLMDecoder(WithoutHead):
         decoded = self.decoder(
             input_ids,
             attention_mask,
-            past_key_values,
+            self.cache_of_call(past_key_values, use_cache),
             inputs_embeds=inputs_embeds,
             position_ids=position_ids,
             losses=losses,
             **self._asked(output_attentions, output_hidden_states),
         )
-        return self._returned(StackOutput(**decoded, auxiliary_loss=losses.total), return_dict)
+        output = StackOutput(**decoded, auxiliary_loss=losses.without_labels)
+        return self._returned(output, return_dict)
 
 
-class Seq2SeqModel(WithoutHead):
+class Seq2SeqModel(WithoutHead, OwnCache):
     """The encoder and the decoder of a `Seq2SeqLM`, as its configuration has them."""
 
     config: Seq2SeqConfig
@@ -171,6 +175,7 @@ class Seq2SeqModel(WithoutHead):
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         past_key_values: DecodingCache | None = None,
+        use_cache: bool | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         position_ids: Tensor | None = None,
@@ -195,7 +200,7 @@ class Seq2SeqModel(WithoutHead):
         decoded = self.decoder(
             decoder_input_ids,
             decoder_attention_mask,
-            past_key_values,
+            self.cache_of_call(past_key_values, use_cache),
             encoded.last_hidden_state,
             attention_mask,
             inputs_embeds=decoder_inputs_embeds,
@@ -212,7 +217,7 @@ class Seq2SeqModel(WithoutHead):
             encoder_last_hidden_state=encoded.last_hidden_state,
             encoder_hidden_states=encoded.hidden_states,
             encoder_attentions=encoded.attentions,
-            auxiliary_loss=losses.total,
+            auxiliary_loss=losses.without_labels,
         )
         return self._returned(output, return_dict)
 

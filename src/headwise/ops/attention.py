@@ -51,7 +51,7 @@ def dot_product_attention(
     if implementation == "eager":
         if is_causal:
             mask = causal_mask(q.size(2), k.size(2), device=q.device)
-        return F.dropout(attention_weights(q, k, mask), dropout) @ v
+        return F.dropout(attention_weights(q, k, mask).to(v.dtype), dropout) @ v
     if implementation == "flex_attention":
         return _flex_attention(q, k, v, mask, is_causal, dropout)
     if mask is not None:

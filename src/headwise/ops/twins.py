@@ -4,7 +4,7 @@ PyTorch differentiates the plain way by itself, as often as one likes, and its `
 transform it. The fast way has a backward pass of its own, which keeps less and takes less time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -41,28 +41,35 @@ def compute(twins: Twins, *inputs: Tensor) -> tuple[Tensor, ...]:
     """
     if torch.compiler.is_compiling():
         return twins.plain(*inputs)
-    outputs: tuple[Tensor, ...] = _Fast.apply(twins, *inputs)
+    function = _Transformed if is_transformed() else _Fast
+    outputs: tuple[Tensor, ...] = function.apply(twins, *inputs)
     return outputs
+
+
+def is_transformed() -> bool:
+    """Whether a transform of `torch.func` is at work.
+
+    An `autograd.Function` that these transforms take costs more to call, which counts where there
+    is little to compute.
+    """
+    return torch._C._are_functorch_transforms_active()
 
 
 class _Fast(torch.autograd.Function):
     """The fast way; it keeps its inputs alone."""
 
     @staticmethod
-    def forward(twins: Twins, *inputs: Tensor) -> tuple[Tensor, ...]:
-        return twins.fast(*inputs)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.twins, *tensors = inputs
-        ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
-        ctx.further = len(output) - 1
-        ctx.mark_non_differentiable(*output[1:])
+    def forward(ctx: Any, twins: Twins, *inputs: Tensor) -> tuple[Tensor, ...]:
+        outputs = twins.fast(*inputs)
+        _keep(ctx, twins, inputs, outputs)
+        return outputs
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        return None, *_FastGradients.apply(ctx.twins, grad, *ctx.saved_tensors)
+        # With gradients enabled, these are to be differentiated once more.
+        if torch.is_grad_enabled() or is_transformed():
+            return None, *_FastGradients.apply(ctx.twins, grad, *ctx.saved_tensors)
+        return None, *ctx.twins.gradients(grad, *ctx.saved_tensors)
 
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -75,6 +82,19 @@ class _Fast(torch.autograd.Function):
         _, push = _vjp(pull, torch.zeros_like(result))
         (tangent,) = push(tuple(known))
         return tangent, *(None for _ in range(ctx.further))
+
+
+class _Transformed(_Fast):
+    """The same, as `torch.func` can transform it."""
+
+    @staticmethod
+    def forward(twins: Twins, *inputs: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        return twins.fast(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        twins, *tensors = inputs
+        _keep(ctx, twins, tensors, output)
 
     @staticmethod
     def vmap(
@@ -106,6 +126,13 @@ class _FastGradients(torch.autograd.Function):
         info: Any, in_dims: tuple[int | None, ...], twins: Twins, *tensors: Tensor
     ) -> tuple[tuple[Tensor, ...], int]:
         return torch.vmap(lambda *xs: _plain_gradients(twins, *xs), in_dims[1:])(*tensors), 0
+
+
+def _keep(ctx: Any, twins: Twins, inputs: Sequence[Tensor], outputs: tuple[Tensor, ...]) -> None:
+    ctx.twins, ctx.further = twins, len(outputs) - 1
+    ctx.save_for_backward(*inputs)
+    ctx.save_for_forward(*inputs)
+    ctx.mark_non_differentiable(*outputs[1:])
 
 
 def _pull(twins: Twins, *inputs: Tensor) -> tuple[Any, Any]:

@@ -81,6 +81,7 @@ class HeadGates(nn.Module):
         self.call.gates = getattr(attention, NAME)
         (self.call.cache,) = self.arguments.read(args, kwargs)
         if not torch.compiler.is_compiling():
+            self._check_place(attention)
             self._hook_parts(attention)
 
     def forward(
@@ -161,6 +162,15 @@ class HeadGates(nn.Module):
         for hooked in (self.around.padding, self.around.losses, self.around.checkpointing):
             if hooked is not None:
                 hooked.remove()
+
+    def _check_place(self, attention: nn.Module) -> None:
+        in_place = attention.get_submodule(NAME)
+        if in_place is not self:
+            raise RuntimeError(
+                f"a {type(in_place).__name__} has taken the place of the gates over the heads at "
+                f"{self.path!r}, but hooks still call these gates; to have a copy trained and "
+                f"saved, name the system in them, as by modules_to_save=['{NAME}.system']"
+            )
 
     def _hook_parts(self, attention: nn.Module) -> None:
         """Hooks the projections; also what takes their places later, such as LoRA's modules."""

@@ -6,6 +6,7 @@ Its parts are in the package `text.parallel`: settings and readers of the data, 
 """
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Literal
 
@@ -160,11 +161,14 @@ class Translation(Task):
 
     def save_for_tools(self, folder: Path, recipe: TranslationRecipe) -> None:
         """A target vocabulary of its own has its tokenizer in a folder `target` inside."""
-        self.tokenizer.source.save_pretrained(folder)
+        config = self.model_config(recipe.model)
+        source = deepcopy(self.tokenizer.source)
+        if config.max_positions is not None:
+            source.model_max_length = config.max_positions
+        source.save_pretrained(folder)
         if not self.tokenizer.is_joint:
             self.tokenizer.target.save_pretrained(folder / "target")
-        how = generation_config(recipe.evaluation, self.model_config(recipe.model))
-        how.save_pretrained(folder)
+        generation_config(recipe.evaluation, config).save_pretrained(folder)
 
     def digest(self) -> str:
         return self.corpus.digest()

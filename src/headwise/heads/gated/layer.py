@@ -43,8 +43,8 @@ class GatedAttention(MultiHeadAttention):
         gate_start: what the gates are before training. `"random"`: σ of a map that is drawn at
             random, as in the paper. `"neutral"`: the gate is 2σ(x Vᵢ) and V starts at zero, so that
             all gates are 1, and the layer is standard attention until it is trained; for models
-            that have been trained without gates. `from_attention` starts either so, and `over_heads`
-            chooses it unless it is told otherwise.
+            that have been trained without gates. `from_attention` starts either so, and
+            `over_heads` chooses it unless it is told otherwise.
         head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
 
     Shape:

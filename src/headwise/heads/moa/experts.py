@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from headwise.ops.precision import as_autocast
+from headwise.ops.twins import is_transformed
 
 _BLOCK_ROWS = 1024
 
@@ -332,10 +333,8 @@ for _operator, _backward in _BACKWARDS.items():
 
 def _product(operator: Any, *args: Any) -> Tensor:
     """One of the three products, which torch.func can transform too."""
-    if torch.compiler.is_compiling():
-        product: Tensor = operator(*args)
-    else:
-        product = _Product.apply(*args, operator)
+    transformed = not torch.compiler.is_compiling() and is_transformed()
+    product: Tensor = _Product.apply(*args, operator) if transformed else operator(*args)
     return product
 
 

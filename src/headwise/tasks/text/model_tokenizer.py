@@ -10,8 +10,8 @@ has a tokenizer with the same vocabulary that does this work itself: what
 - Masked language models read `<bos> text <eos>`, and `<mask>` in the text hides a token.
 - Classifiers read `<bos> text <eos>`, or `<bos> text <eos> <eos> second text <eos>`.
 
-For language models and classifiers, other special tokens that are written out in a text are
-ordinary text, as in training.
+Other special tokens that are written out in a text of a classifier are ordinary text, as in
+training, and so are those of a language model, except for `<pad>`.
 """
 
 import json
@@ -56,11 +56,10 @@ def language_model_tokenizer(
         # A text is divided at line ends alone. Lines have no white space around them in training.
         strip = {"type": "Strip", "strip_left": True, "strip_right": True}
         state["normalizer"] = _sequence("normalizers", strip, state["normalizer"])
-    vocabulary = _names(state)
+    pad = str(tokenizer.pad_token)
+    vocabulary = _names(state) - {LINE_END, pad}  # the others are found in texts no more
     state["added_tokens"] = [
-        token
-        for token in state["added_tokens"]
-        if token["content"] == LINE_END or token["content"] not in vocabulary
+        token for token in state["added_tokens"] if token["content"] not in vocabulary
     ]
     state["decoder"] = _without_first_strip(state["decoder"])
     return _made(
@@ -69,7 +68,7 @@ def language_model_tokenizer(
         state,
         max_length,
         single=[LINE_END, "$A"],
-        pad_token=LINE_END,
+        pad_token=pad,
         bos_token=LINE_END,
         eos_token=LINE_END,
         padding_side="left",  # for generation
