@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 import headwise as hw
-from headwise.models.layers import AuxiliaryLoss
+from headwise.models.losses import AuxiliaryLoss
 from headwise.models.transformer import EncoderStack
 
 LAYERS: dict[str, dict[str, Any]] = {

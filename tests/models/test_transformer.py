@@ -9,7 +9,7 @@ from torch import nn
 
 import headwise as hw
 from headwise.models.embedding import embed, sinusoids
-from headwise.models.layers import AuxiliaryLoss
+from headwise.models.losses import AuxiliaryLoss
 from headwise.models.transformer import DecoderStack, EncoderStack
 
 

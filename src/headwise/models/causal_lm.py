@@ -13,8 +13,8 @@ from headwise.models.cache import DecodingCache
 from headwise.models.config import LanguageModelConfig
 from headwise.models.embedding import token_embedding
 from headwise.models.generating import DecodingGenerationMixin
-from headwise.models.layers import AuxiliaryLoss
-from headwise.models.outputs import HeadwiseOutput, sum_losses, total_cross_entropy
+from headwise.models.losses import AuxiliaryLoss, sum_losses, total_cross_entropy
+from headwise.models.outputs import HeadwiseOutput
 from headwise.models.transformer import Decoder, HiddenStates
 from headwise.ops.labels import IGNORED_LABEL
 

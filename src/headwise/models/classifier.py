@@ -11,13 +11,13 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import StackConfig
 from headwise.models.embedding import token_embedding
-from headwise.models.layers import AuxiliaryLoss
-from headwise.models.outputs import (
-    OneStackOutput,
+from headwise.models.losses import (
+    AuxiliaryLoss,
     sum_losses,
     total_cross_entropy,
     total_squared_error,
 )
+from headwise.models.outputs import OneStackOutput
 from headwise.models.transformer import Encoder, HiddenStates
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

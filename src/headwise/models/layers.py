@@ -7,14 +7,14 @@ after each residual sum as published, or before each sub-layer.
 from collections.abc import Callable
 from typing import NamedTuple
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from headwise.heads.cache import AttentionCache
-from headwise.heads.system import AttentionOutput, Macs, System
+from headwise.heads.system import Macs, System
 from headwise.models.config import TransformerConfig
+from headwise.models.losses import AuxiliaryLoss
 from headwise.models.plan import Spec, build_system
 from headwise.ops.activations import ACTIVATIONS, Activation
 
@@ -57,28 +57,6 @@ class Residual(nn.Module):
         if self.pre_norm:
             return x + F.dropout(sublayer(self.norm(x)), self.dropout, self.training)
         return self.norm(x + F.dropout(sublayer(x), self.dropout, self.training))
-
-
-class AuxiliaryLoss:
-    """The sum of the losses that the attentions of one forward pass ask to add."""
-
-    def __init__(self) -> None:
-        self.total: Tensor | None = None
-
-    def collect(self, out: AttentionOutput) -> Tensor:
-        """Note the loss of one attention; passes its output on."""
-        if out.routing is not None and out.routing.loss is not None:
-            loss = out.routing.loss
-            self.total = loss if self.total is None else self.total + loss
-        return out.output
-
-    @property
-    def without_labels(self) -> Tensor | None:
-        """The sum as an output without labels has it: None where there are no gradients either.
-
-        Then all outputs are of the items of a batch, as transformers' pipelines expect.
-        """
-        return self.total if torch.is_grad_enabled() else None
 
 
 class DecoderInputs(NamedTuple):

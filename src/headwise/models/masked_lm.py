@@ -11,8 +11,8 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import LanguageModelConfig
 from headwise.models.embedding import token_embedding
-from headwise.models.layers import AuxiliaryLoss
-from headwise.models.outputs import OneStackOutput, sum_losses, total_cross_entropy
+from headwise.models.losses import AuxiliaryLoss, sum_losses, total_cross_entropy
+from headwise.models.outputs import OneStackOutput
 from headwise.models.transformer import Encoder, HiddenStates
 from headwise.ops.labels import IGNORED_LABEL
 

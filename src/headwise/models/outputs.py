@@ -1,16 +1,10 @@
-"""What models return, and the losses in it."""
+"""What models return."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypedDict
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 from transformers.utils import ModelOutput
-
-from headwise.models.layers import AuxiliaryLoss
-from headwise.ops.labels import IGNORED_LABEL
 
 
 @dataclass
@@ -58,6 +52,7 @@ def selected_states(
         states: all of them.
         asked: `output_hidden_states`: True, or the index of a state, or a list of indices.
 
+    >>> import torch
     >>> selected_states([torch.zeros(1), torch.ones(1)], -1)
     (None, tensor([1.]))
     """
@@ -66,68 +61,3 @@ def selected_states(
     count = len(states)
     wanted = {index % count for index in ([asked] if isinstance(asked, int) else asked)}
     return tuple(state if index in wanted else None for index, state in enumerate(states))
-
-
-class Losses(TypedDict):
-    """The losses among the fields of `HeadwiseOutput`."""
-
-    loss: Tensor | None
-    token_loss: Tensor | None
-    auxiliary_loss: Tensor | None
-
-
-def sum_losses(
-    total: Tensor | None,
-    labels: Tensor | None,
-    num_items: Tensor | int | None,
-    auxiliary: AuxiliaryLoss,
-) -> Losses:
-    """Returns the losses of a `HeadwiseOutput`; without labels at most the auxiliary loss.
-
-    Args:
-        total: the loss of the task, summed over all labels that are not -100.
-        labels: the labels.
-        num_items: the number by which `total` is divided; by default the number of labels that are
-            not -100.
-        auxiliary: the losses that systems of the plan add.
-    """
-    if total is None or labels is None:
-        return {"loss": None, "token_loss": None, "auxiliary_loss": auxiliary.without_labels}
-    count = (labels != IGNORED_LABEL).sum()
-    token_loss = total / (count.clamp(min=1) if num_items is None else num_items)
-    loss = token_loss
-    if auxiliary.total is not None:
-        # The step's losses are summed, over accumulated batches and processes: so that the weight
-        # of the auxiliary one stays what it is, each batch has its share of it.
-        share = 1 if num_items is None else count / num_items
-        loss = token_loss + share * auxiliary.total
-    return {"loss": loss, "token_loss": token_loss, "auxiliary_loss": auxiliary.total}
-
-
-def total_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Returns the cross entropy summed over all labels that are not -100, at least in float32.
-
-    Args:
-        logits: `(..., classes)`.
-        labels: `(...)`.
-        label_smoothing: the probability that is spread over all classes.
-    """
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return F.cross_entropy(
-        logits.flatten(0, -2),
-        labels.flatten(),
-        ignore_index=IGNORED_LABEL,
-        label_smoothing=label_smoothing,
-        reduction="sum",
-    )
-
-
-def total_squared_error(predicted: Tensor, labels: Tensor) -> Tensor:
-    """Returns the squared error summed over all labels that are not -100, at least in float32.
-
-    >>> total_squared_error(torch.tensor([1.0, 5.0]), torch.tensor([3.0, -100.0]))
-    tensor(4.)
-    """
-    dtype = torch.promote_types(predicted.dtype, torch.float32)
-    errors = predicted.to(dtype) - labels.to(dtype)
-    return errors.masked_fill(labels == IGNORED_LABEL, 0.0).square().sum()

@@ -26,8 +26,8 @@ from transformers import AutoConfig, AutoModel
 
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import StackConfig
-from headwise.models.layers import AuxiliaryLoss
-from headwise.models.outputs import OneStackOutput, sum_losses, total_squared_error
+from headwise.models.losses import AuxiliaryLoss, sum_losses, total_squared_error
+from headwise.models.outputs import OneStackOutput
 from headwise.models.transformer import DecoderStack, HiddenStates, collected
 
 KERNEL = 3  # how many frames a convolution sees

@@ -18,13 +18,13 @@ from headwise.models.cache import DecodingCache
 from headwise.models.config import TransformerConfig
 from headwise.models.embedding import embed, position_embedding
 from headwise.models.layers import (
-    AuxiliaryLoss,
     DecoderInputs,
     DecoderLayer,
     EncoderLayer,
     WholeDecoderLayer,
     WholeEncoderLayer,
 )
+from headwise.models.losses import AuxiliaryLoss
 from headwise.models.outputs import selected_states
 from headwise.models.plan import Spec, system_class
 from headwise.ops.masks import of_queries, refuse_nested

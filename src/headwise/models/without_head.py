@@ -20,7 +20,7 @@ from headwise.models.causal_lm import CausalLMConfig, decoder_embedding
 from headwise.models.classifier import SequenceClassifierConfig
 from headwise.models.config import Seq2SeqConfig, StackConfig
 from headwise.models.embedding import token_embedding
-from headwise.models.layers import AuxiliaryLoss
+from headwise.models.losses import AuxiliaryLoss
 from headwise.models.masked_lm import MaskedLMConfig
 from headwise.models.own_cache import OwnCache
 from headwise.models.transformer import Decoder, Encoder, HiddenStates

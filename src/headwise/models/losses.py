@@ -1,0 +1,97 @@
+"""The loss of the task, and those that the systems of a plan add."""
+
+from typing import TypedDict
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headwise.heads.system import AttentionOutput
+from headwise.ops.labels import IGNORED_LABEL
+
+
+class AuxiliaryLoss:
+    """The sum of the losses that the attentions of one forward pass ask to add."""
+
+    def __init__(self) -> None:
+        self.total: Tensor | None = None
+
+    def collect(self, out: AttentionOutput) -> Tensor:
+        """Note the loss of one attention; passes its output on."""
+        if out.routing is not None and out.routing.loss is not None:
+            loss = out.routing.loss
+            self.total = loss if self.total is None else self.total + loss
+        return out.output
+
+    @property
+    def without_labels(self) -> Tensor | None:
+        """The sum as an output without labels has it: None where there are no gradients either.
+
+        Then all outputs are of the items of a batch, as transformers' pipelines expect.
+        """
+        return self.total if torch.is_grad_enabled() else None
+
+
+class Losses(TypedDict):
+    """The losses among the fields of `HeadwiseOutput`."""
+
+    loss: Tensor | None
+    token_loss: Tensor | None
+    auxiliary_loss: Tensor | None
+
+
+def sum_losses(
+    total: Tensor | None,
+    labels: Tensor | None,
+    num_items: Tensor | int | None,
+    auxiliary: AuxiliaryLoss,
+) -> Losses:
+    """Returns the losses of a `HeadwiseOutput`; without labels at most the auxiliary loss.
+
+    Args:
+        total: the loss of the task, summed over all labels that are not -100.
+        labels: the labels.
+        num_items: the number by which `total` is divided; by default the number of labels that are
+            not -100.
+        auxiliary: the losses that systems of the plan add.
+    """
+    if total is None or labels is None:
+        return {"loss": None, "token_loss": None, "auxiliary_loss": auxiliary.without_labels}
+    count = (labels != IGNORED_LABEL).sum()
+    token_loss = total / (count.clamp(min=1) if num_items is None else num_items)
+    loss = token_loss
+    if auxiliary.total is not None:
+        # The step's losses are summed, over accumulated batches and processes: so that the weight
+        # of the auxiliary one stays what it is, each batch has its share of it.
+        share = 1 if num_items is None else count / num_items
+        loss = token_loss + share * auxiliary.total
+    return {"loss": loss, "token_loss": token_loss, "auxiliary_loss": auxiliary.total}
+
+
+def total_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Returns the cross entropy summed over all labels that are not -100, at least in float32.
+
+    Args:
+        logits: `(..., classes)`.
+        labels: `(...)`.
+        label_smoothing: the probability that is spread over all classes.
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(
+        logits.flatten(0, -2),
+        labels.flatten(),
+        ignore_index=IGNORED_LABEL,
+        label_smoothing=label_smoothing,
+        reduction="sum",
+    )
+
+
+def total_squared_error(predicted: Tensor, labels: Tensor) -> Tensor:
+    """Returns the squared error summed over all labels that are not -100, at least in float32.
+
+    >>> total_squared_error(torch.tensor([1.0, 5.0]), torch.tensor([3.0, -100.0]))
+    tensor(4.)
+    """
+    dtype = torch.promote_types(predicted.dtype, torch.float32)
+    errors = predicted.to(dtype) - labels.to(dtype)
+    return errors.masked_fill(labels == IGNORED_LABEL, 0.0).square().sum()
