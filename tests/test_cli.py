@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 import tiny_tasks
+from torchrun import on_two_processes
 from typer.testing import CliRunner
 
 from headwise.analysis.behaviour.ablations.declared import Level
@@ -565,18 +566,8 @@ def test_compare_with_two_processes_gives_the_losses_of_one(world):
     changes += ["--set", f"systems.mae.model.attention={attention}"]
     changes += ["--tune", "training.learning_rate=3e-3,1e-3"]
     compare = ["compare", str(world / "numerals.yaml"), *changes, "--output"]
-    launched = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc_per_node", "2", "-m", "headwise", *compare, str(world / "two")),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-    )
-    assert launched.returncode == 0, launched.stderr
-    assert launched.stdout.count("report: ") == 1  # one process prints
+    printed = on_two_processes("-m", "headwise", *compare, world / "two", timeout=300)
+    assert printed.count("report: ") == 1  # one process prints
     assert headwise(*compare, world / "one").exit_code == 0
     two, one = (
         json.loads((world / name / "comparison.json").read_text())["systems"]

@@ -3,11 +3,7 @@
 import copy
 import io
 import json
-import os
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import processes
 import pytest
@@ -21,6 +17,7 @@ from torch.func import functional_call, grad, jvp, stack_module_state, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrizations, prune
 from torch.utils.flop_counter import FlopCounterMode
+from torchrun import on_two_processes
 
 from headwise.models.sites import attention_sites
 
@@ -137,17 +134,7 @@ def test_second_derivatives(system):
 def two_processes(tmp_path_factory):
     """How far apart weights are after steps of two processes, by system; see `processes`."""
     found = tmp_path_factory.mktemp("processes") / "apart.json"
-    launched = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc_per_node", "2", str(Path(processes.__file__)), str(found)),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=400,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-    )
-    assert launched.returncode == 0, launched.stderr
+    on_two_processes(processes.__file__, found)
     return json.loads(found.read_text(encoding="utf-8"))
 
 

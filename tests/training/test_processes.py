@@ -1,14 +1,11 @@
 """Two processes on half of each batch take the same steps as one on all of it."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import scenarios
 import toy
+from torchrun import on_two_processes
 
 from headwise.training.batching import TokenBudgetSampler
 
@@ -43,15 +40,5 @@ def test_two_processes_take_the_steps_of_one(tmp_path):
 def _train_with_two_processes(folder):
     folder.mkdir()
     found = folder / "courses.json"
-    launched = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc_per_node", "2", str(Path(scenarios.__file__)), str(found)),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=400,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-    )
-    assert launched.returncode == 0, launched.stderr
+    on_two_processes(scenarios.__file__, found)
     return json.loads(found.read_text(encoding="utf-8"))

@@ -6,10 +6,10 @@ from torch import Tensor
 from transformers.generation import GenerationMixin
 
 from headwise.models.cache import DecodingCache
-from headwise.models.own_cache import OwnCache
+from headwise.models.own_cache import OwnCacheMixin
 
 
-class DecodingGenerationMixin(OwnCache, GenerationMixin):
+class DecodingGenerationMixin(OwnCacheMixin, GenerationMixin):
     """Adds `generate()` to models with a decoder."""
 
     def init_continuous_batching(self, *args: Any, **kwargs: Any) -> NoReturn:

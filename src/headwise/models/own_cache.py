@@ -9,7 +9,7 @@ from headwise.models.config import TransformerConfig
 from headwise.models.sites import attention_sites
 
 
-class OwnCache:
+class OwnCacheMixin:
     """Adds `new_cache` to models with a decoder, and takes the caches of transformers."""
 
     config: TransformerConfig
@@ -44,7 +44,7 @@ class OwnCache:
                 that it can be given again.
 
         Raises:
-            TypeError: no such cache.
+            TypeError: a cache of another kind.
             ValueError: a prefix whose size does not fit the model.
         """
         if isinstance(given, DecodingCache):

@@ -22,7 +22,7 @@ from headwise.models.config import Seq2SeqConfig, StackConfig
 from headwise.models.embedding import token_embedding
 from headwise.models.losses import AuxiliaryLoss
 from headwise.models.masked_lm import MaskedLMConfig
-from headwise.models.own_cache import OwnCache
+from headwise.models.own_cache import OwnCacheMixin
 from headwise.models.transformer import Decoder, Encoder, HiddenStates
 
 
@@ -106,7 +106,7 @@ class SequenceClassifierEncoder(EncoderModel):
     config_class = SequenceClassifierConfig
 
 
-class CausalLMDecoder(WithoutHead, OwnCache):
+class CausalLMDecoder(WithoutHead, OwnCacheMixin):
     """The decoder of a `CausalLM`, as its configuration has it.
 
     Example:
@@ -154,7 +154,7 @@ class CausalLMDecoder(WithoutHead, OwnCache):
         return self._returned(output, return_dict)
 
 
-class Seq2SeqModel(WithoutHead, OwnCache):
+class Seq2SeqModel(WithoutHead, OwnCacheMixin):
     """The encoder and the decoder of a `Seq2SeqLM`, as its configuration has them."""
 
     config: Seq2SeqConfig

@@ -106,13 +106,7 @@ def remove(model: Model) -> Model:
         >>> list(gated.state_dict()) == names, list(hw.remove(gated).state_dict()) == names
         (False, True)
     """
-    gates = gates_of(model)
-    if not gates:
-        raise ValueError(
-            f"model is a {type(model).__name__} without gates over its heads, expected one that "
-            f"headwise.gate_heads has been called with"
-        )
-    for path, each in gates.items():
+    for path, each in required_gates(model).items():
         attention = model.get_submodule(path)
         each.remove(attention)
         delattr(attention, NAME)
@@ -167,6 +161,21 @@ def gates_of(model: nn.Module) -> dict[str, HeadGates]:
         for path, module in model.named_modules()
         if isinstance(module, HeadGates)
     }
+
+
+def required_gates(model: nn.Module) -> dict[str, HeadGates]:
+    """Returns `gates_of` a model that must have some.
+
+    Raises:
+        ValueError: it has none.
+    """
+    gates = gates_of(model)
+    if not gates:
+        raise ValueError(
+            f"model is a {type(model).__name__} without gates over its heads, expected one that "
+            f"headwise.gate_heads has been called with"
+        )
+    return gates
 
 
 def _class_of(system: str | type[MultiHeadAttention]) -> type[MultiHeadAttention]:

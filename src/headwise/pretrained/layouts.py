@@ -100,7 +100,9 @@ class AttentionModule(NamedTuple):
         try:
             return self.module.get_submodule(path)
         except AttributeError as error:
-            raise ValueError(f"{self._where('projection')} is {path!r}, but {error}") from None
+            raise ValueError(
+                f"{_where(self.module, 'projection')} is {path!r}, but {error}"
+            ) from None
 
     @property
     def queries(self) -> str:
@@ -114,8 +116,8 @@ class AttentionModule(NamedTuple):
             if path in there:
                 return path
         raise ValueError(
-            f"{self._where('queries')} are {self.layout.queries}, but it has no such module; "
-            f"expected the path of the module that gives the queries of its heads"
+            f"{_where(self.module, 'queries')} are {self.layout.queries}, but it has no such "
+            f"module; expected the path of the module that gives the queries of its heads"
         )
 
     def sizes(self) -> dict[str, int]:
@@ -124,24 +126,15 @@ class AttentionModule(NamedTuple):
         Raises:
             ValueError: they do not fit together.
         """
-        num_heads = int(self._attribute(self.layout.num_heads, "num_heads"))
-        width, embed_dim = _sizes(self.projection, self._where("projection"))
+        num_heads = int(_attribute(self.module, self.layout.num_heads, "num_heads"))
+        width, embed_dim = _sizes(self.projection, _where(self.module, "projection"))
         if width % num_heads:
             raise ValueError(
-                f"{self._where('num_heads')} says {num_heads} heads, which do not divide "
+                f"{_where(self.module, 'num_heads')} says {num_heads} heads, which do not divide "
                 f"{width}, the width that its projection {self.layout.projection!r} takes; "
                 f"expected the path of the number of heads of its queries"
             )
         return {"embed_dim": embed_dim, "num_heads": num_heads, "head_dim": width // num_heads}
-
-    def _attribute(self, path: str, name: str) -> Any:
-        try:
-            return attrgetter(path)(self.module)
-        except AttributeError as error:
-            raise ValueError(f"{self._where(name)} is {path!r}, but {error}") from None
-
-    def _where(self, name: str) -> str:
-        return f"{name} of the layout of {type(self.module).__name__}"
 
 
 def attention_modules(
@@ -169,15 +162,30 @@ def attention_modules(
         layout = known[name]
         stack = max((s for s in stacks if not s or path.startswith(f"{s}.")), key=len, default="")
         cross = path.rpartition(".")[2] in layout.cross
-        unplaced = AttentionModule(path, module, layout, "", _layer(path, stack), stack)
-        causal = unplaced._attribute(layout.is_causal, "is_causal")
+        causal = _attribute(module, layout.is_causal, "is_causal")
         # Models whose attention is causal otherwise may be used as encoders.
         causal = causal and getattr(getattr(module, "config", None), "is_causal", True)
         site = "decoder_cross" if cross else "decoder_self" if causal else "encoder_self"
-        found.append(unplaced._replace(site=site))
+        found.append(AttentionModule(path, module, layout, site, _layer(path, stack), stack))
     if not found:
         raise ValueError(_unknown(model, list(known)))
     return found
+
+
+def _attribute(module: nn.Module, path: str, name: str) -> Any:
+    """What the field `name` of a module's layout gives the path of.
+
+    Raises:
+        ValueError: the module has no such attribute.
+    """
+    try:
+        return attrgetter(path)(module)
+    except AttributeError as error:
+        raise ValueError(f"{_where(module, name)} is {path!r}, but {error}") from None
+
+
+def _where(module: nn.Module, name: str) -> str:
+    return f"{name} of the layout of {type(module).__name__}"
 
 
 def _layer(path: str, stack: str) -> int:

@@ -14,7 +14,13 @@ from headwise import __version__
 from headwise.files import write_bytes, write_text
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.models.plan import system_class, system_name
-from headwise.pretrained.attaching import attach, check_has_no_gates, gates_of, remove
+from headwise.pretrained.attaching import (
+    attach,
+    check_has_no_gates,
+    gates_of,
+    remove,
+    required_gates,
+)
 from headwise.pretrained.layouts import AttentionModule, HeadLayout, attention_modules
 
 TENSORS = "head_gates.safetensors"
@@ -39,12 +45,7 @@ def save_gates(model: nn.Module, folder: str | Path) -> None:
         ValueError: the model has no system over its heads, or one with options that JSON has no
             way to write.
     """
-    gates = gates_of(model)
-    if not gates:
-        raise ValueError(
-            f"model is a {type(model).__name__} without gates over its heads, expected one that "
-            f"headwise.gate_heads has been called with"
-        )
+    gates = required_gates(model)
     first = next(iter(gates.values()))
     tensors, sites = {}, {}
     names = _names(model, gates)
