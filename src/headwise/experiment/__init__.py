@@ -4,6 +4,7 @@ A run lives in a folder of its own:
 
     recipe.yaml         what it is a run of; nothing else is ever trained in the folder
     corpus.sha256       and on what data (of a comparison: in the folder above)
+    pretrained.sha256   and from which weights, if its model starts from another run
     tokenizer/, ...     what encodes the data
     checkpoint-N/       what it resumes from
     logs/               what TensorBoard reads, if training.report_to names it

@@ -99,7 +99,10 @@ class FixedAttentionCache(AttentionCache):
 
 
 def _stays(tensor: Tensor) -> Tensor:
-    """Tells the compiler that a tensor is changed in place and stays where it is."""
+    """Tells the compiler that a tensor is changed in place and stays where it is.
+
+    Otherwise no CUDA graph could be made of what changes it. transformers does so with its caches.
+    """
     if not torch.compiler.is_compiling():
         torch._dynamo.mark_static_address(tensor)
     return tensor

@@ -110,7 +110,7 @@ class System(nn.Module):
             `only-UNIT` leaves that one alone in force; their option UNIT is its number. See
             `headwise.models.ablation`.
         words: what its decisions are called in reports.
-        is_transposed: that tensors of several maps are laid out map × in × out, as peft asks.
+        is_transposed: whether tensors of several maps are laid out map × in × out; peft asks.
         unlike_standard: why no weights make its output that of standard attention; it completes the
             error of `from_attention`.
         ablation: what the ablation in force has returned; None without one. `forward` looks at it

@@ -141,6 +141,7 @@ class HeadwiseModel(PreTrainedModel):
         return super().get_correct_attn_implementation(requested_attention, is_init_check)
 
     def _hand_on_attn_implementation(self) -> None:
+        # The configuration has no public name for it.
         for module in self.modules():
             if isinstance(module, Attention):
                 module.implementation = self.config._attn_implementation
@@ -174,6 +175,8 @@ class HeadwiseModel(PreTrainedModel):
             raise NotImplementedError(f"{type(self).__name__} reads no tokens")
         return stack
 
+    # `from_pretrained` calls it with all weights; transformers has no public step where a tensor of
+    # another shape could be taken.
     @staticmethod
     def _load_pretrained_model(  # type: ignore[no-untyped-def]
         model, state_dict, checkpoint_files, *args, **kwargs
@@ -218,7 +221,7 @@ class HeadwiseModel(PreTrainedModel):
     def _asked(
         self, output_attentions: bool | None, output_hidden_states: HiddenStates | None
     ) -> dict[str, Any]:
-        """What the stacks are to return beside hidden states; the configuration has defaults."""
+        """The arguments of the stacks for what is asked for; the configuration has defaults."""
         config = self.config
         if output_attentions is None:
             output_attentions = config.output_attentions

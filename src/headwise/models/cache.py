@@ -50,16 +50,16 @@ class DecodingCache(Cache):
 
     @property
     def max_cache_len(self) -> int:
-        """How many positions the cache can hold; -1 if it grows."""
-        return self.self_attention[0].get_max_length()
+        """The same as `get_max_length`, by the name that peft asks for."""
+        return self.get_max_length()
 
     def get_seq_length(self, layer_idx: int = 0) -> int | Tensor:
         """How many positions have been decoded; a tensor if the cache is of a fixed size."""
         return self.self_attention[layer_idx].get_seq_length()
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
-        """How many positions the cache can hold; -1 if it grows."""
-        return self.max_cache_len
+        """How many positions the cache can hold; -1 if it grows. It is the same in all layers."""
+        return self.self_attention[0].get_max_length()
 
     def of_all_positions(self, mask: Tensor, time: int) -> Tensor:
         """Returns a mask of tokens or of padding as the attentions of this call need it.

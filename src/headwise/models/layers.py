@@ -60,7 +60,7 @@ class Residual(nn.Module):
 
 
 class DecoderInputs(NamedTuple):
-    """What all layers of a decoder see in one forward pass, beside what the layer below gives."""
+    """What all layers of a decoder see in one forward pass, beside the layer below's output."""
 
     encoded: Tensor | None  # (batch, source time, embed_dim), where there is an encoder
     padding: Tensor | None  # (batch, cached + time), `True` at padding, as everywhere here

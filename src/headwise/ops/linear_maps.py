@@ -1,8 +1,9 @@
 """x Wᵀ + b, for equations that rearrange it and so cannot just call the linear module.
 
 What a module computes need not be a product with its `weight`: an adapter (LoRA) adds to it, a
-quantised map has no such tensor, a hook may change what goes in or out. `linear_map` gives the
-module's own tensors where they say all, and otherwise gets everything by calling the module.
+quantised map has no such tensor, a hook may change what goes in or out. `linear_map` uses
+the module's weight and bias where its output depends on nothing else, and otherwise calls the
+module.
 """
 
 import torch
@@ -86,5 +87,6 @@ def linear_map(module: nn.Module, in_features: int, like: Tensor) -> LinearMap:
 
 def _is_wrapped(module: nn.Module) -> bool:
     # Libraries that move weights between devices put a `forward` of their own into the object.
+    # PyTorch has no public way to ask whether a module has hooks.
     hooks = module._forward_hooks or module._forward_pre_hooks
     return bool(hooks) or "forward" in module.__dict__

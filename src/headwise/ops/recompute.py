@@ -1,8 +1,8 @@
 """Computations that gradient checkpointing repeats, and what is to happen in them only once.
 
-In the backward pass a checkpointed layer is computed again, to have the activations that were not
-kept. It has to compute the same, though what it has changed in the first pass, such as running
-statistics, is not as it was; and it is not to change it twice.
+In the backward pass a checkpointed layer is computed again, since its activations were not kept.
+The second computation has to give what the first gave, although the first has changed state such as
+running statistics; and it must not change that state a second time.
 """
 
 import threading

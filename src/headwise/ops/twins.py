@@ -1,7 +1,7 @@
-"""Functions with a fast way to compute them, and a plain one for whatever the fast one is not for.
+"""Functions with two implementations: a fast one, and a plain one for what that does not support.
 
-PyTorch differentiates the plain way by itself, as often as one likes, and its `torch.func` can
-transform it. The fast way has a backward pass of its own, which keeps less and takes less time.
+PyTorch differentiates the plain one by itself, any number of times, and `torch.func` can transform
+it. The fast one has a backward pass of its own, which keeps fewer tensors and takes less time.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,11 +47,12 @@ def compute(twins: Twins, *inputs: Tensor) -> tuple[Tensor, ...]:
 
 
 def is_transformed() -> bool:
-    """Whether a transform of `torch.func` is at work.
+    """Whether a transform of `torch.func` is being applied.
 
-    An `autograd.Function` that these transforms take costs more to call, which counts where there
-    is little to compute.
+    An `autograd.Function` that supports these transforms costs more to call, which is noticeable
+    where there is little to compute.
     """
+    # `autograd.Function.apply` asks by this function too; PyTorch has no public one.
     return torch._C._are_functorch_transforms_active()
 
 

@@ -1,7 +1,8 @@
 """Gradient checkpointing of a pretrained model's layers, exact for systems that change as they run.
 
-A layer of transformers that is checkpointed computes again in the backward pass. What its systems
-have changed by then, such as running statistics, is then as it was, and is not changed twice.
+A checkpointed layer of transformers is computed again in the backward pass. Its systems then see
+their state, such as running statistics, as it was in the first computation, and do not change it a
+second time.
 """
 
 from collections.abc import Callable
@@ -26,6 +27,7 @@ class ExactCheckpointing:
     def prepare(self, layer: Any, args: object) -> None:
         """Before the layer, and so before the call of the function that checkpoints it."""
         if layer.gradient_checkpointing and layer.training:
+            # Where transformers keeps the function; it has no public way to exchange it.
             function = layer._gradient_checkpointing_func
             if not isinstance(function, _Repeating):
                 layer._gradient_checkpointing_func = _Repeating(function)

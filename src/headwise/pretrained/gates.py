@@ -174,6 +174,7 @@ class HeadGates(nn.Module):
 
     def _hook_parts(self, attention: nn.Module) -> None:
         """Hooks the projections; also what takes their places later, such as LoRA's modules."""
+        # PyTorch has no public list of a module's hooks.
         projection = attention.get_submodule(self.projection)
         if self.change_heads not in projection._forward_pre_hooks.values():
             if self.on_projection is not None:

@@ -27,11 +27,13 @@ class AuxiliaryLosses:
         self.lacks_gradient = False
 
     def add(self, loss: Tensor, learns: bool) -> None:
-        """Notes a system's loss; computed again for its gradients, a layer's is there already.
+        """Notes a system's loss, unless the model's pass is over.
+
+        Then gradient checkpointing computes a layer again, whose loss has been noted.
 
         Args:
             loss: the loss.
-            learns: whether any parameter of the system does.
+            learns: whether any parameter of the system requires a gradient.
         """
         if self.collected is None:
             return

@@ -16,11 +16,11 @@ _MOST_REMOVED = 256
 class GateMemory:
     """One more layer of a cache of transformers, which holds what the systems remember.
 
-    Whatever is done to a cache is done to all of its layers: so what beam search, a selection of
-    rows, assisted decoding and resetting do to keys and values they do to this memory too.
+    Beam search, a selection of rows, assisted decoding and resetting change all layers of a cache,
+    and so this memory together with the keys and values.
 
     Attributes:
-        sites: what each system remembers, by a name that it has.
+        sites: what each system remembers, by the path of its attention module.
     """
 
     # A cache asks all of its layers: what this one answers leaves the answer to the others.
@@ -63,7 +63,7 @@ class GateMemory:
         """Leaves the memory where it is: it is small."""
 
     def prefetch(self) -> None:
-        """Does nothing, as `offload`."""
+        """Does nothing: the memory has not been offloaded."""
 
     def _each(self, change: Callable[[AttentionCache], Any]) -> None:
         for site in self.sites.values():
@@ -91,7 +91,7 @@ def memory_beside(cache: Cache | None, name: str, layers: int) -> AttentionCache
 
     Args:
         cache: the cache that an attention is called with.
-        name: of the system.
+        name: the path of the system's attention module.
         layers: how many layers of the model have keys and values in the cache.
     """
     if cache is None:

@@ -2,7 +2,10 @@
 
 - `settings`: the keys that the recipes of all tasks have; each task adds its own keys.
 - `catalogue`: the tasks by name.
+- `systems`: settings of the rules of training of systems, and keys of older recipes.
+- `pretrained`: what a recipe takes over from the run that its model starts from.
 - `file`: reads a recipe file and applies `--set` and the changes of a system.
+- `shipped`: the recipe files that come with headwise.
 - `schema`: walks over the classes of settings, for the two files below.
 - `errors`: explains what is wrong with a recipe.
 - `keys`: lists the keys of all recipes, for `headwise keys` and docs/keys.md.
