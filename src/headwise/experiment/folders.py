@@ -14,7 +14,7 @@ from headwise.tasks.task import Task
 RECIPE, CORPUS, RESULT = "recipe.yaml", "corpus.sha256", "result.json"
 PRETRAINED = "pretrained.sha256"  # of the weights that a run has started from
 # Recipes that differ in these keys alone are of the same run.
-_NOT_OF_TRAINING = (*("description:", "data.tests.", "training.snapshots:", "training.report_to:"),)
+_NOT_OF_TRAINING = ("description:", "data.tests.", "training.snapshots:", "training.report_to:")
 
 
 class FolderError(ValueError):

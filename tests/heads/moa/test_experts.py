@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from headwise.heads.moa import experts
+from headwise.heads.moa import products
 from headwise.heads.moa.experts import (
     ExpertAssignment,
     assign_experts,
@@ -93,7 +93,7 @@ def test_fast_is_naive(choice):
 @each_choice
 @pytest.mark.parametrize("block_rows", [1, 7])
 def test_fast_is_naive_across_blocks(choice, block_rows, monkeypatch):
-    monkeypatch.setattr(experts, "_BLOCK_ROWS", block_rows)
+    monkeypatch.setattr(products, "_BLOCK_ROWS", block_rows)
     assert_both_same(choice)
 
 
@@ -113,7 +113,7 @@ def test_many_blocks_are_the_dense_product():
     tokens, num_experts, top_k = 700, 9, 4
     indices = torch.rand(tokens, num_experts).topk(top_k).indices
     assignment = assign_experts(indices, num_experts)
-    assert tokens * top_k > 2 * experts._BLOCK_ROWS
+    assert tokens * top_k > 2 * products._BLOCK_ROWS
     x, w_in, w_out = leaf(tokens, 32), leaf(num_experts, 32, 16), leaf(num_experts, 16, 32)
     scale = leaf(tokens, top_k)
     gates = torch.zeros(tokens, num_experts, dtype=torch.float64).scatter(1, indices, scale)
@@ -272,7 +272,7 @@ def test_autocast_leaves_float64():
 
 
 def test_bfloat16_sums_experts_in_float32(monkeypatch):
-    monkeypatch.setattr(experts, "_BLOCK_ROWS", 1)
+    monkeypatch.setattr(products, "_BLOCK_ROWS", 1)
     top_k = 8
     heads = torch.ones(1, top_k, 1, dtype=torch.bfloat16)
     heads[0, 0] = 256
@@ -299,7 +299,7 @@ def test_grouped_products(choice, monkeypatch):
     x, heads = leaf(len(indices), 16, dtype=single), leaf(*indices.shape, 8, dtype=single)
     w_in, w_out = leaf(num_experts, 16, 8, dtype=single), leaf(num_experts, 8, 16, dtype=single)
     scale = leaf(*indices.shape, dtype=single)
-    monkeypatch.setattr(experts, "_can_group", lambda a, b: True)
+    monkeypatch.setattr(products, "_can_group", lambda a, b: True)
     tolerance = {"rtol": 1e-4, "atol": 1e-4}
     assert_same(
         expert_project(x, w_in, assignment),
