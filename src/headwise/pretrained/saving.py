@@ -51,8 +51,8 @@ def save_gates(model: nn.Module, folder: str | Path) -> None:
     for path, each in gates.items():
         if not isinstance(each.system, MultiHeadAttention):
             raise ValueError(
-                f"the system over the heads at {path!r} is a {type(each.system).__name__}, in which "
-                f"another tool holds it, expected the system itself: save the model by that tool, "
+                f"the system over the heads at {path!r} is a {type(each.system).__name__}, in "
+                f"which another tool holds it, expected the system itself: save by that tool, "
                 f"or have it put its changes in place first, as merge_and_unload() of peft does"
             )
         path = names[path]
