@@ -72,6 +72,39 @@ def like_bart(sizes: Sizes, **options: Any) -> dict[str, Any]:
     }
 
 
+def like_gpt2(sizes: Sizes, **options: Any) -> dict[str, Any]:
+    return {
+        "vocab_size": VOCABULARY,
+        "n_embd": width(sizes),
+        "n_layer": sizes["layers"],
+        "n_head": sizes["heads"],
+        "n_inner": sizes["ffn"],
+        "n_positions": 64,
+        "bos_token_id": 2,
+        "eos_token_id": 3,
+        "pad_token_id": PADDING,
+        **options,
+    }
+
+
+def like_vit(sizes: Sizes) -> dict[str, Any]:
+    return {
+        "hidden_size": width(sizes),
+        "num_hidden_layers": sizes["layers"],
+        "num_attention_heads": sizes["heads"],
+        "intermediate_size": sizes["ffn"],
+        "image_size": 8,
+        "patch_size": 4,
+    }
+
+
+def joined(model: tf.PreTrainedModel) -> tf.PreTrainedModel:
+    """An encoder with a decoder, which knows how texts begin."""
+    for config in (model.config, model.generation_config):
+        config.decoder_start_token_id, config.pad_token_id = 2, PADDING
+    return model
+
+
 ARCHITECTURES: dict[str, Callable[[Sizes], tf.PreTrainedModel]] = {
     "bert": lambda s: tf.BertForMaskedLM(tf.BertConfig(**like_bert(s))),
     "bert decoder": lambda s: tf.BertLMHeadModel(tf.BertConfig(**like_bert(s, is_decoder=True))),
@@ -89,19 +122,7 @@ ARCHITECTURES: dict[str, Callable[[Sizes], tf.PreTrainedModel]] = {
             pad_token_id=PADDING,
         )
     ),
-    "gpt2": lambda s: tf.GPT2LMHeadModel(
-        tf.GPT2Config(
-            vocab_size=VOCABULARY,
-            n_embd=width(s),
-            n_layer=s["layers"],
-            n_head=s["heads"],
-            n_inner=s["ffn"],
-            n_positions=64,
-            bos_token_id=2,
-            eos_token_id=3,
-            pad_token_id=PADDING,
-        )
-    ),
+    "gpt2": lambda s: tf.GPT2LMHeadModel(tf.GPT2Config(**like_gpt2(s))),
     "llama": lambda s: tf.LlamaForCausalLM(tf.LlamaConfig(**like_llama(s))),
     "mistral": lambda s: tf.MistralForCausalLM(tf.MistralConfig(**like_llama(s, sliding_window=8))),
     "qwen2": lambda s: tf.Qwen2ForCausalLM(tf.Qwen2Config(**like_llama(s))),
@@ -127,20 +148,25 @@ ARCHITECTURES: dict[str, Callable[[Sizes], tf.PreTrainedModel]] = {
             **like_bart(s), num_mel_bins=6, max_source_positions=8, max_target_positions=64
         )
     ),
-    "vit": lambda s: tf.ViTForImageClassification(
-        tf.ViTConfig(
-            hidden_size=width(s),
-            num_hidden_layers=s["layers"],
-            num_attention_heads=s["heads"],
-            intermediate_size=s["ffn"],
-            image_size=8,
-            patch_size=4,
+    "vit": lambda s: tf.ViTForImageClassification(tf.ViTConfig(**like_vit(s))),
+    "bert to bert": lambda s: joined(
+        tf.EncoderDecoderModel(
+            encoder=tf.BertModel(tf.BertConfig(**like_bert(s))),
+            decoder=tf.BertLMHeadModel(
+                tf.BertConfig(**like_bert(s, is_decoder=True, add_cross_attention=True))
+            ),
+        )
+    ),
+    "vit to gpt2": lambda s: joined(
+        tf.VisionEncoderDecoderModel(
+            encoder=tf.ViTModel(tf.ViTConfig(**like_vit(s))),
+            decoder=tf.GPT2LMHeadModel(tf.GPT2Config(**like_gpt2(s, add_cross_attention=True))),
         )
     ),
 }
 GENERATING = [
     *("bert decoder", "gpt2", "llama", "mistral", "qwen2", "qwen3"),
-    *("t5", "bart", "mbart", "marian", "whisper"),
+    *("t5", "bart", "mbart", "marian", "whisper", "bert to bert", "vit to gpt2"),
 ]
 
 

@@ -62,6 +62,15 @@ def test_a_model_with_another_head_or_with_adapters(tmp_path):
     hw.load_gates(tiny("bert"), tmp_path / "adapted")
 
 
+def test_gates_that_peft_holds(tmp_path):
+    config = LoraConfig(target_modules=["query"], modules_to_save=["head_gates.system"])
+    model = get_peft_model(hw.gate_heads(tiny("bert")), config)
+    with pytest.raises(ValueError, match="merge_and_unload"):
+        hw.save_gates(model, tmp_path)
+    hw.save_gates(model.merge_and_unload(), tmp_path)
+    hw.load_gates(tiny("bert"), tmp_path)
+
+
 def test_differences_are_named(tmp_path):
     hw.save_gates(hw.gate_heads(tiny("bert")), tmp_path)
     small = tiny("bert", sizes={**tiny_sizes(), "heads": 2, "layers": 1})

@@ -88,8 +88,12 @@ WITH_PADDING_BEFORE = (
     *("bert", "bert decoder", "xlm-roberta", "electra", "gpt2", "llama", "mistral"),
     *("qwen2", "qwen3", "t5"),
 )
+WITHOUT_POSITIONS = (
+    *("xlm-roberta", "distilbert", "t5", "bart", "mbart", "marian", "bert to bert"),
+)
+WITHOUT_TEXT = ("whisper", "vit", "vit to gpt2")
 PADDED = [
-    *((name, "right") for name in ARCHITECTURES if name not in ("whisper", "vit")),
+    *((name, "right") for name in ARCHITECTURES if name not in WITHOUT_TEXT),
     *((name, "left") for name in WITH_PADDING_BEFORE),
 ]
 
@@ -106,7 +110,7 @@ def test_padding_is_left_out(name, side, attention):
     options = {}
     if model.config.is_encoder_decoder:
         options["decoder_input_ids"] = torch.tensor([[2, 8, 6]])
-    if name not in ("xlm-roberta", "distilbert", "t5", "bart", "mbart", "marian"):
+    if name not in WITHOUT_POSITIONS:
         options["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
     for row in range(1, 3):
         one = {k: v[row : row + 1] if k == "position_ids" else v for k, v in options.items()}

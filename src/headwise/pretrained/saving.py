@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from headwise import __version__
 from headwise.files import write_bytes, write_text
+from headwise.heads.multi_head import MultiHeadAttention
 from headwise.models.plan import system_class, system_name
 from headwise.pretrained.attaching import attach, check_has_no_gates, gates_of, remove
 from headwise.pretrained.layouts import AttentionModule, HeadLayout, attention_modules
@@ -48,6 +49,12 @@ def save_gates(model: nn.Module, folder: str | Path) -> None:
     tensors, sites = {}, {}
     names = _names(model, gates)
     for path, each in gates.items():
+        if not isinstance(each.system, MultiHeadAttention):
+            raise ValueError(
+                f"the system over the heads at {path!r} is a {type(each.system).__name__}, in "
+                f"which another tool holds it, expected the system itself: save the model by that "
+                f"tool, or have its changes put in place first, as by peft's merge_and_unload()"
+            )
         path = names[path]
         sites[path] = {"site": each.site, "layer": each.layer, **_sizes(each.system)}
         for name, tensor in each.system.state_dict().items():
