@@ -16,6 +16,7 @@ from headwise.analysis.results import Benchmark, Comparison
 from headwise.comparison import RunsFailed, compare_systems
 from headwise.comparison.side_by_side import _for_process
 from headwise.experiment import one_system
+from headwise.models.trust import trusting
 from headwise.recipe import load_recipe
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
@@ -72,7 +73,8 @@ def world(tmp_path_factory):
         systems.write("  slower: {model: {attention: trouble_makers:Slow}}\n")
     with pytest.MonkeyPatch.context() as patched:
         patched.syspath_prepend(str(folder))
-        yield folder
+        with trusting():
+            yield folder
 
 
 @pytest.fixture

@@ -53,8 +53,8 @@ def save_gates(model: nn.Module, folder: str | Path) -> None:
         if not isinstance(each.system, MultiHeadAttention):
             raise ValueError(
                 f"the system over the heads at {path!r} is a {type(each.system).__name__}, in "
-                f"which another tool holds it, expected the system itself: save the model by that "
-                f"tool, or have its changes put in place first, as by peft's merge_and_unload()"
+                f"which another tool holds it, expected the system itself: save by that tool, "
+                f"or have it put its changes in place first, as merge_and_unload() of peft does"
             )
         path = names[path]
         sites[path] = {"site": each.site, "layer": each.layer, **_sizes(each.system)}

@@ -1,5 +1,6 @@
 """The figure of a score against a number in recipes, an `<svg>` element."""
 
+from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from headwise.analysis.figures.looks import looks_of
@@ -7,6 +8,7 @@ from headwise.analysis.figures.svg import drawing, name_end, panel, reference_li
 from headwise.analysis.formatting import heading
 from headwise.analysis.score_curve import ScoreCurve
 
+_CLOSE = 0.06  # part of the axis within which the names of levels would overlap
 _WIDE = 10  # values that differ by more than this factor stand on a logarithmic axis
 
 
@@ -41,10 +43,7 @@ def draw_score_curve(curve: ScoreCurve, identity: str) -> str:
                     ends = [point.low, point.high]
                     axes.plot([point.value] * 2, ends, color=look.colour, linewidth=1.2, marker="_")
             name_end(axes, name, along[-1], points[-1].score)
-        for name in systems:
-            if name not in lines:
-                (point,) = curve.of(name)
-                reference_line(axes, point.score, f"{name} {point.score:.{curve.digits}f}")
+        _draw_levels(axes, curve, [name for name in systems if name not in lines])
         if values[0] > 0 and values[-1] / values[0] >= _WIDE:
             axes.set_xscale("log")
         axes.xaxis.set_major_locator(FixedLocator(values))
@@ -59,3 +58,16 @@ def draw_score_curve(curve: ScoreCurve, identity: str) -> str:
         ]
         label = f"{heading(curve.score)} against {curve.key}: {'; '.join(said)}."
         return to_svg(figure, identity, label)
+
+
+def _draw_levels(axes: Axes, curve: ScoreCurve, names: list[str]) -> None:
+    """Draws a dashed line for each system; those that lie close together are named together."""
+    low, high = axes.get_ylim() if axes.lines else (0.0, 0.0)
+    waiting: list[str] = []
+    levels = sorted((curve.of(name)[0].score, name) for name in names)
+    for (score, name), following in zip(levels, [*levels[1:], None], strict=True):
+        waiting.append(f"{name} {score:.{curve.digits}f}")
+        is_close = following is not None and following[0] - score < _CLOSE * (high - low)
+        reference_line(axes, score, "" if is_close else ", ".join(waiting))
+        if not is_close:
+            waiting = []
