@@ -1,6 +1,7 @@
 """What the heads of one attention read in one call, for those who observe it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -113,3 +114,24 @@ class HeadsRead(NamedTuple):
 
 
 Observer = Callable[[HeadsRead], None]
+
+
+@contextmanager
+def observing(observers: Iterable[tuple["Attention", Observer]]) -> Iterator[None]:
+    """While this context is open, each attention calls the observer beside it in each of its calls.
+
+    Args:
+        observers: pairs of an attention and who observes it.
+    """
+    added: list[tuple[Attention, Observer]] = []
+    try:
+        for attention, observer in observers:
+            attention.observers = (*attention.observers, observer)
+            added.append((attention, observer))
+        yield
+    finally:
+        for attention, own in added:
+            others = tuple(other for other in attention.observers if other is not own)
+            attention.observers = others
+            if not others and not torch.compiler.is_compiling():
+                del attention.observers  # as before: else a compiled model would be compiled anew

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.heads.attention import Attention
-from headwise.heads.heads_read import HeadsRead, Observer
+from headwise.heads.heads_read import HeadsRead, Observer, observing
 
 
 class NotedAttentions(NamedTuple):
@@ -36,35 +36,29 @@ def attentions_noted(layers: Iterable[nn.Module]) -> Iterator[NotedAttentions]:
             `headwise.Attention`, so that nothing says what its weights are.
     """
     noted = NotedAttentions([], [])
-    observed: list[tuple[Attention, tuple[Observer, ...]]] = []
-    try:
-        for index, layer in enumerate(layers):
-            found = [
-                (path, module)
-                for path, module in layer.named_modules()
-                if isinstance(module, Attention)
-            ]
-            if not found:
-                raise ValueError(
-                    f"output_attentions is True, but layer {index} holds no module that derives "
-                    f"from headwise.Attention, which would say what its attention weights are: "
-                    f"leave output_attentions out"
-                )
-            for path, module in found:
-                is_cross = "cross_attention" in path.split(".")
-                into = noted.of_cross if is_cross else noted.of_self
+    observers: list[tuple[Attention, Observer]] = []
+    for index, layer in enumerate(layers):
+        found = [
+            (path, module)
+            for path, module in layer.named_modules()
+            if isinstance(module, Attention)
+        ]
+        if not found:
+            raise ValueError(
+                f"output_attentions is True, but layer {index} holds no module that derives from "
+                f"headwise.Attention, which would say what its attention weights are: leave "
+                f"output_attentions out"
+            )
+        for path, module in found:
+            is_cross = "cross_attention" in path.split(".")
+            into = noted.of_cross if is_cross else noted.of_self
 
-                def note(read: HeadsRead, into: list[Tensor] = into) -> None:
-                    into.append(weights_of_every_head(read))
+            def note(read: HeadsRead, into: list[Tensor] = into) -> None:
+                into.append(weights_of_every_head(read))
 
-                observed.append((module, module.observers))
-                module.observers = (*module.observers, note)
+            observers.append((module, note))
+    with observing(observers):
         yield noted
-    finally:
-        for module, before in observed:
-            module.observers = before
-            if not before and not torch.compiler.is_compiling():
-                del module.observers  # as before: else a compiled model would be compiled anew
 
 
 def weights_of_every_head(read: HeadsRead) -> Tensor:

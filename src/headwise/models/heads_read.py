@@ -3,12 +3,13 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 from torch import nn
 
 from headwise.heads.attention import Attention
-from headwise.heads.heads_read import HeadsRead, Observer
+from headwise.heads.heads_read import HeadsRead, observing
 from headwise.models.compiling import run_as_written
 from headwise.models.sites import AttentionSite, attention_sites, stack_of
 
@@ -92,19 +93,5 @@ def heads_read(model: nn.Module, note: Callable[[HeadsSite, HeadsRead], None]) -
             f"model is a {type(model).__name__} without any attention of headwise, expected at "
             f"least one module that derives from headwise.Attention"
         )
-    observers: list[tuple[Attention, Observer]] = []
-    try:
-        for place in places:
-
-            def observer(read: HeadsRead, place: HeadsSite = place) -> None:
-                note(place, read)
-
-            place.module.observers = (*place.module.observers, observer)
-            observers.append((place.module, observer))
-        with run_as_written():
-            yield
-    finally:
-        for module, own in observers:
-            module.observers = tuple(other for other in module.observers if other is not own)
-            if not module.observers:
-                del module.observers  # as before: else a compiled model would be compiled anew
+    with observing((place.module, partial(note, place)) for place in places), run_as_written():
+        yield

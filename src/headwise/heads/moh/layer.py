@@ -260,15 +260,15 @@ class MixtureOfHeads(MultiHeadAttention):
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
         ablation = self.ablation if isinstance(self.ablation, Selecting) else None
         ablation = None if self.training else ablation
-        top_k, learned = self.top_k, self.routed_router is not None
-        logits = self._logits(self.routed_router, inputs.query) if learned else choice
+        top_k, by_queries = self.top_k, self.needs_queries
+        logits = choice if by_queries else self._logits(self.routed_router, inputs.query)
         if ablation is not None:
             logits, top_k = ablation.select(logits, top_k)
         probability = logits.softmax(-1)
-        if learned:
-            routed, chosen = select_heads(probability, top_k, scaled=self.scaled_gates)
-        else:
+        if by_queries:
             routed, chosen = quantized_gates(probability, top_k)
+        else:
+            routed, chosen = select_heads(probability, top_k, scaled=self.scaled_gates)
         gates = self._with_shared(routed, inputs.query)  # (batch, queries, heads)
         shared = torch.arange(self.shared_heads, device=chosen.device)
         shared = shared.expand(*chosen.shape[:-1], -1)
@@ -297,7 +297,7 @@ class MixtureOfHeads(MultiHeadAttention):
         return torch.cat([kinds[..., :1] * shared, kinds[..., 1:] * routed], dim=-1)
 
     def _logits(self, router: nn.Linear | None, query: Tensor) -> Tensor:
-        assert router is not None
+        assert router is not None  # all that is asked for is there with learned routers
         # Float32 at least: probabilities that are to sum to 1 want more digits than bf16 has.
         logits: Tensor = router(query)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -317,6 +317,6 @@ class MixtureOfHeads(MultiHeadAttention):
         return super().macs(queries, keys, is_causal=is_causal) + Macs(queries * weights, 0)
 
     def extra_repr(self) -> str:
-        router = "query-norm" if self.routed_router is None else "learned"
+        router = "query-norm" if self.needs_queries else "learned"
         sizes = f"shared_heads={self.shared_heads}, top_k={self.top_k}"
         return f"{super().extra_repr()}, {sizes}, router={router}"
