@@ -57,7 +57,7 @@ _METRICS = {"chrF": "chrf", "Pearson": "pearsonr", "Spearman": "spearmanr"}
 
 
 def write_for_tools(folder: Path, task: Task, recipe: Recipe, result: RunResult) -> None:
-    """Completes the folder of a run's model; what is there of an earlier call is replaced.
+    """Completes the folder of a run's model; files of an earlier call are replaced.
 
     Args:
         folder: the folder of the run.
@@ -76,7 +76,7 @@ def write_for_tools(folder: Path, task: Task, recipe: Recipe, result: RunResult)
 
 
 def lacks_card(folder: Path) -> bool:
-    """Whether the folder of a run's model is to be completed, as one of an older version is."""
+    """Whether the folder of a run's model has no card yet, as those of older versions."""
     return (folder / MODEL).is_dir() and not (folder / MODEL / CARD).is_file()
 
 

@@ -21,9 +21,9 @@ from headwise.ops.masks import (
     merge_masks,
     of_queries,
     padding_positions,
-    refuse_nested,
 )
 from headwise.ops.recompute import is_repeated
+from headwise.ops.shapes import check_sequences
 
 
 class Inputs(NamedTuple):
@@ -343,12 +343,7 @@ class Attention(System):
             ("key", key, self.kdim),
             ("value", value, self.vdim),
         ):
-            refuse_nested(name, x)
-            if x.dim() != 3 or x.size(-1) != dim:
-                raise ValueError(
-                    f"{name} has shape {tuple(x.shape)}, expected (batch, time, {dim})"
-                    + ("; add a batch dimension with unsqueeze(0)" if x.dim() == 2 else "")
-                )
+            check_sequences(name, x, dim)
         if key.shape[:2] != value.shape[:2]:
             raise ValueError(
                 f"value has (batch, time) = {tuple(value.shape[:2])}, expected that of key, "

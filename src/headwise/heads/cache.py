@@ -81,11 +81,11 @@ class AttentionCache:
         return -1
 
     def activate_past_recording(self) -> None:
-        """From now on keep all steps that `remember` is given, until the next `crop`."""
+        """From now on keep all steps that `remember` is given, back to the last `crop`."""
         self.record_past = True
 
     def check_crop(self, tokens_to_remove: int) -> None:
-        """Raises the error of `crop`, and changes nothing."""
+        """Raises the error that `crop` would raise, and changes nothing."""
         # Of a memory there is what was computed since `activate_past_recording`.
         kept = [
             state.size(1) - self.needed[name] if name in self.needed else 0
@@ -102,7 +102,7 @@ class AttentionCache:
             )
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Removes the last positions, and what was kept to go back further than that.
+        """Removes the last positions, and all steps that were kept to go back further.
 
         Args:
             tokens_to_remove: how many, as a negative number, as in transformers; or 0.

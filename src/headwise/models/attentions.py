@@ -1,8 +1,8 @@
 """The attention weights of a stack, as transformers' `output_attentions` asks for them.
 
-Every layer has `(batch, heads, queries, keys)`: the weights by which each head reads, in the way
-of evaluation, so that in training they are those before dropout. They are computed beside the
-attention itself, whatever its implementation is.
+Every layer has `(batch, heads, queries, keys)`: the weights by which each head reads, as in
+evaluation, so that in training they are those before dropout. They are computed in addition to the
+attention itself, whichever implementation that has.
 
 Where each query chooses its own heads, there is a row for every head that could be chosen, and the
 rows of heads that a query has not chosen are zero. In a layer that a system replaces as a whole,

@@ -41,7 +41,7 @@ class DecodingCache(Cache):
 
     @classmethod
     def of_layers(cls, layers: Sequence[AttentionCache], num_layers: int) -> "DecodingCache":
-        """Returns a cache of existing parts: those of self-attention, then of cross-attention."""
+        """Returns a cache of existing layers: those of self-attention, then of cross-attention."""
         cache = cls(0, cross_attention=False)
         cache.self_attention = list(layers[:num_layers])
         cache.cross_attention = list(layers[num_layers:])

@@ -25,9 +25,10 @@ class AuxiliaryLoss:
 
     @property
     def without_labels(self) -> Tensor | None:
-        """The sum as an output without labels has it: None where there are no gradients either.
+        """The sum for an output without labels; None if gradients are disabled.
 
-        Then all outputs are of the items of a batch, as transformers' pipelines expect.
+        All that such an output holds has a row for each item of the batch, which transformers'
+        pipelines expect.
         """
         return self.total if torch.is_grad_enabled() else None
 

@@ -29,7 +29,7 @@ class OwnCacheMixin:
         )
 
     def cache_of_call(self, given: Cache | None, use_cache: bool | None) -> DecodingCache | None:
-        """Returns the cache for one call of the model; see `own_cache`."""
+        """Returns the cache for one call of the model: `own_cache`, or a new one if `use_cache`."""
         if given is not None:
             return self.own_cache(given)
         return self.new_cache() if use_cache else None

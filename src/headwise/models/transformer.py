@@ -27,7 +27,8 @@ from headwise.models.layers import (
 from headwise.models.losses import AuxiliaryLoss
 from headwise.models.outputs import selected_states
 from headwise.models.plan import Spec, system_class
-from headwise.ops.masks import of_queries, refuse_nested
+from headwise.ops.masks import of_queries
+from headwise.ops.shapes import refuse_nested
 
 logger = logging.get_logger(__name__)
 

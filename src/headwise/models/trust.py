@@ -1,6 +1,6 @@
 """Whose code may run: what a configuration or a recipe names is imported only if the user says so.
 
-A plan can name a class of anybody's as `module:Class`, and importing a module runs it. A model's
+A plan can name any class as `module:Class`, and importing a module runs its code. A model's
 `config.json` and a run's recipe may come from others, so that naming is not enough. A class is used
 if its module has been imported by the program itself, if it has been registered (`register`), or
 while `trusting()` is open: the commands' `--trust`, and `trust_remote_code=True` of

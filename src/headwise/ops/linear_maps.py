@@ -36,7 +36,7 @@ class LinearMap:
 
 
 class ModuleMap(LinearMap):
-    """x Wᵀ + b of a module that is linear in effect, whatever it computes it by.
+    """x Wᵀ + b of a module whose output is linear in its input, however it is computed.
 
     Args:
         module: the module.

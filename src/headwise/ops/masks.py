@@ -27,16 +27,6 @@ def real_positions(like: Tensor, padding: Tensor | None) -> Tensor:
     return real if padding is None else real.masked_fill(padding, 0.0)
 
 
-def refuse_nested(name: str, x: Tensor) -> None:
-    """Raises `ValueError` for a nested (jagged) tensor."""
-    if x.is_nested:
-        raise ValueError(
-            f"{name} is a nested tensor, expected a padded one: pad it, for instance with "
-            f"{name}.to_padded_tensor(0), and say where the padding is (key_padding_mask in "
-            f"attention, attention_mask in models)"
-        )
-
-
 def check_padding_mask(name: str, mask: Tensor | None, batch: int, time: int) -> None:
     """Raise `ValueError` unless `mask` is None or a boolean or float `(batch, time)` tensor."""
     if mask is None:
@@ -137,14 +127,15 @@ def of_queries(padding: Tensor, offset: int | Tensor, queries: int) -> Tensor:
     """Returns the part of a padding mask of all keys that is of the queries, `(batch, queries)`.
 
     Args:
-        padding: `(batch, keys)`; the queries are the last of the keys.
+        padding: `(batch, keys)`, whose shape is not checked yet; the queries are the last of the
+            keys.
         offset: how many positions a decoding cache already holds. If it is a tensor, the cache is
             of a fixed size, and the queries stand from there on.
         queries: how many there are.
     """
     if isinstance(offset, Tensor):
-        return padding.index_select(1, offset + torch.arange(queries, device=padding.device))
-    return padding[:, -queries:]
+        return padding.index_select(-1, offset + torch.arange(queries, device=padding.device))
+    return padding[..., -queries:]
 
 
 def hides_the_future(attn_mask: Tensor | None) -> bool:

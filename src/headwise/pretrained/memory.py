@@ -9,7 +9,7 @@ from transformers import Cache, EncoderDecoderCache
 from headwise.heads.cache import AttentionCache
 from headwise.heads.fixed_cache import FixedAttentionCache
 
-# How many positions a memory can go back, if nobody has asked for more.
+# How many positions a memory can go back if `activate_past_recording` has not been called.
 _MOST_REMOVED = 256
 
 
@@ -71,10 +71,10 @@ class GateMemory:
 
 
 class _GrowingMemory(AttentionCache):
-    """Keeps some past of a single sequence, also if nobody has asked for it.
+    """Keeps some past of a single sequence even if `activate_past_recording` has not been called.
 
-    Assisted decoding, which has one sequence, asks for it when the cache is still empty: before
-    there is a memory in it.
+    Assisted decoding, which has one sequence, calls it while the cache is still empty: before there
+    is a memory in it.
     """
 
     def remember(self, name: str, steps: Tensor, new: int) -> None:

@@ -19,6 +19,7 @@ from headwise.models.config import TransformerConfig
 from headwise.models.plan import layer_specs
 
 SEED, SYSTEM = "{seed}", "{system}"  # what stands in `model.pretrained` for them
+# The first two as `training.run` and `experiment.folders` write them, which recipes do not import.
 _MODEL, _RECIPE, _CONFIG = "model", "recipe.yaml", "config.json"
 _STANDARD = "standard"
 
@@ -30,7 +31,7 @@ def model_folder(run: Path) -> Path:
 
 
 def any_run(pattern: Path) -> Path:
-    """Returns the first run that a `model.pretrained` with {seed} may mean, or it as it is."""
+    """Returns the first run that a `model.pretrained` with {seed} may name, or else the path."""
     text = str(pattern.expanduser())
     found = sorted(glob.glob(glob.escape(text).replace(SEED, "*")))  # noqa: PTH207 - absolute too
     return Path(found[0] if found else text)

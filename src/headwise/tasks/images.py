@@ -139,7 +139,7 @@ class Images(Task):
             name: ImageDataset(raster.encode(of_test), raster.bos_token_id)
             for name, of_test in images.tests.items()
         }
-        error = _quantisation_error(images.test, self.test, raster)
+        error = raster.mean_squared_error(images.test, self.test.ids[:, 1:].numpy())
         palette = f"{len(raster.colors)} colours" + (
             f", mean squared error {error:.1f} of 255² on the test part" if error else ", exact"
         )
@@ -394,13 +394,3 @@ def _rows(nll: np.ndarray, per_pixel: int = 1) -> np.ndarray:
 
 # Of all images together, from the nats and dimensions of each.
 _BITS_PER_DIMENSION = of_totals(lambda totals: totals[0] / totals[1] / math.log(2))
-
-
-def _quantisation_error(images: np.ndarray, encoded: ImageDataset, raster: Raster) -> float:
-    """Returns the mean squared difference of pixels, per channel, from their colours."""
-    total = 0.0
-    for start in range(0, len(images), 1000):
-        pixels = images[start : start + 1000].astype(np.float64)
-        colours = raster.colors[encoded.ids[start : start + 1000, 1:].numpy()]
-        total += float(np.square(pixels - colours.reshape(pixels.shape)).sum())
-    return total / images.size

@@ -144,7 +144,7 @@ def em_routing(
 
 
 class _Routing(NamedTuple):
-    """An algorithm, chunk by chunk in the fast way."""
+    """An algorithm in its two implementations; the fast one takes some tokens at a time."""
 
     algorithm: Any
     num_capsules: int

@@ -19,7 +19,8 @@ from headwise.heads.tim.mechanisms import (
 )
 from headwise.heads.words import Words
 from headwise.ops.activations import Activation, check_activation
-from headwise.ops.masks import check_padding_mask, padding_positions, refuse_nested
+from headwise.ops.masks import check_padding_mask, padding_positions
+from headwise.ops.shapes import check_sequences
 
 
 class IndependentMechanismsLayer(System):
@@ -349,7 +350,7 @@ class IndependentMechanismsLayer(System):
         memory_key_padding_mask: Tensor | None,
         cross_cache: AttentionCache | None,
     ) -> None:
-        _check_shape("x", x, self.embed_dim)
+        check_sequences("x", x, self.embed_dim)
         if self.cross_attention is None:
             for name, value in (
                 ("memory", memory),
@@ -367,7 +368,7 @@ class IndependentMechanismsLayer(System):
                 f"memory is None, expected the encoder's output, (batch, keys, {self.kdim}): the "
                 f"layer was built with cross_attention=True"
             )
-        _check_shape("memory", memory, self.kdim)
+        check_sequences("memory", memory, self.kdim)
         if memory.size(0) != x.size(0):
             raise ValueError(
                 f"memory has batch size {memory.size(0)}, expected that of x, {x.size(0)}"
@@ -392,12 +393,3 @@ def _check_division(num_mechanisms: int, **sizes: int) -> None:
                 f"{name} is {size}, expected a positive multiple of num_mechanisms = "
                 f"{num_mechanisms}: every mechanism has an equal share; choose sizes that divide"
             )
-
-
-def _check_shape(name: str, x: Tensor, width: int) -> None:
-    refuse_nested(name, x)
-    if x.dim() != 3 or x.size(-1) != width:
-        raise ValueError(
-            f"{name} has shape {tuple(x.shape)}, expected (batch, time, {width})"
-            + ("; add a batch dimension with unsqueeze(0)" if x.dim() == 2 else "")
-        )

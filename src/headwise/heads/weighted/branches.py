@@ -133,7 +133,7 @@ def weighted_activation(
 
 
 class _WeightedActivation(NamedTuple):
-    """`weighted_activation`; the fast way is of ReLU.
+    """`weighted_activation` in its two implementations; the fast one has ReLU alone.
 
     It takes some rows at a time, whose hidden layers are computed again: kept, those of all
     branches would be M times what a feed-forward keeps. With G the gradient and Dᵢ = G where

@@ -122,6 +122,20 @@ class Raster:
         images = self.colors[ids].reshape(len(ids), self.height, self.width, -1)
         return np.broadcast_to(images, (*images.shape[:3], 3))
 
+    def mean_squared_error(self, images: np.ndarray, ids: np.ndarray) -> float:
+        """Returns the mean squared difference of pixels, per channel, from their colours.
+
+        Args:
+            images: bytes, `(images, height, width, channels)`.
+            ids: the ids of their colours, `(images, pixels)`.
+        """
+        total = 0.0
+        for start in range(0, len(images), 1000):  # limits the memory
+            pixels = images[start : start + 1000].astype(np.float64)
+            colors = self.colors[ids[start : start + 1000]]
+            total += float(np.square(pixels - colors.reshape(pixels.shape)).sum())
+        return total / images.size
+
     def save(self, folder: Path) -> None:
         """Writes size and colours to `palette.json` in a folder."""
         record = {"height": self.height, "width": self.width, "colors": self.colors.tolist()}
