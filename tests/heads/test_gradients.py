@@ -186,6 +186,17 @@ def test_a_single_row_trains_by_the_running_statistics(step, causal):
     assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
 
 
+def assert_keeps_its_statistics(module, causal):
+    """In training it computes as in evaluation; returns the output in training."""
+    before = {name: value.clone() for name, value in module.named_buffers()}
+    x = torch.randn(4, 5, DIM, dtype=torch.float64)
+    output = module(x, is_causal=causal).output
+    for name, value in module.named_buffers():
+        assert torch.equal(value, before[name])
+    torch.testing.assert_close(output, module.eval()(x, is_causal=causal).output)
+    return output
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("step", ["joint", "gate"])
 def test_a_frozen_gate_computes_as_in_evaluation_and_keeps_its_statistics(step, causal):
@@ -193,12 +204,7 @@ def test_a_frozen_gate_computes_as_in_evaluation_and_keeps_its_statistics(step, 
     module.step = step
     module.gate.dropout = 0.5
     module.gate.requires_grad_(False)
-    before = {name: value.clone() for name, value in module.named_buffers()}
-    x = torch.randn(4, 5, DIM, dtype=torch.float64)
-    output = module(x, is_causal=causal).output
-    for name, value in module.named_buffers():
-        assert torch.equal(value, before[name])
-    torch.testing.assert_close(output, module.eval()(x, is_causal=causal).output)
+    assert_keeps_its_statistics(module, causal)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -206,13 +212,7 @@ def test_a_frozen_norm_keeps_its_statistics_while_the_maps_behind_it_learn(causa
     module = SYSTEMS["mae-7"].build(train=True)
     module.gate.dropout = 0.0
     module.gate.norm.requires_grad_(False)
-    before = {name: value.clone() for name, value in module.named_buffers()}
-    x = torch.randn(4, 5, DIM, dtype=torch.float64)
-    output = module(x, is_causal=causal).output
-    for name, value in module.named_buffers():
-        assert torch.equal(value, before[name])
-    torch.testing.assert_close(output, module.eval()(x, is_causal=causal).output)
-    output.sum().backward()
+    assert_keeps_its_statistics(module, causal).sum().backward()
     assert module.gate.hidden.weight.grad is not None
 
 
