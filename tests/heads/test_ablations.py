@@ -188,7 +188,7 @@ def agreement_by(layer, x, voters, iterations=None):
         votes = [votes[h] for h in heads]
         sizes = layer.num_capsules, iterations
         if layer.method == "em":
-            betas = p["beta_a"], p["beta_u"]
+            betas = p["beta_a"].squeeze(), p["beta_u"].squeeze()
             y, share = reference.em_routing(votes, *sizes, layer.inverse_temperature, *betas)
         else:
             y, share = reference.simple_routing(votes, *sizes, layer.squash)

@@ -148,6 +148,6 @@ def test_compiled_steps():
     compiling = CompileConfig(backend="aot_eager", mode=None, fullgraph=True)
     compiling._compile_all_devices = True  # as it is set for GPUs
     torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()  # of other tests
+    torch._dynamo.utils.counters.clear()
     check_same(model, read, cache_implementation="static", compile_config=compiling)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
