@@ -115,6 +115,15 @@ def test_keys_that_contradict_the_run_are_named(pretrained, tmp_path, task, chan
         load_recipe(str(path))
 
 
+def test_a_run_of_one_system_need_not_fit_the_others_of_a_recipe(pretrained, tmp_path):
+    model = {"pretrained": str(pretrained("language-modelling", "mae"))}
+    _, path = written("language-modelling", tmp_path, model=model)
+    file = load_recipe(str(path))
+    assert file.system("mae").model.attention == "mae"
+    with pytest.raises(RecipeError, match=r"system moa:.*\n.*expected 'mae': the model in"):
+        file.system("moa")
+
+
 def test_a_folder_without_a_run(tmp_path):
     _, path = written("images", tmp_path, model={"pretrained": str(tmp_path / "none")})
     with pytest.raises(ValueError, match=r"model.pretrained is .*none, expected a folder with a"):

@@ -60,6 +60,12 @@ def test_other_scores_by_name():
         score_curve("x", [(1.0, run("a", 3.0, validation_loss=float("inf")))])
 
 
+def test_runs_that_differ_in_more_than_the_key_are_no_seeds():
+    runs = [(16.0, run("a", 1.0, 1)), (16.0, run("a", 2.0, 2)), (16.0, run("a", 3.0, 2))]
+    with pytest.raises(ValueError, match="runs of a with width = 16 have the seeds 1, 2, 2"):
+        score_curve("width", runs)
+
+
 def test_the_page_draws_lines_and_levels_and_escapes_names():
     runs = [(x, run(name, x)) for name in ("a", HOSTILE) for x in (0.05, 0.5, 1.0)]
     page = render_curve(score_curve("data.train_fraction", [*runs, (1.0, run("level", 0.7))]))
@@ -91,6 +97,8 @@ def folder(tmp_path, monkeypatch):
 def test_runs_are_found_with_the_value_of_the_key(folder):
     found = gather_runs([folder], "data.train_fraction")
     assert [(value, of.scores[0].value) for value, of in found] == [(0.1, 0.1), (1.0, 1.0)]
+    # A run that two of the folders hold counts once.
+    assert len(gather_runs([folder, folder / "share-1.0"], "data.train_fraction")) == 2
     # A key that the file lacks has its default.
     assert [value for value, _ in gather_runs([folder], "model.layers")] == [6.0, 6.0]
 

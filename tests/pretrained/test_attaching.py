@@ -4,6 +4,7 @@ import copy
 import pickle
 import random
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from transformers import BertConfig, BertModel, GPT2LMHeadModel, LlamaConfig, Ll
 
 import headwise as hw
 from headwise.pretrained.attaching import gates_of
+from headwise.pretrained.layouts import LAYOUTS
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -205,6 +207,24 @@ WRONG = {
             layouts={"OwnAttention": hw.HeadLayout("proj", "heads")},
         ),
         "projection of the layout of OwnAttention is 'proj'",
+    ),
+    "the name of a model": (lambda: hw.gate_heads("gpt2"), "expected a model that is loaded"),
+    "an option of attention": (
+        lambda: hw.gate_heads(tiny("bert"), dropout=0.1),
+        "an option of attention itself",
+    ),
+    "a mask of another name": (
+        lambda: hw.gate_heads(
+            tiny("bert"), layouts={"BertAttention": replace(LAYOUTS["BertAttention"], mask="msk")}
+        ),
+        "mask of the layout of BertAttention is 'msk'",
+    ),
+    "a cache of another name": (
+        lambda: hw.gate_heads(
+            tiny("gpt2"),
+            layouts={"GPT2Attention": replace(LAYOUTS["GPT2Attention"], cache="layer_past")},
+        ),
+        "expected the one of past_key_values that holds it",
     ),
     "queries": (
         lambda: hw.gate_heads(

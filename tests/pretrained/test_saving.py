@@ -98,6 +98,22 @@ def test_files_that_are_not_whole(broken, tmp_path):
         hw.load_gates(tiny("bert"), tmp_path)
 
 
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda description: description.pop("options"), "lacks options"),
+        (lambda description: description["options"].update(gate_depth=2), "does not take.*depth"),
+    ],
+)
+def test_descriptions_that_are_wrong(change, words, tmp_path):
+    hw.save_gates(hw.gate_heads(tiny("bert")), tmp_path)
+    description = json.loads((tmp_path / "head_gates.json").read_text())
+    change(description)
+    (tmp_path / "head_gates.json").write_text(json.dumps(description))
+    with pytest.raises(ValueError, match=words):
+        hw.load_gates(tiny("bert"), tmp_path)
+
+
 def test_tensors_of_other_options(tmp_path):
     hw.save_gates(hw.gate_heads(tiny("bert"), gate_hidden_dim=5), tmp_path)
     description = (tmp_path / "head_gates.json").read_text()

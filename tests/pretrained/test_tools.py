@@ -3,6 +3,7 @@
 import copy
 import random
 
+import accelerate
 import pytest
 import torch
 from architectures import inputs, tiny, tiny_sizes
@@ -62,3 +63,14 @@ def test_projections_that_are_quantised_later():
     trained = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
     assert not torch.allclose(trained(**given).logits, plain(**given).logits)
     assert torch.equal(hw.remove(trained)(**given).logits, plain(**given).logits)
+
+
+@torch.no_grad()
+def test_a_model_whose_weights_are_offloaded():
+    model = tiny("gpt2")
+    tokens = torch.randint(3, 20, (2, 5))
+    before = model(tokens).logits
+    hw.gate_heads(accelerate.cpu_offload(model, execution_device="cpu"))
+    assert next(model.transformer.h[0].attn.c_proj.parameters()).is_meta
+    assert not any(parameter.is_meta for parameter in hw.gate_parameters(model))
+    assert torch.equal(model(tokens).logits, before)

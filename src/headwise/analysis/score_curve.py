@@ -73,7 +73,8 @@ def score_curve(
         score: name of a score, or `validation loss`; by default the first score of the first run.
 
     Raises:
-        ValueError: a run has no such score, or none is sound.
+        ValueError: a run has no such score, or none is sound; or runs of one system with one value
+            have the same seed, so that they differ in something else.
     """
     sound = [(value, run) for value, run in runs if not diverged(run)]
     if not sound:
@@ -82,6 +83,14 @@ def score_curve(
     found: dict[tuple[str, float], list[RunResult]] = {}
     for value, run in sound:
         found.setdefault((run.system, value), []).append(run)
+    for (system, value), same in found.items():
+        seeds = [run.seed for run in same]
+        if len(set(seeds)) < len(seeds):
+            raise ValueError(
+                f"runs of {system} with {key} = {value:g} have the seeds "
+                f"{', '.join(map(str, sorted(seeds)))}, expected each once: they differ in another "
+                f"key than --over; name the folders of runs that do not"
+            )
     order = list(dict.fromkeys(run.system for _, run in sound))
     points = [
         _point(system, value, found[system, value], name)

@@ -26,7 +26,7 @@ def gather_runs(folders: Sequence[Path], key: str) -> list[tuple[float, RunResul
         FolderError: a folder has no finished run.
         ValueError: a recipe has no number under the key.
     """
-    found = []
+    found: dict[Path, tuple[float, RunResult]] = {}  # a run that two folders hold counts once
     for folder in folders:
         runs = sorted(path.parent for path in folder.rglob(RESULT))
         if not runs:
@@ -36,8 +36,8 @@ def gather_runs(folders: Sequence[Path], key: str) -> list[tuple[float, RunResul
             )
         for run in runs:
             config = AutoConfig.from_pretrained(run / MODEL)
-            found.append((_number(run, key), read_result(run / RESULT, config)))
-    return found
+            found[run.resolve()] = (_number(run, key), read_result(run / RESULT, config))
+    return list(found.values())
 
 
 def _number(run: Path, key: str) -> float:

@@ -21,6 +21,9 @@ from headwise.spelling import did_you_mean
 
 Model = TypeVar("Model", bound=nn.Module)
 
+# Options of systems that say how they attend, which is what they do not do over given heads.
+_OF_ATTENTION = ("bias", "dropout", "kdim", "vdim")
+
 
 def gate_heads(
     model: Model,
@@ -78,9 +81,9 @@ def gate_heads(
         >>> model.transformer.h[0].attn.head_gates.system.num_heads
         4
     """
-    check_has_no_gates(model)
     kind = _class_of(system)
     every = attention_modules(model, layouts)
+    check_has_no_gates(model)
     attach(model, every, _chosen(every, layers, sites), kind, options)
     return model
 
@@ -223,6 +226,11 @@ def _make(
 ) -> MultiHeadAttention:
     """The system for an attention module, where that is and in its mode of training."""
     sizes: dict[str, Any] = place.sizes()
+    for name in options.keys() & _OF_ATTENTION:
+        raise ValueError(
+            f"{name} is given, expected it to be left out: it is an option of attention itself, "
+            f"which the model computes"
+        )
     for name in sizes.keys() & options:
         raise ValueError(
             f"{name} is given, expected it to be left out: it is {sizes[name]}, that of the model"
@@ -231,6 +239,14 @@ def _make(
     if system.needs_queries:
         _ = place.queries  # refuses a layout that does not say where they are
     weight = next(place.module.parameters())
+    device = _device(place.module, weight)
     # As adapters: updates of few digits would be lost in so few bits.
     dtype = weight.dtype if weight.dtype in (torch.float32, torch.float64) else torch.float32
-    return system.to(weight.device, dtype).train(place.module.training)
+    return system.to(device, dtype).train(place.module.training)
+
+
+def _device(attention: nn.Module, weight: nn.Parameter) -> torch.device:
+    """Where an attention module computes; accelerate keeps weights that it offloads elsewhere."""
+    hooks = [getattr(module, "_hf_hook", None) for module in attention.modules()]
+    devices = [device for hook in hooks if (device := getattr(hook, "execution_device", None))]
+    return torch.device(devices[0]) if weight.is_meta and devices else weight.device

@@ -1,5 +1,6 @@
 """Where the attention modules of transformers have their heads: a table that users can extend."""
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -9,7 +10,6 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from headwise.heads.system import System
-from headwise.spelling import did_you_mean
 
 SITES = ("encoder_self", "decoder_self", "decoder_cross")
 
@@ -49,12 +49,16 @@ _LIKE_BERT = HeadLayout(
 _LIKE_BART = HeadLayout("out_proj", "num_heads")
 _LIKE_LLAMA = HeadLayout("o_proj", "config.num_attention_heads")
 
+# Arguments of attentions that are not what their names contain.
+_NEITHER = ("use_cache", "cache_position", "head_mask", "layer_head_mask", "cross_attn_head_mask")
+
 # By the name of the attention's class.
 LAYOUTS: dict[str, HeadLayout] = {
     "BertAttention": _LIKE_BERT,
     "RobertaAttention": _LIKE_BERT,
     "XLMRobertaAttention": _LIKE_BERT,
     "ElectraAttention": _LIKE_BERT,
+    "BertGenerationAttention": _LIKE_BERT,
     "DistilBertSelfAttention": HeadLayout("out_lin", "n_heads", ("q_lin",)),
     "GPT2Attention": HeadLayout("c_proj", "num_heads", ("q_attn", "c_attn")),
     "LlamaAttention": _LIKE_LLAMA,
@@ -136,6 +140,27 @@ class AttentionModule(NamedTuple):
             )
         return {"embed_dim": embed_dim, "num_heads": num_heads, "head_dim": width // num_heads}
 
+    def check_arguments(self) -> None:
+        """Checks that mask and cache are not passed by: gates would not notice that they are there.
+
+        Raises:
+            ValueError: the module's `forward` lacks an argument that the layout names, and has one
+                that may be meant.
+        """
+        arguments = inspect.signature(self.module.forward).parameters
+        for name, words in (("mask", ("mask",)), ("cache", ("past", "cache"))):
+            named = getattr(self.layout, name)
+            like = [
+                each
+                for each in arguments
+                if any(word in each for word in words) and each not in _NEITHER
+            ]
+            if named not in arguments and like:
+                raise ValueError(
+                    f"{_where(self.module, name)} is {named!r}, but its forward has no such argument; "
+                    f"expected the one of {', '.join(like)} that holds it"
+                )
+
 
 def attention_modules(
     model: nn.Module, layouts: Mapping[str, HeadLayout] | None = None
@@ -149,6 +174,11 @@ def attention_modules(
     Raises:
         ValueError: the model has none.
     """
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            f"model is a {type(model).__name__}, expected a model that is loaded, such as "
+            f"transformers.AutoModel.from_pretrained returns"
+        )
     known = {**LAYOUTS, **(layouts or {})}
     found: list[AttentionModule] = []
     stacks = [path for path, module in model.named_modules() if isinstance(module, PreTrainedModel)]
@@ -166,7 +196,9 @@ def attention_modules(
         # Models whose attention is causal otherwise may be used as encoders.
         causal = causal and getattr(getattr(module, "config", None), "is_causal", True)
         site = "decoder_cross" if cross else "decoder_self" if causal else "encoder_self"
-        found.append(AttentionModule(path, module, layout, site, _layer(path, stack), stack))
+        place = AttentionModule(path, module, layout, site, _layer(path, stack), stack)
+        place.check_arguments()
+        found.append(place)
     if not found:
         raise ValueError(_unknown(model, list(known)))
     return found
@@ -222,7 +254,7 @@ def _unknown(model: nn.Module, known: list[str]) -> str:
     example = like[0]
     return (
         f"model is a {type(model).__name__}, whose attention modules ({', '.join(like)}) are "
-        f"unknown; known are {', '.join(known)}{did_you_mean(example, known)}. Say where they "
+        f"unknown; known are {', '.join(known)}. Say where they "
         f"have their heads: layouts={{{example!r}: headwise.HeadLayout(projection='out_proj', "
         f"num_heads='num_heads')}}"
     )

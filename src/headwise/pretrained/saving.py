@@ -112,12 +112,17 @@ def load_gates(
         >>> len(hw.gate_parameters(model))
         12
     """
-    check_has_no_gates(model)
     description, tensors = _read(Path(folder))
     every = attention_modules(model, layouts)
+    check_has_no_gates(model)
     kind: Any = system_class(description["system"])
     chosen = _find(model, every, description["attentions"])
-    attach(model, every, chosen, kind, description["options"])
+    try:
+        attach(model, every, chosen, kind, description["options"])
+    except TypeError as error:
+        raise ValueError(
+            f"{Path(folder) / DESCRIPTION} has options that {kind.__name__} does not take: {error}"
+        ) from error
     gates = gates_of(model)
     names = _names(model, gates)
     try:
@@ -170,6 +175,9 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             )
     try:
         description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+        missing = [key for key in ("system", "options", "attentions") if key not in description]
+        if missing:
+            raise ValueError(f"{DESCRIPTION} lacks {', '.join(missing)}")
         return description, load_file(folder / TENSORS)
     except (ValueError, SafetensorError) as error:
         raise ValueError(f"{folder} has gates that cannot be read: {error}") from error

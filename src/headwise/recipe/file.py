@@ -74,7 +74,7 @@ class RecipeFile:
         where = f"{name}, data set {first}" if first else name
         self.recipe = _validate(where, {**self._raw, **self._data_of(first)})
         self._chosen = {
-            (system, dataset): self._with_changes_of(system, dataset)
+            (system, dataset): self._checked(system, dataset)
             for system in [None, *self.recipe.systems]
             for dataset in [*([None] if self.has_data else []), *self.recipe.datasets]
         }
@@ -128,7 +128,10 @@ class RecipeFile:
             )
         if changes:
             return self._with_changes_of(name, dataset, changes)
-        return self._chosen[name, dataset]
+        chosen = self._chosen[name, dataset]
+        if isinstance(chosen, RecipeError):
+            raise chosen
+        return chosen
 
     def is_set(self, keys: Sequence[str], system: str | None = None) -> bool:
         """Whether a system sets a key, or a part of its value, or what the key is a part of.
@@ -166,6 +169,18 @@ class RecipeFile:
             return {}  # which is reported when the recipe is checked
         other = _KIND in changes and changes[_KIND] != before.get(_KIND, changes[_KIND])
         return {"data": _merge({} if other else before, changes)}
+
+    def _checked(self, system: str | None, dataset: str | None) -> Recipe | RecipeError:
+        """The recipe of a system on a data set; what is wrong if only its asker has to know.
+
+        The run that a recipe starts from fits the system whose run that is, and need not fit others.
+        """
+        try:
+            return self._with_changes_of(system, dataset)
+        except RecipeError as error:
+            if self.recipe.model.pretrained is None:
+                raise
+            return error
 
     def _with_changes_of(
         self, system: str | None, dataset: str | None, further: Sequence[Change] = ()

@@ -119,6 +119,11 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         dropout: float = 0.0,
         bias: bool = True,
     ) -> None:
+        if num_heads < 2:
+            raise ValueError(
+                f"num_heads is {num_heads}, expected at least 2: an expert leaves heads out and "
+                f"keeps at least one"
+            )
         if not 1 <= dropped_heads < num_heads:
             raise ValueError(
                 f"dropped_heads is {dropped_heads}, expected 1 to {num_heads - 1}: an expert keeps "
