@@ -157,8 +157,8 @@ class AttentionModule(NamedTuple):
             ]
             if named not in arguments and like:
                 raise ValueError(
-                    f"{_where(self.module, name)} is {named!r}, but its forward has no such argument; "
-                    f"expected the one of {', '.join(like)} that holds it"
+                    f"{_where(self.module, name)} is {named!r}, but its forward has no such "
+                    f"argument; expected the one of {', '.join(like)} that holds it"
                 )
 
 

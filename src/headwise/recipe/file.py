@@ -173,7 +173,7 @@ class RecipeFile:
     def _checked(self, system: str | None, dataset: str | None) -> Recipe | RecipeError:
         """The recipe of a system on a data set; what is wrong if only its asker has to know.
 
-        The run that a recipe starts from fits the system whose run that is, and need not fit others.
+        The run that a recipe starts from fits the system whose run that is, not always others.
         """
         try:
             return self._with_changes_of(system, dataset)
