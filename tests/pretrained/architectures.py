@@ -108,6 +108,9 @@ def joined(model: tf.PreTrainedModel) -> tf.PreTrainedModel:
 ARCHITECTURES: dict[str, Callable[[Sizes], tf.PreTrainedModel]] = {
     "bert": lambda s: tf.BertForMaskedLM(tf.BertConfig(**like_bert(s))),
     "bert decoder": lambda s: tf.BertLMHeadModel(tf.BertConfig(**like_bert(s, is_decoder=True))),
+    "bert generation": lambda s: tf.BertGenerationDecoder(
+        tf.BertGenerationConfig(**like_bert(s, is_decoder=True))
+    ),
     "roberta": lambda s: tf.RobertaForSequenceClassification(tf.RobertaConfig(**like_bert(s))),
     "xlm-roberta": lambda s: tf.XLMRobertaForMaskedLM(tf.XLMRobertaConfig(**like_bert(s))),
     "electra": lambda s: tf.ElectraForTokenClassification(tf.ElectraConfig(**like_bert(s))),
@@ -165,7 +168,7 @@ ARCHITECTURES: dict[str, Callable[[Sizes], tf.PreTrainedModel]] = {
     ),
 }
 GENERATING = [
-    *("bert decoder", "gpt2", "llama", "mistral", "qwen2", "qwen3"),
+    *("bert decoder", "bert generation", "gpt2", "llama", "mistral", "qwen2", "qwen3"),
     *("t5", "bart", "mbart", "marian", "whisper", "bert to bert", "vit to gpt2"),
 ]
 

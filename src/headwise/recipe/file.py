@@ -171,10 +171,7 @@ class RecipeFile:
         return {"data": _merge({} if other else before, changes)}
 
     def _checked(self, system: str | None, dataset: str | None) -> Recipe | RecipeError:
-        """The recipe of a system on a data set; what is wrong if only its asker has to know.
-
-        The run that a recipe starts from fits the system whose run that is, not always others.
-        """
+        """A system's recipe, or what is wrong: a run to start from fits its own system alone."""
         try:
             return self._with_changes_of(system, dataset)
         except RecipeError as error:
