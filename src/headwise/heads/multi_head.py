@@ -1,5 +1,6 @@
 """Standard multi-head attention, from which systems derive that keep its projections."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -156,7 +157,8 @@ class MultiHeadAttention(Attention):
         >>> bool((nothing(x, value=read).output == read).all()), len(list(nothing.parameters()))
         (True, 0)
         """
-        made = cls(embed_dim, num_heads, head_dim=head_dim, **options)
+        defaults = cls.defaults_over_heads(num_heads, options, neutral=neutral)
+        made = cls(embed_dim, num_heads, head_dim=head_dim, **{**defaults, **options})
         if neutral:
             made.start_neutral()
         made.heads_are_given = True
@@ -166,6 +168,22 @@ class MultiHeadAttention(Attention):
             made.register_module(name, None)
         made.register_module("out_proj", nn.Identity())
         return made
+
+    @classmethod
+    def defaults_over_heads(
+        cls, num_heads: int, options: Mapping[str, Any], *, neutral: bool
+    ) -> dict[str, Any]:
+        """Returns the options that `over_heads` adds; those that it is given go before them.
+
+        A subclass overrides it whose constructor asks for more than sizes, or does not start
+        neutral unless it is told to.
+
+        Args:
+            num_heads: number of heads.
+            options: those that are given.
+            neutral: as in `over_heads`.
+        """
+        return {}
 
     def start_as_standard(self, attention: nn.Module) -> None:
         self.start_neutral()

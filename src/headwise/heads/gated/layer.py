@@ -1,10 +1,10 @@
 """Gated attention: a sigmoid of the query's input scales what each head has read."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import Self
 
 from headwise.heads.attention import Inputs
 from headwise.heads.gated.ablations import ABLATIONS, Gates
@@ -115,19 +115,10 @@ class GatedAttention(MultiHeadAttention):
         self.reset_gates()
 
     @classmethod
-    def over_heads(
-        cls,
-        embed_dim: int,
-        num_heads: int,
-        head_dim: int,
-        *,
-        neutral: bool = True,
-        **options: Any,
-    ) -> Self:
-        start = {"gate_start": "neutral"} if neutral else {}
-        return super().over_heads(
-            embed_dim, num_heads, head_dim, neutral=neutral, **{**start, **options}
-        )
+    def defaults_over_heads(
+        cls, num_heads: int, options: Mapping[str, Any], *, neutral: bool
+    ) -> dict[str, Any]:
+        return {"gate_start": "neutral"} if neutral else {}
 
     def reset_parameters(self) -> None:
         super().reset_parameters()

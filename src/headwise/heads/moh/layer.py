@@ -1,5 +1,6 @@
 """Mixture of heads: some heads always count, of the others each token selects K."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
@@ -194,24 +195,16 @@ class MixtureOfHeads(MultiHeadAttention):
         return super().from_plan(place, **{**sizes, **options})
 
     @classmethod
-    def over_heads(
-        cls,
-        embed_dim: int,
-        num_heads: int,
-        head_dim: int,
-        *,
-        neutral: bool = True,
-        **options: Any,
-    ) -> Self:
+    def defaults_over_heads(
+        cls, num_heads: int, options: Mapping[str, Any], *, neutral: bool
+    ) -> dict[str, Any]:
         sizes = cls._default_sizes(num_heads, options)
         if neutral:
             sizes["top_k"] = num_heads - sizes["shared_heads"]
-        return super().over_heads(
-            embed_dim, num_heads, head_dim, neutral=neutral, **{**sizes, **options}
-        )
+        return sizes
 
     @staticmethod
-    def _default_sizes(num_heads: int, options: dict[str, Any]) -> dict[str, int]:
+    def _default_sizes(num_heads: int, options: Mapping[str, Any]) -> dict[str, int]:
         # Three quarters of the heads at a time, as the paper's language model from a pretrained
         # one: half of them shared, half of the others selected.
         shared = options.get("shared_heads", num_heads // 2)
