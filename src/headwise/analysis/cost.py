@@ -7,6 +7,7 @@ for a pair of sequences of a translation model, `{"decoder": 128}` for a text of
 """
 
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -84,7 +85,9 @@ def count_macs(model: HeadwiseModel, lengths: Mapping[str, int]) -> int:
 def parameters_by_part(model: nn.Module) -> Parameters:
     """Counts the parameters of each part of a model, which it tells by their names."""
     systems = {
-        f"{path}.": module for path, module in model.named_modules() if isinstance(module, System)
+        f"{path}." if path else "": module
+        for path, module in model.named_modules()
+        if isinstance(module, System)
     }
     counts = dict.fromkeys(Parameters._fields, 0)
     for name, parameter in model.named_parameters():
@@ -93,13 +96,14 @@ def parameters_by_part(model: nn.Module) -> Parameters:
 
 
 def _part(name: str, systems: Mapping[str, System]) -> str:
-    # A system may contain others; `systems` lists the outermost first.
-    path = next((path for path in systems if name.startswith(path)), None)
+    words = name.split(".")
+    # A system may contain others, which count as parts of the outermost.
+    ends = accumulate(f"{word}." for word in words)
+    path = next((path for path in ("", *ends) if path in systems), None)
     if path is not None:
         routing = systems[path].routing_parameters
         if name.removeprefix(path).startswith(routing):
             return "routing"
-    words = name.split(".")
     if any("norm" in word for word in words):
         return "rest"
     if any(word.startswith("ffn") for word in words):
