@@ -85,9 +85,7 @@ def count_macs(model: HeadwiseModel, lengths: Mapping[str, int]) -> int:
 def parameters_by_part(model: nn.Module) -> Parameters:
     """Counts the parameters of each part of a model, which it tells by their names."""
     systems = {
-        f"{path}." if path else "": module
-        for path, module in model.named_modules()
-        if isinstance(module, System)
+        f"{path}.": module for path, module in model.named_modules() if isinstance(module, System)
     }
     counts = dict.fromkeys(Parameters._fields, 0)
     for name, parameter in model.named_parameters():
@@ -99,7 +97,7 @@ def _part(name: str, systems: Mapping[str, System]) -> str:
     words = name.split(".")
     # A system may contain others, which count as parts of the outermost.
     ends = accumulate(f"{word}." for word in words)
-    path = next((path for path in ("", *ends) if path in systems), None)
+    path = next((path for path in ends if path in systems), None)
     if path is not None:
         routing = systems[path].routing_parameters
         if name.removeprefix(path).startswith(routing):

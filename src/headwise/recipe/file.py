@@ -70,7 +70,7 @@ class RecipeFile:
         self._changes = changes
         data, datasets = self._raw.get("data"), self._raw.get("datasets")
         # Data of no kind are keys that all data sets share; each data set gives the kind.
-        self.has_data = not datasets or bool(data and _KIND in data)
+        self.has_data = not datasets or (isinstance(data, Mapping) and _KIND in data)
         first = (
             next(iter(datasets)) if isinstance(datasets, Mapping) and not self.has_data else None
         )
