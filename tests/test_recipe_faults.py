@@ -93,7 +93,7 @@ def test_the_options_of_systems_are_finite(options, key):
         (["model.num_heads=1000000", "model.embed_dim=1000000"], "num_heads is 1,000,000, exp"),
         (
             ["model.embed_dim=1000000000000"],
-            "make at least 32,512,000,000,000,000 parameters, expected",
+            "at least 32,512,000,000,000,000",
         ),
         (["model.ffn_dim=1000000000000"], "make at least 256,000,004,096,000 parameters, expected"),
         (["model.encoder_layers=100000"], "the number of layers of encoder is 100,000, expected"),

@@ -20,7 +20,7 @@ MILLION, TRILLION = 10**6, 10**12
             hw.MultiHeadAttention,
             (TRILLION, 8),
             {},
-            "make at least more than 10^24 parameters, expected",
+            "make at least 10^24 parameters",
         ),
         (hw.MultiHeadAttention, (MILLION, MILLION), {}, "num_heads is 1,000,000, expected at most"),
         (hw.MultiHeadAttention, (8, 2), {"kdim": -5}, "kdim is -5, expected a positive number"),
@@ -33,7 +33,7 @@ MILLION, TRILLION = 10**6, 10**12
             hw.MixtureOfAttentionHeads,
             (512, 99_999, 8, MILLION),
             {},
-            "102,398,976,000,000 parameters",
+            "102,398,976,000,000",
         ),
         (
             hw.MixtureOfAttentionHeads,
@@ -64,7 +64,7 @@ MILLION, TRILLION = 10**6, 10**12
         (hw.BranchedAttention, (8, 2, TRILLION), {}, "make at least 16,000,000,000,000 parameters"),
         (hw.BranchedAttention, (8, MILLION, 8), {"head_dim": 1}, "num_branches is 1,000,000, exp"),
         (hw.BranchedAttention, (8, 2, 8), {"output_gain": inf}, "output_gain is inf, expected"),
-        (hw.IndependentMechanismsLayer, (8, 2, TRILLION, 2), {}, "least 8,000,000,001,024"),
+        (hw.IndependentMechanismsLayer, (8, 2, TRILLION, 2), {}, "8,000,000,002,048"),
         (hw.IndependentMechanismsLayer, (MILLION,) * 4, {}, "num_mechanisms is 1,000,000, expecte"),
         (
             hw.IndependentMechanismsLayer,
@@ -93,7 +93,7 @@ def test_a_module_that_no_machine_holds(system, arguments, options, said):
         (
             hw.CausalLMConfig,
             {"embed_dim": 8 * 10**200},
-            "make at least more than 10^205 parameters",
+            "at least 10^205 parameters",
         ),
         (hw.CausalLMConfig, {"vocab_size": TRILLION}, "vocab_size = 1,000,000,000,000"),
         (hw.CausalLMConfig, {"layers": 100_000}, "the number of layers of decoder is 100,000"),

@@ -50,9 +50,9 @@ def written(number: int) -> str:
     """Returns a number for a message, which has no place for thirty digits.
 
     >>> written(225_792_840), written(4 * 10**30)
-    ('225,792,840', 'more than 10^30')
+    ('225,792,840', '10^30')
     """
-    return f"{number:,}" if number < 10**18 else f"more than 10^{len(str(number)) - 1}"
+    return f"{number:,}" if number < 10**18 else f"10^{len(str(number)) - 1}"
 
 
 def check_coefficient(name: str, value: float) -> None:
