@@ -135,7 +135,7 @@ def of_queries(padding: Tensor, offset: int | Tensor, queries: int) -> Tensor:
     """
     if isinstance(offset, Tensor):
         return padding.index_select(-1, offset + torch.arange(queries, device=padding.device))
-    return padding[..., -queries:]
+    return padding[..., padding.size(-1) - queries :]  # [-queries:] would be all where there are none
 
 
 def hides_the_future(attn_mask: Tensor | None) -> bool:
