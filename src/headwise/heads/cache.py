@@ -69,7 +69,8 @@ class AttentionCache:
             new: how many of them, the last ones, are of this call, one for each of its positions.
         """
         if self.record_past:
-            self.memory[name] = torch.cat([self.memory[name], steps[:, -new:]], dim=1)
+            added = steps[:, steps.size(1) - new :]  # [-new:] would be all where there are none
+            self.memory[name] = torch.cat([self.memory[name], added], dim=1)
         else:
             self.memory[name] = self._last(name, steps)
 
