@@ -7,6 +7,8 @@ Everywhere in headwise a mask means what it means in `torch.nn.MultiheadAttentio
 import torch
 from torch import Tensor
 
+from headwise.ops.shapes import check_tensor
+
 
 def padding_positions(key_padding_mask: Tensor | None) -> Tensor | None:
     """Boolean `(batch, time)`, `True` at padding, from a boolean or a float padding mask.
@@ -135,7 +137,9 @@ def of_queries(padding: Tensor, offset: int | Tensor, queries: int) -> Tensor:
     """
     if isinstance(offset, Tensor):
         return padding.index_select(-1, offset + torch.arange(queries, device=padding.device))
-    return padding[..., padding.size(-1) - queries :]  # [-queries:] would be all where there are none
+    return padding[
+        ..., padding.size(-1) - queries :
+    ]  # [-queries:] would be all where there are none
 
 
 def hides_the_future(attn_mask: Tensor | None) -> bool:
@@ -164,6 +168,7 @@ def blocks(mask: Tensor) -> Tensor:
 
 
 def _check_dtype(name: str, mask: Tensor) -> None:
+    check_tensor(name, mask)
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise ValueError(
             f"{name} has dtype {mask.dtype}, expected torch.bool (True = not attended) or a float "
