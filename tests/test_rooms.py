@@ -33,7 +33,7 @@ FLOORS = (
     ("evaluation",),
     ("inspection",),
     ("comparison",),
-    ("cli", "__init__", "__main__", "auto_classes", "recipes"),
+    ("cli", "__init__", "__main__", "auto_classes", "recipes", "threads"),
 )
 
 
