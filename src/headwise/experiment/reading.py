@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 
 from headwise.analysis.former_results import without_former_keys
 from headwise.analysis.results import RunResult
+from headwise.checksums import SUMS, find_damage
 from headwise.experiment.folders import RECIPE, RESULT, FolderError
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import TransformerConfig
@@ -82,15 +83,22 @@ def read_model(folder: Path, task: type[Task]) -> HeadwiseModel:
     """
     _check_holds(folder, "finished", MODEL)
     _check_holds(folder, "whole", *task.saved)
+    if damage := find_damage(folder / MODEL):
+        raise FolderError(_how_to_mend_model(folder, damage))
     try:
         model = task.model_class.from_pretrained(folder / MODEL)
     except (SafetensorError, OSError, ValueError) as error:
-        raise FolderError(
-            f"{folder / MODEL} cannot be read ({error}): delete {RESULT} from {folder}, if it is "
-            f"there, and start the run again, which writes the model anew from its checkpoints"
-        ) from error
+        raise FolderError(_how_to_mend_model(folder, str(error))) from error
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     return model.eval()
+
+
+def _how_to_mend_model(folder: Path, damage: str) -> str:
+    return (
+        f"{folder / MODEL} cannot be read ({damage}): delete {RESULT} from {folder}, if it is "
+        f"there, and start the run again, which writes the model anew from its checkpoints; if you "
+        f"have changed a file yourself, delete its line in {folder / MODEL / SUMS}"
+    )
 
 
 def check_finite(folder: Path, model: HeadwiseModel) -> None:
