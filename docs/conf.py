@@ -36,7 +36,11 @@ autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 # What transformers says of the methods that models override is transformers' to say.
 autodoc_inherit_docstrings = False
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {
+    "members": True,
+    "exclude-members": "config_class",
+    "show-inheritance": True,
+}
 # Beyond it, each argument of a signature stands on a line of its own.
 maximum_signature_line_length = 80
 python_use_unqualified_type_names = True
