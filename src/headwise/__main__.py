@@ -4,7 +4,7 @@ import sys
 
 # What the commands need beside what the modules need: the extra `train`, by the names of modules.
 _TRAIN = (
-    *("PIL", "accelerate", "datasets", "jinja2", "matplotlib", "rich", "sacrebleu"),
+    *("PIL", "accelerate", "datasets", "filelock", "jinja2", "matplotlib", "rich", "sacrebleu"),
     *("scipy", "sklearn", "tokenizers", "typer", "yaml"),
 )
 
