@@ -25,6 +25,20 @@ def write_sums(folder: Path, names: Iterable[str] | None = None) -> None:
     write_text(folder / SUMS, "".join(lines))
 
 
+def write_summed(path: Path, text: str) -> None:
+    """Writes a text file, whole or not at all, and its SHA-256 into the sums of its folder."""
+    write_text(path, text)
+    sums = {**_read_sums(path.parent), path.name: sha256_of(path)}
+    lines = [f"{digest}  {name}\n" for name, digest in sorted(sums.items())]
+    write_text(path.parent / SUMS, "".join(lines))
+
+
+def is_changed(path: Path) -> bool:
+    """Whether a file has a sum that is not its own; it may have none."""
+    sums = _read_sums(path.parent)
+    return path.name in sums and path.is_file() and sha256_of(path) != sums[path.name]
+
+
 def find_damage(folder: Path, needed: Iterable[str] = ()) -> str:
     """Finds out whether the files of a folder are those that were written.
 
@@ -47,16 +61,23 @@ def find_damage(folder: Path, needed: Iterable[str] = ()) -> str:
     if not (folder / SUMS).exists():
         return ""
     try:
-        lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
-        sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+        sums = _read_sums(folder)
         for name in sorted({*sums, *needed}):
             if not (folder / name).is_file():
                 return f"{name} is missing"
             if sha256_of(folder / name) != sums.get(name):
                 return f"{name} is not as it was written"
-    except (OSError, ValueError) as error:
+    except OSError as error:
         return f"its files cannot be read: {error}"
     return ""
+
+
+def _read_sums(folder: Path) -> dict[str, str]:
+    """Name to SHA-256; of damaged lines whatever stands in them."""
+    if not (folder / SUMS).is_file():
+        return {}
+    lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
 
 
 def sha256_of(path: Path) -> str:
