@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 import torch
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from systems import as_float
 from torch import Tensor
@@ -15,10 +15,16 @@ PROFILE = os.environ.get("HEADWISE_FUZZ", "suite")
 seeds = st.integers(0, 2**31 - 1)
 
 
-def examples(suite: int, long: int) -> settings:
-    """Returns how often a test is tried: in the suite, and in each round of `make fuzz`."""
+def examples(suite: int, long: int, *, shrinks: bool = True) -> settings:
+    """Returns how often a test is tried: in the suite, and in each round of `make fuzz`.
+
+    Args:
+        suite, long: how many examples.
+        shrinks: whether an example that fails is made smaller, which runs the test many times.
+    """
     count = suite if PROFILE == "suite" else long
-    return settings(settings.get_profile(PROFILE), max_examples=count)
+    phases = [Phase.generate, *([Phase.shrink] if shrinks else [])]
+    return settings(settings.get_profile(PROFILE), max_examples=count, phases=phases)
 
 
 def random(*shape: int) -> Tensor:
