@@ -57,7 +57,6 @@ nitpick_ignore_regex = [("py:.*", r"(?!headwise\.).*"), ("py:.*", r"headwise\.\w
 # Code blocks that do not name a language are commands, equations and what is printed.
 highlight_language = "text"
 html_theme = "furo"
-pygments_dark_style = "github-dark"
 html_title = f"headwise {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
