@@ -38,12 +38,13 @@ autodoc_typehints_format = "short"
 autodoc_inherit_docstrings = False
 autodoc_default_options = {
     "members": True,
-    "exclude-members": "config_class",
+    "exclude-members": "config_class, rule, settings_class",
     "show-inheritance": True,
 }
 # Beyond it, each argument of a signature stands on a line of its own.
 maximum_signature_line_length = 80
 python_use_unqualified_type_names = True
+toc_object_entries_show_parents = "hide"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 # Names that share a description stand in one line: kdim, vdim.
@@ -57,7 +58,6 @@ nitpick_ignore_regex = [("py:.*", r"(?!headwise\.).*"), ("py:.*", r"headwise\.\w
 # Code blocks that do not name a language are commands, equations and what is printed.
 highlight_language = "text"
 html_theme = "furo"
-pygments_dark_style = "github-dark"
 html_title = f"headwise {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]

@@ -45,6 +45,10 @@ def test_names_that_share_a_description_stand_in_one_line(to_rst):
     ]
 
 
+def test_a_letter_is_no_item_of_a_list(to_rst):
+    assert to_rst(["Args:", "    num_heads: h."]) == ["Args:", "    num_heads: \\h."]
+
+
 @pytest.mark.parametrize(
     "text",
     [

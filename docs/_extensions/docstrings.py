@@ -14,6 +14,8 @@ _NAME = re.compile(r"(?<![`:\w])`([^`]+)`(?!`)")
 _SECTION = re.compile(r"[A-Z]\w+( [a-z]+)?:")
 # Names of arguments with one description, which take more than a line.
 _NAMES = re.compile(r"(\w+, )*\w+,")
+# A letter of the paper as the description, "num_heads: h.", would begin a list.
+_LETTER = re.compile(r"(: )(\w\.)")
 
 
 def _code(found: re.Match[str]) -> str:
@@ -40,6 +42,8 @@ def to_rst(lines: list[str]) -> list[str]:
         if in_section and _NAMES.fullmatch(line.strip()):
             names = line
             continue
+        if in_section:
+            line = _LETTER.sub(r"\1\\\2", line)
         if line and not indent:
             in_section = bool(_SECTION.fullmatch(line))
         is_block = bool(line) and not in_section and indent >= margin + 4
