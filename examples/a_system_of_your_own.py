@@ -1,15 +1,15 @@
 # %% [markdown]
 # # A system of your own, in one file
 #
-# A new idea for the heads, from its equation to its comparison with standard attention. Here the heads
-# of a token share out a budget: the token has H shares in all, and gives more of them to the heads that
-# it needs,
+# A new idea for the heads, from its equation to its comparison with standard attention. Here the
+# heads of a token share out a budget: the token has H shares in all, and gives more of them to the
+# heads that it needs,
 #
 #     yₜ = Σᵢ sᵢ(t) oᵢ(t) Wᵢ,   s(t) = H · softmax(xₜ G).
 #
-# With G = 0 each head has one share, and the layer computes standard attention. What comes back: that
-# the system passes the checks that every system has to, and both systems on the same data, with the
-# report that `headwise compare` writes.
+# With G = 0 each head has one share, and the layer computes standard attention. What comes back:
+# that the system passes the checks that every system has to, and both systems on the same data,
+# with the report that `headwise compare` writes.
 #
 #     python examples/a_system_of_your_own.py
 
@@ -34,8 +34,9 @@ FOLDER = Path("runs/shared-budget")  # what it holds is not trained again
 
 # %% [markdown]
 # ## The system
-# `combine` gets what each head has read and returns the output with what has been decided. The rest says
-# how the parameters start, which of them decide, what the report calls them, and what they cost.
+# `combine` gets what each head has read and returns the output with what has been decided. The rest
+# says how the parameters start, which of them decide, what the report calls them, and what they
+# cost.
 
 
 # %%
@@ -72,9 +73,9 @@ class SharedBudget(hw.MultiHeadAttention):
 
 # %% [markdown]
 # ## Check it
-# `check_system` tries what models ask of every system, at every site: shapes down to an empty batch,
-# causality, padding, decoding with a cache and by beams, gradients, copies, half precision, the count of
-# multiply-accumulates. What only its author knows is the equation.
+# `check_system` tries what models ask of every system, at every site: shapes down to an empty
+# batch, causality, padding, decoding with a cache and by beams, gradients, copies, half precision,
+# the count of multiply-accumulates. What only its author knows is the equation.
 
 # %%
 check_system(SharedBudget)
@@ -87,10 +88,10 @@ print("without training it is standard attention:", torch.equal(neutral(x)[0], s
 
 # %% [markdown]
 # ## Compare it
-# A recipe is a YAML file or, as here, the same as a dictionary: from which of three installed packages
-# does a docstring come? A plan names a system of one's own as `module:Class`; `hw.register` gives
-# a class that has no module of its own such a name. With the class in a file `my_heads.py` the same is
-# `headwise compare my-recipe.yaml --seeds 1,2,3 --trust`.
+# A recipe is a YAML file or, as here, the same as a dictionary: from which of three installed
+# packages does a docstring come? A plan names a system of one's own as `module:Class`;
+# `hw.register` gives a class that has no module of its own such a name. With the class in a file
+# `my_heads.py` the same is `headwise compare my-recipe.yaml --seeds 1,2,3 --trust`.
 
 # %%
 hw.register(SharedBudget, "my_heads:SharedBudget")

@@ -1,13 +1,14 @@
 # %% [markdown]
 # # A language model in your own training loop
 #
-# `hw.CausalLM` is a Hugging Face model, and the loop below is plain PyTorch, with accumulated gradients,
-# clipping and a schedule. MAE's paper asks for more than that: its gates and its experts learn in turn,
-# the gates by an SGD of their own. `training_rules` adds this to the loop in four lines.
+# `hw.CausalLM` is a Hugging Face model, and the loop below is plain PyTorch, with accumulated
+# gradients, clipping and a schedule. MAE's paper asks for more than that: its gates and its experts
+# learn in turn, the gates by an SGD of their own. `training_rules` adds this to the loop in four
+# lines.
 #
 # Three models learn from the docstrings of PyTorch: standard attention, MAE whose gates and experts
-# learn together, and MAE by its rule. What comes back is the validation loss of each, how undecided its
-# gates are, and a text that the last model writes.
+# learn together, and MAE by its rule. What comes back is the validation loss of each, how undecided
+# its gates are, and a text that the last model writes.
 #
 #     python examples/language_model_own_loop.py
 
@@ -16,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+import transformers
 from tokenizers import ByteLevelBPETokenizer
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
@@ -27,6 +29,7 @@ STEPS = 250
 BLOCKS = 8  # in a batch; two batches make a step
 LENGTH = 64  # tokens in a block
 PROMPT = "Returns a"
+transformers.utils.logging.disable_progress_bar()
 
 # %% [markdown]
 # ## The data
@@ -36,7 +39,9 @@ PROMPT = "Returns a"
 # %%
 texts = docstrings("torch")
 byte_level = ByteLevelBPETokenizer()
-byte_level.train_from_iterator(texts, vocab_size=1000, special_tokens=["<end>"], show_progress=False)
+byte_level.train_from_iterator(
+    texts, vocab_size=1000, special_tokens=["<end>"], show_progress=False
+)
 tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_level._tokenizer, eos_token="<end>")
 ids = torch.tensor([i for text in texts for i in tokenizer(f"{text}<end>")["input_ids"]])
 blocks = ids[: len(ids) // LENGTH * LENGTH].view(-1, LENGTH)
@@ -45,10 +50,10 @@ print(f"{len(texts):,} docstrings: {len(learned):,} blocks to learn from, {len(h
 
 # %% [markdown]
 # ## The loop
-# The four lines are those that name `rules`. `before_step` is given a function that computes the loss
-# of the coming step, since MAE first takes a step for its gates, if one is due; where gradients are
-# accumulated the function yields one loss after the other. In a model whose systems have no rule, as
-# standard attention, the lines do nothing.
+# The four lines are those that name `rules`. `before_step` is given a function that computes the
+# loss of the coming step, since MAE first takes a step for its gates, if one is due; where
+# gradients are accumulated the function yields one loss after the other. In a model whose systems
+# have no rule, as standard attention, the lines do nothing.
 
 
 # %%
@@ -92,8 +97,9 @@ def entropy(model: hw.CausalLM) -> float:
 
 # %% [markdown]
 # ## Three models
-# A paper's rule has settings. Without any it is the paper's; here a gate step comes before every fifth
-# step instead of in every fifth epoch, since there is hardly one, at a higher rate, since it is short.
+# A rule has settings; without any they are the paper's. Here gate steps come before every fifth
+# step and not in every fifth epoch, since this training is less than one epoch long, and their rate
+# is ten times the paper's.
 
 # %%
 GATES = {"unit": "steps", "period": 5, "learning_rate": 10.0}
@@ -118,15 +124,15 @@ for name, (attention, settings) in MODELS.items():
         pad_token_id=None,
     )
     model = hw.CausalLM(config)
-    untrained = validation_loss(model.eval())
     train(model, settings)
     loss = validation_loss(model.eval())
     gates = f", entropy of the gates {entropy(model):.3f}" if attention == "mae" else ""
-    print(f"{name}: validation loss {loss:.3f} after {STEPS} steps (untrained {untrained:.2f}){gates}")
+    print(f"{name}: validation loss {loss:.3f} after {STEPS} steps{gates}")
 
 # %% [markdown]
 # ## Generate, save, load
-# As with any model of transformers. Gates that read a sequence keep their running mean in the cache.
+# As with any model of transformers. Gates that read a sequence keep their running mean in the
+# cache.
 
 # %%
 prompt = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
