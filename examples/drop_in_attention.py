@@ -1,11 +1,11 @@
 # %% [markdown]
 # # All systems in a model of your own
 #
-# The model below is written in plain PyTorch. It reads images of handwritten digits (scikit-learn's,
-# 8 × 8 pixels) row by row. Its attention is `nn.MultiheadAttention`; then each system
-# of headwise takes that place, and nothing else changes. What comes back is a table: the test accuracy
-# over three seeds, the difference to `nn.MultiheadAttention` with its 95% interval, the number of
-# parameters, and the seconds of training.
+# The model below is written in plain PyTorch. It reads images of handwritten digits
+# (scikit-learn's, 8 × 8 pixels) row by row. Its attention is `nn.MultiheadAttention`; then each
+# system of headwise takes that place, and nothing else changes. What comes back is a table: the
+# test accuracy over three seeds, the difference to `nn.MultiheadAttention` with its 95% interval,
+# the number of parameters, and the seconds of training.
 #
 #     python examples/drop_in_attention.py
 
@@ -42,9 +42,9 @@ train_x, test_x, train_y, test_y = train_test_split(
 # %% [markdown]
 # ## The model
 # Every system is called as `nn.MultiheadAttention` is, and the first item of what it returns is the
-# output. The third, `routing`, is what it has decided; `routing.loss` belongs into the training loss
-# where it is not None. `replaces` says how much of a layer a system takes the place of: an attention,
-# also the feed-forward behind it (`BranchedAttention`), or the whole layer
+# output. The third, `routing`, is what it has decided; `routing.loss` belongs into the training
+# loss where it is not None. `replaces` says how much of a layer a system takes the place of: an
+# attention, also the feed-forward behind it (`BranchedAttention`), or the whole layer
 # (`IndependentMechanismsLayer`).
 
 
@@ -122,8 +122,8 @@ SYSTEMS: dict[str, Callable[[], nn.Module]] = {
 
 # %% [markdown]
 # ## Training
-# One loop for all. `training_rules` follows the rules by which some papers train their systems; for a
-# model without such a system it does nothing.
+# One loop for all. `training_rules` follows the rules by which some papers train their systems; for
+# a model without such a system it does nothing.
 
 
 # %%
@@ -158,8 +158,8 @@ def accuracy(model: nn.Module) -> float:
 
 # %% [markdown]
 # ## The comparison
-# Each system is trained with each seed. The interval of a difference is that of Welch's test over the
-# seeds: where it holds zero, these seeds cannot tell the two apart.
+# Each system is trained with each seed. The interval of a difference is that of Welch's test over
+# the seeds: where it holds zero, these seeds cannot tell the two apart.
 
 # %%
 print(f"{'attention':<28}{'parameters':>10}{'seconds':>9}{'accuracy':>10}   difference")
