@@ -84,8 +84,8 @@ def no_space_told(path: Path) -> Iterator[None]:
         free = shutil.disk_usage(folder).free
         raise NoSpaceError(
             f"there is no space to write {path}: {free / 1e6:,.1f} MB are free on the file system "
-            f"of {folder}, and a quota or `ulimit -f` may allow less. Free some space, and give the "
-            f"same command again: what had been written before is whole"
+            f"of {folder}, and a quota or `ulimit -f` may allow less. Free some space, and give "
+            f"the same command again: what had been written before is whole"
         ) from error
 
 
