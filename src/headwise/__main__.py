@@ -2,6 +2,8 @@
 
 import sys
 
+from headwise.threads import sleep_while_waiting
+
 # What the commands need beside what the modules need: the extra `train`, by the names of modules.
 _TRAIN = (
     *("PIL", "accelerate", "datasets", "filelock", "jinja2", "matplotlib", "rich", "sacrebleu"),
@@ -11,6 +13,7 @@ _TRAIN = (
 
 def main() -> None:
     """Runs the command of `sys.argv`; without the extra `train`, says how to install it."""
+    sleep_while_waiting()
     try:
         from headwise.cli import app
 

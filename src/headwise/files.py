@@ -100,6 +100,18 @@ def _is_no_space(error: BaseException | None) -> bool:
     return False
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is a file; no file system has one under a name that is too long.
+
+    >>> is_file(Path("x" * 5000))
+    False
+    """
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def check_can_be_written(path: Path, option: str) -> None:
     """Raises `ValueError` if no file can be written at a path, before work is done for it.
 
