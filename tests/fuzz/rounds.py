@@ -62,10 +62,13 @@ def main() -> int:
             break
         failed |= code != pytest.ExitCode.OK
         seed += 1
-    print(f"\nexamples in {(time.monotonic() - start) / 60:.1f} minutes, {seed - given.seed} rounds")
+    print(
+        f"\nexamples in {(time.monotonic() - start) / 60:.1f} minutes, {seed - given.seed} rounds"
+    )
     for name, count in sorted(rounds.tried.items()):
         print(f"{count:8,}  {name}")
-    print(f"{sum(rounds.tried.values()):8,}  in all; {'there were failures' if failed else 'none failed'}")
+    ending = "there were failures" if failed else "none failed"
+    print(f"{sum(rounds.tried.values()):8,}  in all; {ending}")
     return int(failed)
 
 

@@ -86,9 +86,7 @@ def test_a_language_model_in_pieces(data, seed, model, batch, time):
     """With padding before the tokens, rows reordered and last tokens removed in between."""
     made = build(*model)
     torch.manual_seed(seed)
-    real = torch.tensor(
-        [[False] * pad + [True] * (time - pad) for pad in _pads(data, batch, time)]
-    )
+    real = torch.tensor([[False] * pad + [True] * (time - pad) for pad in _pads(data, batch, time)])
     ids = tokens(batch, time).masked_fill(~real, PAD)
     remembered = made.new_cache() if data.draw(st.booleans(), label="own cache") else None
     recording = remembered is not None and data.draw(st.booleans(), label="removes tokens")
