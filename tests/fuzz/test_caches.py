@@ -20,7 +20,7 @@ actions = st.lists(
 
 @pytest.mark.parametrize("name", MODULES)
 @given(st.data(), seeds, st.integers(1, 3), actions)
-@examples(suite=3, long=15)
+@examples(suite=3, long=10)
 def test_a_cache_says_what_one_pass_says(name, data, seed, batch, actions):
     torch.manual_seed(seed)
     module, cache = build(name), AttentionCache()
@@ -83,7 +83,7 @@ def test_padded_sequences_in_pieces(name, data, seed, batch, time):
 
 @pytest.mark.parametrize("name", ["standard", "mae causal queries", "uni-mae", "moa"])
 @given(st.data(), seeds)
-@examples(suite=5, long=25)
+@examples(suite=5, long=15)
 def test_a_memory_that_is_read_once(name, data, seed):
     torch.manual_seed(seed)
     batch, time, keys = (data.draw(st.integers(1, most)) for most in (3, 7, 4))

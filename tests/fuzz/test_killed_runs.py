@@ -35,7 +35,7 @@ def without_clock(value):
 
 
 @given(moments=st.lists(st.floats(0, 1), min_size=1, max_size=3))
-@examples(suite=2, long=10, shrinks=False)
+@examples(suite=2, long=4, shrinks=False)
 def test_it_ends_as_one_that_was_not(whole, moments):
     recipe, expected, seconds = whole
     run = recipe.parent / "run"

@@ -11,7 +11,7 @@ from many_configurations import differences
 
 
 @given(st.sampled_from(list(ARCHITECTURES)), seeds)
-@examples(suite=6, long=60)
+@examples(suite=6, long=25)
 def test_a_model_computes_and_writes_what_it_did(name, seed):
     found = differences(name, seed)
     assert max(found.forward, found.generating) <= 1e-6

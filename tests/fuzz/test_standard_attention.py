@@ -30,7 +30,7 @@ def theirs_of(given: dict, batch: int, heads: int, queries: int, keys: int) -> d
 
 
 @given(st.data(), seeds, st.integers(1, 3), sizes, sizes, st.integers(1, 4), st.integers(1, 4))
-@examples(suite=60, long=300)
+@examples(suite=60, long=120)
 def test_it_equals_pytorchs(data, seed, batch, queries, keys, heads, head_dim):
     cross = data.draw(st.booleans(), label="cross-attention")
     widths = {"bias": data.draw(st.booleans(), label="bias")}

@@ -29,7 +29,7 @@ def test_each_system_equals_its_equations(name, data, seed, batch, time):
 
 @pytest.mark.parametrize("name", SYSTEMS)
 @given(st.data(), seeds, batches, sizes, sizes)
-@examples(suite=1, long=5)
+@examples(suite=1, long=4)
 def test_each_cross_attention_equals_its_equations(name, data, seed, batch, time, keys):
     torch.manual_seed(seed)
     module = SYSTEMS[name].build(kdim=5, vdim=7)
@@ -56,7 +56,7 @@ def test_a_layer_of_mechanisms_equals_its_algorithm(form, data, seed, batch, tim
 
 @pytest.mark.parametrize("name", MODULES)
 @given(st.data(), seeds, batches, st.integers(2, 8))
-@examples(suite=3, long=15)
+@examples(suite=3, long=10)
 def test_a_later_token_changes_no_earlier_output(name, data, seed, batch, time):
     torch.manual_seed(seed)
     module = build(name, data.draw(st.sampled_from(STEPS), label="step"))
@@ -98,7 +98,7 @@ def wider(x: Tensor, left: int, right: int, rows: int) -> Tensor:
     st.integers(1, 6),
     st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 2)),
 )
-@examples(suite=3, long=15)
+@examples(suite=3, long=10)
 def test_more_padding_changes_no_output_and_no_loss(name, data, seed, batch, time, more):
     torch.manual_seed(seed)
     step = data.draw(st.sampled_from([None, "joint", "gate"]), label="step")
@@ -125,7 +125,7 @@ def test_more_padding_changes_no_output_and_no_loss(name, data, seed, batch, tim
 
 @pytest.mark.parametrize("name", SYSTEMS)
 @given(st.data(), seeds, batches, st.integers(1, 6))
-@examples(suite=1, long=5)
+@examples(suite=1, long=4)
 def test_padding_of_a_memory_and_of_its_readers_changes_nothing(name, data, seed, batch, time):
     torch.manual_seed(seed)
     module = SYSTEMS[name].build()
