@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwise.files import written_whole
+from headwise.files import write_text, written_whole
 
 
 def test_a_folder_takes_the_place_of_another(tmp_path):
@@ -36,3 +36,16 @@ def test_what_a_killed_writer_left_is_not_mixed_in(tmp_path):
         partial.mkdir()
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     assert not list((tmp_path / "model").iterdir())
+
+
+def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path):
+    for name in ("file", "folder"):
+        (tmp_path / name).symlink_to(tmp_path / f"other {name}")
+    (tmp_path / "other file").write_text("kept")
+    (tmp_path / "other folder").mkdir()
+    write_text(tmp_path / "file", "new")
+    with written_whole(tmp_path / "folder") as partial:
+        partial.mkdir()
+    assert (tmp_path / "other file").read_text() == "kept"
+    assert (tmp_path / "other folder").is_dir()
+    assert not any((tmp_path / name).is_symlink() for name in ("file", "folder"))
