@@ -62,9 +62,7 @@ def edit(folder, **values):
     config.write_text(json.dumps({**given, "attention": "standard", **values}), encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    "load", [hw.CausalLM.from_pretrained, AutoModelForCausalLM.from_pretrained]
-)
+@pytest.mark.parametrize("kind", [hw.CausalLM, AutoModelForCausalLM])
 @pytest.mark.parametrize(
     "name", ["attn_implementation", "_attn_implementation", "_attn_implementation_internal"]
 )
@@ -97,9 +95,7 @@ class Pickled:
         return Path.touch, (self.path,)
 
 
-@pytest.mark.parametrize(
-    "load", [hw.CausalLM.from_pretrained, AutoModelForCausalLM.from_pretrained]
-)
+@pytest.mark.parametrize("kind", [hw.CausalLM, AutoModelForCausalLM])
 def test_weights_are_not_unpickled(folder, kind):
     edit(folder)
     (folder / "model.safetensors").unlink()
