@@ -73,16 +73,17 @@ def test_nor_code_of_the_hub(folder, kind, name, value):
         kind.from_pretrained(folder)
 
 
-def test_nor_code_beside_it(folder):
-    (folder / "hostile.py").write_text(
-        f"{HOSTILE}\nclass Model(hw.CausalLM):\n    pass\n", encoding="utf-8"
-    )
+def test_nor_code_beside_it(folder, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_: "y")  # whatever it may ask
+    # It would be run as a copy somewhere else.
+    code = f"from pathlib import Path\nPath({str(folder / 'was here')!r}).touch()\n"
     (folder / "custom_generate").mkdir()
-    (folder / "custom_generate" / "generate.py").write_text(HOSTILE, encoding="utf-8")
+    for name in ("hostile.py", "custom_generate/generate.py"):
+        (folder / name).write_text(code, encoding="utf-8")
     edit(folder, auto_map={"AutoConfig": "hostile.Config", "AutoModelForCausalLM": "hostile.Model"})
     model = AutoModelForCausalLM.from_pretrained(folder)
     assert type(model) is hw.CausalLM
-    assert not list(folder.rglob("was here"))
+    assert not (folder / "was here").exists()
 
 
 class Pickled:

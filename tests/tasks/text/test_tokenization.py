@@ -310,7 +310,8 @@ def test_no_code_beside_a_tokenizer_is_run_whatever_the_answer(tmp_path, monkeyp
     given = json.loads(config.read_text(encoding="utf-8"))
     given |= {"auto_map": {"AutoTokenizer": [None, "hostile.Own"]}, "tokenizer_class": "Own"}
     config.write_text(json.dumps(given), encoding="utf-8")
-    code = "from pathlib import Path\nPath(__file__).with_name('was here').touch()\n"
+    # It would be run as a copy somewhere else.
+    code = f"from pathlib import Path\nPath({str(tmp_path / 'was here')!r}).touch()\n"
     (tmp_path / "hostile.py").write_text(code, encoding="utf-8")
     # A text to translate may stand where the answer to a question is read.
     monkeypatch.setattr("builtins.input", lambda *_: "y")
@@ -318,4 +319,4 @@ def test_no_code_beside_a_tokenizer_is_run_whatever_the_answer(tmp_path, monkeyp
         TextTokenizer.load(tmp_path)
     with suppress(ValueError):
         TextTokenizer.train(["a"], TextTokenizerSettings(pretrained=str(tmp_path)))
-    assert not list(tmp_path.rglob("was here"))
+    assert not (tmp_path / "was here").exists()
