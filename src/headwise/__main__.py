@@ -6,7 +6,7 @@ from headwise.threads import sleep_while_waiting
 
 # What the commands need beside what the modules need: the extra `train`, by the names of modules.
 _TRAIN = (
-    *("PIL", "accelerate", "datasets", "jinja2", "matplotlib", "rich", "sacrebleu"),
+    *("PIL", "accelerate", "datasets", "filelock", "jinja2", "matplotlib", "rich", "sacrebleu"),
     *("scipy", "sklearn", "tokenizers", "typer", "yaml"),
 )
 
