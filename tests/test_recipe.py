@@ -473,7 +473,7 @@ def test_a_missing_file_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"training: [1", "is not valid YAML"),
+        (b"training: [1", "bad.yaml: not valid YAML"),
         (b"", "has no keys, expected at least training"),
         (b"- 1", "has no keys, expected at least training"),
         (b"training: {}\ndescription: caf\xe9", "line 2: not UTF-8"),
@@ -496,7 +496,9 @@ def test_set_wants_a_key_and_a_value(change):
 
 
 def test_set_wants_yaml():
-    assert "'[1' is not valid YAML" in message(DEMO, "training.adam_betas=[1")
+    assert "--set is 'training.adam_betas=[1': not valid YAML" in message(
+        DEMO, "training.adam_betas=[1"
+    )
 
 
 @pytest.mark.parametrize(

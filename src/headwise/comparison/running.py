@@ -9,6 +9,7 @@ from rich.console import Console
 from headwise.comparison.planned import Ended, Failure, PlannedRun, Result, RunsFailed
 from headwise.comparison.side_by_side import train_side_by_side
 from headwise.experiment.folders import check_folder
+from headwise.experiment.locking import locked
 from headwise.training.interrupted import Interrupted
 
 
@@ -81,7 +82,8 @@ def _train_one_by_one(
 ) -> None:
     for run in planned:
         try:
-            result = run.train(run.recipe, run.system, run.folder, run.task, console, run.label)
+            with locked(run.folder):
+                result = run.train(run.recipe, run.system, run.folder, run.task, console, run.label)
         except Interrupted:
             raise
         except Exception as error:

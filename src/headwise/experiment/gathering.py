@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from transformers import AutoConfig
 
 from headwise.analysis.results import RunResult
 from headwise.experiment.folders import RECIPE, RESULT, FolderError
 from headwise.experiment.reading import read_result
+from headwise.plain_yaml import read_yaml
 from headwise.recipe import with_defaults
 from headwise.recipe.file import split_path
 from headwise.training.run import MODEL
@@ -41,7 +41,7 @@ def gather_runs(folders: Sequence[Path], key: str) -> list[tuple[float, RunResul
 
 
 def _number(run: Path, key: str) -> float:
-    value: Any = yaml.safe_load(with_defaults((run / RECIPE).read_text(encoding="utf-8")))
+    value: Any = read_yaml(with_defaults((run / RECIPE).read_text(encoding="utf-8")))
     for name in split_path(key):
         value = value.get(name) if isinstance(value, dict) else None
     if isinstance(value, bool) or not isinstance(value, (int, float)):

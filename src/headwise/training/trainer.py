@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, TrainingArguments
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import rotate_checkpoints
 
+from headwise.checksums import write_sums
 from headwise.files import partial_path, remove_partial, written_whole
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.training.batching import BatchLoader, Items, TokenBudgetSampler
@@ -269,6 +270,8 @@ class Trainer(RulesMixin, transformers.Trainer):
                         self.state.stateful_callbacks[type(callback).__name__] = callback.state()
                 self.state.save_to_json(str(partial / STATE))
             self.accelerator.wait_for_everyone()
+            if self.args.should_save:
+                write_sums(partial)
         if self.args.should_save:
             self._remove_stops(run)
             rotate_checkpoints(
