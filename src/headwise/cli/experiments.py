@@ -98,6 +98,7 @@ def compare(
         from headwise.comparison.following import run_to_look_into
         from headwise.comparison.tuning.grid import parse_grid
         from headwise.experiment.folders import is_main_process
+        from headwise.experiment.locking import locked
         from headwise.files import write_text
         from headwise.recipe import RecipeError, load_recipe
         from headwise.training.interrupted import Interrupted
@@ -124,19 +125,20 @@ def compare(
             write_report(found, report)
 
         try:
-            found = compare_systems(
-                file,
-                names,
-                numbers,
-                folder,
-                command_line(),
-                console,
-                datasets=parse_names("--datasets", datasets) or file.dataset_names,
-                match=match is not None,
-                grid=grid,
-                jobs=jobs,
-                write=write,
-            )
+            with locked(folder):
+                found = compare_systems(
+                    file,
+                    names,
+                    numbers,
+                    folder,
+                    command_line(),
+                    console,
+                    datasets=parse_names("--datasets", datasets) or file.dataset_names,
+                    match=match is not None,
+                    grid=grid,
+                    jobs=jobs,
+                    write=write,
+                )
         except (Interrupted, RunsFailed) as error:
             if report.is_file():
                 print_path(console, "report as far as it goes", report)
@@ -173,6 +175,7 @@ def train(
     with clear_errors("The same command goes on from here."):
         from headwise.analysis.verdict import diverged
         from headwise.experiment.folders import is_main_process
+        from headwise.experiment.locking import locked
         from headwise.experiment.one_system import train_system
         from headwise.experiment.preparing import prepare_task
         from headwise.recipe import load_recipe
@@ -185,8 +188,9 @@ def train(
         parts = [Path(recipe).stem, *([dataset] if dataset else []), name]
         folder = output or Path("runs") / "-".join(parts)
         console = Console(quiet=not is_main_process())
-        task = prepare_task(chosen, folder, console)
-        result = train_system(chosen, name, folder, task, console)
+        with locked(folder):
+            task = prepare_task(chosen, folder, console)
+            result = train_system(chosen, name, folder, task, console)
         scores = "  ".join(str(score) for score in result.scores)
         console.print(f"validation loss {result.validation_loss:.3f}  {scores}", highlight=False)
         print_path(console, "model", folder / "model")

@@ -37,7 +37,7 @@ def gather_runs(folders: Sequence[Path], key: str) -> list[tuple[float, RunResul
                 f"that `headwise train` or `headwise compare` has made"
             )
         for run in runs:
-            config = AutoConfig.from_pretrained(run / MODEL)
+            config = AutoConfig.from_pretrained(run / MODEL, trust_remote_code=False)
             found[run.resolve()] = (_number(run, key), read_result(run / RESULT, config))
     return list(found.values())
 

@@ -30,6 +30,7 @@ from headwise.models.losses import AuxiliaryLoss, sum_losses, total_squared_erro
 from headwise.models.outputs import OneStackOutput
 from headwise.models.transformer import DecoderStack, HiddenStates, collected
 from headwise.ops.bounds import check_number
+from headwise.ops.shapes import check_labels, check_token_mask
 
 KERNEL = 3  # how many frames a convolution sees
 _MOST_CHANNELS = 100_000
@@ -146,6 +147,8 @@ class FrameConvolution(nn.Module):
         if padding is not None:
             # Zero, like the frames beyond the end: no sequence depends on the length of another.
             x = x.masked_fill(padding.unsqueeze(-1), 0.0)
+        if not x.size(1):  # no frames: the convolution needs as many as its kernel
+            return x.new_zeros(x.size(0), 0, self.norm.normalized_shape[0])
         x = F.pad(x.mT, (KERNEL - 1 - self.ahead, self.ahead))
         return F.leaky_relu(self.norm(self.convolution(x).mT))
 
@@ -216,6 +219,9 @@ class SpeechEnhancer(HeadwiseModel):
                 f"the shape of inputs is {shape}, expected (batch, time, {self.config.num_bins}): "
                 f"the magnitudes of frames of 32 ms at {self.config.sampling_rate} Hz"
             )
+        check_token_mask("attention_mask", attention_mask, *inputs.shape[:2])
+        if labels is not None:
+            check_labels(labels, tuple(inputs.shape), None)
         padding = None if attention_mask is None else attention_mask == 0
         noisy = torch.log(inputs + self.config.floor)
         # Shifted so that silence is zero, like padding and the frames beyond either end.

@@ -68,8 +68,8 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         gate: `"learned"`, or `"uniform"` for UNI-MAE, which has no gate parameters.
         gate_hidden_dim: width of the gate's hidden layer.
         gate_dropout: dropout after that layer.
-        gate_window: how many of the last inputs a causal gate averages; all of them if None (the
-            paper averages 100 in language modelling).
+        gate_window: how many of the last inputs a causal gate averages, padding not counted; all
+            of them if None (the paper averages 100 in language modelling).
         causal_queries: the queries are a causal sequence though the keys are not.
         head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
 
@@ -246,6 +246,8 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         if causal:
             summary = running_mean(query, padding, self.gate_window, inputs.cache)
         else:
+            if padding is None and not query.size(1):  # nothing but padding is in empty sequences
+                padding = query.new_zeros(query.shape[:2], dtype=torch.bool)
             summary = sequence_mean(query, padding).unsqueeze(1)
             padding = None if padding is None else padding.all(1, keepdim=True)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):

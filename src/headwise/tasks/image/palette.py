@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import ConfigDict, Field
 from typing_extensions import Self
 
-from headwise.files import write_text
+from headwise.checksums import is_changed, write_summed
 from headwise.settings import LARGEST_SEED, Settings
 from headwise.tasks.sources import CorpusError
 
@@ -144,7 +144,7 @@ class Raster:
     def save(self, folder: Path) -> None:
         """Writes size and colours to `palette.json` in a folder."""
         record = {"height": self.height, "width": self.width, "colors": self.colors.tolist()}
-        write_text(folder / FILE_NAME, json.dumps(record))
+        write_summed(folder / FILE_NAME, json.dumps(record))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -155,6 +155,8 @@ class Raster:
         """
         path = folder / FILE_NAME
         try:
+            if is_changed(path):
+                raise ValueError("it is not as it was written")
             record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             colors = np.array(record["colors"], np.uint8)
             if colors.ndim != 2 or colors.shape[1] not in (1, 3):
