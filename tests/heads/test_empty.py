@@ -1,4 +1,4 @@
-"""Empty batches and sequences of no positions, in training and in evaluation, as `nn.Linear` has it."""
+"""Nothing at all as input: no sequences, no positions, no keys. The answer is as empty, and finite.
 
 `nn.MultiheadAttention` takes all of these, and zeros are what it reads where there are no keys.
 """
