@@ -178,6 +178,26 @@ def test_a_module_of_a_system_that_fails(tmp_path, monkeypatch, code, said):
     assert len(complaint) < 700
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        (
+            "images-digits",
+            "data.size=4000",
+            "data.size makes images of 16,000,000 pixels, expected",
+        ),
+        ("images-digits", "evaluation.temperature=1e-300", "temperature is '1e-300', expected a"),
+        ("lm-pydoc", "evaluation.generation.temperature=1e-300", "the temperature is 1e-300, exp"),
+        ("speech-generated", "data.level=[-.inf, 0]", "data.generated.level.0 is -inf, expected"),
+        ("speech-generated", "data.seconds=1.0e+9", "expected a number less than or equal to 3600"),
+    ],
+)
+def test_values_of_other_tasks(name, change, said):
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(name, [change])
+    assert said in str(caught.value)
+
+
 # Every number of every task's settings
 
 
