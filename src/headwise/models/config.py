@@ -241,11 +241,7 @@ class TransformerConfig(PreTrainedConfig):
         return self.default_positions() if given is None else given
 
     def _check_sizes(self) -> None:
-        """Builds each system of the plan once, to find those that do not fit, and counts.
-
-        Raises:
-            ValueError: a system does not fit, or there are too many layers or parameters.
-        """
+        """Raises `ValueError` if a system does not fit, or layers or parameters are too many."""
         for site, depth in self.depths().items():
             check_number(f"the number of layers of {stack_of(site)}", depth, MOST_LAYERS)
         sizes = {name: size for name in _SIZES if (size := getattr(self, name, None)) is not None}
