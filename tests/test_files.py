@@ -46,6 +46,19 @@ def test_what_a_killed_writer_left_is_not_mixed_in(tmp_path):
     assert not list((tmp_path / "model").iterdir())
 
 
+def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path):
+    for name in ("file", "folder"):
+        (tmp_path / name).symlink_to(tmp_path / f"other {name}")
+    (tmp_path / "other file").write_text("kept")
+    (tmp_path / "other folder").mkdir()
+    write_text(tmp_path / "file", "new")
+    with written_whole(tmp_path / "folder") as partial:
+        partial.mkdir()
+    assert (tmp_path / "other file").read_text() == "kept"
+    assert (tmp_path / "other folder").is_dir()
+    assert not any((tmp_path / name).is_symlink() for name in ("file", "folder"))
+
+
 # A full disk
 
 
