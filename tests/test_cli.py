@@ -502,9 +502,11 @@ def test_a_checkpoint_cut_short(world, monkeypatch):
     cut = folder / "checkpoint-6" / "optimizer.pt"
     cut.write_bytes(cut.read_bytes()[:-200])
     done = headwise(*arguments)
-    assert done.exit_code == 2
-    assert f"{cut} cannot be read" in done.stderr
-    assert f"delete {cut.parent} to continue from the one before it" in done.stderr
+    assert done.exit_code == 0, done.output
+    said = done.stdout.replace("\n", " ")
+    assert "checkpoint-6 is damaged (optimizer.pt is not as it was written)" in said
+    assert "the run goes on from checkpoint-3." in said
+    assert (folder / "result.json").is_file()
 
 
 def test_mistakes_of_ours_keep_their_traceback(run, monkeypatch):

@@ -189,4 +189,4 @@ def _write_model_sums(folder: Path) -> None:
 
 
 def _say(trainer: Trainer, text: str, style: str | None = None) -> None:
-    trainer.progress.console.print(text, style=style, highlight=False, markup=False)
+    trainer.progress.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)

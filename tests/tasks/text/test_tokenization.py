@@ -214,6 +214,9 @@ def test_a_tokenizer_cut_short_is_an_error_that_names_the_folder(joint, tmp_path
     joint.save(tmp_path / "tokenizer")
     file = tmp_path / "tokenizer" / "tokenizer.json"
     file.write_text(file.read_text()[:1000])
+    with pytest.raises(ValueError, match=r"damaged \(tokenizer\.json is not as it was written\)"):
+        TranslationTokenizer.load(tmp_path / "tokenizer")
+    (tmp_path / "tokenizer" / "SHA256SUMS").unlink()  # an older version wrote none
     with pytest.raises(ValueError, match=r"tokenizer, expected a tokenizer that can be read"):
         TranslationTokenizer.load(tmp_path / "tokenizer")
 
