@@ -71,10 +71,13 @@ def test_members_of_a_tar_file(tmp_path):
         member = tarfile.TarInfo("a.png")
         member.size = len(small())
         archive.addfile(member, io.BytesIO(small()))
-        huge = tarfile.TarInfo("b.png")
-        huge.size = 2**40  # of which the file has nothing
-        archive.fileobj.write(huge.tobuf())
-    with pytest.raises(CorpusError, match=r"b.png has 1,099,511,627,776 bytes|not .* intact tar"):
+    assert len(read(path)) == 1
+    with pytest.raises(CorpusError, match=r"images.tar:a.png has .* at most 9; .*data.max_bytes"):
+        read(path, Limits(100, 9))
+    huge = tarfile.TarInfo("b.png")
+    huge.size = 2**40  # of which the file has nothing
+    path.write_bytes(path.read_bytes()[:1024] + huge.tobuf())
+    with pytest.raises(CorpusError, match=r"nor an intact tar file \(unexpected end of data\)"):
         read(path)
 
 

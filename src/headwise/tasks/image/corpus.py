@@ -198,9 +198,7 @@ def _read_split(
     )
 
 
-def _read_path(
-    path: Path, corpus: str, broken: list[str], limits: Limits
-) -> Iterator[Image.Image]:
+def _read_path(path: Path, corpus: str, broken: list[str], limits: Limits) -> Iterator[Image.Image]:
     path = path.expanduser()
     if corpus == "folder":
         return read_image_folder(path, broken, limits)

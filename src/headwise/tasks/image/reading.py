@@ -32,7 +32,6 @@ from headwise.tasks.splits import PARTS, Part, divide
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
 
-
 class Limits(NamedTuple):
     """The most that is read into memory at once; `ImageData` has a key for each.
 
