@@ -186,7 +186,8 @@ def load_hub_split(
         path = str(Path(name).expanduser()) if name.startswith("~") else name
         return load_dataset(path, config, split=split, revision=revision)
     except (DatasetsError, OSError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
+        # Of a file that it cannot parse, datasets says why only in the cause.
+        reason = " ".join(f"{error} {error.__cause__ or ''}".split()).rstrip(".")
         mending = (
             "Give a name on the Hugging Face hub or a local folder; without a network, only local "
             "folders and datasets that were loaded before can be read."
