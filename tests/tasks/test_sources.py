@@ -164,3 +164,10 @@ def test_what_ends_a_line_is_the_same_in_every_file(tmp_path):
     path = tmp_path / "text"
     path.write_bytes("\ufeffa\u2028b\x85c\x0bd\r\n\0\r\ne\rf\n\n\ufeffg".encode())
     assert read_lines(path) == ["a\u2028b\x85c\x0bd", "\0", "e\rf", "", "\ufeffg"]
+
+
+def test_pickles_are_no_dataset(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.pkl").write_bytes(b"")
+    with pytest.raises(CorpusError, match="'pandas' is not read: it would unpickle"):
+        load_hub_split("pandas", "train")

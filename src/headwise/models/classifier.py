@@ -99,6 +99,10 @@ class SequenceClassifierConfig(StackConfig):
         if problem == "regression":
             self.problem_type = "regression"  # or a pipeline would make a probability of the number
 
+    def parameters_outside_layers(self) -> int:
+        hidden = self.embed_dim if self.hidden_dim is None else self.hidden_dim
+        return super().parameters_outside_layers() + self.embed_dim * (self.vocab_size + hidden)
+
 
 class SequenceClassifier(HeadwiseModel):
     """An encoder whose attention follows a plan, with a classifier on top of it.

@@ -343,8 +343,9 @@ def _words(
     if inputs_embeds is None and input_ids is not None:
         # The weight may be shared with an embedding that was resized. Adapters and quantised
         # embeddings do not say how many there are.
-        plain = type(embedding) is nn.Embedding
-        size = embedding.weight.size(0) if plain else getattr(embedding, "num_words", None)
+        size = getattr(embedding, "num_words", None)
+        if type(embedding) is nn.Embedding:
+            size = len(embedding.weight)
         check_tokens(ids, input_ids, size)
         words: Tensor = embedding(input_ids)
         return words

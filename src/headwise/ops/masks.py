@@ -145,12 +145,13 @@ def of_queries(padding: Tensor, offset: int | Tensor, queries: int) -> Tensor:
 def hides_the_future(attn_mask: Tensor | None) -> bool:
     """Whether an attention mask lets no query attend to later keys than a causal mask would.
 
-    The last query stands at the last key where there are more keys than queries.
+    The last query stands at the last key where there are more keys than queries. With one query,
+    or one key, there is no future that could be hidden.
 
     `torch.nn`'s decoder layers may pass a causal mask without saying `is_causal`. A system whose
     combination of heads looks at other positions has to know.
     """
-    if attn_mask is None or attn_mask.size(-2) == 1:
+    if attn_mask is None or 1 in attn_mask.shape[-2:]:
         return False
     queries, keys = attn_mask.shape[-2:]
     future = causal_mask(queries, keys, max(0, keys - queries), attn_mask.device)

@@ -1,7 +1,9 @@
 """Tokenizers: lossless, deterministic, saved whole, and ordinary for Hugging Face."""
 
+import json
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 import torch
@@ -310,3 +312,22 @@ def test_a_word_of_any_length_is_learned_from_in_pieces_and_encoded_whole():
     for text in (long, f"{long} {long}", "\x00\x01" * 9, "e" + "\u0301" * 2000):
         assert tokenizer.decode(tokenizer.encode([text])) == [text]
     assert len(tokenizer.encode([long])[0]) < 20
+
+
+def test_no_code_beside_a_tokenizer_is_run_whatever_the_answer(tmp_path, monkeypatch):
+    tokenizer = TextTokenizer.train(2 * ["open the file"], TextTokenizerSettings())
+    tokenizer.save(tmp_path)
+    config = tmp_path / "tokenizer_config.json"
+    given = json.loads(config.read_text(encoding="utf-8"))
+    given |= {"auto_map": {"AutoTokenizer": [None, "hostile.Own"]}, "tokenizer_class": "Own"}
+    config.write_text(json.dumps(given), encoding="utf-8")
+    # It would be run as a copy somewhere else.
+    code = f"from pathlib import Path\nPath({str(tmp_path / 'was here')!r}).touch()\n"
+    (tmp_path / "hostile.py").write_text(code, encoding="utf-8")
+    # A text to translate may stand where the answer to a question is read.
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with suppress(ValueError):
+        TextTokenizer.load(tmp_path)
+    with suppress(ValueError):
+        TextTokenizer.train(["a"], TextTokenizerSettings(pretrained=str(tmp_path)))
+    assert not (tmp_path / "was here").exists()

@@ -21,8 +21,8 @@ def left_out_heads(num_heads: int, dropped_heads: int) -> Tensor:
     >>> left_out_heads(3, 1).tolist()
     [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     """
-    experts = list(combinations(range(num_heads), dropped_heads))
-    return torch.tensor([[float(h in expert) for h in range(num_heads)] for expert in experts])
+    experts = torch.tensor(list(combinations(range(num_heads), dropped_heads)))
+    return torch.zeros(len(experts), num_heads).scatter_(1, experts, 1.0)
 
 
 def head_scales(gates: Tensor, left_out: Tensor) -> Tensor:
