@@ -21,6 +21,7 @@ from headwise.tasks.text.tokenizer_settings import (
     TextTokenizerSettings,
     TokenizerSettings,
 )
+from headwise.tasks.text.vocabularies import LONGEST_WORD
 
 PAIRS = [
     Pair("open the file", "ouvrir le fichier"),
@@ -304,6 +305,16 @@ def test_wrong_settings_of_one_language(settings, message):
 def test_blank_lines_are_no_text_to_learn_from():
     with pytest.raises(ValueError, match="lines is empty"):
         TextTokenizer.train(["", ""], TextTokenizerSettings())
+
+
+def test_a_word_of_any_length_is_learned_from_in_pieces_and_encoded_whole():
+    """Learning from a line of a million letters would take the square of its length."""
+    long = "ab" * 4 * LONGEST_WORD
+    tokenizer = TextTokenizer.train([long] * 3, TextTokenizerSettings(vocab_size=400))
+    assert max(map(len, tokenizer.tokenizer.get_vocab())) == LONGEST_WORD
+    for text in (long, f"{long} {long}", "\x00\x01" * 9, "e" + "\u0301" * 2000):
+        assert tokenizer.decode(tokenizer.encode([text])) == [text]
+    assert len(tokenizer.encode([long])[0]) < 20
 
 
 def test_no_code_beside_a_tokenizer_is_run_whatever_the_answer(tmp_path, monkeypatch):
