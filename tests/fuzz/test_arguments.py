@@ -20,8 +20,8 @@ SYSTEMS = (
     hw.IndependentMechanismsLayer,
 )
 LONGEST_MESSAGE = 1_000
-# What is large is counted where recipes are read; a module that is asked for it tries to have it.
-WHOLE = st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16, 50, 0, -1, -(2**63)])
+# Of what is large, only what no machine could hold: the rest is tried, and takes its time.
+WHOLE = st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16, 50, 0, -1, -(2**63), 10**15])
 REAL = st.sampled_from([0.0, 0.1, 0.5, 1.0, -0.1, 1.5, 1e9, 1e300, float("inf"), float("nan")])
 
 
