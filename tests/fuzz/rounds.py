@@ -2,9 +2,9 @@
 
     python tests/fuzz/rounds.py --minutes 10
 
-`--once` tries what the suite tries, the same in every run, and counts it. A failure is shown with the example, and with the line that repeats it (`@reproduce_failure`). The
+A failure is shown with the example, and with the line that repeats it (`@reproduce_failure`). The
 same `--seed` draws the same examples, as far as the time goes. At the end it says how many examples
-each test has had.
+each test has had. `--once` tries what the suite tries, the same in every run.
 """
 
 import argparse
