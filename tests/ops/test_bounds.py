@@ -64,6 +64,18 @@ MILLION, TRILLION = 10**6, 10**12
         (hw.BranchedAttention, (8, 2, TRILLION), {}, "make at least 16,000,000,000,000 parameters"),
         (hw.BranchedAttention, (8, MILLION, 8), {"head_dim": 1}, "num_branches is 1,000,000, exp"),
         (hw.BranchedAttention, (8, 2, 8), {"output_gain": inf}, "output_gain is inf, expected"),
+        (
+            hw.BranchedAttention,
+            (8, 2, 8),
+            {"output_gain": 1e300},
+            "output_gain is 1e+300, expected",
+        ),
+        (
+            hw.MixtureOfAttentiveExperts,
+            (8, 2),
+            {"gate_window": TRILLION},
+            "gate_window is 1,000,000,000,000, expected at most 1,000,000",
+        ),
         (hw.IndependentMechanismsLayer, (8, 2, TRILLION, 2), {}, "8,000,000,002,048"),
         (hw.IndependentMechanismsLayer, (MILLION,) * 4, {}, "num_mechanisms is 1,000,000, expecte"),
         (
