@@ -76,4 +76,5 @@ echo "installing the extra train"
 grep -q 'mae-7' run/report.html || fail "the report does not name the systems"
 "$bin/headwise" explore run/mae-7-seed1 --output explorer.html >/dev/null
 grep -q '<script' explorer.html || fail "the explorer has no scripts"
+rm -rf "$work/venv" # it is large
 echo "the wheel works"

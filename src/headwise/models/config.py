@@ -17,7 +17,7 @@ from headwise.ops.bounds import MOST_HEADS, MOST_LAYERS, check_number, check_par
 
 # What the number of parameters depends on most, for messages.
 _SIZES = (
-    *("embed_dim", "ffn_dim", "vocab_size", "max_positions"),
+    *("embed_dim", "ffn_dim", "vocab_size", "max_positions", "hidden_dim", "sampling_rate"),
     *("layers", "encoder_layers", "decoder_layers"),
 )
 
@@ -119,7 +119,11 @@ class TransformerConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Returns the configuration of a saved one, as transformers reads config.json."""
+        """Returns the configuration of a saved one, as transformers reads config.json.
+
+        Raises:
+            ValueError: it names an implementation that is no part of PyTorch.
+        """
         return super().from_dict(readable_arguments(cls, config_dict), **kwargs)
 
     @property

@@ -22,6 +22,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from headwise.checksums import find_damage, write_sums
 from headwise.files import written_whole
+from headwise.models.trust import is_trusting
 from headwise.tasks.text.token_names import token_names
 from headwise.tasks.text.tokenizer_settings import (
     SPECIAL_TOKENS,
@@ -356,7 +357,8 @@ def _load(folder: Path) -> PreTrainedTokenizerFast:
             f"started again, learns the same tokenizer from the same data"
         )
     try:
-        return AutoTokenizer.from_pretrained(folder)
+        # Without this it asks on the terminal, where a text to translate may be the answer.
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=is_trusting())
     except Exception as error:  # the Rust library raises nothing narrower
         raise ValueError(
             f"folder is {folder}, expected a tokenizer that can be read: {error}"
