@@ -8,7 +8,10 @@ TORCH ?= torch==2.13.0
 # The demo's models are too small for several threads: two at a time are faster than one by one.
 JOBS ?= $(shell test "$$(getconf _NPROCESSORS_ONLN)" -ge 2 && echo 2 || echo 1)
 
-.PHONY: install demo test test-quick test-wheel lint bench docs clean
+# How long `make fuzz` tries.
+FUZZ_MINUTES ?= 10
+
+.PHONY: install demo test test-quick test-wheel fuzz lint bench docs clean
 
 install: $(VENV)/installed
 
@@ -31,6 +34,9 @@ test-quick: install  ## those tests that find most mistakes, in well under a min
 
 test-wheel: install  ## builds the wheel, and uses it in an empty environment
 	tests/wheel.sh $(BIN)/python "$(TORCH)"
+
+fuzz: install  ## tries what nobody thought of for ten minutes: see docs/reliability.md
+	$(BIN)/python tests/fuzz/rounds.py --minutes $(FUZZ_MINUTES)
 
 lint: install
 	$(BIN)/ruff check .

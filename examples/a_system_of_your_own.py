@@ -28,7 +28,8 @@ from headwise.comparison import compare_systems
 from headwise.recipe import RecipeFile
 from headwise.testing import check_system
 
-SEEDS = (1, 2, 3)
+PACKAGES = ["torch", "scipy", "sklearn"]
+SEEDS = [1, 2, 3]
 STEPS = 100
 FOLDER = Path("runs/shared-budget")  # what it holds is not trained again
 
@@ -97,7 +98,7 @@ print("without training it is standard attention:", torch.equal(neutral(x)[0], s
 hw.register(SharedBudget, "my_heads:SharedBudget")
 RECIPE = {
     "task": "classification",
-    "data": {"corpus": "docstrings", "packages": ["torch", "scipy", "sklearn"], "max_length": 24},
+    "data": {"corpus": "docstrings", "packages": PACKAGES, "max_length": 24},
     "tokenizer": {"vocab_size": 2000},
     "model": {"layers": 2, "embed_dim": 64, "num_heads": 8, "ffn_dim": 128, "pooling": "mean"},
     "training": {

@@ -25,6 +25,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 import headwise as hw
 from headwise.tasks.text.labelled.docstrings import docstrings
 
+PACKAGE = "torch"  # whose docstrings are learned
 STEPS = 250
 BLOCKS = 8  # in a batch; two batches make a step
 LENGTH = 64  # tokens in a block
@@ -37,7 +38,7 @@ transformers.utils.logging.disable_progress_bar()
 # subwords, learned from the same text.
 
 # %%
-texts = docstrings("torch")
+texts = docstrings(PACKAGE)
 byte_level = ByteLevelBPETokenizer()
 byte_level.train_from_iterator(
     texts, vocab_size=1000, special_tokens=["<end>"], show_progress=False

@@ -1,4 +1,4 @@
-"""Damaged files in the folder of a run: made anew, or named with what to do; never other results."""
+"""Damaged files of a run: made anew, or named with what to do; never other results."""
 
 import io
 import json
@@ -179,7 +179,7 @@ def test_of_a_full_disk_folder_and_mend_are_told_and_nothing_is_lost(
 
     with monkeypatch.context() as patched:
         patched.setattr("os.fsync", full)
-        with pytest.raises(NoSpaceError, match="MB are free .* give the same command again"):
+        with pytest.raises(NoSpaceError, match=r"MB are free .* give the same command again"):
             train(recipe, folder)
     assert (folder / "checkpoint-3").is_dir() and not list(folder.glob(".partial-*"))
     train(recipe, folder)

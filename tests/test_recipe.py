@@ -917,4 +917,4 @@ def test_an_older_key_beside_an_ablation_of_the_wrong_form(small):
 
 def test_a_number_is_no_name_of_a_system(small):
     said = message(small, "systems={2017: {training: {max_steps: 2}}}")
-    assert "systems.2017 is 2017, expected" in said
+    assert "the key 2017 is a number, expected text; put it in quotes" in said

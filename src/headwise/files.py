@@ -10,8 +10,11 @@ from pathlib import Path
 _PARTIAL = ".partial-"
 # Of a full file system, of a quota, and of files beyond `ulimit -f` or the largest of the system.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# What libraries without error numbers say of these; the last is PyTorch's, which tells no reason.
-_NO_SPACE_SAID = (*(f"os error {number}" for number in _NO_SPACE), "inline_container")
+# What libraries say of these that give no error number. PyTorch, the last two, gives no reason.
+_NO_SPACE_SAID = (
+    *(f"os error {number}" for number in _NO_SPACE),
+    *("inline_container", "iostream error"),
+)
 
 
 class NoSpaceError(OSError):
@@ -81,8 +84,8 @@ def no_space_told(path: Path) -> Iterator[None]:
         free = shutil.disk_usage(folder).free
         raise NoSpaceError(
             f"there is no space to write {path}: {free / 1e6:,.1f} MB are free on the file system "
-            f"of {folder}; if that is enough, a quota or `ulimit -f` is not. Free some space, and "
-            f"give the same command again: what had been written before is whole"
+            f"of {folder}, and a quota or `ulimit -f` may allow less. Free some space, and give "
+            f"the same command again: what had been written before is whole"
         ) from error
 
 

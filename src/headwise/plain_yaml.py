@@ -18,8 +18,9 @@ _MOST_CHARACTERS = 1_000_000
 _DEEPEST = 50  # lists and mappings in each other
 _MOST_VALUES = 100_000  # with every alias written out
 _LONGEST_NUMBER = 100  # digits
+_OF_YAML = "tag:yaml.org,2002:"
 # What a plain text, number or word may mean. A date means the text that was written.
-_UNKNOWN = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value")
+_UNKNOWN = (f"{_OF_YAML}timestamp", f"{_OF_YAML}value")
 _KINDS = {"int": "a number", "float": "a number", "bool": "a truth value", "null": "empty"}
 
 
@@ -88,8 +89,9 @@ class _PlainLoader(yaml.SafeLoader):
                 raise _NotPlain("an alias stands within what it names; leave it out", event)
             return node
         if event.tag not in (None, "!"):
+            tag = event.tag.replace(_OF_YAML, "!!")
             raise _NotPlain(
-                f"the tag {shown(event.tag)} is given, expected a plain value; leave the tag out",
+                f"the tag {shown(tag)} is given, expected a plain value; leave the tag out",
                 event,
             )
         self._depth += 1
@@ -170,4 +172,4 @@ _PlainLoader.yaml_implicit_resolvers = {
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 for _kind in ("int", "float"):
-    _PlainLoader.add_constructor(f"tag:yaml.org,2002:{_kind}", _PlainLoader.construct_number)
+    _PlainLoader.add_constructor(f"{_OF_YAML}{_kind}", _PlainLoader.construct_number)

@@ -1,6 +1,7 @@
 """How many examples are tried, and the strategies that several test files share."""
 
 import os
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ def cuts(time: int) -> st.SearchStrategy[list[int]]:
 
     def pieces(at: set[int]) -> list[int]:
         bounds = [0, *sorted(at), time]
-        return [end - start for start, end in zip(bounds, bounds[1:], strict=False)]
+        return [end - start for start, end in pairwise(bounds)]
 
     return places.map(pieces)
 

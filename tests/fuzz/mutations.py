@@ -19,7 +19,15 @@ HOSTILE: tuple[Any, ...] = (
     *(0.0, 0.5, -0.5, 1.5, 1e-300, 1e300, float("inf"), float("-inf"), float("nan")),
     *(datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29, 12, 0), b"\xff\x00", {1, 2}),
     *([], {}, [[]], [{}], {"a": 1}, {1: 2}, {None: None}, [0] * 50, {"system": {"a": 1}}),
-    *("x" * 10_000, "é\u0301\u202e\U0001f984", "\x00", "line\nline", "..:x", "os:path", "no.such:Name"),
+    *(
+        "x" * 10_000,
+        "é\u0301\u202e\U0001f984",
+        "\x00",
+        "line\nline",
+        "..:x",
+        "os:path",
+        "no.such:Name",
+    ),
     *("standard", "mae", "moa", "tim", "agreement", "weighted", "gated", "moh", "all"),
     *("../../etc/passwd", "/", "/dev/null", "/proc/self/mem", "http://localhost:1/x", "~/x"),
 )
@@ -74,7 +82,9 @@ def documents(draw: st.DrawFn) -> Any:
             break
         path = draw(st.sampled_from(known))
         parent, key = at(document, path[:-1]), path[-1]
-        change = draw(st.sampled_from(["value", "value", "delete", "rename", "move", "wrap", "add"]))
+        change = draw(
+            st.sampled_from(["value", "value", "delete", "rename", "move", "wrap", "add"])
+        )
         if change == "value":
             parent[key] = draw(VALUES)
         elif change == "delete":
@@ -82,7 +92,9 @@ def documents(draw: st.DrawFn) -> Any:
         elif change == "move":
             parent[key] = yaml.safe_load(yaml.safe_dump(at(document, draw(st.sampled_from(known)))))
         elif change == "wrap":
-            parent[key] = draw(st.sampled_from([[parent[key]], {"a": parent[key]}, str(parent[key])]))
+            parent[key] = draw(
+                st.sampled_from([[parent[key]], {"a": parent[key]}, str(parent[key])])
+            )
         elif is_in_list(document, path):
             parent.insert(key, draw(VALUES))
         else:
@@ -99,7 +111,18 @@ def _is_key(value: Any) -> bool:
 FRAGMENTS = (
     *("[" * 5000, "{" * 5000, "- " * 2000, "&a [*a]", "*nothing", "<<: *nothing", "? ", ": ", "|"),
     *("!!python/object/apply:os.system [x]", "!!binary x", "!!set {a, b}", "!!float x", "!", "%"),
-    *("2024-01-01", "2024-99-99", "1:2:3", "0o7", "\t", "\x00", "\ufeff", "\u2028", "---\n", "...\n"),
+    *(
+        "2024-01-01",
+        "2024-99-99",
+        "1:2:3",
+        "0o7",
+        "\t",
+        "\x00",
+        "\ufeff",
+        "\u2028",
+        "---\n",
+        "...\n",
+    ),
     *("'", '"', "#", ",", "]", "}", "\\", "`", "@", "a: &x {b: *x}\n", "task: images\n"),
     *("x: [" + "1, " * 3000 + "]\n", "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n"),
 )
@@ -113,7 +136,9 @@ def texts(draw: st.DrawFn) -> str:
         lines = text.splitlines(keepends=True) or [""]
         line = draw(st.integers(0, len(lines) - 1))
         change = draw(
-            st.sampled_from(["repeat", "repeat", "drop", "indent", "insert", "cut", "swap", "colon"])
+            st.sampled_from(
+                ["repeat", "repeat", "drop", "indent", "insert", "cut", "swap", "colon"]
+            )
         )
         if change == "repeat":
             lines.insert(draw(st.integers(0, len(lines))), lines[line])

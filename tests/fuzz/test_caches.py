@@ -1,5 +1,6 @@
 """Decoding in pieces equals one pass, whatever is removed, reordered or repeated in between."""
 
+import pytest
 import torch
 from fuzzing import cuts, examples, paddings, random, seeds
 from hypothesis import given
@@ -17,9 +18,10 @@ actions = st.lists(
 )
 
 
-@given(st.data(), seeds, st.sampled_from(MODULES), st.integers(1, 3), actions)
-@examples(suite=60, long=300)
-def test_a_cache_says_what_one_pass_says(data, seed, name, batch, actions):
+@pytest.mark.parametrize("name", MODULES)
+@given(st.data(), seeds, st.integers(1, 3), actions)
+@examples(suite=3, long=10)
+def test_a_cache_says_what_one_pass_says(name, data, seed, batch, actions):
     torch.manual_seed(seed)
     module, cache = build(name), AttentionCache()
     records = data.draw(st.booleans(), label="keeps what can be removed")
@@ -56,9 +58,10 @@ def test_a_cache_says_what_one_pass_says(data, seed, name, batch, actions):
             history = history[chosen]
 
 
-@given(st.data(), seeds, st.sampled_from(MODULES), st.integers(1, 3), st.integers(1, 8))
-@examples(suite=40, long=200)
-def test_padded_sequences_in_pieces(data, seed, name, batch, time):
+@pytest.mark.parametrize("name", MODULES)
+@given(st.data(), seeds, st.integers(1, 3), st.integers(1, 8))
+@examples(suite=2, long=10)
+def test_padded_sequences_in_pieces(name, data, seed, batch, time):
     torch.manual_seed(seed)
     module, room = build(name), time + data.draw(st.integers(0, 3), label="more room")
     fixed = data.draw(st.booleans(), label="of a fixed size")
@@ -78,9 +81,10 @@ def test_padded_sequences_in_pieces(data, seed, name, batch, time):
         start = end
 
 
-@given(st.data(), seeds, st.sampled_from(["standard", "mae causal queries", "uni-mae", "moa"]))
-@examples(suite=20, long=100)
-def test_a_memory_that_is_read_once(data, seed, name):
+@pytest.mark.parametrize("name", ["standard", "mae causal queries", "uni-mae", "moa"])
+@given(st.data(), seeds)
+@examples(suite=5, long=15)
+def test_a_memory_that_is_read_once(name, data, seed):
     torch.manual_seed(seed)
     batch, time, keys = (data.draw(st.integers(1, most)) for most in (3, 7, 4))
     module, cache = SYSTEMS[name].build(kdim=5, vdim=5), AttentionCache(static=True)

@@ -4,7 +4,6 @@ The commands and their options are those of the program itself. Left out is what
 (`--serve`) or opens a browser (`--open`); what trains has a recipe of two steps.
 """
 
-import os
 import traceback
 from typing import Any
 
@@ -96,13 +95,16 @@ def place(tmp_path_factory):
     (folder / "broken.yaml").write_text("model: [", encoding="utf-8")
     (folder / "bytes").write_bytes(bytes(range(256)))
     (folder / "text").write_text("one two\nthree\n", encoding="utf-8")
-    before = os.getcwd()
-    os.chdir(folder)
-    yield folder
-    os.chdir(before)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        yield folder
 
 
-WRONG_IN_TRAINING = {"recipe": FILES, "changes": HARMLESS, "jobs": st.sampled_from(["0", "-1", "x"])}
+WRONG_IN_TRAINING = {
+    "recipe": FILES,
+    "changes": HARMLESS,
+    "jobs": st.sampled_from(["0", "-1", "x"]),
+}
 
 
 def seldom(draw: st.DrawFn) -> bool:
@@ -144,7 +146,7 @@ def lines(draw: st.DrawFn, command: str) -> list[str]:
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 @given(data=st.data())
-@examples(suite=3, long=30, shrinks=False)
+@examples(suite=3, long=10, shrinks=False)
 def test_every_command_line_ends_well(place, few_rounds, command, data):
     line = data.draw(lines(command), label="line")
     done = CliRunner().invoke(app, line, input="one two\n")

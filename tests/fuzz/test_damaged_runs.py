@@ -1,7 +1,7 @@
 """A file of a run is damaged: the result is as before, or headwise says what it found.
 
-Bytes that change within a text, such as a digit of the recipe, are not always found: a text is the
-user's to change. In weights, states and what else has its sum beside it they are.
+Nearly every file of a run has its sum beside it. `generation_config.json` of the final model has
+none, since it is the user's to change.
 """
 
 import re
@@ -27,7 +27,7 @@ COMMANDS = {
 OF_THE_END = ("result.json", "outcome.json", "outputs.txt", "model")
 # What is of the console, or of the clock.
 NO_RESULT = re.compile(r"tokens/s|: run/|: headwise |^corpus|^vocabulary|^\w+: .*SHA")
-BINARY = (".safetensors", ".pt", ".pth", ".bin")
+MAY_BE_CHANGED = "model/generation_config.json"
 LONGEST_MESSAGE = 4_000
 
 
@@ -60,7 +60,9 @@ def whole(tmp_path_factory):
 @st.composite
 def damages(draw, content: bytes):
     """What may have become of a file; None is a folder in its place, and "" that it is gone."""
-    kind = draw(st.sampled_from(["flipped", "flipped", "cut", "emptied", "other", "gone", "folder"]))
+    kind = draw(
+        st.sampled_from(["flipped", "flipped", "cut", "emptied", "other", "gone", "folder"])
+    )
     if kind in ("gone", "folder"):
         return "" if kind == "gone" else None
     if kind == "emptied" or not content:
@@ -76,7 +78,7 @@ def damages(draw, content: bytes):
 
 
 @given(data=st.data())
-@examples(suite=10, long=60, shrinks=False)
+@examples(suite=10, long=20, shrinks=False)
 def test_the_result_is_as_before_or_the_damage_is_told(whole, data):
     folder, answers = whole
     shutil.rmtree(folder / "run")
@@ -102,11 +104,8 @@ def test_the_result_is_as_before_or_the_damage_is_told(whole, data):
     assert done.exit_code in (0, 2), done.output
     said = done.output.replace("\n", " ")
     if done.exit_code == 2:
-        assert done.stderr.startswith("error: ")
+        assert "error: " in done.stderr
         assert len(done.stderr) <= LONGEST_MESSAGE
         assert path.name in said or path.parent.name in said
-        return
-    found = path.name in said or path.parent.name in said and "damaged" in said
-    is_text = path.suffix not in BINARY and damage and damage != content
-    if not found and not is_text:
-        assert answer(done) == answers[command]
+    elif path.name not in said and not (path.parent.name in said and "damaged" in said):
+        assert answer(done) == answers[command] or str(path).endswith(MAY_BE_CHANGED)

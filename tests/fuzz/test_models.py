@@ -39,7 +39,7 @@ def drawn_inputs(kind: str, batch: int, time: int) -> tuple[str, torch.Tensor]:
 
 
 @given(st.data(), seeds, st.sampled_from(CAUSAL), st.integers(1, 3), st.integers(2, 9))
-@examples(suite=30, long=150)
+@examples(suite=30, long=60)
 def test_a_later_token_changes_no_earlier_output(data, seed, model, batch, time):
     kind, made = model[0], build(*model)
     torch.manual_seed(seed)
@@ -54,7 +54,7 @@ def test_a_later_token_changes_no_earlier_output(data, seed, model, batch, time)
 
 
 @given(st.data(), seeds, each_model, st.integers(1, 3), st.integers(1, 8), st.integers(0, 3))
-@examples(suite=40, long=200)
+@examples(suite=40, long=80)
 def test_more_padding_changes_nothing(data, seed, model, batch, time, more):
     """Behind; before too, where a model may have it there: where it goes on from a prompt."""
     kind, made = model[0], build(*model)
@@ -81,14 +81,12 @@ def test_more_padding_changes_nothing(data, seed, model, batch, time, more):
 
 
 @given(st.data(), seeds, st.sampled_from(DECODERS), st.integers(1, 3), st.integers(1, 10))
-@examples(suite=30, long=150)
+@examples(suite=30, long=60)
 def test_a_language_model_in_pieces(data, seed, model, batch, time):
     """With padding before the tokens, rows reordered and last tokens removed in between."""
     made = build(*model)
     torch.manual_seed(seed)
-    real = torch.tensor(
-        [[False] * pad + [True] * (time - pad) for pad in _pads(data, batch, time)]
-    )
+    real = torch.tensor([[False] * pad + [True] * (time - pad) for pad in _pads(data, batch, time)])
     ids = tokens(batch, time).masked_fill(~real, PAD)
     remembered = made.new_cache() if data.draw(st.booleans(), label="own cache") else None
     recording = remembered is not None and data.draw(st.booleans(), label="removes tokens")
@@ -128,7 +126,7 @@ def _read(made: HeadwiseModel, ids: torch.Tensor, mask: torch.Tensor, remembered
 
 
 @given(st.data(), seeds, plans, st.integers(1, 3), st.integers(1, 6), st.integers(2, 7))
-@examples(suite=15, long=75)
+@examples(suite=15, long=30)
 def test_a_translation_model(data, seed, plan, batch, time, target_time):
     """In pieces; with other tokens behind; with a source that is padded further."""
     made = translator(plan)
@@ -162,7 +160,7 @@ def test_a_translation_model(data, seed, plan, batch, time, target_time):
 
 
 @given(st.data(), seeds, plans, st.integers(1, 3), st.integers(1, 4))
-@examples(suite=8, long=40)
+@examples(suite=8, long=16)
 def test_generating_with_the_cache_equals_generating_without(data, seed, plan, batch, beams):
     made = translator(plan)
     torch.manual_seed(seed)

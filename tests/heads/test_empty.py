@@ -1,4 +1,4 @@
-"""Nothing at all, as input: no sequences, no positions, no keys. The answer is as empty, and finite.
+"""Nothing at all as input: no sequences, no positions, no keys. The answer is as empty, and finite.
 
 `nn.MultiheadAttention` takes all of these, and zeros are what it reads where there are no keys.
 """

@@ -285,6 +285,19 @@ def test_what_the_final_model_is_made_of_is_trained_again_if_it_is_damaged(tmp_p
     assert_equal(load_file(tmp_path / "model" / "model.safetensors"), kept)
 
 
+def test_a_folder_that_is_removed_during_training_is_not_made_again(tmp_path):
+    run = tmp_path / "run"
+
+    def remove(items):
+        if (run / "checkpoint-4").is_dir():
+            shutil.rmtree(run)
+        return toy.join(items)
+
+    with pytest.raises(CheckpointError, match=r"run was removed or renamed while"):
+        toy.train(run, toy.model(), toy.settings(), remove)
+    assert not run.exists()
+
+
 def test_checkpoints_that_are_lost_during_training_are_told(tmp_path):
     def lose(items):
         if (tmp_path / "checkpoint-8").is_dir():

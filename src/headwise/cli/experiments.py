@@ -168,8 +168,12 @@ def train(
     changes: Changes = None,
     trust: Trust = False,
 ) -> None:
-    """Train one system and evaluate it. A stopped run continues where it was stopped."""
+    """Train one system and evaluate it. A stopped run continues where it was stopped.
+
+    The exit status is 1 if the training has diverged: its validation loss is no number.
+    """
     with clear_errors("The same command goes on from here."):
+        from headwise.analysis.verdict import diverged
         from headwise.experiment.folders import is_main_process
         from headwise.experiment.locking import locked
         from headwise.experiment.one_system import train_system
@@ -190,6 +194,13 @@ def train(
         scores = "  ".join(str(score) for score in result.scores)
         console.print(f"validation loss {result.validation_loss:.3f}  {scores}", highlight=False)
         print_path(console, "model", folder / "model")
+        if diverged(result):
+            print_error(
+                f"the training has diverged: its validation loss is {result.validation_loss}; "
+                f"train into another folder with a smaller training.learning_rate, a longer "
+                f"training.warmup_steps, or training.clip_norm=1"
+            )
+            raise typer.Exit(1)
         print_next_commands(console, folder)
 
 

@@ -98,7 +98,8 @@ def _differs(stamp: Path, recipe: Recipe) -> list[str]:
 def _how_to_mend(stamp: Path) -> str:
     return (
         f"put the recipe that the folder was made with in its place, and delete the line of "
-        f"{stamp.name} in {stamp.parent / SUMS}; or use another output folder"
+        f"{stamp.name} in {stamp.parent / SUMS} (which is enough if you have changed the recipe "
+        f"yourself); or use another output folder"
     )
 
 

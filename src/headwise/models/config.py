@@ -17,7 +17,7 @@ from headwise.ops.bounds import MOST_HEADS, MOST_LAYERS, check_number, check_par
 
 # What the number of parameters depends on most, for messages.
 _SIZES = (
-    *("embed_dim", "ffn_dim", "vocab_size", "max_positions"),
+    *("embed_dim", "ffn_dim", "vocab_size", "max_positions", "hidden_dim", "sampling_rate"),
     *("layers", "encoder_layers", "decoder_layers"),
 )
 

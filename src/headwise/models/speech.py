@@ -29,9 +29,11 @@ from headwise.models.config import StackConfig
 from headwise.models.losses import AuxiliaryLoss, sum_losses, total_squared_error
 from headwise.models.outputs import OneStackOutput
 from headwise.models.transformer import DecoderStack, HiddenStates, collected
+from headwise.ops.bounds import check_number
 from headwise.ops.shapes import check_labels, check_token_mask
 
 KERNEL = 3  # how many frames a convolution sees
+_MOST_CHANNELS = 100_000
 
 
 class SpeechEnhancerConfig(StackConfig):
@@ -90,6 +92,9 @@ class SpeechEnhancerConfig(StackConfig):
             raise ValueError(f"predicts is {predicts!r}, expected 'magnitude' or 'gain'")
         if any(channels < 1 for channels in front_channels):
             raise ValueError(f"front_channels is {front_channels}, expected positive numbers")
+        check_number(
+            "the largest of front_channels", max(front_channels, default=1), _MOST_CHANNELS
+        )
         if window < 1:
             raise ValueError(f"window is {window}, expected a positive number of frames")
         self.sampling_rate = sampling_rate

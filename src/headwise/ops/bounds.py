@@ -15,19 +15,19 @@ def check_parameters(parameters: int, **sizes: int) -> None:
     """Raises `ValueError` if sizes give more than a trillion parameters.
 
     Args:
-        parameters: how many they give.
+        parameters: how many they give, or a lower bound of that.
         sizes: the sizes, for the message.
 
     >>> check_parameters(512 * 512, embed_dim=512)
     >>> check_parameters(10**14, embed_dim=10**7)
     Traceback (most recent call last):
     ...
-    ValueError: embed_dim = 10,000,000 makes 100,000,000,000,000 parameters, expected at most \
-1,000,000,000,000: choose smaller sizes
+    ValueError: embed_dim = 10,000,000 makes at least 100,000,000,000,000 parameters, expected at \
+most 1,000,000,000,000: choose smaller sizes
     """
     if parameters > MOST_PARAMETERS:
         named = ", ".join(f"{name} = {written(size)}" for name, size in sizes.items())
-        makes = "makes" if len(sizes) == 1 else "make"
+        makes = "makes at least" if len(sizes) == 1 else "make at least"
         raise ValueError(
             f"{named} {makes} {written(parameters)} parameters, expected at most "
             f"{MOST_PARAMETERS:,}: choose smaller sizes"
@@ -50,9 +50,9 @@ def written(number: int) -> str:
     """Returns a number for a message, which has no place for thirty digits.
 
     >>> written(225_792_840), written(4 * 10**30)
-    ('225,792,840', 'more than 10^30')
+    ('225,792,840', '10^30')
     """
-    return f"{number:,}" if number < 10**18 else f"more than 10^{len(str(number)) - 1}"
+    return f"{number:,}" if number < 10**18 else f"10^{len(str(number)) - 1}"
 
 
 def check_coefficient(name: str, value: float) -> None:

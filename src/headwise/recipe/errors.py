@@ -11,7 +11,7 @@ from headwise.recipe.settings import Recipe
 from headwise.spelling import cut, did_you_mean, shown
 
 _EXPECTED = "Input should be "  # how pydantic begins most of its messages
-_UNBROKEN = re.compile(r"\S{201,}")
+_UNBROKEN = re.compile(r"\S{250,}")
 # Which errors of pydantic say that keys were expected.
 _NO_MAPPING = ("dict_type", "model_type", "model_attributes_type")
 

@@ -70,7 +70,7 @@ class RecipeFile:
         self._changes = changes
         data, datasets = self._raw.get("data"), self._raw.get("datasets")
         # Data of no kind are keys that all data sets share; each data set gives the kind.
-        self.has_data = not datasets or bool(data and _KIND in data)
+        self.has_data = not datasets or (isinstance(data, Mapping) and _KIND in data)
         first = (
             next(iter(datasets)) if isinstance(datasets, Mapping) and not self.has_data else None
         )
@@ -262,20 +262,6 @@ def _dump(values: Mapping[str, Any]) -> str:
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
-def differences(old: str, new: str) -> list[str]:
-    """Returns a line for each value that differs between two recipes in YAML.
-
-    >>> differences("training: {seed: 1, max_steps: 5}", "training: {seed: 2, max_steps: 5}")
-    ['training.seed: 1 before, 2 now']
-    """
-    before, now = _flatten(read_yaml(old)), _flatten(read_yaml(new))
-    return [
-        f"{key}: {before.get(key, 'not set')} before, {now.get(key, 'not set')} now"
-        for key in [*before, *(key for key in now if key not in before)]
-        if before.get(key, "not set") != now.get(key, "not set")
-    ]
-
-
 def with_defaults(text: str) -> str:
     """Returns a recipe in YAML as `to_yaml` writes it, with keys that it lacks at their defaults.
 
@@ -287,15 +273,6 @@ def with_defaults(text: str) -> str:
         return to_yaml(_recipe_class(raw).model_validate(raw))
     except ValueError:
         return text
-
-
-def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict):
-        return {prefix: value}
-    flat: dict[str, Any] = {}
-    for key, inner in value.items():
-        flat |= _flatten(inner, f"{prefix}.{key}" if prefix else str(key))
-    return flat
 
 
 def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

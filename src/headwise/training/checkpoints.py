@@ -17,8 +17,6 @@ from headwise.training.settings import TrainingSettings
 
 WEIGHTS = "model.safetensors"
 STATE = "trainer_state.json"
-
-
 DAMAGED = "damaged-"  # before the name of a checkpoint that was set aside
 
 

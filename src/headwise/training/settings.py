@@ -74,7 +74,7 @@ class CommonSettings(Settings):
         description="Number of batches whose gradients are summed for one optimizer step.",
     )
     learning_rate: float = Field(
-        7e-4, gt=0, le=1000, description="Learning rate at the end of the warm-up."
+        7e-4, gt=0, le=1e30, description="Learning rate at the end of the warm-up."
     )
     schedule: Literal["inverse-sqrt", "linear", "cosine", "constant", "plateau"] = Field(
         "inverse-sqrt",
