@@ -1,0 +1,361 @@
+"""From what is kept to a verdict: reads the evidence for a claim and tests what the claim says."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headwise.analysis.chance.estimates import Difference
+from headwise.analysis.chance.multiple_comparisons import corrected
+from headwise.analysis.chance.seeds_and_items import (
+    Resampled,
+    difference,
+    difference_to,
+    estimate,
+    needed,
+    within_runs,
+)
+from headwise.analysis.formatting import p_value, signed
+from headwise.analysis.how_soon import (
+    difference_over_pairs,
+    log_shares,
+    losses_at_equal_training_loss,
+)
+from headwise.analysis.papers.published import published_figures
+from headwise.claims.declared import Against, Claim, Elsewhere, Scale, Subject, Within
+from headwise.claims.evidence import TIMES, read_run, read_times, run_path
+from headwise.claims.experiments import (
+    Places,
+    experiments,
+    find_experiment,
+    read_recipe,
+    recipe_hash,
+)
+from headwise.claims.fingerprint import computes_alike, fingerprint
+from headwise.claims.needed import system_at
+from headwise.claims.quantities import Found, Kept, find_quantity
+from headwise.claims.running import choice_of
+from headwise.claims.verdicts import (
+    Finding,
+    Kind,
+    Oriented,
+    Verdict,
+    judge,
+    judge_range,
+    together,
+    what_it_takes,
+)
+from headwise.recipe import RecipeFile
+from headwise.recipe.settings import Recipe
+
+_MOST_SEEDS = 100  # that are looked for
+
+
+def verdict_on(claim: Claim, scale: Scale, places: Places) -> Verdict:
+    """Returns what the evidence says of a claim at a scale; nothing is trained for it."""
+    if claim.quantity.kind == "figures":
+        return _on_figures(claim)
+    where = claim.experiment_at(scale)
+    if where is None or where.experiment not in experiments(scale):
+        return Verdict(kind="not run")
+    evidence = _Evidence(claim, scale, where, places)
+    if claim.quantity.is_of_times:
+        findings = [_on_times(claim, test, evidence) for test in claim.tests]
+    else:
+        findings = _on_runs(claim, evidence)
+    kinds: list[Kind] = [finding.kind for finding in findings]
+    runs = list(evidence.used.values())
+    return Verdict(
+        kind=together(kinds),
+        findings=findings,
+        runs=sum(len(of) for of in runs),
+        seeds=min((len(of) for of in runs), default=0),
+        minutes=sum(each.run.minutes for of in runs for each in of),
+        machines=sorted({each.run.machine for of in runs for each in of}),
+        stale=evidence.stale(),
+    )
+
+
+class _Evidence:
+    """What is kept of the systems that a claim speaks of.
+
+    Attributes:
+        used: system and data set to the runs that were read of them, those that diverged too.
+    """
+
+    def __init__(self, claim: Claim, scale: Scale, where: Elsewhere, places: Places) -> None:
+        self.where = where
+        self.folder = places.of(scale, where.experiment).evidence
+        self.file: RecipeFile = read_recipe(find_experiment(scale, where.experiment), None)
+        self.quantity = claim.quantity
+        self.used: dict[tuple[str, str | None], list[Kept]] = {}
+        self._times_stale: list[str] = []
+
+    def recipe(self, subject: Subject) -> Recipe:
+        name = system_at(self.where, subject)
+        return self.file.system(name, subject.dataset, choice_of(self.file, self.folder, name))
+
+    def runs(self, subject: Subject) -> list[Kept]:
+        """The runs of a system with the recipe of today, by their seeds."""
+        name = system_at(self.where, subject)
+        key = (name, subject.dataset)
+        if key not in self.used:
+            expected = recipe_hash(self.recipe(subject))
+            self.used[key] = [
+                Kept(path, run)
+                for seed in range(1, _MOST_SEEDS + 1)
+                if (path := run_path(self.folder / (subject.dataset or ""), name, seed)).is_file()
+                and (run := read_run(path)) is not None
+                and run.recipe == expected
+            ]
+        return self.used[key]
+
+    def sound_runs(self, subject: Subject) -> list[Kept]:
+        """Those that did not diverge."""
+        return [each for each in self.runs(subject) if math.isfinite(each.run.validation_loss)]
+
+    def quantity_of(self, subject: Subject) -> Found | None:
+        return find_quantity(self.quantity, subject, self.sound_runs(subject), self.recipe(subject))
+
+    def times(self) -> Any:
+        return read_times(self.folder / TIMES)
+
+    def stale(self) -> list[str]:
+        """The systems whose runs were made by code that computes otherwise than today's."""
+        found = dict.fromkeys(self._times_stale)
+        for (name, dataset), runs in self.used.items():
+            today = self.fingerprint_today(name, dataset) if runs else []
+            if any(not computes_alike(each.run.fingerprint, today) for each in runs):
+                found[name] = None
+        return list(found)
+
+    def fingerprint_today(self, name: str, dataset: str | None) -> Sequence[float]:
+        recipe = self.file.system(name, dataset, choice_of(self.file, self.folder, name))
+        return _fingerprint(recipe.model_dump_json(by_alias=True), _Hidden(recipe))
+
+    def note_stale_times(self, name: str) -> None:
+        self._times_stale.append(name)
+
+
+class _Hidden:
+    """An argument that a cache does not look at."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Hidden)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@cache
+def _fingerprint(key: str, hidden: _Hidden) -> tuple[float, ...]:
+    return tuple(fingerprint(hidden.recipe))
+
+
+class _Tested(NamedTuple):
+    """A test with its difference, before p is corrected over the tests of a claim."""
+
+    test: Against
+    found: Difference | None
+    higher_is_better: bool
+    finding: Finding
+    margin: float
+    needed: str
+
+
+def _on_runs(claim: Claim, evidence: _Evidence) -> list[Finding]:
+    against = [test for test in claim.tests if isinstance(test, Against)]
+    count = len(against)
+    tested: dict[int, _Tested | Finding] = {}
+    for number, test in enumerate(claim.tests):
+        if isinstance(test, Within):
+            tested[number] = _on_range(test, evidence)
+        elif claim.quantity.is_of_curves:
+            tested[number] = _on_curves(claim, test, evidence, count)
+        else:
+            tested[number] = _on_difference(test, evidence, count)
+    found = corrected({n: t.found for n, t in tested.items() if isinstance(t, _Tested)})
+    return [
+        each if isinstance(each, Finding) else _judged(each, found[number])
+        for number, each in tested.items()
+    ]
+
+
+def _judged(tested: _Tested, found: Difference | None) -> Finding:
+    finding = tested.finding
+    if found is None or finding.kind == "not run":
+        return finding
+    oriented = Oriented.of(found, tested.higher_is_better)
+    test = tested.test.model_copy(update={"margin": tested.margin})
+    kind = judge(test, oriented)
+    if finding.kind == "cannot be told" and kind in ("confirmed", "no difference"):
+        kind = "cannot be told"  # the figures are bounds
+    remarks = [finding.remark] * bool(finding.remark)
+    if kind == "cannot be told":
+        remarks.append(tested.needed)
+    return finding.model_copy(
+        update={
+            "kind": kind,
+            "difference": f"{finding.difference}, {p_value(found.corrected_p_value)}",
+            "remark": "; ".join(remarks),
+        }
+    )
+
+
+def _on_difference(test: Against, evidence: _Evidence, count: int) -> _Tested | Finding:
+    ours, theirs = evidence.quantity_of(test.of), evidence.quantity_of(test.than)
+    words = f"{test.of} {test.holds if test.holds != 'better' else 'better'} than {test.than}"
+    if ours is None or theirs is None:
+        return Finding(test=words, kind="not run")
+    same = evidence.runs(test.of) is evidence.runs(test.than)
+    if same:
+        change = within_runs(ours.values, theirs.values)
+        found = difference_to(0.0, change, count)
+        wanted = needed(test.margin, change, None, count)
+    else:
+        found = difference(ours.values, theirs.values, count)
+        wanted = needed(test.margin, ours.values, theirs.values, count)
+        if found is not None and found.source == "items":
+            found = None  # single runs say nothing of other seeds
+    figures = f"{_mean(ours)} against {_mean(theirs)} {ours.unit}"
+    if found is None:
+        return Finding(
+            test=words, kind="cannot be told", figures=figures, remark=what_it_takes(wanted)
+        )
+    least = min(ours.values.seeds, theirs.values.seeds)
+    finding = Finding(
+        test=words,
+        kind="confirmed",
+        figures=figures,
+        difference=_interval(found.value, found.low, found.high, ours.digits),
+        remark=f"{least} seeds",
+    )
+    return _Tested(test, found, ours.higher_is_better, finding, test.margin, what_it_takes(wanted))
+
+
+def _on_curves(claim: Claim, test: Against, evidence: _Evidence, count: int) -> _Tested | Finding:
+    words = f"{test.of} {test.holds} than {test.than}"
+    of_steps = claim.quantity.kind == "steps to the baseline's loss"
+    ours, theirs = (
+        [each.run.history for each in evidence.sound_runs(subject)]
+        for subject in (test.of, test.than)
+    )
+    if not ours or not theirs:
+        return Finding(test=words, kind="not run")
+    bounds = ""
+    if of_steps:
+        pairs: np.ndarray | None
+        pairs, known = log_shares(ours, theirs)
+        if known < pairs.size:
+            bounds = f"{pairs.size - known} of {pairs.size} pairs do not get there in their budget"
+    else:
+        pairs = losses_at_equal_training_loss(ours, theirs)
+    found = None if pairs is None else difference_over_pairs(pairs)
+    if found is None or pairs is None:
+        return Finding(test=words, kind="cannot be told", remark=what_it_takes(None))
+    rows, columns = pairs.mean(1), pairs.mean() - pairs.mean(0)
+    margin = -math.log(1 - test.margin) if of_steps else test.margin
+    wanted = needed(margin, Resampled(rows, None, 0), Resampled(columns, None, 0), count)
+    if of_steps:
+        value, low, high = (math.exp(x) for x in (found.value, found.low, found.high))
+        shown = f"{'≥ ' * bool(bounds)}{value:.2f} [{low:.2f}, {high:.2f}] of the baseline's steps"
+    else:
+        shown = f"{_interval(found.value, found.low, found.high, 3)} at equal training loss"
+    least = min(len(ours), len(theirs))
+    finding = Finding(
+        test=words,
+        kind="cannot be told" if bounds else "confirmed",
+        difference=shown,
+        remark="; ".join([f"{least} seeds", *([bounds] if bounds else [])]),
+    )
+    return _Tested(test, found, False, finding, margin, what_it_takes(wanted))
+
+
+def _on_range(test: Within, evidence: _Evidence) -> Finding:
+    words = f"{test.of} {_bounds(test)}"
+    found = evidence.quantity_of(test.of)
+    mean = None if found is None else estimate(found.values)
+    if found is None or mean is None:
+        return Finding(test=words, kind="not run")
+    if mean.low is None or mean.high is None or found.values.seeds < 2:
+        return Finding(
+            test=words,
+            kind="cannot be told",
+            figures=f"{_mean(found)} {found.unit}",
+            remark=what_it_takes(None),
+        )
+    kind = judge_range(mean.low, mean.high, test.at_least, test.at_most)
+    remark = f"{found.values.seeds} seeds"
+    bounds = [bound for bound in (test.at_least, test.at_most) if bound is not None]
+    nearest = min(abs(mean.value - bound) for bound in bounds)
+    if kind == "cannot be told" and nearest:
+        remark += f"; {what_it_takes(needed(nearest, found.values))}"
+    return Finding(
+        test=words,
+        kind=kind,
+        figures=f"{mean.value:.{found.digits}f} [{mean.low:.{found.digits}f}, "
+        f"{mean.high:.{found.digits}f}] {found.unit}",
+        remark=remark,
+    )
+
+
+def _on_times(claim: Claim, test: Against | Within, evidence: _Evidence) -> Finding:
+    words = f"{test.of} {_bounds(test)}" if isinstance(test, Within) else str(test.of)
+    times = evidence.times()
+    name = system_at(evidence.where, test.of)
+    of_kind: Mapping[str, Any] = {}
+    if times is not None:
+        of_kind = times.step if claim.quantity.kind == "time of a step" else times.token
+    if not isinstance(test, Within) or name not in of_kind:
+        return Finding(test=words, kind="not run")
+    found = of_kind[name]
+    today = evidence.fingerprint_today(name, test.of.dataset)
+    if not computes_alike(times.fingerprints.get(name, []), today):
+        evidence.note_stale_times(name)
+    return Finding(
+        test=words,
+        kind=judge_range(found.low, found.high, test.at_least, test.at_most),
+        figures=f"{found.value:.2f}× [{found.low:.2f}, {found.high:.2f}] that of {times.baseline}",
+        remark=f"{found.rounds} rounds on {times.machine}",
+    )
+
+
+def _on_figures(claim: Claim) -> Verdict:
+    """Counted anew each time: it takes no training, and cannot be out of date."""
+    quantity = claim.quantity
+    findings = []
+    for paper in published_figures():
+        if not paper.title.startswith(quantity.name or ""):
+            continue
+        for figure in paper.figures:
+            if quantity.what is not None and figure.what != quantity.what:
+                continue
+            if figure.agrees is not None:
+                findings.append(
+                    Finding(
+                        test=f"{figure.model}, {figure.what}",
+                        kind="confirmed" if figure.agrees else "contradicted",
+                        figures=f"{figure.printed} printed, {figure.shown} counted",
+                        remark=figure.remark,
+                    )
+                )
+    return Verdict(kind=together([f.kind for f in findings] or ["not run"]), findings=findings)
+
+
+def _mean(found: Found) -> str:
+    return f"{found.values.scores.mean():.{found.digits}f}"
+
+
+def _interval(value: float, low: float, high: float, digits: int) -> str:
+    return f"{signed(value, digits)} [{signed(low, digits)}, {signed(high, digits)}]"
+
+
+def _bounds(test: Within) -> str:
+    parts = [f"at least {test.at_least:g}"] if test.at_least is not None else []
+    parts += [f"at most {test.at_most:g}"] if test.at_most is not None else []
+    return " and ".join(parts)
