@@ -13,6 +13,7 @@ from typing_extensions import Self
 
 from headwise.spelling import did_you_mean
 
+CATALOGUE = resources.files("headwise") / "claims"  # where claims, scales and recipes stand
 STRICT = ConfigDict(extra="forbid", frozen=True)
 SCALES = ("laptop", "gpu", "paper")
 Scale = Literal["laptop", "gpu", "paper"]
@@ -136,6 +137,17 @@ class Elsewhere(BaseModel):
     systems: dict[str, str] = Field(
         {}, description="Name of a system in the tests to its name in this experiment."
     )
+    datasets: dict[str, str] = Field({}, description="The same for data sets.")
+
+    def named(self, subject: Subject) -> Subject:
+        """Returns a subject with the names of this experiment."""
+        dataset = subject.dataset
+        return subject.model_copy(
+            update={
+                "system": self.systems.get(subject.system, subject.system),
+                "dataset": dataset and self.datasets.get(dataset, dataset),
+            }
+        )
 
 
 class Claim(BaseModel):
@@ -188,8 +200,10 @@ class Paper(BaseModel):
 
 def papers() -> list[Paper]:
     """Returns the papers with their claims, in the order of publication."""
-    folder = resources.files("headwise") / "claims" / "papers"
-    files = sorted((f for f in folder.iterdir() if f.name.endswith(".yaml")), key=lambda f: f.name)
+    files = sorted(
+        (f for f in (CATALOGUE / "papers").iterdir() if f.name.endswith(".yaml")),
+        key=lambda f: f.name,
+    )
     return [Paper.model_validate(yaml.safe_load(f.read_text(encoding="utf-8"))) for f in files]
 
 

@@ -114,7 +114,7 @@ def write_run(path: Path, run: StoredRun, rows: Mapping[str, Any]) -> None:
 
 def read_run(path: Path) -> StoredRun | None:
     """Returns the record of a run; None if there is none, or none that can be read today."""
-    return _read(StoredRun, path)
+    return read_record(StoredRun, path)
 
 
 def read_rows(path: Path, key: str) -> np.ndarray | None:
@@ -130,12 +130,12 @@ def read_rows(path: Path, key: str) -> np.ndarray | None:
 
 def read_tries(path: Path) -> StoredTries | None:
     """Returns what a system chose from; None if that is not known."""
-    return _read(StoredTries, path)
+    return read_record(StoredTries, path)
 
 
 def read_times(path: Path) -> StoredTimes | None:
     """Returns the times of an experiment; None if they are not known."""
-    return _read(StoredTimes, path)
+    return read_record(StoredTimes, path)
 
 
 def rows_key(score: str, *, test: str | None = None, ablation: str | None = None) -> str:
@@ -184,7 +184,8 @@ def _small(values: Any) -> np.ndarray:
     return array.astype(np.float32)
 
 
-def _read(kind: Any, path: Path) -> Any:
+def read_record(kind: Any, path: Path) -> Any:
+    """Returns a record of a kind; None if there is none, or none that can be read today."""
     try:
         return kind.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValidationError):

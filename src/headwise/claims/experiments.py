@@ -7,17 +7,17 @@ tells a recipe from others is its hash without these.
 
 import hashlib
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 from pydantic import BaseModel, Field
 
+from headwise.claims import declared
 from headwise.claims.declared import STRICT, Scale
 from headwise.comparison.tuning.grid import Grid, parse_grid
 from headwise.experiment.preparing import with_seed
-from headwise.recipe import RecipeFile, load_recipe
+from headwise.recipe import RecipeFile
 from headwise.recipe.file import Change, split_path
 from headwise.recipe.settings import Recipe
 from headwise.recipe.shipped import shipped_recipes
@@ -64,7 +64,7 @@ class Places(NamedTuple):
 
 def experiments(scale: Scale) -> dict[str, Experiment]:
     """Returns the experiments of a scale by their names; at `paper`, all shipped recipes too."""
-    text = (resources.files("headwise") / "claims" / "scales.yaml").read_text(encoding="utf-8")
+    text = (declared.CATALOGUE / "scales.yaml").read_text(encoding="utf-8")
     found = {
         name: Experiment.model_validate(values)
         for name, values in (yaml.safe_load(text)[scale] or {}).items()
@@ -93,17 +93,26 @@ def read_recipe(experiment: Experiment, places: Places | None) -> RecipeFile:
         experiment: the experiment.
         places: the folders of this machine; None to leave their names as they stand.
     """
-    own = resources.files("headwise") / "claims" / "recipes" / f"{experiment.recipe}.yaml"
-    if not own.is_file():
-        return load_recipe(experiment.recipe, experiment.changes)
-    text = own.read_text(encoding="utf-8")
-    if places is not None:
-        text = text.replace(DATA, str(places.data)).replace(RUNS, str(places.runs.parent))
+
+    def here(text: str) -> str:
+        if places is None:
+            return text
+        return text.replace(DATA, str(places.data)).replace(RUNS, str(places.runs.parent))
+
     changes: list[Change] = []
     for change in experiment.changes:
         key, _, value = change.partition("=")
-        changes.append((split_path(key), yaml.safe_load(value)))
-    return RecipeFile(experiment.recipe, yaml.safe_load(text), changes)
+        changes.append((split_path(key), yaml.safe_load(here(value))))
+    own = declared.CATALOGUE / "recipes" / f"{experiment.recipe}.yaml"
+    text = own.read_text(encoding="utf-8") if own.is_file() else _shipped(experiment.recipe)
+    return RecipeFile(experiment.recipe, yaml.safe_load(here(text)), changes)
+
+
+def _shipped(name: str) -> str:
+    shipped = shipped_recipes()
+    if name not in shipped:
+        raise ValueError(f"an experiment names the recipe {name!r}, which does not exist")
+    return shipped[name]
 
 
 def grid_of(experiment: Experiment) -> Grid | None:

@@ -34,7 +34,6 @@ from headwise.claims.experiments import (
     recipe_hash,
 )
 from headwise.claims.fingerprint import computes_alike, fingerprint
-from headwise.claims.needed import system_at
 from headwise.claims.quantities import Found, Kept, find_quantity
 from headwise.claims.running import choice_of
 from headwise.claims.verdicts import (
@@ -90,23 +89,27 @@ class _Evidence:
         self.folder = places.of(scale, where.experiment).evidence
         self.file: RecipeFile = read_recipe(find_experiment(scale, where.experiment), None)
         self.quantity = claim.quantity
-        self.used: dict[tuple[str, str | None], list[Kept]] = {}
+        self.used: dict[Subject, list[Kept]] = {}
         self._times_stale: list[str] = []
 
     def recipe(self, subject: Subject) -> Recipe:
-        name = system_at(self.where, subject)
-        return self.file.system(name, subject.dataset, choice_of(self.file, self.folder, name))
+        return self.recipe_of(self.where.named(subject))
+
+    def recipe_of(self, here: Subject) -> Recipe:
+        choice = choice_of(self.file, self.folder, here.system)
+        return self.file.system(here.system, here.dataset, choice)
 
     def runs(self, subject: Subject) -> list[Kept]:
         """The runs of a system with the recipe of today, by their seeds."""
-        name = system_at(self.where, subject)
-        key = (name, subject.dataset)
+        here = self.where.named(subject)
+        key = Subject(system=here.system, dataset=here.dataset)
         if key not in self.used:
-            expected = recipe_hash(self.recipe(subject))
+            expected = recipe_hash(self.recipe_of(here))
+            folder = self.folder / (here.dataset or "")
             self.used[key] = [
                 Kept(path, run)
                 for seed in range(1, _MOST_SEEDS + 1)
-                if (path := run_path(self.folder / (subject.dataset or ""), name, seed)).is_file()
+                if (path := run_path(folder, here.system, seed)).is_file()
                 and (run := read_run(path)) is not None
                 and run.recipe == expected
             ]
@@ -125,14 +128,14 @@ class _Evidence:
     def stale(self) -> list[str]:
         """The systems whose runs were made by code that computes otherwise than today's."""
         found = dict.fromkeys(self._times_stale)
-        for (name, dataset), runs in self.used.items():
-            today = self.fingerprint_today(name, dataset) if runs else []
+        for here, runs in self.used.items():
+            today = self.fingerprint_today(here) if runs else []
             if any(not computes_alike(each.run.fingerprint, today) for each in runs):
-                found[name] = None
+                found[here.system] = None
         return list(found)
 
-    def fingerprint_today(self, name: str, dataset: str | None) -> Sequence[float]:
-        recipe = self.file.system(name, dataset, choice_of(self.file, self.folder, name))
+    def fingerprint_today(self, here: Subject) -> Sequence[float]:
+        recipe = self.recipe_of(here)
         return _fingerprint(recipe.model_dump_json(by_alias=True), _Hidden(recipe))
 
     def note_stale_times(self, name: str) -> None:
@@ -307,14 +310,15 @@ def _on_range(test: Within, evidence: _Evidence) -> Finding:
 def _on_times(claim: Claim, test: Against | Within, evidence: _Evidence) -> Finding:
     words = f"{test.of} {_bounds(test)}" if isinstance(test, Within) else str(test.of)
     times = evidence.times()
-    name = system_at(evidence.where, test.of)
+    here = evidence.where.named(test.of)
+    name = here.system
     of_kind: Mapping[str, Any] = {}
     if times is not None:
         of_kind = times.step if claim.quantity.kind == "time of a step" else times.token
     if not isinstance(test, Within) or name not in of_kind:
         return Finding(test=words, kind="not run")
     found = of_kind[name]
-    today = evidence.fingerprint_today(name, test.of.dataset)
+    today = evidence.fingerprint_today(here)
     if not computes_alike(times.fingerprints.get(name, []), today):
         evidence.note_stale_times(name)
     return Finding(

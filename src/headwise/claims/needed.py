@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from headwise.claims.declared import Claim, Elsewhere, Scale, Subject, all_claims
+from headwise.claims.declared import Claim, Elsewhere, Scale, all_claims
 from headwise.claims.experiments import experiments
 
 
@@ -14,7 +14,7 @@ class Needed(NamedTuple):
         systems: name of a data set, or None for the only one, to the systems on it.
         ablations: system to the ablations under which its loss is computed.
         scored: system to the ablations under which it is scored too.
-        times: the systems whose times are measured, the first of which is the baseline.
+        times: the systems whose times are measured, besides the baseline.
         models: whether the models of the runs have to be there, since others start from them.
     """
 
@@ -42,21 +42,16 @@ def needed_runs(claims: Mapping[str, Claim], scale: Scale) -> dict[str, Needed]:
             continue
         needed = found.setdefault(where.experiment, Needed({}, {}, {}, []))
         for subject in claim.subjects():
-            name = system_at(where, subject)
+            here = where.named(subject)
             if claim.quantity.is_of_times:
-                _add(needed.times, (name,))
+                _add(needed.times, (here.system,))
             else:
-                _add(needed.systems.setdefault(subject.dataset, []), (name,))
+                _add(needed.systems.setdefault(here.dataset, []), (here.system,))
     for claim in {**all_claims(), **claims}.values():
         where = claim.experiment_at(scale)
         if where is not None and where.experiment in found:
             _add_ablations(found[where.experiment], claim, where)
     return found
-
-
-def system_at(where: Elsewhere, subject: Subject) -> str:
-    """Returns the name that a system has in an experiment."""
-    return where.systems.get(subject.system, subject.system)
 
 
 def _add(names: list[str], more: tuple[str, ...]) -> None:
@@ -65,7 +60,7 @@ def _add(names: list[str], more: tuple[str, ...]) -> None:
 
 def _add_ablations(needed: Needed, claim: Claim, where: Elsewhere) -> None:
     for subject in claim.subjects():
-        name = system_at(where, subject)
+        name = where.named(subject).system
         scored = (subject.ablated,) if subject.ablated else ()
         for into, more in (
             (needed.ablations, (*subject.without, *scored)),

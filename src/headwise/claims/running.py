@@ -107,8 +107,8 @@ def run_experiment(
     ]
     if renew:
         for run in runs:
-            _forget_if_out_of_date(*_kept(plain, own, needed, *run), _folder(own, *run))
-    if all(_is_kept(_kept(plain, own, needed, *run)[0]) for run in runs):
+            _forget_if_out_of_date(_keep(plain, own, needed, *run), _folder(own, *run))
+    if all(_keep(plain, own, needed, *run).kept() is not None for run in runs):
         return
     for other, systems in experiment.needs.items():
         before = Needed({None: list(systems)}, {}, {}, [], models=True)
@@ -122,7 +122,7 @@ def run_experiment(
         _choose(file, plain, own, tasks[on], on, needed, grid, console, jobs)
     planned = []
     for system, dataset, seed in runs:
-        keep, _ = _kept(plain, own, needed, system, dataset, seed)
+        keep = _keep(plain, own, needed, system, dataset, seed)
         recipe = file.system(system, dataset, choice_of(plain, own.evidence, system))
         planned.append(
             PlannedRun(
@@ -164,24 +164,33 @@ class Keep:
 
     Attributes:
         path: of the record.
-        recipe: hash of the recipe.
+        recipe: of the system, with the names of folders as `read_recipe` leaves them.
         ablations: under which the loss is computed.
         scored: ablations under which the scores are computed too.
         model: folder of the model, where others start from it; None if it is not needed any more.
     """
 
     path: Path
-    recipe: str
+    recipe: Recipe
     ablations: tuple[str, ...]
     scored: tuple[str, ...]
     model: Path | None = None
+
+    def kept(self) -> StoredRun | None:
+        """Returns the record of the run, if it has all of this."""
+        found = read_run(self.path)
+        if found is None or found.recipe != recipe_hash(self.recipe):
+            return None
+        if self.model is not None and not self.model.is_dir():
+            return None
+        return found if set(self.ablations) <= set(found.ablations) else None
 
 
 def kept_run(
     recipe: Recipe, folder: Path, task: Task, console: Console, label: str, *, keep: Keep
 ) -> StoredRun | None:
     """Returns what is kept of a run, or None while it is not finished."""
-    return _of_path(keep)
+    return keep.kept()
 
 
 def train_and_keep(
@@ -215,9 +224,9 @@ def train_and_keep(
     run = StoredRun(
         system=name,
         seed=recipe.training.seed,
-        recipe=keep.recipe,
+        recipe=recipe_hash(keep.recipe),
         data=task.digest(),
-        fingerprint=fingerprint(recipe),
+        fingerprint=fingerprint(keep.recipe),
         parameters=result.parameters,
         macs=result.macs,
         steps=result.steps,
@@ -241,37 +250,21 @@ def train_and_keep(
     return run
 
 
-def _kept(
+def _keep(
     plain: RecipeFile,
     own: Places,
     needed: Needed,
     system: str,
     dataset: str | None,
     seed: int,
-) -> tuple[Keep, Recipe]:
-    """What is to be kept of a run, and the recipe whose hash that names."""
-    recipe = plain.system(system, dataset, choice_of(plain, own.evidence, system))
-    keep = Keep(
+) -> Keep:
+    return Keep(
         path=run_path(own.evidence / (dataset or ""), system, seed),
-        recipe=recipe_hash(recipe),
+        recipe=plain.system(system, dataset, choice_of(plain, own.evidence, system)),
         ablations=needed.ablations.get(system, ()),
         scored=needed.scored.get(system, ()),
         model=_folder(own, system, dataset, seed) / MODEL if needed.models else None,
     )
-    return keep, recipe
-
-
-def _is_kept(keep: Keep) -> bool:
-    return _of_path(keep) is not None
-
-
-def _of_path(keep: Keep) -> StoredRun | None:
-    found = read_run(keep.path)
-    if found is None or found.recipe != keep.recipe:
-        return None
-    if keep.model is not None and not keep.model.is_dir():
-        return None
-    return found if set(keep.ablations) <= set(found.ablations) else None
 
 
 def _choose(
@@ -316,9 +309,9 @@ def _folder(own: Places, system: str, dataset: str | None, seed: int) -> Path:
     return own.runs / (dataset or "") / f"{system}-seed{seed}"
 
 
-def _forget_if_out_of_date(keep: Keep, recipe: Recipe, folder: Path) -> None:
+def _forget_if_out_of_date(keep: Keep, folder: Path) -> None:
     found = read_run(keep.path)
-    if found is not None and not computes_alike(found.fingerprint, fingerprint(recipe)):
+    if found is not None and not computes_alike(found.fingerprint, fingerprint(keep.recipe)):
         shutil.rmtree(folder, ignore_errors=True)
         keep.path.unlink()
 

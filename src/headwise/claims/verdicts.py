@@ -122,8 +122,10 @@ def together(kinds: Sequence[Kind]) -> Kind:
 def what_it_takes(needed: SamplesNeeded | None, item_name: str = "items") -> str:
     """Says how many seeds or items would find what cannot be told.
 
-    >>> what_it_takes(SamplesNeeded(seeds=12, items=None)), what_it_takes(SamplesNeeded(None, 4000), "sentences")
-    ('it would take 12 seeds', 'no number of seeds is enough; it would take 4,000 sentences')
+    >>> what_it_takes(SamplesNeeded(seeds=12, items=None))
+    'it would take 12 seeds'
+    >>> what_it_takes(SamplesNeeded(seeds=None, items=4000), "sentences")
+    'no number of seeds is enough; it would take 4,000 sentences'
     """
     if needed is None:
         return "it would take more than one seed"
