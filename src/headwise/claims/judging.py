@@ -24,6 +24,7 @@ from headwise.analysis.how_soon import (
     losses_at_equal_training_loss,
 )
 from headwise.analysis.papers.published import published_figures
+from headwise.analysis.papers.table import Paper
 from headwise.claims.declared import Against, Claim, Elsewhere, Scale, Subject, Within
 from headwise.claims.evidence import TIMES, read_run, read_times, run_path
 from headwise.claims.experiments import (
@@ -329,11 +330,16 @@ def _on_times(claim: Claim, test: Against | Within, evidence: _Evidence) -> Find
     )
 
 
+@cache
+def _figures() -> list[Paper]:
+    return published_figures()
+
+
 def _on_figures(claim: Claim) -> Verdict:
     """Counted anew each time: it takes no training, and cannot be out of date."""
     quantity = claim.quantity
     findings = []
-    for paper in published_figures():
+    for paper in _figures():
         if not paper.title.startswith(quantity.name or ""):
             continue
         for figure in paper.figures:

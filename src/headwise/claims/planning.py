@@ -84,9 +84,10 @@ def plan(
         file = read_recipe(experiment, None)
         grid = grid_of(experiment)
         measured = read_seconds(own.evidence)
-        systems = dict.fromkeys(s for systems in of.systems.values() for s in systems)
-        for system in systems:
+        for system in file.system_names:
             datasets = [dataset for dataset, names in of.systems.items() if system in names]
+            if not datasets:
+                continue
             recipe = file.system(system, datasets[0])
             steps = recipe.training.max_steps
             tries = 0 if grid is None else len(grid.combinations())

@@ -103,7 +103,8 @@ def run_experiment(
         (system, dataset, seed)
         for seed in seeds
         for dataset, systems in needed.systems.items()
-        for system in systems
+        for system in plain.system_names  # the baseline first
+        if system in systems
     ]
     if renew:
         for run in runs:

@@ -43,17 +43,18 @@ def listing(
 
         silence()
         at, places = _scale(scale), _places(None, _RUNS, evidence)
-        table = Table("id", "claim", "where", "confirmed if", "status", box=None, pad_edge=False)
+        console = Console()
         for paper in papers():
-            table.add_row("", Text(paper.paper, style="underline"), "", "", "")
+            console.print(paper.paper, style="underline", highlight=False, markup=False)
+            table = Table(
+                "id", "claim", "where", "confirmed if", "status", box=None, pad_edge=False
+            )
             for name, claim in paper.claims.items():
                 verdict = verdict_on(claim, at, places)
                 status = verdict.kind + (" (stale)" if verdict.stale else "")
-                table.add_row(
-                    Text(name, style="bold"),
-                    *(Text(t) for t in (claim.says, claim.where, claim.confirmed_if, status)),
-                )
-        Console().print(table)
+                told = (claim.says, claim.where, claim.confirmed_if, status)
+                table.add_row(Text(name, style="bold"), *map(Text, told))
+            console.print(table)
 
 
 @claims.command()
@@ -119,22 +120,16 @@ def plan(
             for name, of in needed.items():
                 measure_seconds(at, name, of, places, console)
         table = Table(box=None, pad_edge=False)
-        headers = (
-            "experiment",
-            "system",
-            "kept",
-            "runs",
-            "tries",
-            "steps",
-            "s a step",
-            "min a run",
-        )
-        for number, header in enumerate((*headers, "min in all")):
-            table.add_column(header, justify="left" if number < 2 else "right", no_wrap=True)
+        for number, header in enumerate(("", "runs", "tries", "steps", "s/step", "min/run", "min")):
+            table.add_column(header, justify="right" if number else "left")
         rows = planned_minutes(needed, at, seeds, places)
+        before = ""
         for row in rows:
+            if row.experiment != before:
+                table.add_row(Text(row.experiment, style="underline"))
+                before = row.experiment
             table.add_row(
-                *(row.experiment, row.system, str(row.kept), str(row.runs), str(row.tries)),
+                *(row.system, f"{row.kept}/{row.runs}", str(row.tries)),
                 *("–" if row.steps is None else f"{row.steps:,}", _number(row.seconds, 3)),
                 *(_number(row.each, 1), _number(row.total, 1)),
             )
