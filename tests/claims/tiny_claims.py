@@ -92,7 +92,8 @@ def write_catalogue(folder: Path) -> None:
     (folder / "papers" / "1-tests.yaml").write_text(PAPER, encoding="utf-8")
     (folder / "scales.yaml").write_text(SCALES, encoding="utf-8")
     recipe = yaml.safe_load(numerals.RECIPE.format(folder="{data}"))
-    (folder / "recipes" / "counting.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
+    text = yaml.safe_dump(recipe, sort_keys=False)
+    (folder / "recipes" / "counting.yaml").write_text(text, encoding="utf-8")
 
 
 def places_in(folder: Path) -> Places:

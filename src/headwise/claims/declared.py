@@ -15,8 +15,8 @@ from headwise.spelling import did_you_mean
 
 CATALOGUE = resources.files("headwise") / "claims"  # where claims, scales and recipes stand
 STRICT = ConfigDict(extra="forbid", frozen=True)
-SCALES = ("laptop", "gpu", "paper")
 Scale = Literal["laptop", "gpu", "paper"]
+SCALES: tuple[Scale, ...] = ("laptop", "gpu", "paper")
 
 # What a claim may be about. Of these, those of the second group compare the curves of training of
 # two systems, those of the third are measured without training, and `figures` is only counted.

@@ -108,7 +108,8 @@ def write_run(path: Path, run: StoredRun, rows: Mapping[str, Any]) -> None:
             each item; see `rows_key`.
     """
     with written_whole(path.with_suffix(".npz")) as partial, partial.open("wb") as file:
-        np.savez_compressed(file, **{name: _small(values) for name, values in rows.items()})
+        arrays: Any = {name: _small(values) for name, values in rows.items()}
+        np.savez_compressed(file, **arrays)
     write_text(path, run.model_dump_json(indent=1) + "\n")
 
 

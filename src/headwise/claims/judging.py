@@ -1,9 +1,8 @@
 """From what is kept to a verdict: reads the evidence for a claim and tests what the claim says."""
 
 import math
-from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,18 +24,14 @@ from headwise.analysis.how_soon import (
 )
 from headwise.analysis.papers.published import published_figures
 from headwise.analysis.papers.table import Paper
-from headwise.claims.declared import Against, Claim, Elsewhere, Scale, Subject, Within
-from headwise.claims.evidence import TIMES, read_run, read_times, run_path
+from headwise.claims.at_hand import AtHand
+from headwise.claims.declared import Against, Claim, Quantity, Scale, Within
 from headwise.claims.experiments import (
     Places,
     experiments,
-    find_experiment,
-    read_recipe,
-    recipe_hash,
 )
-from headwise.claims.fingerprint import computes_alike, fingerprint
-from headwise.claims.quantities import Found, Kept, find_quantity
-from headwise.claims.running import choice_of
+from headwise.claims.fingerprint import computes_alike
+from headwise.claims.quantities import Found, find_quantity
 from headwise.claims.verdicts import (
     Finding,
     Kind,
@@ -47,10 +42,6 @@ from headwise.claims.verdicts import (
     together,
     what_it_takes,
 )
-from headwise.recipe import RecipeFile
-from headwise.recipe.settings import Recipe
-
-_MOST_SEEDS = 100  # that are looked for
 
 
 def verdict_on(claim: Claim, scale: Scale, places: Places) -> Verdict:
@@ -60,13 +51,13 @@ def verdict_on(claim: Claim, scale: Scale, places: Places) -> Verdict:
     where = claim.experiment_at(scale)
     if where is None or where.experiment not in experiments(scale):
         return Verdict(kind="not run")
-    evidence = _Evidence(claim, scale, where, places)
+    at_hand = AtHand(claim, scale, where, places)
     if claim.quantity.is_of_times:
-        findings = [_on_times(claim, test, evidence) for test in claim.tests]
+        findings = [_on_times(claim, test, at_hand) for test in claim.tests]
     else:
-        findings = _on_runs(claim, evidence)
+        findings = _on_runs(claim, at_hand)
     kinds: list[Kind] = [finding.kind for finding in findings]
-    runs = list(evidence.used.values())
+    runs = list(at_hand.used.values())
     return Verdict(
         kind=together(kinds),
         findings=findings,
@@ -74,91 +65,8 @@ def verdict_on(claim: Claim, scale: Scale, places: Places) -> Verdict:
         seeds=min((len(of) for of in runs), default=0),
         minutes=sum(each.run.minutes for of in runs for each in of),
         machines=sorted({each.run.machine for of in runs for each in of}),
-        stale=evidence.stale(),
+        stale=at_hand.stale(),
     )
-
-
-class _Evidence:
-    """What is kept of the systems that a claim speaks of.
-
-    Attributes:
-        used: system and data set to the runs that were read of them, those that diverged too.
-    """
-
-    def __init__(self, claim: Claim, scale: Scale, where: Elsewhere, places: Places) -> None:
-        self.where = where
-        self.folder = places.of(scale, where.experiment).evidence
-        self.file: RecipeFile = read_recipe(find_experiment(scale, where.experiment), None)
-        self.quantity = claim.quantity
-        self.used: dict[Subject, list[Kept]] = {}
-        self._times_stale: list[str] = []
-
-    def recipe(self, subject: Subject) -> Recipe:
-        return self.recipe_of(self.where.named(subject))
-
-    def recipe_of(self, here: Subject) -> Recipe:
-        choice = choice_of(self.file, self.folder, here.system)
-        return self.file.system(here.system, here.dataset, choice)
-
-    def runs(self, subject: Subject) -> list[Kept]:
-        """The runs of a system with the recipe of today, by their seeds."""
-        here = self.where.named(subject)
-        key = Subject(system=here.system, dataset=here.dataset)
-        if key not in self.used:
-            expected = recipe_hash(self.recipe_of(here))
-            folder = self.folder / (here.dataset or "")
-            self.used[key] = [
-                Kept(path, run)
-                for seed in range(1, _MOST_SEEDS + 1)
-                if (path := run_path(folder, here.system, seed)).is_file()
-                and (run := read_run(path)) is not None
-                and run.recipe == expected
-            ]
-        return self.used[key]
-
-    def sound_runs(self, subject: Subject) -> list[Kept]:
-        """Those that did not diverge."""
-        return [each for each in self.runs(subject) if math.isfinite(each.run.validation_loss)]
-
-    def quantity_of(self, subject: Subject) -> Found | None:
-        return find_quantity(self.quantity, subject, self.sound_runs(subject), self.recipe(subject))
-
-    def times(self) -> Any:
-        return read_times(self.folder / TIMES)
-
-    def stale(self) -> list[str]:
-        """The systems whose runs were made by code that computes otherwise than today's."""
-        found = dict.fromkeys(self._times_stale)
-        for here, runs in self.used.items():
-            today = self.fingerprint_today(here) if runs else []
-            if any(not computes_alike(each.run.fingerprint, today) for each in runs):
-                found[here.system] = None
-        return list(found)
-
-    def fingerprint_today(self, here: Subject) -> Sequence[float]:
-        recipe = self.recipe_of(here)
-        return _fingerprint(recipe.model_dump_json(by_alias=True), _Hidden(recipe))
-
-    def note_stale_times(self, name: str) -> None:
-        self._times_stale.append(name)
-
-
-class _Hidden:
-    """An argument that a cache does not look at."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Hidden)
-
-    def __hash__(self) -> int:
-        return 0
-
-
-@cache
-def _fingerprint(key: str, hidden: _Hidden) -> tuple[float, ...]:
-    return tuple(fingerprint(hidden.recipe))
 
 
 class _Tested(NamedTuple):
@@ -172,17 +80,17 @@ class _Tested(NamedTuple):
     needed: str
 
 
-def _on_runs(claim: Claim, evidence: _Evidence) -> list[Finding]:
+def _on_runs(claim: Claim, at_hand: AtHand) -> list[Finding]:
     against = [test for test in claim.tests if isinstance(test, Against)]
     count = len(against)
     tested: dict[int, _Tested | Finding] = {}
     for number, test in enumerate(claim.tests):
         if isinstance(test, Within):
-            tested[number] = _on_range(test, evidence)
+            tested[number] = _on_range(test, at_hand)
         elif claim.quantity.is_of_curves:
-            tested[number] = _on_curves(claim, test, evidence, count)
+            tested[number] = _on_curves(claim, test, at_hand, count)
         else:
-            tested[number] = _on_difference(test, evidence, count)
+            tested[number] = _on_difference(test, at_hand, count)
     found = corrected({n: t.found for n, t in tested.items() if isinstance(t, _Tested)})
     return [
         each if isinstance(each, Finding) else _judged(each, found[number])
@@ -211,12 +119,12 @@ def _judged(tested: _Tested, found: Difference | None) -> Finding:
     )
 
 
-def _on_difference(test: Against, evidence: _Evidence, count: int) -> _Tested | Finding:
-    ours, theirs = evidence.quantity_of(test.of), evidence.quantity_of(test.than)
-    words = f"{test.of} {test.holds if test.holds != 'better' else 'better'} than {test.than}"
+def _on_difference(test: Against, at_hand: AtHand, count: int) -> _Tested | Finding:
+    ours, theirs = at_hand.quantity_of(test.of), at_hand.quantity_of(test.than)
+    words = f"{test.of} {test.holds} than {test.than}"
     if ours is None or theirs is None:
         return Finding(test=words, kind="not run")
-    same = evidence.runs(test.of) is evidence.runs(test.than)
+    same = at_hand.runs(test.of) is at_hand.runs(test.than)
     if same:
         change = within_runs(ours.values, theirs.values)
         found = difference_to(0.0, change, count)
@@ -237,16 +145,33 @@ def _on_difference(test: Against, evidence: _Evidence, count: int) -> _Tested | 
         kind="confirmed",
         figures=figures,
         difference=_interval(found.value, found.low, found.high, ours.digits),
+        loss=_loss_beside(test, at_hand),
         remark=f"{least} seeds",
     )
     return _Tested(test, found, ours.higher_is_better, finding, test.margin, what_it_takes(wanted))
 
 
-def _on_curves(claim: Claim, test: Against, evidence: _Evidence, count: int) -> _Tested | Finding:
+def _loss_beside(test: Against, at_hand: AtHand) -> str:
+    """The difference of the test loss beside that of a score: few test items tell more by it."""
+    if at_hand.quantity.kind != "score" or test.of.on or test.than.on:
+        return ""
+    if at_hand.runs(test.of) is at_hand.runs(test.than):
+        return ""
+    ours, theirs = (
+        find_quantity(Quantity(kind="loss"), s, at_hand.sound_runs(s), at_hand.recipe(s))
+        for s in (test.of, test.than)
+    )
+    found = difference(ours.values, theirs.values) if ours and theirs else None
+    if found is None:
+        return ""
+    return f"{_interval(found.value, found.low, found.high, 3)}, {p_value(found.p_value)}"
+
+
+def _on_curves(claim: Claim, test: Against, at_hand: AtHand, count: int) -> _Tested | Finding:
     words = f"{test.of} {test.holds} than {test.than}"
     of_steps = claim.quantity.kind == "steps to the baseline's loss"
     ours, theirs = (
-        [each.run.history for each in evidence.sound_runs(subject)]
+        [each.run.history for each in at_hand.sound_runs(subject)]
         for subject in (test.of, test.than)
     )
     if not ours or not theirs:
@@ -280,9 +205,9 @@ def _on_curves(claim: Claim, test: Against, evidence: _Evidence, count: int) -> 
     return _Tested(test, found, False, finding, margin, what_it_takes(wanted))
 
 
-def _on_range(test: Within, evidence: _Evidence) -> Finding:
+def _on_range(test: Within, at_hand: AtHand) -> Finding:
     words = f"{test.of} {_bounds(test)}"
-    found = evidence.quantity_of(test.of)
+    found = at_hand.quantity_of(test.of)
     mean = None if found is None else estimate(found.values)
     if found is None or mean is None:
         return Finding(test=words, kind="not run")
@@ -308,20 +233,19 @@ def _on_range(test: Within, evidence: _Evidence) -> Finding:
     )
 
 
-def _on_times(claim: Claim, test: Against | Within, evidence: _Evidence) -> Finding:
+def _on_times(claim: Claim, test: Against | Within, at_hand: AtHand) -> Finding:
     words = f"{test.of} {_bounds(test)}" if isinstance(test, Within) else str(test.of)
-    times = evidence.times()
-    here = evidence.where.named(test.of)
+    times = at_hand.times()
+    here = at_hand.where.named(test.of)
     name = here.system
-    of_kind: Mapping[str, Any] = {}
-    if times is not None:
-        of_kind = times.step if claim.quantity.kind == "time of a step" else times.token
-    if not isinstance(test, Within) or name not in of_kind:
+    if not isinstance(test, Within) or times is None:
         return Finding(test=words, kind="not run")
-    found = of_kind[name]
-    today = evidence.fingerprint_today(here)
+    found = (times.step if claim.quantity.kind == "time of a step" else times.token).get(name)
+    if found is None:
+        return Finding(test=words, kind="not run")
+    today = at_hand.fingerprint_today(here)
     if not computes_alike(times.fingerprints.get(name, []), today):
-        evidence.note_stale_times(name)
+        at_hand.note_stale_times(name)
     return Finding(
         test=words,
         kind=judge_range(found.low, found.high, test.at_least, test.at_most),

@@ -6,7 +6,7 @@ run is never trained again, on no machine.
 """
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -76,7 +76,6 @@ def run_experiment(
     *,
     jobs: int = 1,
     renew: bool = False,
-    after_each: Callable[[], object] = lambda: None,
 ) -> None:
     """Trains what is missing of an experiment; without anything missing, no data are read.
 
@@ -89,7 +88,6 @@ def run_experiment(
         console: for bars and notes.
         jobs: how many runs to train at a time.
         renew: train those runs again whose code computes something else today.
-        after_each: called when a run has been kept.
 
     Raises:
         ValueError: data are missing, or a folder holds something else.
@@ -136,7 +134,7 @@ def run_experiment(
                 finished=partial(kept_run, keep=keep),
             )
         )
-    train_runs(planned, console, jobs=jobs, after_each=lambda results: after_each())
+    train_runs(planned, console, jobs=jobs)
 
 
 def choice_of(plain: RecipeFile, evidence: Path, system: str) -> list[Change]:
@@ -212,7 +210,8 @@ def train_and_keep(
     for test in task.tests:
         further = read_outcome(folder, test)
         rows[rows_key(further.scores[0].name, test=test)] = rows_of(further)
-    rows[rows_key(LOSS)] = group_losses(model, task.test, task.collate)
+    rows[rows_key(LOSS)] = losses = group_losses(model, task.test, task.collate)
+    loss = float(score_of(losses, MEAN_LOSS))
     ablations, scores = {}, {}
     for text in keep.ablations:
         rows[rows_key(LOSS, ablation=text)] = losses = _losses_without(model, task, text)
@@ -238,7 +237,7 @@ def train_and_keep(
         history=thinned(result),
         scores=result.scores,
         tests=result.tests,
-        loss=float(score_of(rows[rows_key(LOSS)], MEAN_LOSS)),
+        loss=loss,
         ablations=ablations,
         ablated_scores=scores,
         attention=result.attention,

@@ -32,6 +32,9 @@ class Finding(BaseModel):
     kind: Kind
     figures: str = Field("", description="The figures of the systems.")
     difference: str = Field("", description="The difference with its interval and p.")
+    loss: str = Field(
+        "", description="Of a score: the difference of the test loss, which the verdict is not of."
+    )
     remark: str = Field("", description="What else the verdict says, such as how many seeds.")
 
 

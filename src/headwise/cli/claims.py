@@ -159,7 +159,7 @@ def page(
         places = _places(None, _RUNS, evidence)
         of_papers = papers()
         verdicts: dict[tuple[str, Any], Any] = {
-            (name, scale): verdict_on(claim, scale, places)  # type: ignore[arg-type]
+            (name, scale): verdict_on(claim, scale, places)
             for paper in of_papers
             for name, claim in paper.claims.items()
             for scale in SCALES
@@ -190,7 +190,7 @@ def _scale(name: str) -> "Scale":
         raise ValueError(
             f"--scale is {name!r}, expected one of {', '.join(SCALES)}{did_you_mean(name, SCALES)}"
         )
-    return name  # type: ignore[return-value]
+    return name
 
 
 def _places(data: Path | None, runs: Path, evidence: Path) -> "Places":
