@@ -1,7 +1,10 @@
 """Verdicts from made-up figures, and the claims that headwise ships."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from headwise.analysis.chance.seeds_and_items import (
     Resampled,
@@ -16,6 +19,7 @@ from headwise.claims.experiments import experiments, find_experiment, read_recip
 from headwise.claims.fingerprint import computes_alike, fingerprint
 from headwise.claims.needed import needed_runs
 from headwise.claims.verdicts import Oriented, judge
+from headwise.cli import app
 from headwise.recipe import load_recipe
 
 
@@ -112,3 +116,14 @@ def test_what_the_shipped_claims_name_is_there(scale):
     if scale != "paper":
         named = {claim.experiment for claim in claims.values()} - {None}
         assert named <= set(experiments(scale))
+
+
+def test_the_page_is_what_the_evidence_says(tmp_path):
+    """Nothing on it is typed by hand."""
+    root = Path(__file__).parent.parent.parent
+    page = tmp_path / "claims.md"
+    options = ["--output", str(page), "--evidence", str(root / "evidence")]
+    done = CliRunner().invoke(app, ["claims", "page", *options], catch_exceptions=False)
+    assert done.exit_code == 0
+    written = (root / "docs" / "claims.md").read_text(encoding="utf-8")
+    assert page.read_text(encoding="utf-8") == written, "headwise claims page"

@@ -117,6 +117,10 @@ class Quantity(BaseModel):
         "validations, its name. Of figures: how the title of the paper's tables begins.",
     )
     what: str | None = Field(None, description="Of figures: which, such as params or MACs.")
+    models: str = Field(
+        "",
+        description="Of figures: a regular expression that the names of their models begin with.",
+    )
     sites: tuple[str, ...] | None = Field(None, description="Of decisions: the sites that count.")
 
     @property

@@ -1,6 +1,7 @@
 """From what is kept to a verdict: reads the evidence for a claim and tests what the claim says."""
 
 import math
+import re
 from functools import cache
 from typing import NamedTuple
 
@@ -268,6 +269,8 @@ def _on_figures(claim: Claim) -> Verdict:
             continue
         for figure in paper.figures:
             if quantity.what is not None and figure.what != quantity.what:
+                continue
+            if not re.match(quantity.models, figure.model):
                 continue
             if figure.agrees is not None:
                 findings.append(

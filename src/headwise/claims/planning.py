@@ -96,7 +96,8 @@ def plan(
             steps = recipe.training.max_steps
             tries = 0 if grid is None else len(grid.combinations())
             seconds = measured.get(system)
-            runs = seeds * len(datasets)
+            of_each = 1 if of.models else seeds  # others start from the first alone
+            runs = of_each * len(datasets)
             each = total = None
             if steps is not None and seconds is not None:
                 each = steps * seconds * _OVERHEAD / 60
@@ -105,7 +106,7 @@ def plan(
             kept = sum(
                 run_path(own.evidence / (dataset or ""), system, seed).is_file()
                 for dataset in datasets
-                for seed in range(1, seeds + 1)
+                for seed in range(1, of_each + 1)
             )
             found.append(
                 PlannedMinutes(name, system, runs, tries, steps, seconds, each, total, kept)
@@ -152,7 +153,8 @@ def with_needs(needed: Mapping[str, Needed], scale: Scale) -> dict[str, Needed]:
     found: dict[str, Needed] = {}
     for name, of in needed.items():
         for other, systems in find_experiment(scale, name).needs.items():
-            found.setdefault(other, needed.get(other, Needed({None: list(systems)}, {}, {}, [])))
+            alone = Needed({None: list(systems)}, {}, {}, [], models=True)
+            found.setdefault(other, needed.get(other, alone))
         found.setdefault(name, of)
     return found
 
