@@ -4,6 +4,7 @@ Each file in `papers/` has the claims of one paper. A claim says which quantity 
 or more tests of it: one system against another, or one system against numbers.
 """
 
+from functools import cache
 from importlib import resources
 from typing import Annotated, Any, Literal
 
@@ -208,7 +209,12 @@ def papers() -> list[Paper]:
         (f for f in (CATALOGUE / "papers").iterdir() if f.name.endswith(".yaml")),
         key=lambda f: f.name,
     )
-    return [Paper.model_validate(yaml.safe_load(f.read_text(encoding="utf-8"))) for f in files]
+    return [_paper(file.read_text(encoding="utf-8")) for file in files]
+
+
+@cache
+def _paper(text: str) -> Paper:
+    return Paper.model_validate(yaml.safe_load(text))
 
 
 def all_claims() -> dict[str, Claim]:

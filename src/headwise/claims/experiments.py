@@ -7,6 +7,7 @@ tells a recipe from others is its hash without these.
 
 import hashlib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,14 +65,16 @@ class Places(NamedTuple):
 
 def experiments(scale: Scale) -> dict[str, Experiment]:
     """Returns the experiments of a scale by their names; at `paper`, all shipped recipes too."""
-    text = (declared.CATALOGUE / "scales.yaml").read_text(encoding="utf-8")
-    found = {
-        name: Experiment.model_validate(values)
-        for name, values in (yaml.safe_load(text)[scale] or {}).items()
-    }
+    found = _declared((declared.CATALOGUE / "scales.yaml").read_text(encoding="utf-8"), scale)
     if scale != "paper":
         return found
     return {name: Experiment(recipe=name) for name in shipped_recipes()} | found
+
+
+@cache
+def _declared(text: str, scale: Scale) -> dict[str, Experiment]:
+    of_scale = yaml.safe_load(text)[scale] or {}
+    return {name: Experiment.model_validate(values) for name, values in of_scale.items()}
 
 
 def find_experiment(scale: Scale, name: str) -> Experiment:
@@ -94,18 +97,26 @@ def read_recipe(experiment: Experiment, places: Places | None) -> RecipeFile:
         places: the folders of this machine; None to leave their names as they stand.
     """
 
-    def here(text: str) -> str:
-        if places is None:
-            return text
-        return text.replace(DATA, str(places.data)).replace(RUNS, str(places.runs.parent))
-
-    changes: list[Change] = []
-    for change in experiment.changes:
-        key, _, value = change.partition("=")
-        changes.append((split_path(key), yaml.safe_load(here(value))))
     own = declared.CATALOGUE / "recipes" / f"{experiment.recipe}.yaml"
-    text = own.read_text(encoding="utf-8") if own.is_file() else _shipped(experiment.recipe)
-    return RecipeFile(experiment.recipe, yaml.safe_load(here(text)), changes)
+    texts = [
+        own.read_text(encoding="utf-8") if own.is_file() else _shipped(experiment.recipe),
+        *experiment.changes,
+    ]
+    if places is not None:
+        names = {DATA: str(places.data), RUNS: str(places.runs.parent)}
+        for name, folder in names.items():
+            texts = [text.replace(name, folder) for text in texts]
+    return _recipe_file(experiment.recipe, *texts)
+
+
+@cache
+def _recipe_file(name: str, text: str, *changes: str) -> RecipeFile:
+    """Checks all systems of a recipe, which takes a while: once for all claims that name it."""
+    parsed: list[Change] = []
+    for change in changes:
+        key, _, value = change.partition("=")
+        parsed.append((split_path(key), yaml.safe_load(value)))
+    return RecipeFile(name, yaml.safe_load(text), parsed)
 
 
 def _shipped(name: str) -> str:

@@ -54,6 +54,16 @@ def needed_runs(claims: Mapping[str, Claim], scale: Scale) -> dict[str, Needed]:
     return found
 
 
+def models_to_start_from(scale: Scale, experiment: str, systems: tuple[str, ...]) -> Needed:
+    """Returns runs whose models others start from, with all that claims want of these runs."""
+    needed = Needed({None: list(systems)}, {}, {}, [], models=True)
+    for claim in all_claims().values():
+        where = claim.experiment_at(scale)
+        if where is not None and where.experiment == experiment:
+            _add_ablations(needed, claim, where)
+    return needed
+
+
 def _add(names: list[str], more: tuple[str, ...]) -> None:
     names += [name for name in more if name not in names]
 

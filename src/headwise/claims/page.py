@@ -9,7 +9,7 @@ from jinja2 import Environment, StrictUndefined
 from headwise.claims.declared import SCALES, Claim, Paper, Scale
 from headwise.claims.evidence import read_tries, tuning_path
 from headwise.claims.experiments import Places, experiments, find_experiment, read_recipe
-from headwise.claims.needed import needed_runs
+from headwise.claims.needed import Needed, needed_runs
 from headwise.claims.verdicts import Kind, Verdict
 
 Verdicts = Mapping[tuple[str, Scale], Verdict]
@@ -60,6 +60,7 @@ def _rows(claims: Mapping[str, Claim], places: Places) -> list[Row]:
     """The experiments of the scales that are headwise's own."""
     rows = []
     for scale in SCALES[:2]:
+        needed = needed_runs(claims, scale)
         for name in experiments(scale):
             experiment = find_experiment(scale, name)
             using = [
@@ -74,21 +75,19 @@ def _rows(claims: Mapping[str, Claim], places: Places) -> list[Row]:
                     read_recipe(experiment, None).recipe.task,
                     experiment.recipe,
                     ", ".join(f"`{change}`" for change in experiment.changes) or "–",
-                    _chosen(claims, scale, name, places),
+                    _chosen(needed.get(name), places.of(scale, name)),
                     ", ".join(using) or "–",
                 )
             )
     return rows
 
 
-def _chosen(claims: Mapping[str, Claim], scale: Scale, name: str, places: Places) -> str:
+def _chosen(needed: Needed | None, own: Places) -> str:
     """What systems have chosen from equal tries, as far as it is known."""
-    needed = needed_runs(claims, scale).get(name)
     found = []
-    for system in dict.fromkeys(
-        s for of in (needed.systems if needed else {}).values() for s in of
-    ):
-        kept = read_tries(tuning_path(places.of(scale, name).evidence, system))
+    systems = [] if needed is None else [s for of in needed.systems.values() for s in of]
+    for system in dict.fromkeys(systems):
+        kept = read_tries(tuning_path(own.evidence, system))
         if kept is not None:
             values = ", ".join(str(value) for value in kept.chosen_values.values())
             found.append(f"{system} {values}")

@@ -21,7 +21,7 @@ from torch import Tensor
 from headwise.claims.declared import Scale
 from headwise.claims.evidence import read_record, run_path
 from headwise.claims.experiments import Places, find_experiment, grid_of, read_recipe
-from headwise.claims.needed import Needed
+from headwise.claims.needed import Needed, models_to_start_from
 from headwise.experiment.preparing import batches, build_model, prepare_task
 from headwise.files import write_text
 from headwise.heads.system import UntrainedRuleWarning
@@ -153,7 +153,7 @@ def with_needs(needed: Mapping[str, Needed], scale: Scale) -> dict[str, Needed]:
     found: dict[str, Needed] = {}
     for name, of in needed.items():
         for other, systems in find_experiment(scale, name).needs.items():
-            alone = Needed({None: list(systems)}, {}, {}, [], models=True)
+            alone = models_to_start_from(scale, other, systems)
             found.setdefault(other, needed.get(other, alone))
         found.setdefault(name, of)
     return found

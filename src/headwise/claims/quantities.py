@@ -51,7 +51,8 @@ def find_quantity(
         runs: its seeds, without those that diverged.
         recipe: of the system, for the settings of its evaluation.
     """
-    if not runs:
+    wanted = {*subject.without, *([subject.ablated] if subject.ablated else [])}
+    if not runs or any(wanted - set(each.run.ablations) for each in runs):
         return None
     if subject.without:
         return _cost(subject, runs)
@@ -96,10 +97,8 @@ def _scores_of(run: StoredRun, subject: Subject) -> Sequence[Score]:
     return run.scores if subject.on is None else run.tests.get(subject.on, [])
 
 
-def _cost(subject: Subject, runs: Sequence[Kept]) -> Found | None:
+def _cost(subject: Subject, runs: Sequence[Kept]) -> Found:
     """How much the loss rises under ablations, on average over them."""
-    if any(name not in each.run.ablations for name in subject.without for each in runs):
-        return None
     before = _losses(runs, None)
     costs = [within_runs(_losses(runs, name), before) for name in subject.without]
     resamples = [cost.resamples for cost in costs if cost.resamples is not None]

@@ -41,7 +41,7 @@ from headwise.claims.experiments import (
     recipe_hash,
 )
 from headwise.claims.fingerprint import computes_alike, fingerprint
-from headwise.claims.needed import Needed
+from headwise.claims.needed import Needed, models_to_start_from
 from headwise.comparison.planned import PlannedRun
 from headwise.comparison.running import train_runs
 from headwise.comparison.summary import Experiment as Prepared
@@ -110,7 +110,7 @@ def run_experiment(
     if all(_keep(plain, own, needed, *run).kept() is not None for run in runs):
         return
     for other, systems in experiment.needs.items():
-        before = Needed({None: list(systems)}, {}, {}, [], models=True)
+        before = models_to_start_from(scale, other, systems)
         run_experiment(scale, other, before, seeds[:1], places, console, jobs=jobs, renew=renew)
     file = read_recipe(experiment, own)
     console.print(f"{scale} {name}", style="bold", highlight=False, markup=False)
