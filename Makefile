@@ -8,7 +8,10 @@ TORCH ?= torch==2.13.0
 # The demo's models are too small for several threads: two at a time are faster than one by one.
 JOBS ?= $(shell test "$$(getconf _NPROCESSORS_ONLN)" -ge 2 && echo 2 || echo 1)
 
-.PHONY: install demo test test-quick lint bench clean
+# How long `make fuzz` tries.
+FUZZ_MINUTES ?= 10
+
+.PHONY: install demo test test-quick test-wheel fuzz lint bench docs clean
 
 install: $(VENV)/installed
 
@@ -29,6 +32,12 @@ test: install  ## the whole test suite, with coverage
 test-quick: install  ## those tests that find most mistakes, in well under a minute
 	$(BIN)/python -m pytest --numprocesses 2 --quiet @tests/quick.txt
 
+test-wheel: install  ## builds the wheel, and uses it in an empty environment
+	tests/wheel.sh $(BIN)/python "$(TORCH)"
+
+fuzz: install  ## tries what nobody thought of for ten minutes: see docs/reliability.md
+	$(BIN)/python tests/fuzz/rounds.py --minutes $(FUZZ_MINUTES)
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -37,6 +46,10 @@ lint: install
 bench: install  ## speed beside nn.MultiheadAttention, and of whole layers
 	$(BIN)/python benchmarks/attention.py
 	$(BIN)/python benchmarks/layers.py
+
+docs: install  ## the site of documentation: start at build/docs/index.html
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
+	@echo "documentation: build/docs/index.html"
 
 clean:
 	rm -rf $(VENV) runs build dist src/*.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache

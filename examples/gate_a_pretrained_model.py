@@ -1,15 +1,15 @@
-"""Puts gates over the heads of a pretrained model, and trains the gates alone for another domain.
+# %% [markdown]
+# # Gates over the heads of a pretrained model
+#
+# A small GPT-2 and a small BERT are trained on the docstrings of one package and saved in folders
+# as a hub holds them. What follows is the same for any model of the hub, with its name as `MODEL`:
+# load it, put gates over its heads, see that it computes what it did, train the gates alone on the
+# docstrings of another package, save them apart from the model, look at what they do, and take them
+# away again.
+#
+#     python examples/gate_a_pretrained_model.py
 
-    python examples/gate_a_pretrained_model.py                       # offline, about a minute
-    python examples/gate_a_pretrained_model.py --model openai-community/gpt2
-
-Without --model it first trains a small GPT-2 and a small BERT on the docstrings of one package, and
-saves them in folders as a hub holds them. What follows is the same for any name of the hub: load
-the model, put gates over its heads, see that it computes what it did, train the gates on the
-docstrings of another package, save them apart from the model, and look at what they do.
-"""
-
-import argparse
+# %%
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import ClassVar
@@ -22,32 +22,23 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 import headwise as hw
 from headwise.tasks.text.labelled.docstrings import docstrings
 
+MODEL = None  # a causal or masked language model: a folder, or a name such as openai-community/gpt2
+SYSTEM = "mae"  # or "gated"
+STEPS = 200  # of fine-tuning
+PRETRAINING_STEPS = 400
+PACKAGES = ("torch", "scipy")  # of the first and of the second domain
 BLOCK = 64  # tokens
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
 Block = dict[str, list[int]]
 
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", help="a causal or masked language model: a folder or a name")
-    parser.add_argument("--system", default="mae", help="what stands over the heads")
-    parser.add_argument("--steps", type=int, default=200, help="of fine-tuning")
-    parser.add_argument("--pretraining-steps", type=int, default=400)
-    parser.add_argument("--packages", nargs=2, default=["torch", "scipy"], help="first and second")
-    args = parser.parse_args()
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    with TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        models = [args.model]
-        if args.model is None:
-            texts = docstrings(args.packages[0])
-            models = [pretrain(kind, texts, folder, args.pretraining_steps) for kind in SMALL]
-        for name in models:
-            gate(str(name), docstrings(args.packages[1]), args.system, args.steps, folder)
+# %% [markdown]
+# ## Put gates over a model, train them, take them away
 
 
-def gate(name: str, texts: list[str], system: str, steps: int, folder: Path) -> None:
-    """What a user does with a pretrained model."""
+# %%
+def gate(name: str, texts: list[str], folder: Path) -> None:
+    """Does with a pretrained model what the page on gates describes."""
     tokenizer = AutoTokenizer.from_pretrained(name)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -58,17 +49,17 @@ def gate(name: str, texts: list[str], system: str, steps: int, folder: Path) -> 
     before = logits(model, tokens)
     print(f"\n{name}: {type(model).__name__}")
 
-    hw.gate_heads(model.requires_grad_(False), system)  # only the gates will learn
+    hw.gate_heads(model.requires_grad_(False), SYSTEM)  # only the gates will learn
     difference = (logits(model, tokens) - before).abs().max().item()
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     print(f"  gates added: logits differ by {difference:.1e} at most")
     print(f"  to train: {trained:,} of {model.num_parameters():,} parameters")
 
-    trainer = make_trainer(model, tokenizer, learned, held_out, steps, 1e-2, folder)
+    trainer = make_trainer(model, tokenizer, learned, held_out, STEPS, 1e-2, folder)
     loss = validation_loss(trainer)
     trainer.train()
     print(
-        f"  validation loss: {loss:.4f} before, {validation_loss(trainer):.4f} after {steps} steps"
+        f"  validation loss: {loss:.4f} before, {validation_loss(trainer):.4f} after {STEPS} steps"
     )
     after = logits(model, tokens)
 
@@ -158,14 +149,14 @@ def in_blocks(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[Bloc
     return [{"input_ids": ids[i : i + BLOCK]} for i in range(0, len(ids) - BLOCK, BLOCK)]
 
 
-# --- The models that a hub would have ----------------------------------------------------------
+# %% [markdown]
+# ## The models that a hub would have
 
-SMALL = ("gpt2", "bert")
 
-
-def pretrain(kind: str, texts: list[str], folder: Path, steps: int, seed: int = 0) -> Path:
+# %%
+def pretrain(kind: str, texts: list[str], folder: Path) -> Path:
     """Trains a small model of transformers from scratch; returns its folder."""
-    transformers.set_seed(seed)
+    transformers.set_seed(0)
     byte_level = ByteLevelBPETokenizer()
     byte_level.train_from_iterator(
         texts, vocab_size=1000, special_tokens=["<end>", "<pad>"], show_progress=False
@@ -192,7 +183,7 @@ def pretrain(kind: str, texts: list[str], folder: Path, steps: int, seed: int = 
         )
         model = transformers.BertForMaskedLM(config)
     blocks = in_blocks(tokenizer, texts)
-    trainer = make_trainer(model, tokenizer, blocks, blocks[::20], steps, 3e-3, folder)
+    trainer = make_trainer(model, tokenizer, blocks, blocks[::20], PRETRAINING_STEPS, 3e-3, folder)
     trainer.train()
     print(f"trained a small {kind}: loss {validation_loss(trainer):.3f} on what it has seen")
     path = folder / kind
@@ -201,5 +192,15 @@ def pretrain(kind: str, texts: list[str], folder: Path, steps: int, seed: int = 
     return path
 
 
-if __name__ == "__main__":
-    main()
+# %% [markdown]
+# ## All of it
+# Gates choose among what the heads have learned and add nothing to it, so that the loss falls by
+# little: docs/pretrained.md measures by how much, beside LoRA and training all weights.
+
+# %%
+first, second = map(docstrings, PACKAGES)
+with TemporaryDirectory() as scratch:
+    folder = Path(scratch)
+    models = [MODEL] if MODEL else [pretrain(kind, first, folder) for kind in ("gpt2", "bert")]
+    for name in models:
+        gate(str(name), second, folder)

@@ -1,4 +1,5 @@
 import gc
+import os
 import signal
 
 import numerals
@@ -10,6 +11,10 @@ torch.set_num_threads(1)  # the tests are small, and pytest-xdist runs several o
 
 # `make test &` and nohup have it ignored, while tests send it to see what happens.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# A test need not outlast a power cut, and to wait for the disk takes longer than tiny trainings do.
+os.fsync = lambda descriptor: None
 
 
 def pytest_configure(config):

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from typing import get_args
@@ -29,6 +30,22 @@ COMMANDS = (
     *("recipes", "keys", "compare", "cost", "train", "evaluate", "curve", "analyse", "explore"),
     *("translate", "generate", "enhance"),
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_network():
+    """No command connects to anything, whatever becomes of the attempt."""
+    tried = []
+
+    def refuse(*address, **_):
+        tried.append(address)
+        raise OSError("there is no network")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(socket, "getaddrinfo", refuse)
+        patched.setattr(socket.socket, "connect", refuse)
+        yield
+    assert tried == []
 
 
 @pytest.fixture(scope="module")

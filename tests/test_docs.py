@@ -16,6 +16,7 @@ PAGES = (
     "docs/adapters.md",
     "docs/analysis.md",
     "docs/explore.md",
+    "docs/index.md",
     "docs/models.md",
     "docs/pretrained.md",
 )
@@ -55,11 +56,20 @@ def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_pages_name_files_that_exist(page: str) -> None:
+def test_pages_name_files_and_headings_that_exist(page: str) -> None:
     path = ROOT / page
     prose = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     links = [part.split(")")[0] for part in prose.split("](")[1:]]
-    local = [link.partition("#")[0] for link in links if not link.startswith("http")]
-    assert any(local)
-    for link in local:
-        assert (path.parent / link).exists(), link
+    local = [link.partition("#") for link in links if not link.startswith("http")]
+    assert any(file for file, _, _ in local)
+    for file, _, heading in local:
+        target = path.parent / file if file else path
+        assert target.exists(), file
+        assert not heading or heading in anchors(target), f"{file}#{heading}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page, as links name them on the site and on code hosts."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

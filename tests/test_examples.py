@@ -1,27 +1,138 @@
-"""The examples run as they stand, made short."""
+"""The examples run as scripts and as notebooks, made short."""
 
+import re
 import runpy
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import jupytext
 import pytest
+from jupyter_client import KernelManager
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-SHORT = ("--pretraining-steps", "2", "--steps", "2", "--packages", "rich", "pydantic")
+SMALL = '("rich", "pydantic", "typer")'
+# What is changed in each to make it short, and what it prints then, in this order.
+SHORT = {
+    "drop_in_attention": {"SEEDS": "(1, 2)", "EPOCHS": "1"},
+    "language_model_own_loop": {"PACKAGE": '"rich"', "STEPS": "2"},
+    "gate_a_pretrained_model": {
+        "PACKAGES": '("rich", "pydantic")',
+        "STEPS": "2",
+        "PRETRAINING_STEPS": "2",
+    },
+    "what_the_heads_do": {"PACKAGES": SMALL, "STEPS": "2"},
+    "a_system_of_your_own": {"PACKAGES": f"list({SMALL})", "STEPS": "3", "SEEDS": "[1, 2]"},
+}
+PRINTS = {
+    "drop_in_attention": [
+        r"nn\.MultiheadAttention .*\d%$",
+        *(rf"{name} .*\d%   [+-]\d+\.\d \[" for name in ("BranchedAttention", "MixtureOfHeads")),
+    ],
+    "language_model_own_loop": [
+        r"standard: validation loss \d\.\d+ after 2 steps$",
+        r"mae, by its rule: validation loss .*, entropy of the gates \d",
+        "'Returns a",
+        "saved: config.json, .*model.safetensors",
+        "loaded: the same logits: True",
+    ],
+    "gate_a_pretrained_model": [
+        line
+        for model in ("GPT2LMHeadModel", "BertForMaskedLM")
+        for line in (
+            f": {model}$",
+            r"  gates added: logits differ by 0\.0e\+00 at most",
+            r"  loaded on the untouched model: logits differ by 0\.0e\+00 at most",
+            "  layer 0, mean weights: ",
+            "  removed: equal to the model as it was: True",
+        )
+    ],
+    "what_the_heads_do": [
+        r"accuracy \d+\.\d% on 300 docstrings of rich, pydantic, typer",
+        r"  expert 7: \w+",
+        r"with random experts .*: ([+-]\d\.\d{3} ){7}",
+        "22 ablations",
+        r"page: .*analysis\.html",
+        r"page: .*one-sentence\.html",
+    ],
+    "a_system_of_your_own": [
+        "SharedBudget passes check_system",
+        "without training it is standard attention: True",
+        "^standard .*baseline",
+        r"^budget .*[−+]\d",
+        r"report: .*report\.html",
+    ],
+}
 
 
-def run(monkeypatch: pytest.MonkeyPatch, name: str, *args: str) -> None:
-    monkeypatch.setattr(sys, "argv", [name, *args])
-    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+def shortened(name: str, changes: dict[str, str]) -> str:
+    """The text of an example with other settings."""
+    text = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
+    for setting, value in changes.items():
+        text, count = re.subn(rf"^{setting} = [^#\n]*", f"{setting} = {value}  ", text, flags=re.M)
+        assert count == 1, f"{name}.py has no setting {setting}"
+    return text
 
 
-@pytest.mark.parametrize("system", ["mae", "gated"])
-def test_gates_on_a_pretrained_model(system, monkeypatch, capsys):
-    run(monkeypatch, "gate_a_pretrained_model.py", *SHORT, "--system", system)
-    said = capsys.readouterr().out
-    for model in ("GPT2LMHeadModel", "BertForMaskedLM"):
-        lines = said.split(f": {model}\n")[1].splitlines()
-        assert lines[0] == "  gates added: logits differ by 0.0e+00 at most"
-        assert lines[4] == "  loaded on the untouched model: logits differ by 0.0e+00 at most"
-        assert lines[5].startswith("  layer 0, mean weights: ")
-        assert lines[7] == "  removed: equal to the model as it was: True"
+def check_printed(name: str, printed: str) -> None:
+    """Checks that the lines that are expected come, in their order."""
+    at = 0
+    for line in PRINTS[name]:
+        found = re.compile(line, re.MULTILINE).search(printed, at)
+        assert found, f"{name}.py does not print {line!r}:\n{printed}"
+        at = found.end()
+
+
+def test_no_example_is_forgotten():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(SHORT) == set(PRINTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        *SHORT.items(),
+        ("gate_a_pretrained_model", SHORT["gate_a_pretrained_model"] | {"SYSTEM": '"gated"'}),
+    ],
+)
+def test_as_a_script(name, changes, tmp_path, monkeypatch, capsys):
+    script = tmp_path / f"{name}.py"
+    script.write_text(shortened(name, changes), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    runpy.run_path(str(script), run_name="__main__")
+    check_printed(name, capsys.readouterr().out)
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[KernelManager]:
+    """One for all notebooks, since a kernel takes seconds to import what they need."""
+    manager = KernelManager()
+    yield manager
+    manager.shutdown_kernel(now=True)
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_as_a_notebook(name, kernel, tmp_path):
+    notebook = jupytext.reads(shortened(name, SHORT[name]), fmt="py:percent")
+    kinds = [cell.cell_type for cell in notebook.cells]
+    assert kinds[0] == "markdown" and kinds.count("markdown") >= 4
+    start = new_code_cell(f"%reset -f\n%cd -q {tmp_path}")
+    notebook.cells.insert(0, start)
+    NotebookClient(notebook, km=kernel, timeout=300).execute()
+    check_printed(name, "".join(output_of(cell) for cell in notebook.cells))
+    if name == "what_the_heads_do":
+        (page,) = [out for out in notebook.cells[-1].outputs if out.output_type == "execute_result"]
+        assert page.data["text/html"].startswith("<iframe srcdoc=")
+
+
+def output_of(cell: NotebookNode) -> str:
+    """What the code of a cell has printed; rich shows its tables as HTML, and as text beside it."""
+    found = []
+    for out in cell.get("outputs", []):
+        if out.output_type == "stream" and out.name == "stdout":
+            found.append(out.text)
+        elif out.output_type == "display_data":
+            found.append(out.data["text/plain"])
+    return "".join(found)

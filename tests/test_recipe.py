@@ -473,7 +473,7 @@ def test_a_missing_file_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"training: [1", "is not valid YAML"),
+        (b"training: [1", "bad.yaml: not valid YAML"),
         (b"", "has no keys, expected at least training"),
         (b"- 1", "has no keys, expected at least training"),
         (b"training: {}\ndescription: caf\xe9", "line 2: not UTF-8"),
@@ -496,7 +496,9 @@ def test_set_wants_a_key_and_a_value(change):
 
 
 def test_set_wants_yaml():
-    assert "'[1' is not valid YAML" in message(DEMO, "training.adam_betas=[1")
+    assert "--set is 'training.adam_betas=[1': not valid YAML" in message(
+        DEMO, "training.adam_betas=[1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -915,4 +917,4 @@ def test_an_older_key_beside_an_ablation_of_the_wrong_form(small):
 
 def test_a_number_is_no_name_of_a_system(small):
     said = message(small, "systems={2017: {training: {max_steps: 2}}}")
-    assert "systems.2017 is 2017, expected" in said
+    assert "the key 2017 is a number, expected text; put it in quotes" in said

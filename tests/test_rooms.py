@@ -21,7 +21,7 @@ NAMING = {
 
 # From the ground up; a file imports from its own floor and those below.
 FLOORS = (
-    ("ops", "spelling", "files"),
+    ("ops", "spelling", "files", "checksums", "plain_yaml", "settings"),
     ("heads",),
     ("models",),
     ("pretrained",),
@@ -34,7 +34,7 @@ FLOORS = (
     ("inspection",),
     ("comparison",),
     ("claims",),
-    ("cli", "__init__", "__main__", "auto_classes", "recipes"),
+    ("cli", "__init__", "__main__", "auto_classes", "recipes", "threads"),
 )
 
 

@@ -2,15 +2,18 @@
 
 import sys
 
+from headwise.threads import sleep_while_waiting
+
 # What the commands need beside what the modules need: the extra `train`, by the names of modules.
 _TRAIN = (
-    *("PIL", "accelerate", "datasets", "jinja2", "matplotlib", "rich", "sacrebleu"),
+    *("PIL", "accelerate", "datasets", "filelock", "jinja2", "matplotlib", "rich", "sacrebleu"),
     *("scipy", "sklearn", "tokenizers", "typer", "yaml"),
 )
 
 
 def main() -> None:
     """Runs the command of `sys.argv`; without the extra `train`, says how to install it."""
+    sleep_while_waiting()
     try:
         from headwise.cli import app
 

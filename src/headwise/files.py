@@ -1,17 +1,31 @@
 """Writes files and folders whole or not at all: under another name first, then renamed."""
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _PARTIAL = ".partial-"
+# Of a full file system, of a quota, and of files beyond `ulimit -f` or the largest of the system.
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# What libraries say of these that give no error number. PyTorch, the last two, gives no reason.
+_NO_SPACE_SAID = (
+    *(f"os error {number}" for number in _NO_SPACE),
+    *("inline_container", "iostream error"),
+)
+
+
+class NoSpaceError(OSError):
+    """A file could not be written, since there is no space for it; the message says where."""
 
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
     """Writes a file or a folder so that `path` never holds an incomplete one.
+
+    Its content is on the disk before it gets its name, so that it is whole after a power cut too.
 
     Args:
         path: the path of the file or folder, which is replaced if it exists. Its parent folder is
@@ -22,6 +36,9 @@ def written_whole(path: Path) -> Iterator[Path]:
         At the end it is renamed to `path`. After an error it is removed, and `path` is unchanged.
         What was written for the user alone gets the usual permissions, those of the umask.
 
+    Raises:
+        NoSpaceError: the disk is full.
+
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     with written_whole(Path(folder) / "run") as partial:
@@ -30,17 +47,69 @@ def written_whole(path: Path) -> Iterator[Path]:
     ...     (Path(folder) / "run" / "figures.txt").read_text()
     '1, 2, 3'
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_path(path)
-    _remove(partial)
     try:
-        yield partial
-        _give_usual_permissions(partial)
-        if partial.is_dir():
-            _remove(path)  # a folder cannot be renamed to the name of another that has files
-        partial.replace(path)
+        with no_space_told(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _remove(partial)
+            yield partial
+            _give_usual_permissions(partial)
+            _sync(partial)
+            if partial.is_dir():
+                _remove(path)  # a folder cannot be renamed to the name of another that has files
+            partial.replace(path)
+            _sync_folder(path.parent)
     finally:
         _remove(partial)
+
+
+@contextmanager
+def no_space_told(path: Path) -> Iterator[None]:
+    """Says what to do where a full disk ends what is done in this context.
+
+    Args:
+        path: of what is written.
+
+    Raises:
+        NoSpaceError: in place of the error of any library that writes.
+    """
+    try:
+        yield
+    except NoSpaceError:
+        raise
+    except Exception as error:
+        if not _is_no_space(error):
+            raise
+        folder = next(parent for parent in path.absolute().parents if parent.is_dir())
+        free = shutil.disk_usage(folder).free
+        raise NoSpaceError(
+            f"there is no space to write {path}: {free / 1e6:,.1f} MB are free on the file system "
+            f"of {folder}, and a quota or `ulimit -f` may allow less. Free some space, and give "
+            f"the same command again: what had been written before is whole"
+        ) from error
+
+
+def _is_no_space(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, OSError) and error.errno is not None:
+            if error.errno in _NO_SPACE:
+                return True
+        elif any(said in str(error) for said in _NO_SPACE_SAID):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a file; no file system has one under a name that is too long.
+
+    >>> is_file(Path("x" * 5000))
+    False
+    """
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def check_can_be_written(path: Path, option: str) -> None:
@@ -99,6 +168,26 @@ def _give_usual_permissions(path: Path) -> None:
     for file in [path, *path.rglob("*")]:
         if file.is_file() and not file.is_symlink():
             file.chmod(file.stat().st_mode | (0o666 & ~mask))
+
+
+def _sync(path: Path) -> None:
+    """Has what was written, in a file or in all files of a folder, put on the disk."""
+    for each in [path, *path.rglob("*")]:
+        if each.is_dir():
+            _sync_folder(each)
+        elif each.is_file():
+            with each.open("rb") as file:
+                os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    """Has the names in a folder put on the disk, where the system can do that."""
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _remove(path: Path) -> None:

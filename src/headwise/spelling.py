@@ -1,7 +1,9 @@
-"""Suggests the right spelling of misspelled names."""
+"""How messages name what was given: misspelled names with the right spelling, long values cut."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+_LONGEST = 200  # characters of a value in a message
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
@@ -19,5 +21,25 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     >>> did_you_mean("xyz", ["seed"])
     ''
     """
+    if len(str(name)) > _LONGEST:
+        return ""
     near = get_close_matches(str(name), list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def shown(value: object) -> str:
+    """Returns a value as messages show it: as Python writes it, at most 200 characters of that.
+
+    >>> shown("batch_tokens")
+    "'batch_tokens'"
+    >>> shown([0] * 1000)[-22:]
+    ' 0… (3,000 characters)'
+    """
+    return cut(repr(value))
+
+
+def cut(text: str) -> str:
+    """Returns the first 200 characters of a text, and says how many it has if these are not all."""
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST]}… ({len(text):,} characters)"

@@ -76,6 +76,11 @@ def test_the_page_draws_lines_and_levels_and_escapes_names():
         assert len(row) == 7
 
 
+def test_the_page_needs_no_levels():
+    runs = [(x, run("a", x)) for x in (0.05, 1.0)]
+    assert render_curve(score_curve("data.train_fraction", runs)).count("<svg") == 1 + 1
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Two runs as a comparison on data sets leaves them, as far as it matters here."""
@@ -88,7 +93,7 @@ def folder(tmp_path, monkeypatch):
         recipe = {"task": "images", "training": {"max_steps": 3}}
         recipe["data"] = {"corpus": "digits", "train_fraction": share}
         (at / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    monkeypatch.setattr(gathering.AutoConfig, "from_pretrained", lambda path: None)
+    monkeypatch.setattr(gathering.AutoConfig, "from_pretrained", lambda path, **_: None)
     read = lambda path, config: RunResult.model_validate_json(path.read_text())  # noqa: E731
     monkeypatch.setattr(gathering, "read_result", read)
     return tmp_path

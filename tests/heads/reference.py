@@ -112,8 +112,8 @@ def mae_gates(p, query, padding=None, causal=False, window=None) -> list[list[Te
 
     def inputs(b, t):
         last = t if causal else query.size(1) - 1
-        first = max(0, last - window + 1) if causal and window else 0
-        real = [s for s in range(first, last + 1) if padding is None or not padding[b, s]]
+        real = [s for s in range(last + 1) if padding is None or not padding[b, s]]
+        real = real[-window:] if causal and window else real
         return [query[b, s] for s in real]
 
     batch, time, dim = query.shape

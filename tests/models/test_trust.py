@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -53,6 +54,58 @@ def test_loading_a_model_runs_no_code_that_it_names(folder, load, trust):
     with pytest.raises(ValueError, match=NOT_IMPORTED):
         load(folder, **trust)
     assert not (folder / "was here").exists()
+
+
+def edit(folder, **values):
+    config = folder / "config.json"
+    given = json.loads(config.read_text(encoding="utf-8"))
+    config.write_text(json.dumps({**given, "attention": "standard", **values}), encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", [hw.CausalLM, AutoModelForCausalLM])
+@pytest.mark.parametrize(
+    "name", ["attn_implementation", "_attn_implementation", "_attn_implementation_internal"]
+)
+@pytest.mark.parametrize("value", ["someone/kernel", {"": "someone/kernel"}, "flash_attention_3"])
+def test_nor_code_of_the_hub(folder, kind, name, value):
+    edit(folder, **{name: value})
+    with pytest.raises(ValueError, match=f"config.json has {name}=.* expected one of eager, sdpa"):
+        kind.from_pretrained(folder)
+
+
+def test_nor_code_beside_it(folder, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_: "y")  # whatever it may ask
+    # It would be run as a copy somewhere else.
+    code = f"from pathlib import Path\nPath({str(folder / 'was here')!r}).touch()\n"
+    (folder / "custom_generate").mkdir()
+    for name in ("hostile.py", "custom_generate/generate.py"):
+        (folder / name).write_text(code, encoding="utf-8")
+    edit(folder, auto_map={"AutoConfig": "hostile.Config", "AutoModelForCausalLM": "hostile.Model"})
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert type(model) is hw.CausalLM
+    assert not (folder / "was here").exists()
+
+
+class Pickled:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("kind", [hw.CausalLM, AutoModelForCausalLM])
+def test_weights_are_not_unpickled(folder, kind):
+    edit(folder)
+    (folder / "model.safetensors").unlink()
+    torch.save({"weight": Pickled(folder / "was here")}, folder / "pytorch_model.bin")
+    with pytest.raises(OSError, match=r"no file named model\.safetensors"):
+        kind.from_pretrained(folder)
+    assert not (folder / "was here").exists()
+    torch.load(folder / "pytorch_model.bin", weights_only=False)
+    assert (folder / "was here").exists()  # it would have been
 
 
 def test_nor_do_the_commands_with_a_recipe(folder):

@@ -116,6 +116,8 @@ CAUSAL = causal_mask(4, 4)
         (causal_mask(4, 3), True),
         (torch.zeros(4, 3, dtype=torch.bool), False),
         (torch.zeros(1, 1, dtype=torch.bool), False),
+        (torch.zeros(4, 1, dtype=torch.bool), False),  # a single key has no future to be hidden
+        (torch.randn(4, 1), False),
     ],
 )
 def test_causal_masks_are_recognised(mask, hides):

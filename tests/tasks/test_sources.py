@@ -129,3 +129,10 @@ def test_a_dataset_that_does_not_exist_is_an_error_that_names_it(dataset_folder,
     name = name.format(dataset_folder)
     with pytest.raises(CorpusError, match=f"dataset '{name}' .* could not be loaded"):
         load_hub_split(name, "train")
+
+
+def test_pickles_are_no_dataset(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.pkl").write_bytes(b"")
+    with pytest.raises(CorpusError, match="'pandas' is not read: it would unpickle"):
+        load_hub_split("pandas", "train")

@@ -1,5 +1,6 @@
-"""Checkpoints: damaged ones are named, the right ones stay, the right weights are kept."""
+"""Checkpoints: damaged ones are left out, the right ones stay, the right weights are kept."""
 
+import io
 import json
 import shutil
 import signal
@@ -7,14 +8,16 @@ import signal
 import pytest
 import torch
 import toy
+from rich.console import Console
 from safetensors.torch import load_file, save_file
 
+from headwise.checksums import SUMS
 from headwise.heads.mae.rule import GateSettings
 from headwise.training.checkpoints import (
     CheckpointError,
     average_checkpoints,
-    check_checkpoint,
     checkpoints,
+    find_checkpoint_damage,
 )
 from headwise.training.run import Interrupted, run_training
 
@@ -47,45 +50,114 @@ def names(folder):
     return [path.name for path in checkpoints(folder)]
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The same run, not stopped."""
+    return toy.train(tmp_path_factory.mktemp("whole"), toy.model(), toy.settings())
+
+
+def go_on(folder, **options):
+    """Trains on; returns the run and what the console says of damage."""
+    said = io.StringIO()
+    data = (toy.Reversals(40), toy.Reversals(8, seed=1))
+    run = run_training(
+        *(toy.model(), *data, toy.join, toy.settings(**options), folder),
+        console=Console(file=said, width=10_000),
+    )
+    lines = said.getvalue().splitlines()
+    return run, "\n".join(line for line in lines if "valid" not in line)
+
+
+def missing(path):
+    path.unlink()
+
+
+def cut(path, share=0.5):
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+
+
+def flipped(path, place=0.6):
+    content = bytearray(path.read_bytes())
+    content[int(place * len(content))] ^= 1
+    path.write_bytes(bytes(content))
+
+
 # Damage
 
 
-def test_a_whole_checkpoint_passes(stopped):
-    for checkpoint in checkpoints(stopped):
-        check_checkpoint(checkpoint)
+def test_a_whole_checkpoint_passes_also_one_without_sums(stopped, damaged):
+    for folder in (stopped, damaged):
+        for checkpoint in checkpoints(folder):
+            assert find_checkpoint_damage(checkpoint) == ""
+            (damaged / checkpoint.name / SUMS).unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_missing_file_is_named_with_the_way_out(damaged, name):
-    last = damaged / "checkpoint-8"
-    (last / name).unlink()
-    with pytest.raises(CheckpointError) as caught:
-        toy.train(damaged, toy.model(), toy.settings())
-    assert f"{name} is missing" in str(caught.value)
-    assert f"delete {last} to continue from the one before it" in str(caught.value)
+def test_damage_is_found_and_the_file_named(damaged, name):
+    file = damaged / "checkpoint-8" / name
+    content = file.read_bytes()
+    for damage, said in (
+        (missing, f"{name} is missing"),
+        (lambda path: path.write_bytes(b""), f"{name} is not as it was written"),
+        (lambda path: cut(path, 0.99), f"{name} is not as it was written"),
+        (flipped, f"{name} is not as it was written"),
+    ):
+        damage(file)
+        assert find_checkpoint_damage(file.parent) == said
+        file.write_bytes(content)
+    assert find_checkpoint_damage(file.parent) == ""
 
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
-def test_a_file_cut_short_is_named_with_the_way_out(damaged, name, share):
-    last = damaged / "checkpoint-8"
-    whole = (last / name).read_bytes()
-    (last / name).write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(CheckpointError) as caught:
-        toy.train(damaged, toy.model(), toy.settings())
-    assert str(last / name) in str(caught.value)
-    assert f"delete {last} to continue from the one before it" in str(caught.value)
+def test_a_file_cut_short_is_found_without_sums_too(damaged, name, share):
+    file = damaged / "checkpoint-8" / name
+    (file.parent / SUMS).unlink()
+    cut(file, share)
+    assert find_checkpoint_damage(file.parent).startswith(f"{name} cannot be read: ")
 
 
-def test_the_way_out_leads_on(damaged, tmp_path):
-    last = damaged / "checkpoint-8"
-    (last / "optimizer.pt").write_bytes(b"")
-    with pytest.raises(CheckpointError):
-        toy.train(damaged, toy.model(), toy.settings())
-    shutil.rmtree(last)
-    run = toy.train(damaged, toy.model(), toy.settings())
-    whole = toy.train(tmp_path / "whole", toy.model(), toy.settings())
+@pytest.mark.parametrize("damage", [missing, lambda path: path.write_bytes(b""), cut, flipped])
+def test_damaged_sums_are_damage_or_change_nothing(damaged, damage):
+    damage(damaged / "checkpoint-8" / SUMS)
+    found = find_checkpoint_damage(damaged / "checkpoint-8")
+    assert (found == "") == (damage is missing)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "trainer_state.json"])
+@pytest.mark.parametrize("damage", [missing, cut, flipped])
+def test_a_run_goes_on_from_the_last_whole_checkpoint(damaged, whole, name, damage):
+    damage(damaged / "checkpoint-8" / name)
+    run, said = go_on(damaged)
+    assert f"training: checkpoint-8 is damaged ({name} is " in said
+    assert f"the run goes on from checkpoint-4. What was left out is in {damaged}" in said
+    assert names(damaged) == ["checkpoint-4", "checkpoint-8", "checkpoint-12"]
+    assert (damaged / "damaged-checkpoint-8").is_dir()
     assert toy.curve(run) == toy.curve(whole)
+    assert_equal(run.model.state_dict(), whole.model.state_dict())
+    assert go_on(damaged)[1] == ""
+
+
+def test_without_a_whole_checkpoint_it_starts_anew(damaged, whole):
+    cut(damaged / "checkpoint-4" / "optimizer.pt")
+    shutil.rmtree(damaged / "checkpoint-8")
+    (damaged / "checkpoint-8").mkdir()
+    run, said = go_on(damaged)
+    assert "checkpoint-8 is damaged (trainer_state.json is missing) and checkpoint-4 is" in said
+    assert "(optimizer.pt is not as it was written): the run starts anew." in said
+    assert toy.curve(run) == toy.curve(whole)
+    assert_equal(run.model.state_dict(), whole.model.state_dict())
+
+
+def test_a_model_is_made_anew_if_it_is_damaged(damaged, whole):
+    go_on(damaged)
+    model = damaged / "model" / "model.safetensors"
+    written = model.read_bytes()
+    for damage in (missing, cut, flipped):
+        damage(model)
+        go_on(damaged)
+        assert model.read_bytes() == written
 
 
 def test_half_written_checkpoints_are_none(stopped, tmp_path):
@@ -192,22 +264,50 @@ def test_integers_are_those_of_the_last_checkpoint(tmp_path):
     assert mean["count"] == 2
 
 
-def test_an_average_names_the_checkpoint_that_is_cut_short(damaged):
-    cut = damaged / "checkpoint-4" / "model.safetensors"
-    cut.write_bytes(cut.read_bytes()[:100])
-    with pytest.raises(CheckpointError, match=r"checkpoint-4.*cannot be read"):
-        average_checkpoints(checkpoints(damaged))
+@pytest.mark.parametrize("choice", ["best", "average"])
+def test_what_the_final_model_is_made_of_is_trained_again_if_it_is_damaged(tmp_path, choice):
+    how = {"final_model": choice} | ({"average_last": 2} if choice == "average" else {})
+    run, best = train_beyond_the_best(tmp_path, keep_checkpoints=6, **how)
+    kept = load_file(tmp_path / "model" / "model.safetensors")
+    # While the model is whole, it needs no checkpoint but the last.
+    source = tmp_path / f"checkpoint-{best if choice == 'best' else 10}"
+    flipped(source / "model.safetensors")
+    train_beyond_the_best(tmp_path, keep_checkpoints=6, **how)
+    assert not list(tmp_path.glob("damaged-*"))
+    shutil.rmtree(tmp_path / "model")
+    again, _ = train_beyond_the_best(tmp_path, keep_checkpoints=6, **how)
+    steps = range(2, 13, 2)
+    lost = [step for step in steps if step >= int(source.name.removeprefix("checkpoint-"))]
+    aside = {f"damaged-checkpoint-{step}" for step in lost}
+    assert {path.name for path in tmp_path.glob("damaged-*")} == aside
+    assert names(tmp_path) == [f"checkpoint-{step}" for step in steps]
+    assert toy.curve(again) == toy.curve(run)
+    assert_equal(load_file(tmp_path / "model" / "model.safetensors"), kept)
 
 
-def test_the_best_checkpoint_cut_short_is_named(tmp_path):
-    _, best = train_beyond_the_best(tmp_path)
-    cut = tmp_path / f"checkpoint-{best}" / "model.safetensors"
-    cut.write_bytes(cut.read_bytes()[:100])
-    with pytest.raises(CheckpointError, match=rf"checkpoint-{best}.*cannot be read"):
-        train_beyond_the_best(tmp_path)
-    shutil.rmtree(cut.parent)
-    run, _ = train_beyond_the_best(tmp_path)
-    assert_equal(run.model.state_dict(), weights(tmp_path, run.steps))
+def test_a_folder_that_is_removed_during_training_is_not_made_again(tmp_path):
+    run = tmp_path / "run"
+
+    def remove(items):
+        if (run / "checkpoint-4").is_dir():
+            shutil.rmtree(run)
+        return toy.join(items)
+
+    with pytest.raises(CheckpointError, match=r"run was removed or renamed while"):
+        toy.train(run, toy.model(), toy.settings(), remove)
+    assert not run.exists()
+
+
+def test_checkpoints_that_are_lost_during_training_are_told(tmp_path):
+    def lose(items):
+        if (tmp_path / "checkpoint-8").is_dir():
+            (tmp_path / "checkpoint-8" / "model.safetensors").write_bytes(b"")
+        return toy.join(items)
+
+    how = {"final_model": "average", "average_last": 2, "keep_checkpoints": 2}
+    with pytest.raises(CheckpointError, match=r"checkpoint-8 was damaged .* the same command"):
+        toy.train(tmp_path, toy.model(), toy.settings(**how), lose)
+    assert "goes on from checkpoint-4" in go_on(tmp_path, **how)[1]
 
 
 def weights(folder, step):

@@ -7,6 +7,7 @@ for a pair of sequences of a translation model, `{"decoder": 128}` for a text of
 """
 
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -93,13 +94,14 @@ def parameters_by_part(model: nn.Module) -> Parameters:
 
 
 def _part(name: str, systems: Mapping[str, System]) -> str:
-    # A system may contain others; `systems` lists the outermost first.
-    path = next((path for path in systems if name.startswith(path)), None)
+    words = name.split(".")
+    # A system may contain others, which count as parts of the outermost.
+    ends = accumulate(f"{word}." for word in words)
+    path = next((path for path in ends if path in systems), None)
     if path is not None:
         routing = systems[path].routing_parameters
         if name.removeprefix(path).startswith(routing):
             return "routing"
-    words = name.split(".")
     if any("norm" in word for word in words):
         return "rest"
     if any(word.startswith("ffn") for word in words):

@@ -98,6 +98,7 @@ def compare(
         from headwise.comparison.following import run_to_look_into
         from headwise.comparison.tuning.grid import parse_grid
         from headwise.experiment.folders import is_main_process
+        from headwise.experiment.locking import locked
         from headwise.files import write_text
         from headwise.recipe import RecipeError, load_recipe
         from headwise.training.interrupted import Interrupted
@@ -124,19 +125,20 @@ def compare(
             write_report(found, report)
 
         try:
-            found = compare_systems(
-                file,
-                names,
-                numbers,
-                folder,
-                command_line(),
-                console,
-                datasets=parse_names("--datasets", datasets) or file.dataset_names,
-                match=match is not None,
-                grid=grid,
-                jobs=jobs,
-                write=write,
-            )
+            with locked(folder):
+                found = compare_systems(
+                    file,
+                    names,
+                    numbers,
+                    folder,
+                    command_line(),
+                    console,
+                    datasets=parse_names("--datasets", datasets) or file.dataset_names,
+                    match=match is not None,
+                    grid=grid,
+                    jobs=jobs,
+                    write=write,
+                )
         except (Interrupted, RunsFailed) as error:
             if report.is_file():
                 print_path(console, "report as far as it goes", report)
@@ -166,9 +168,14 @@ def train(
     changes: Changes = None,
     trust: Trust = False,
 ) -> None:
-    """Train one system and evaluate it. A stopped run continues where it was stopped."""
+    """Train one system and evaluate it. A stopped run continues where it was stopped.
+
+    The exit status is 1 if the training has diverged: its validation loss is no number.
+    """
     with clear_errors("The same command goes on from here."):
+        from headwise.analysis.verdict import diverged
         from headwise.experiment.folders import is_main_process
+        from headwise.experiment.locking import locked
         from headwise.experiment.one_system import train_system
         from headwise.experiment.preparing import prepare_task
         from headwise.recipe import load_recipe
@@ -181,11 +188,19 @@ def train(
         parts = [Path(recipe).stem, *([dataset] if dataset else []), name]
         folder = output or Path("runs") / "-".join(parts)
         console = Console(quiet=not is_main_process())
-        task = prepare_task(chosen, folder, console)
-        result = train_system(chosen, name, folder, task, console)
+        with locked(folder):
+            task = prepare_task(chosen, folder, console)
+            result = train_system(chosen, name, folder, task, console)
         scores = "  ".join(str(score) for score in result.scores)
         console.print(f"validation loss {result.validation_loss:.3f}  {scores}", highlight=False)
         print_path(console, "model", folder / "model")
+        if diverged(result):
+            print_error(
+                f"the training has diverged: its validation loss is {result.validation_loss}; "
+                f"train into another folder with a smaller training.learning_rate, a longer "
+                f"training.warmup_steps, or training.clip_norm=1"
+            )
+            raise typer.Exit(1)
         print_next_commands(console, folder)
 
 

@@ -9,6 +9,8 @@ from rich.console import Console
 from headwise.comparison.planned import Ended, Failure, PlannedRun, Result, RunsFailed
 from headwise.comparison.side_by_side import train_side_by_side
 from headwise.experiment.folders import check_folder
+from headwise.experiment.locking import locked
+from headwise.files import NoSpaceError
 from headwise.training.interrupted import Interrupted
 
 
@@ -21,7 +23,8 @@ def train_runs(
 ) -> list[Result]:
     """Trains runs; what their folders already hold is not trained again.
 
-    A run that fails leaves the others alone, and so does one whose process is killed.
+    A run that fails leaves the others alone, and so does one whose process is killed. A full disk
+    ends them all.
 
     Args:
         planned: the runs.
@@ -38,6 +41,7 @@ def train_runs(
         FolderError: a folder is that of another run; nothing has been trained.
         Interrupted: Ctrl-C came; the next call goes on with all runs that were at work.
         RunsFailed: some runs failed; the next call tries them again.
+        NoSpaceError: the disk is full.
     """
     check_jobs(jobs)
     for run in planned:
@@ -81,8 +85,9 @@ def _train_one_by_one(
 ) -> None:
     for run in planned:
         try:
-            result = run.train(run.recipe, run.system, run.folder, run.task, console, run.label)
-        except Interrupted:
+            with locked(run.folder):
+                result = run.train(run.recipe, run.system, run.folder, run.task, console, run.label)
+        except (Interrupted, NoSpaceError):  # the others would find no space either
             raise
         except Exception as error:
             if _launched_processes() > 1:

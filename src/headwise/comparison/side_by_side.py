@@ -29,7 +29,8 @@ from rich.progress import TaskID
 from torch.multiprocessing import get_context
 
 from headwise.comparison.planned import Ended, Failure, PlannedRun
-from headwise.files import remove_partial
+from headwise.experiment.locking import locked
+from headwise.files import no_space_told, remove_partial
 from headwise.recipe.settings import Recipe
 from headwise.tasks.task import Task
 from headwise.training.interrupted import Interrupted
@@ -147,7 +148,8 @@ class _Processes:
         """A file with the run's data. To read and encode them again would take up to 10 s."""
         path = self.scratch / f"{id(run.task)}.pickle"
         if not path.is_file():
-            path.write_bytes(pickle.dumps(run.task))
+            with no_space_told(path):
+                path.write_bytes(pickle.dumps(run.task))
         return path
 
     def _read_messages(self) -> list[_Worker]:
@@ -276,7 +278,8 @@ def _train(
         silence_libraries()
         torch.set_num_threads(threads)
         console = Relay(send, is_terminal)
-        train(recipe, system, folder, pickle.loads(task.read_bytes()), console, label)
+        with locked(folder):
+            train(recipe, system, folder, pickle.loads(task.read_bytes()), console, label)
     except Interrupted as stop:
         send(str(stop))
     except KeyboardInterrupt:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
-import torch
 from transformers import PreTrainedModel
 
 from headwise.analysis.chance.multiple_comparisons import corrected
@@ -30,13 +29,13 @@ from headwise.analysis.verdict import diverged
 from headwise.comparison.planned import Runs
 from headwise.experiment.outcomes import TEST, read_outcome
 from headwise.experiment.preparing import batches
+from headwise.experiment.reading import read_model
 from headwise.models.base import HeadwiseModel
 from headwise.recipe import RecipeFile
 from headwise.recipe.settings import Recipe
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.significance import Statistic
 from headwise.tasks.task import Task
-from headwise.training.run import MODEL
 from headwise.training.trained_part import freeze_all_but
 
 _SAMPLES = 12
@@ -150,10 +149,7 @@ def _sound(runs: Runs, outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, l
 
 def _models(task: Task, runs: Mapping[str, Path]) -> dict[str, HeadwiseModel]:
     """The final model of one run of each system."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return {
-        name: task.model_class.from_pretrained(run / MODEL).to(device) for name, run in runs.items()
-    }
+    return {name: read_model(run, type(task)) for name, run in runs.items()}
 
 
 def step_times(

@@ -15,4 +15,7 @@ A run lives in a folder of its own:
     outcome-NAME.json   and all that its evaluation on the further test set NAME gave, with
                         outputs-NAME.txt and pictures-NAME/; these may be added later
     result.json         figures; once it is there the run is finished
+    SHA256SUMS          of the files that a mere look does not show to be damaged; checkpoint-N/,
+                        model/ and tokenizer/ have their own
+    .lock               while a process is at work here: which, on which computer
 """

@@ -1,9 +1,13 @@
 """Folders of runs: what the files in them are called, and what they are a run of."""
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from yaml import YAMLError
+
+from headwise.checksums import SUMS, is_changed, write_summed
 from headwise.files import write_text
 from headwise.recipe import differences, to_yaml, with_defaults
 from headwise.recipe.pretrained import model_folder
@@ -33,7 +37,7 @@ def claim_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None
     stamp = folder / stamp_name
     if is_main_process() and (not stamp.is_file() or _differs(stamp, recipe)):
         folder.mkdir(parents=True, exist_ok=True)
-        write_text(stamp, to_yaml(recipe))
+        write_summed(stamp, to_yaml(recipe))
 
 
 def check_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None:
@@ -75,9 +79,28 @@ def changed_keys(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> list
     return [line for line in lines if not line.startswith(_NOT_OF_TRAINING)]
 
 
+def check_stamp(stamp: Path) -> None:
+    """Raises `FolderError` if the recipe that claimed a folder is damaged."""
+    if is_changed(stamp):
+        raise FolderError(f"{stamp} is not as it was written: {_how_to_mend(stamp)}")
+
+
 def _differs(stamp: Path, recipe: Recipe) -> list[str]:
     """Returns a line for each key in which a recipe differs from the one in a file."""
-    return differences(with_defaults(stamp.read_text(encoding="utf-8")), to_yaml(recipe))
+    check_stamp(stamp)
+    try:
+        before = with_defaults(stamp.read_text(encoding="utf-8"))
+        return differences(before, to_yaml(recipe))
+    except (OSError, ValueError, YAMLError) as error:
+        raise FolderError(f"{stamp} cannot be read ({error}): {_how_to_mend(stamp)}") from error
+
+
+def _how_to_mend(stamp: Path) -> str:
+    return (
+        f"put the recipe that the folder was made with in its place, and delete the line of "
+        f"{stamp.name} in {stamp.parent / SUMS} (which is enough if you have changed the recipe "
+        f"yourself); or use another output folder"
+    )
 
 
 def check_start(folder: Path, recipe: Recipe) -> None:
@@ -95,7 +118,7 @@ def check_start(folder: Path, recipe: Recipe) -> None:
     digest = digest_weights(run)
     if not stamp.is_file():
         write_text(stamp, digest + "\n")
-    elif stamp.read_text(encoding="utf-8").strip() != digest:
+    elif _read_digest(stamp) != digest:
         raise FolderError(
             f"{folder} was started from other weights: those of model.pretrained, {run}, have "
             f"changed since; use another output folder"
@@ -105,7 +128,23 @@ def check_start(folder: Path, recipe: Recipe) -> None:
 def is_other_data(task: Task, folder: Path) -> bool:
     """Whether the runs in a folder were started on other data than these."""
     stamp = folder / CORPUS
-    return stamp.is_file() and stamp.read_text(encoding="utf-8").strip() != task.digest()
+    return stamp.is_file() and _read_digest(stamp) != task.digest()
+
+
+def _read_digest(stamp: Path) -> str:
+    """The hash that a run has kept.
+
+    Raises:
+        FolderError: the file has none.
+    """
+    digest = stamp.read_text(encoding="utf-8", errors="replace").strip()
+    if not re.fullmatch("[0-9a-f]{64}", digest):
+        raise FolderError(
+            f"{stamp} has no SHA-256 and is damaged: if the data and the weights that the run is "
+            f"started with are those it was started with before, delete the file, and it is "
+            f"written anew"
+        )
+    return digest
 
 
 def is_main_process() -> bool:

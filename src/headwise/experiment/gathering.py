@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from transformers import AutoConfig
 
 from headwise.analysis.results import RunResult
 from headwise.experiment.folders import RECIPE, RESULT, FolderError
 from headwise.experiment.reading import read_result
+from headwise.plain_yaml import read_yaml
 from headwise.recipe import with_defaults
+from headwise.recipe.differences import flatten
 from headwise.recipe.file import split_path
+from headwise.spelling import did_you_mean, shown
 from headwise.training.run import MODEL
 
 
@@ -35,18 +37,24 @@ def gather_runs(folders: Sequence[Path], key: str) -> list[tuple[float, RunResul
                 f"that `headwise train` or `headwise compare` has made"
             )
         for run in runs:
-            config = AutoConfig.from_pretrained(run / MODEL)
+            config = AutoConfig.from_pretrained(run / MODEL, trust_remote_code=False)
             found[run.resolve()] = (_number(run, key), read_result(run / RESULT, config))
     return list(found.values())
 
 
 def _number(run: Path, key: str) -> float:
-    value: Any = yaml.safe_load(with_defaults((run / RECIPE).read_text(encoding="utf-8")))
+    value: Any = read_yaml(with_defaults((run / RECIPE).read_text(encoding="utf-8")))
+    numbers = [name for name, each in flatten(value).items() if _is_number(each)]
     for name in split_path(key):
         value = value.get(name) if isinstance(value, dict) else None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if not _is_number(value):
         raise ValueError(
-            f"--over is {key}, of which the recipe of {run} has {value!r}, expected a key with a "
-            f"number, such as data.train_fraction or model.embed_dim"
+            f"--over is {shown(key)}, of which the recipe of {run} has {shown(value)}, expected a "
+            f"key with a number, such as data.train_fraction or model.embed_dim"
+            f"{did_you_mean(key, numbers)}"
         )
     return float(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -5,7 +5,6 @@ tokenizer, and a model card, `README.md`.
 """
 
 import platform
-import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,7 +15,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 import headwise
 from headwise.analysis.results import RunResult
-from headwise.files import write_text
+from headwise.files import no_space_told, write_text, written_whole
 from headwise.recipe import to_yaml
 from headwise.recipe.settings import Recipe
 from headwise.tasks.outcome import Score
@@ -66,12 +65,14 @@ def write_for_tools(folder: Path, task: Task, recipe: Recipe, result: RunResult)
         result: what its evaluation gave.
     """
     model = folder / MODEL
-    with TemporaryDirectory(prefix=".partial-", dir=folder) as made:
+    with (
+        no_space_told(model),
+        TemporaryDirectory(prefix=".partial-", dir=folder) as made,
+    ):
         task.save_for_tools(Path(made), recipe)
         for path in Path(made).iterdir():
-            if path.is_dir():
-                shutil.rmtree(model / path.name, ignore_errors=True)
-            path.replace(model / path.name)
+            with written_whole(model / path.name) as partial:
+                path.rename(partial)
     write_text(model / CARD, model_card(task, recipe, result).content)
 
 

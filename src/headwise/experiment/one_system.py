@@ -9,13 +9,19 @@ from headwise.analysis.behaviour.snapshots import Snapshots, decides
 from headwise.analysis.cost import count_macs, count_parameters
 from headwise.analysis.recording import record_attention
 from headwise.analysis.results import EarlyStop, RunResult
+from headwise.checksums import write_summed
 from headwise.experiment.folders import RESULT, check_start, claim_folder, is_main_process
 from headwise.experiment.history import courses_of, curves, decision_courses
 from headwise.experiment.model_folder import lacks_card, write_for_tools
-from headwise.experiment.outcomes import evaluate, score_again_if_old, with_tests, write_outcome
+from headwise.experiment.outcomes import (
+    evaluate,
+    read_outcome,
+    score_again_if_old,
+    with_tests,
+    write_outcome,
+)
 from headwise.experiment.preparing import batches, build_model
-from headwise.experiment.reading import read_result
-from headwise.files import write_text
+from headwise.experiment.reading import DamagedError, read_result
 from headwise.models.ablation import ablated
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import words_of
@@ -78,7 +84,7 @@ def train_system(
     )
     if is_main_process():
         write_outcome(outcome, folder, task)
-        write_text(folder / RESULT, result.model_dump_json(indent=1))
+        write_summed(folder / RESULT, result.model_dump_json(indent=1))
     result = with_tests(result, recipe, folder, task, console, label or name)
     if is_main_process():
         write_for_tools(folder, task, recipe, result)
@@ -131,14 +137,23 @@ def finished_result(
 ) -> RunResult | None:
     """Returns the result of a run, or None while it is not finished.
 
-    It has the scores on all further test sets, on which the run is evaluated if need be. The
-    arguments are those of `train_system`.
+    It has the scores on all further test sets, on which the run is evaluated if need be. A damaged
+    result is removed, so that the run is evaluated again. The arguments are those of
+    `train_system`.
     """
     if not (folder / RESULT).is_file():
         return None
     claim_folder(folder, recipe)  # which may name other test sets than before
     score_again_if_old(folder, task, recipe, console, label)
-    known = read_result(folder / RESULT, task.model_config(recipe.model))
+    try:
+        known = read_result(folder / RESULT, task.model_config(recipe.model))
+        read_outcome(folder)
+    except DamagedError as error:
+        said = f"{label}: {error.problem}: the run is evaluated again"
+        console.print(said, style="yellow", highlight=False, markup=False)
+        if is_main_process():
+            (folder / RESULT).unlink(missing_ok=True)
+        return None
     result = with_tests(known, recipe, folder, task, console, label)
     changed = result is not known and (folder / MODEL).is_dir()
     if is_main_process() and (changed or lacks_card(folder)):

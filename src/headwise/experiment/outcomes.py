@@ -10,8 +10,9 @@ import torch
 from rich.console import Console
 
 from headwise.analysis.results import RunResult
+from headwise.checksums import write_summed
 from headwise.experiment.folders import RESULT, is_main_process
-from headwise.experiment.reading import how_to_evaluate_again, read_model, read_record
+from headwise.experiment.reading import DamagedError, how_to_evaluate_again, read_model, read_record
 from headwise.files import write_bytes, write_text
 from headwise.models.ablation import ablated, held_systems
 from headwise.models.ablation_names import LEARNED
@@ -83,7 +84,7 @@ def with_tests(
         return result
     result = result.model_copy(update={"tests": scores})
     if is_main_process():
-        write_text(folder / RESULT, result.model_dump_json(indent=1))
+        write_summed(folder / RESULT, result.model_dump_json(indent=1))
     return result
 
 
@@ -103,7 +104,9 @@ def read_outcome(folder: Path, part: str = TEST) -> Outcome:
 
 
 def stored_outcome(folder: Path, task: Task, part: str) -> Outcome | None:
-    """What an earlier evaluation of a run gave on the items of a part; None if there was none.
+    """What an earlier evaluation of a run gave on the items of a part.
+
+    None if there was none, or if it is damaged, so that whoever asks evaluates the run again.
 
     Args:
         folder: of the run.
@@ -113,7 +116,10 @@ def stored_outcome(folder: Path, task: Task, part: str) -> Outcome | None:
     path = folder / _of_part(OUTCOME, part)
     if not path.is_file() or _is_old(path):
         return None
-    outcome = read_outcome(folder, part)
+    try:
+        outcome = read_outcome(folder, part)
+    except DamagedError:
+        return None
     return outcome if outcome.digest == task.digest_of(part) else None
 
 
@@ -124,7 +130,7 @@ def write_outcome(outcome: Outcome, folder: Path, task: Task, part: str = TEST) 
     for number, picture in enumerate(outcome.pictures, 1):
         name = re.sub(r"[^a-z0-9]+", "-", picture.title.lower()).strip("-")
         write_bytes(folder / _of_part(PICTURES, part) / f"{number:02}-{name}.png", picture.bytes)
-    write_text(folder / _of_part(OUTCOME, part), outcome.model_dump_json(indent=1))
+    write_summed(folder / _of_part(OUTCOME, part), outcome.model_dump_json(indent=1))
 
 
 def _of_part(name: str, part: str) -> str:
@@ -137,6 +143,6 @@ def _is_old(path: Path) -> bool:
     """Whether an outcome is in an older format, which has the items of one score or of none."""
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):
+    except (OSError, ValueError):
         return False  # whoever reads it says what to do
-    return not isinstance(kept.get("items", []), dict)
+    return isinstance(kept, dict) and not isinstance(kept.get("items", []), dict)

@@ -11,7 +11,8 @@ from safetensors import SafetensorError
 
 from headwise.analysis.former_results import without_former_keys
 from headwise.analysis.results import RunResult
-from headwise.experiment.folders import RECIPE, RESULT, FolderError
+from headwise.checksums import SUMS, find_damage, is_changed
+from headwise.experiment.folders import RECIPE, RESULT, FolderError, check_stamp
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import TransformerConfig
 from headwise.recipe import load_recipe
@@ -21,6 +22,18 @@ from headwise.tasks.task import Task
 from headwise.training.run import MODEL
 
 _Record = TypeVar("_Record", bound=BaseModel)
+
+
+class DamagedError(FolderError):
+    """A record of a run cannot be read.
+
+    Attributes:
+        problem: the file, and what is wrong with it, without what to do.
+    """
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(f"{problem}: {remedy}")
+        self.problem = problem
 
 
 def open_run(
@@ -60,6 +73,7 @@ def read_recipe(
     if inside and not (folder / MODEL).exists():
         raise FolderError(f"{folder} holds several runs, name one of them: {', '.join(inside)}")
     _check_holds(folder, "a run of headwise", RECIPE)
+    check_stamp(folder / RECIPE)
     file = load_recipe(str(folder / RECIPE), changes)
     for text in file.notes_on_changes:
         note(text)
@@ -82,15 +96,22 @@ def read_model(folder: Path, task: type[Task]) -> HeadwiseModel:
     """
     _check_holds(folder, "finished", MODEL)
     _check_holds(folder, "whole", *task.saved)
+    if damage := find_damage(folder / MODEL):
+        raise FolderError(_how_to_mend_model(folder, damage))
     try:
         model = task.model_class.from_pretrained(folder / MODEL)
     except (SafetensorError, OSError, ValueError) as error:
-        raise FolderError(
-            f"{folder / MODEL} cannot be read ({error}): delete {RESULT} from {folder}, if it is "
-            f"there, and start the run again, which writes the model anew from its checkpoints"
-        ) from error
+        raise FolderError(_how_to_mend_model(folder, str(error))) from error
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     return model.eval()
+
+
+def _how_to_mend_model(folder: Path, damage: str) -> str:
+    return (
+        f"{folder / MODEL} cannot be read ({damage}): delete {RESULT} from {folder}, if it is "
+        f"there, and start the run again, which writes the model anew from its checkpoints; if you "
+        f"have changed a file yourself, delete its line in {folder / MODEL / SUMS}"
+    )
 
 
 def check_finite(folder: Path, model: HeadwiseModel) -> None:
@@ -135,20 +156,17 @@ def read_record(
         change: makes what an older headwise has written into what is read today.
 
     Raises:
-        FolderError: the file cannot be read.
+        DamagedError: the file cannot be read.
     """
+    if is_changed(path):
+        raise DamagedError(f"{path} is not as it was written", remedy)
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         return kind.model_validate_json(json.dumps(change(raw)))
-    except json.JSONDecodeError as error:
-        raise FolderError(f"{path} cannot be read ({error}): {remedy}") from error
-    except (ValidationError, OSError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
-        raise FolderError(f"{path} cannot be read ({problem}): {remedy}") from error
+        raise DamagedError(f"{path} cannot be read ({problem})", remedy) from error
 
 
 def how_to_evaluate_again(folder: Path) -> str:
-    return (
-        f"delete {RESULT} in {folder}, and the same command evaluates the run again from its "
-        f"checkpoints"
-    )
+    return f"start the run in {folder} again, and it is evaluated again"

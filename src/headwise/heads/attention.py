@@ -15,6 +15,7 @@ from headwise.ops.attention import (
     attention_weights,
     dot_product_attention,
 )
+from headwise.ops.bounds import MOST_HEADS, check_number, check_parameters
 from headwise.ops.masks import (
     check_attention_mask,
     check_padding_mask,
@@ -115,8 +116,13 @@ class Attention(System):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        for name, size in (("embed_dim", embed_dim), ("num_heads", num_heads)):
-            if size < 1:
+        for name, size in (
+            ("embed_dim", embed_dim),
+            ("num_heads", num_heads),
+            ("kdim", kdim),
+            ("vdim", vdim),
+        ):
+            if size is not None and size < 1:
                 raise ValueError(f"{name} is {size}, expected a positive number")
         if head_dim is None:
             if embed_dim % num_heads:
@@ -129,11 +135,20 @@ class Attention(System):
             raise ValueError(f"head_dim is {head_dim}, expected a positive number")
         if not 0.0 <= dropout < 1.0:
             raise ValueError(f"dropout is {dropout}, expected a probability in [0, 1)")
+        kdim = embed_dim if kdim is None else kdim
+        vdim = embed_dim if vdim is None else vdim
+        check_number("num_heads", num_heads, MOST_HEADS)
+        check_parameters(
+            num_heads * head_dim * (2 * embed_dim + kdim + vdim),
+            embed_dim=embed_dim,
+            num_heads=num_heads,
+            head_dim=head_dim,
+        )
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.head_dim = head_dim
-        self.kdim = embed_dim if kdim is None else kdim
-        self.vdim = embed_dim if vdim is None else vdim
+        self.kdim = kdim
+        self.vdim = vdim
         self.dropout = dropout
 
     @classmethod

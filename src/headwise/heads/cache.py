@@ -29,6 +29,7 @@ class AttentionCache:
         self.values: Tensor | None = None
         self.memory: dict[str, Tensor] = {}  # each (batch, ...), or by `remember` (batch, steps, …)
         self.needed: dict[str, int] = {}  # how many of the last steps the next call needs
+        self.sparse: set[str] = set()  # of which memories empty steps are passed over
         self.record_past = False
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -39,21 +40,25 @@ class AttentionCache:
         self.keys, self.values = keys, values
         return keys, values
 
-    def recall(self, name: str, last: int, like: Tensor) -> Tensor:
+    def recall(self, name: str, last: int, like: Tensor, *, skip_empty: bool = False) -> Tensor:
         """Returns the last steps of what `remember` was given; zeros where there were none yet.
 
         Args:
             name: of what the system remembers.
             last: how many steps.
             like: a tensor `(batch, steps, ...)` with the shape of a step, its dtype and device.
+            skip_empty: pass over steps of zeros alone, such as those of padding, each row its own:
+                what counts are the last steps that say something, however far back they are.
 
         Returns:
             `(batch, last, ...)`.
         """
         if name not in self.memory:
             self.needed[name] = last
+            if skip_empty:
+                self.sparse.add(name)
             self.memory[name] = like.new_zeros(like.size(0), last, *like.shape[2:])
-        return self.memory[name][:, -last:]
+        return self._last(name, self.memory[name])
 
     def remember(self, name: str, steps: Tensor, new: int) -> None:
         """Keeps the last steps for `recall`, which has to come first in each call.
@@ -64,9 +69,10 @@ class AttentionCache:
             new: how many of them, the last ones, are of this call, one for each of its positions.
         """
         if self.record_past:
-            self.memory[name] = torch.cat([self.memory[name], steps[:, -new:]], dim=1)
+            added = steps[:, steps.size(1) - new :]  # [-new:] would be all where there are none
+            self.memory[name] = torch.cat([self.memory[name], added], dim=1)
         else:
-            self.memory[name] = steps[:, -self.needed[name] :]
+            self.memory[name] = self._last(name, steps)
 
     @property
     def is_filled(self) -> bool:
@@ -115,9 +121,9 @@ class AttentionCache:
             assert self.values is not None
             self.keys = self.keys[:, :, :tokens_to_remove]
             self.values = self.values[:, :, :tokens_to_remove]
-        for name, last in self.needed.items():
+        for name in self.needed:
             end = self.memory[name].size(1) + tokens_to_remove
-            self.memory[name] = self.memory[name][:, end - last : end]
+            self.memory[name] = self._last(name, self.memory[name][:, :end])
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Row `i` becomes what row `beam_idx[i]` was, gates' state included: beam search."""
@@ -134,7 +140,18 @@ class AttentionCache:
     def reset(self) -> None:
         """Forget everything."""
         self.keys = self.values = None
-        self.memory, self.needed = {}, {}
+        self.memory, self.needed, self.sparse = {}, {}, set()
+
+    def _last(self, name: str, steps: Tensor) -> Tensor:
+        """As many of the last steps as are needed of a memory."""
+        last = self.needed[name]
+        if name in self.sparse and steps.size(1) > last:
+            says = (steps != 0).flatten(2).any(-1)  # (batch, steps)
+            # Those that say nothing go before the others, whose order stays.
+            order = says.byte().argsort(dim=1, stable=True)[:, -last:]
+            order = order.reshape(*order.shape, *[1] * (steps.dim() - 2))
+            return steps.take_along_dim(order, 1)
+        return steps[:, -last:]
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> None:
         if self.keys is not None and self.values is not None:

@@ -48,15 +48,15 @@ class FixedAttentionCache(AttentionCache):
         self.length.add_(time)
         return self.keys, self.values
 
-    def recall(self, name: str, last: int, like: Tensor) -> Tensor:
+    def recall(self, name: str, last: int, like: Tensor, *, skip_empty: bool = False) -> Tensor:
         fresh = name not in self.memory
-        recalled = super().recall(name, last, like)
+        recalled = super().recall(name, last, like, skip_empty=skip_empty)
         if fresh:
             _stays(self.memory[name])
         return recalled
 
     def remember(self, name: str, steps: Tensor, new: int) -> None:
-        self.memory[name].copy_(steps[:, -self.needed[name] :])
+        self.memory[name].copy_(self._last(name, steps))
 
     def get_seq_length(self) -> int | Tensor:
         # A copy: `extend` changes the number in place.

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
+
+from headwise.settings import Settings
 
 # Computes the losses of the coming step anew, one for each of its batches. The sum of their
 # gradients is the gradient of the step; with several processes, the mean of these sums.
@@ -32,10 +33,8 @@ class Moment(NamedTuple):
     epoch: int | None = None
 
 
-class RuleSettings(BaseModel):
+class RuleSettings(Settings):
     """The settings of a rule; a rule with any has a subclass of it."""
-
-    model_config = ConfigDict(extra="forbid")
 
     def check(self, total_steps: int) -> None:
         """Raise `ValueError` if the settings do not fit a training of `total_steps` steps."""

@@ -1,6 +1,8 @@
 """`headwise analyse`: what the heads of finished runs do on one part of their data."""
 
+import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +18,7 @@ from headwise.analysis.behaviour.results import AnalysisRecord, RunAnalysis
 from headwise.analysis.behaviour.writing import PAGE, RECORD, write_analysis
 from headwise.evaluation import Opened, check_same_items, model_of, open_part
 from headwise.experiment.folders import RESULT, distinct_names
+from headwise.experiment.locking import locked
 from headwise.experiment.outcomes import as_evaluated
 from headwise.experiment.preparing import batches
 from headwise.experiment.reading import check_finite, read_result
@@ -65,7 +68,7 @@ def analyse_runs(
         note: called with notes on the changes.
 
     Raises:
-        FolderError: there is no finished run in a folder.
+        FolderError: there is no finished run in a folder, or another process analyses one.
         ValueError: the runs are not of the same items, or other arguments do not fit them.
     """
     for name in (PAGE, RECORD):
@@ -78,11 +81,12 @@ def analyse_runs(
     for other in opened[1:]:
         check_same_items(opened[0], other)
     names = distinct_names(folders)
-    found = [
-        _analysed(run, name, request, console) for run, name in zip(opened, names, strict=True)
-    ]
     reference = None if against is None else names[folders.index(against)]
-    return write_analysis(folder, found, _part(opened[0]), against=reference, command=command)
+    with locked(folder):
+        found = [
+            _analysed(run, name, request, console) for run, name in zip(opened, names, strict=True)
+        ]
+        return write_analysis(folder, found, _part(opened[0]), against=reference, command=command)
 
 
 def _different(request: Request) -> list[Path]:
@@ -132,8 +136,10 @@ def _ablations(
     model: HeadwiseModel, opened: Opened, name: str, level: Level, console: Console
 ) -> AblationAnalysis | None:
     quality = Quality.of_task(model, opened.task, opened.part, opened.recipe.evaluation)
-    with RunBars(console, transient=True) as bars:
-        folder = opened.run / FINISHED
+    folder = opened.run / FINISHED
+    # Others' runs may not be written to; then nothing is kept.
+    alone = locked(folder) if os.access(opened.run, os.W_OK) else nullcontext()
+    with alone, RunBars(console, transient=True) as bars:
         return analyse_ablations(
             model, quality, level=level, folder=folder, progress=bar_of(bars, name)
         )

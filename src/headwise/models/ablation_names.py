@@ -4,12 +4,12 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_type_hints
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from headwise.heads.system import System
 from headwise.models.plan import system_class
-from headwise.spelling import did_you_mean
+from headwise.plain_yaml import read_yaml
+from headwise.spelling import did_you_mean, shown
 
 LEARNED = "learned"  # every system as it was trained
 # Arguments of an ablation that are no options: which of the model's systems it is, of how many.
@@ -81,7 +81,7 @@ def parse_ablations(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
         for option in options:
             key, has_value, value = option.partition("=")
             equals = equals and has_value
-            asked[key.strip()] = yaml.safe_load(value)
+            asked[key.strip()] = _value(text, value)
         if not (equals and system.strip() and name.strip()):
             raise ValueError(
                 f"ablation is {text!r}, expected SYSTEM=NAME, and options behind it as "
@@ -90,6 +90,13 @@ def parse_ablations(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
         found[system.strip()] = asked
     check_ablations(found)
     return found
+
+
+def _value(text: str, value: str) -> Any:
+    try:
+        return read_yaml(value)
+    except ValueError as error:
+        raise ValueError(f"ablation is {shown(text)}: {error}") from None
 
 
 def split_ablation(asked: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -88,6 +88,11 @@ class AdaptiveEmbedding(nn.Module):
         assert isinstance(x, Tensor)
         return x
 
+    @property
+    def num_embeddings(self) -> int:
+        """How many words there are, by the name that `nn.Embedding` has for it."""
+        return self.edges[-1]
+
     def weights(self, band: int) -> tuple[Tensor, Tensor]:
         """Returns E and P of a band, `(words, width)` and `(embed_dim, width)`."""
         embedding, projection = self.bands[band], self.projections[band]

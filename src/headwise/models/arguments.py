@@ -26,6 +26,8 @@ _COMMON = {
     *("torchscript", "use_bfloat16", "tf_legacy_loss", "pruned_heads", "tie_encoder_decoder"),
     *("cross_attention_hidden_size", "finetuning_task", "task_specific_params", "prefix"),
 }
+# transformers takes others from the hub, and runs them.
+_IMPLEMENTATIONS = (None, "eager", "sdpa", "flex_attention", "batched_mm", "grouped_mm")
 
 
 def check_arguments(config: type[PreTrainedConfig], given: Iterable[str]) -> None:
@@ -61,7 +63,17 @@ def readable_arguments(config: type[PreTrainedConfig], saved: Mapping[str, Any])
     Args:
         config: the class of the configuration.
         saved: the keys and values of config.json.
+
+    Raises:
+        ValueError: it names an implementation of attention that would be fetched and run.
     """
+    for name, value in saved.items():
+        if "_implementation" in name and value not in _IMPLEMENTATIONS:
+            raise ValueError(
+                f"config.json has {name}={value!r}, which may be code of others, expected one of "
+                f"{', '.join(filter(None, _IMPLEMENTATIONS))}: take it out, and give it to "
+                f"from_pretrained if you trust it"
+            )
     newer = Version(saved.get("transformers_version") or "0") > Version(transformers.__version__)
     return {
         name: value

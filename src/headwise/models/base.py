@@ -55,9 +55,12 @@ class HeadwiseModel(PreTrainedModel):
     ) -> Self:
         """As in transformers; `trust_remote_code` lets it import the modules that the plan names.
 
+        Weights are read from safetensors, unless `use_safetensors` says otherwise.
+
         Raises:
             ValueError: the plan names a class whose module is not imported, without that.
         """
+        kwargs.setdefault("use_safetensors", True)  # or it would unpickle where there are none
         with trusting() if trust_remote_code else nullcontext():
             return super().from_pretrained(*args, **kwargs)
 

@@ -17,6 +17,7 @@ from headwise.models.losses import AuxiliaryLoss, sum_losses, total_cross_entrop
 from headwise.models.outputs import HeadwiseOutput
 from headwise.models.transformer import Decoder, HiddenStates
 from headwise.ops.labels import IGNORED_LABEL
+from headwise.ops.shapes import check_labels
 
 
 class CausalLMConfig(LanguageModelConfig):
@@ -199,6 +200,8 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
             **self._asked(output_attentions, output_hidden_states),
         )
         hidden = decoded.last_hidden_state
+        if labels is not None:
+            check_labels(labels, tuple(hidden.shape[:2]), self.config.vocab_size)
         logits = total = None
         if labels is None:
             logits = self._logits(hidden[:, -logits_to_keep:])

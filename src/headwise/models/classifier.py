@@ -19,6 +19,7 @@ from headwise.models.losses import (
 )
 from headwise.models.outputs import OneStackOutput
 from headwise.models.transformer import Encoder, HiddenStates
+from headwise.ops.shapes import check_labels
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
@@ -97,6 +98,10 @@ class SequenceClassifierConfig(StackConfig):
             )
         if problem == "regression":
             self.problem_type = "regression"  # or a pipeline would make a probability of the number
+
+    def parameters_outside_layers(self) -> int:
+        hidden = self.embed_dim if self.hidden_dim is None else self.hidden_dim
+        return super().parameters_outside_layers() + self.embed_dim * (self.vocab_size + hidden)
 
 
 class SequenceClassifier(HeadwiseModel):
@@ -180,16 +185,21 @@ class SequenceClassifier(HeadwiseModel):
         )
         encoded = outputs.last_hidden_state  # (batch, time, embed_dim)
         padding = None if attention_mask is None else attention_mask == 0
-        pooled = (
-            _first(encoded, padding) if self.config.pooling == "first" else _mean(encoded, padding)
-        )
+        if not encoded.size(1):  # there is no token
+            pooled = encoded.sum(1)
+        elif self.config.pooling == "first":
+            pooled = _first(encoded, padding)
+        else:
+            pooled = _mean(encoded, padding)
         hidden = ACTIVATIONS[self.config.activation](self.hidden(pooled))
         hidden = F.dropout(hidden, self.config.dropout, self.training)
         logits = self.classifier(hidden)  # (batch, classes)
 
         total = None
         if labels is not None:
-            if self.config.problem == "regression":
+            regression = self.config.problem == "regression"
+            check_labels(labels, (logits.size(0),), None if regression else logits.size(-1))
+            if regression:
                 total = total_squared_error(logits.squeeze(-1), labels)
             else:
                 total = total_cross_entropy(logits, labels)

@@ -1,5 +1,6 @@
 """The configurations of models: sizes and plans of attention, as in Hugging Face transformers."""
 
+from collections import Counter
 from contextlib import nullcontext
 from typing import Any, ClassVar
 
@@ -8,16 +9,25 @@ from transformers import PreTrainedConfig
 
 from headwise.heads.system import Place
 from headwise.models.arguments import check_arguments, readable_arguments
-from headwise.models.plan import Spec, build_system, layer_specs
+from headwise.models.plan import Spec, build_system, is_last, layer_specs
+from headwise.models.sites import stack_of
 from headwise.models.trust import trusting
 from headwise.ops.activations import Activation, check_activation
+from headwise.ops.bounds import MOST_HEADS, MOST_LAYERS, check_number, check_parameters
+
+# What the number of parameters depends on most, for messages.
+_SIZES = (
+    *("embed_dim", "ffn_dim", "vocab_size", "max_positions", "hidden_dim", "sampling_rate"),
+    *("layers", "encoder_layers", "decoder_layers"),
+)
 
 
 class TransformerConfig(PreTrainedConfig):
     """The base of the configurations of all models.
 
     A subclass sets its own attributes, including those that its `depths` uses, before it calls
-    `super().__init__`. This builds every system of the plan once to check that it fits.
+    `super().__init__`. This builds every system of the plan once to check that it fits, and counts
+    the parameters of the whole model: `headwise.ops.bounds` says how many there may be.
 
     Args:
         embed_dim: width of the model (d).
@@ -77,6 +87,9 @@ class TransformerConfig(PreTrainedConfig):
         if norm not in ("post", "pre"):
             raise ValueError(f"norm is {norm!r}, expected 'post' or 'pre'")
         check_activation(ffn_activation)
+        check_number("num_heads", num_heads, MOST_HEADS)
+        if ffn_dim < 1:
+            raise ValueError(f"ffn_dim is {ffn_dim}, expected a positive number")
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.ffn_dim = ffn_dim
@@ -90,7 +103,7 @@ class TransformerConfig(PreTrainedConfig):
         self.max_positions = self._checked_positions(max_positions)
         kwargs = self._without_other_names(kwargs)
         check_arguments(type(self), kwargs)
-        self._check_systems()
+        self._check_sizes()
         super().__init__(**kwargs)
 
     @classmethod
@@ -106,7 +119,11 @@ class TransformerConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Returns the configuration of a saved one, as transformers reads config.json."""
+        """Returns the configuration of a saved one, as transformers reads config.json.
+
+        Raises:
+            ValueError: it names an implementation that is no part of PyTorch.
+        """
         return super().from_dict(readable_arguments(cls, config_dict), **kwargs)
 
     @property
@@ -159,6 +176,10 @@ class TransformerConfig(PreTrainedConfig):
         """Returns the system of each layer at each site, as the plan says."""
         return layer_specs(self.attention, self.depths())
 
+    def parameters_outside_layers(self) -> int:
+        """Returns how many parameters the model has besides its layers, norms and biases apart."""
+        return self.embed_dim * (self.max_positions or 0)
+
     def place(self, site: str) -> Place:
         """Returns the properties of the model that a system at `site` needs."""
         return Place(
@@ -202,13 +223,28 @@ class TransformerConfig(PreTrainedConfig):
             raise ValueError(f"max_positions is {given}, expected a positive number")
         return self.default_positions() if given is None else given
 
-    def _check_systems(self) -> None:
-        """Build each system of the plan on the meta device, to find those that do not fit."""
-        with torch.device("meta"):
-            for site, specs in self.systems().items():
-                for index, spec in enumerate(specs):
-                    if spec not in specs[:index]:
-                        build_system(spec, self.place(site))
+    def _check_sizes(self) -> None:
+        """Builds each system of the plan on the meta device, and counts the model's parameters.
+
+        Raises:
+            ValueError: a system does not fit, or there are too many layers or parameters.
+        """
+        for site, depth in self.depths().items():
+            check_number(f"the number of layers of {stack_of(site)}", depth, MOST_LAYERS)
+        feed_forward = 2 * self.embed_dim * self.ffn_dim
+        parameters = self.parameters_outside_layers()
+        sizes = {name: size for name in _SIZES if (size := getattr(self, name, None)) is not None}
+        check_parameters(feed_forward + parameters, **sizes)
+        for site, specs in self.systems().items():
+            kinds = {repr(spec): spec for spec in specs}
+            layers = Counter(map(repr, specs))
+            for kind, spec in kinds.items():
+                with torch.device("meta"):
+                    system = build_system(spec, self.place(site))
+                parameters += layers[kind] * sum(p.numel() for p in system.parameters())
+                if system.replaces == "attention" and is_last(site, self.depths()):
+                    parameters += layers[kind] * feed_forward
+        check_parameters(parameters, **sizes)
 
 
 class StackConfig(TransformerConfig):
@@ -272,6 +308,11 @@ class LanguageModelConfig(StackConfig):
 
     def default_positions(self) -> int:
         return self.max_length
+
+    def parameters_outside_layers(self) -> int:
+        embeddings = 1 if self.share_embeddings else 2
+        of_tokens = self.embed_dim * self.vocab_size * embeddings
+        return super().parameters_outside_layers() + of_tokens
 
 
 class Seq2SeqConfig(TransformerConfig):
@@ -341,6 +382,15 @@ class Seq2SeqConfig(TransformerConfig):
             decoder_start_token_id=start,
             **kwargs,
         )
+
+    def parameters_outside_layers(self) -> int:
+        if self.share_embeddings == "all":
+            tokens = self.vocab_size
+        else:
+            of_target = 1 if self.share_embeddings == "target" else 2
+            tokens = self.vocab_size + of_target * self.target_vocab_size
+        # Sources and targets have positions of their own.
+        return 2 * super().parameters_outside_layers() + self.embed_dim * tokens
 
     def depths(self) -> dict[str, int]:
         return {

@@ -15,6 +15,7 @@ from headwise.models.losses import AuxiliaryLoss, sum_losses, total_cross_entrop
 from headwise.models.outputs import OneStackOutput
 from headwise.models.transformer import Encoder, HiddenStates
 from headwise.ops.labels import IGNORED_LABEL
+from headwise.ops.shapes import check_labels
 
 
 class MaskedLMConfig(LanguageModelConfig):
@@ -146,6 +147,7 @@ class MaskedLM(HeadwiseModel):
         if labels is None:
             logits = self._logits(hidden)
         else:
+            check_labels(labels, tuple(hidden.shape[:2]), self.config.vocab_size)
             chosen = labels != IGNORED_LABEL
             if not self.training if all_logits is None else all_logits:
                 logits = self._logits(hidden)

@@ -28,6 +28,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any, get_args, get_type_hints
 
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
@@ -44,7 +45,7 @@ from headwise.heads.tim import IndependentMechanismsLayer
 from headwise.heads.weighted import BranchedAttention
 from headwise.models.sites import stack_of
 from headwise.models.trust import is_trusting, registered
-from headwise.spelling import did_you_mean
+from headwise.spelling import did_you_mean, shown
 
 SYSTEMS: dict[str, type[System]] = {
     "standard": MultiHeadAttention,
@@ -111,24 +112,29 @@ def system_class(name: Any) -> type[System]:
     Raises:
         ValueError: there is none of that name, or its module is not imported and not trusted.
     """
+    if not isinstance(name, str):
+        raise ValueError(_unknown("it names the system", name, list(SYSTEMS)))
     if name in SYSTEMS:
         return SYSTEMS[name]
-    known = registered(str(name))
+    known = registered(name)
     if known is not None:
         return known
-    module_name, colon, class_name = str(name).partition(":")
+    module_name, colon, class_name = name.partition(":")
     if not colon:
         raise ValueError(_unknown("it names the system", name, list(SYSTEMS)))
+    if not all((*module_name.split("."), class_name)):
+        raise ValueError(f"it names the system {shown(name)}, expected module:Class")
     if module_name not in sys.modules and not is_trusting():
         raise ValueError(
-            f"the system {name!r} is of a module that is not imported, and importing it would run "
-            f"its code; if you trust it, say --trust to a command, or import {module_name!r} first "
-            f"in a program"
+            f"the system {shown(name)} is of a module that is not imported, and importing it would "
+            f"run its code; if you trust it, say --trust to a command, or import "
+            f"{shown(module_name)} first in a program"
         )
     try:
         module = importlib.import_module(module_name)
         found = getattr(module, class_name)
-    except Exception as error:  # a user's module may fail with anything
+    # A user's module may fail with anything, and may mean to end the program.
+    except (Exception, SystemExit) as error:
         if _fails_inside(module_name, error):
             raise ValueError(
                 f"the system {name!r} cannot be loaded: the module {module_name!r} fails with "
@@ -143,7 +149,7 @@ def system_class(name: Any) -> type[System]:
     return found
 
 
-def _fails_inside(module_name: str, error: Exception) -> bool:
+def _fails_inside(module_name: str, error: BaseException) -> bool:
     """Whether a module is there and raises an error of its own when it is imported."""
     if not module_name or module_name in sys.modules:  # imported: the class is not in it
         return False
@@ -205,14 +211,14 @@ def _by_site(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[Spec]]:
         return {site: _entries(f"attention.{site}", entries) for site, entries in plan.items()}
     if not isinstance(plan, (str, Mapping)):
         raise ValueError(
-            f"attention is {plan!r}, expected the name of a system ({', '.join(SYSTEMS)}), a "
+            f"attention is {shown(plan)}, expected the name of a system ({', '.join(SYSTEMS)}), a "
             f"mapping with the key system, or one from sites ({', '.join(depths)}) to systems"
         )
     entry = _entry("attention", plan)
     replaced = system_class(entry["system"]).replaces
     wherever = {
         "attention": list(depths),
-        "feed-forward": [site for site in depths if _is_last(site, depths)],
+        "feed-forward": [site for site in depths if is_last(site, depths)],
         "layer": [site for site in depths if _is_first(site, depths)],
     }
     return {site: [entry] for site in wherever[replaced]}
@@ -226,8 +232,8 @@ def _entry(where: str, entry: Any) -> Spec:
     """One entry as a mapping, its system, options and layers checked."""
     if not isinstance(entry, (str, Mapping)):
         raise ValueError(
-            f"{where} is {entry!r}, expected the name of a system, a mapping with the key system, "
-            f"or a list of these"
+            f"{where} is {shown(entry)}, expected the name of a system, a mapping with the key "
+            f"system, or a list of these"
         )
     entry = {"system": entry} if isinstance(entry, str) else dict(entry)
     try:
@@ -273,12 +279,14 @@ def _check_layers(where: str, layers: Any) -> None:
     is_list = isinstance(layers, (list, tuple)) and len(layers) > 0
     if not is_list or not all(type(layer) is int for layer in layers):
         raise ValueError(
-            f"{where}.layers is {layers!r}, expected a list of layers, such as [0, 1], or one of "
-            f"{', '.join(_LAYER_WORDS)}"
+            f"{where}.layers is {shown(layers)}, expected a list of layers, such as [0, 1], or one "
+            f"of {', '.join(_LAYER_WORDS)}"
         )
 
 
 def _check_type(where: str, value: Any, annotation: Any) -> None:
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError(f"{where} is {value}, expected a finite number")
     try:
         adapter = TypeAdapter(annotation)
     except PydanticSchemaGenerationError:  # a type that no YAML value has
@@ -287,7 +295,7 @@ def _check_type(where: str, value: Any, annotation: Any) -> None:
         adapter.validate_python(value, strict=True)
     except ValidationError as error:
         message = error.errors()[0]["msg"]
-        raise ValueError(f"{where} is {value!r}: {message[0].lower()}{message[1:]}") from None
+        raise ValueError(f"{where} is {shown(value)}: {message[0].lower()}{message[1:]}") from None
 
 
 def _fill(site: str, entries: list[Spec], depth: int) -> list[Spec]:
@@ -313,10 +321,8 @@ def _check_sites(plan: Mapping[str, list[Spec]], sites: Mapping[str, Any]) -> No
     for site, entries in plan.items():
         for entry in entries:
             name, replaces = entry["system"], system_class(entry["system"]).replaces
-            if replaces == "feed-forward" and not _is_last(site, sites):
-                last = next(
-                    s for s in sites if stack_of(s) == stack_of(site) and _is_last(s, sites)
-                )
+            if replaces == "feed-forward" and not is_last(site, sites):
+                last = next(s for s in sites if stack_of(s) == stack_of(site) and is_last(s, sites))
                 raise ValueError(
                     f"attention.{site} names {name}, which takes the place of an attention and of "
                     f"the feed-forward behind it; behind {site} stands {last}: name {name} there"
@@ -374,10 +380,10 @@ def _is_first(site: str, sites: Mapping[str, Any]) -> bool:
     return site == next(s for s in sites if stack_of(s) == stack_of(site))
 
 
-def _is_last(site: str, sites: Mapping[str, Any]) -> bool:
+def is_last(site: str, sites: Mapping[str, Any]) -> bool:
     """Whether the feed-forward of its layer comes right behind it."""
     return site == [s for s in sites if stack_of(s) == stack_of(site)][-1]
 
 
 def _unknown(where: str, name: Any, known: Sequence[str]) -> str:
-    return f"{where} {name!r}, expected one of {', '.join(known)}{did_you_mean(name, known)}"
+    return f"{where} {shown(name)}, expected one of {', '.join(known)}{did_you_mean(name, known)}"

@@ -19,6 +19,7 @@ from headwise.models.losses import AuxiliaryLoss, sum_losses, total_cross_entrop
 from headwise.models.outputs import HeadwiseOutput
 from headwise.models.transformer import Decoder, Encoder, HiddenStates
 from headwise.ops.labels import IGNORED_LABEL
+from headwise.ops.shapes import check_labels, check_tensor
 
 
 @dataclass
@@ -155,6 +156,11 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
                 **asked,
             )
         encoded = encoder_outputs[0]
+        if labels is not None:
+            check_tensor("labels", labels)
+            given = decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids
+            time = labels.shape[-1] if given is None else given.size(1)
+            check_labels(labels, (encoded.size(0), time), self.config.target_vocab_size)
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             if labels is None:
                 raise ValueError(

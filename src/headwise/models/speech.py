@@ -29,8 +29,11 @@ from headwise.models.config import StackConfig
 from headwise.models.losses import AuxiliaryLoss, sum_losses, total_squared_error
 from headwise.models.outputs import OneStackOutput
 from headwise.models.transformer import DecoderStack, HiddenStates, collected
+from headwise.ops.bounds import check_number
+from headwise.ops.shapes import check_labels, check_token_mask
 
 KERNEL = 3  # how many frames a convolution sees
+_MOST_CHANNELS = 100_000
 
 
 class SpeechEnhancerConfig(StackConfig):
@@ -80,7 +83,7 @@ class SpeechEnhancerConfig(StackConfig):
                 f"lookahead is {lookahead}, expected 0 to {len(front_channels) + 1}: each "
                 f"convolution sees at most one later frame"
             )
-        if not floor > 0:
+        if not 0 < floor < math.inf:
             raise ValueError(
                 f"floor is {floor}, expected a positive number: the magnitude of silence is 0, "
                 f"which has no logarithm"
@@ -89,6 +92,9 @@ class SpeechEnhancerConfig(StackConfig):
             raise ValueError(f"predicts is {predicts!r}, expected 'magnitude' or 'gain'")
         if any(channels < 1 for channels in front_channels):
             raise ValueError(f"front_channels is {front_channels}, expected positive numbers")
+        check_number(
+            "the largest of front_channels", max(front_channels, default=1), _MOST_CHANNELS
+        )
         if window < 1:
             raise ValueError(f"window is {window}, expected a positive number of frames")
         self.sampling_rate = sampling_rate
@@ -111,6 +117,15 @@ class SpeechEnhancerConfig(StackConfig):
         """The number of frequencies of a frame of 32 ms."""
         return self.sampling_rate * 16 // 1000 + 1
 
+    @property
+    def front_widths(self) -> list[int]:
+        """The widths of a frame in front of the layers: before and behind each convolution."""
+        return [self.num_bins, *self.front_channels, self.embed_dim]
+
+    def parameters_outside_layers(self) -> int:
+        convolutions = sum(here * there for here, there in pairwise(self.front_widths))
+        return KERNEL * convolutions + self.embed_dim * self.num_bins
+
 
 class FrameConvolution(nn.Module):
     """A convolution over time, followed by a layer norm of each frame and LeakyReLU.
@@ -132,6 +147,8 @@ class FrameConvolution(nn.Module):
         if padding is not None:
             # Zero, like the frames beyond the end: no sequence depends on the length of another.
             x = x.masked_fill(padding.unsqueeze(-1), 0.0)
+        if not x.size(1):  # no frames: the convolution needs as many as its kernel
+            return x.new_zeros(x.size(0), 0, self.norm.normalized_shape[0])
         x = F.pad(x.mT, (KERNEL - 1 - self.ahead, self.ahead))
         return F.leaky_relu(self.norm(self.convolution(x).mT))
 
@@ -155,10 +172,9 @@ class SpeechEnhancer(HeadwiseModel):
 
     def __init__(self, config: SpeechEnhancerConfig) -> None:
         super().__init__(config)
-        widths = [config.num_bins, *config.front_channels, config.embed_dim]
         self.front = nn.ModuleList(
             FrameConvolution(here, there, ahead=int(index < config.lookahead))
-            for index, (here, there) in enumerate(pairwise(widths))
+            for index, (here, there) in enumerate(pairwise(config.front_widths))
         )
         self.decoder = DecoderStack(config)
         self.output = nn.Linear(config.embed_dim, config.num_bins)
@@ -203,6 +219,9 @@ class SpeechEnhancer(HeadwiseModel):
                 f"the shape of inputs is {shape}, expected (batch, time, {self.config.num_bins}): "
                 f"the magnitudes of frames of 32 ms at {self.config.sampling_rate} Hz"
             )
+        check_token_mask("attention_mask", attention_mask, *inputs.shape[:2])
+        if labels is not None:
+            check_labels(labels, tuple(inputs.shape), None)
         padding = None if attention_mask is None else attention_mask == 0
         noisy = torch.log(inputs + self.config.floor)
         # Shifted so that silence is zero, like padding and the frames beyond either end.

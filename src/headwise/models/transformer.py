@@ -28,7 +28,7 @@ from headwise.models.losses import AuxiliaryLoss
 from headwise.models.outputs import selected_states
 from headwise.models.plan import Spec, system_class
 from headwise.ops.masks import of_queries
-from headwise.ops.shapes import refuse_nested
+from headwise.ops.shapes import check_sequences, check_token_mask, check_tokens
 
 logger = logging.get_logger(__name__)
 
@@ -99,6 +99,7 @@ class Encoder(EncoderStack):
 
     def __init__(self, config: TransformerConfig, embedding: nn.Module) -> None:
         super().__init__(config, embedding)
+        self.width = config.embed_dim
         self.positions = position_embedding(config)
 
     def forward(
@@ -127,7 +128,8 @@ class Encoder(EncoderStack):
         Raises:
             ValueError: not exactly one of `input_ids` and `inputs_embeds`.
         """
-        words = _words(self.embedding, input_ids, inputs_embeds)
+        words = _words(self.embedding, self.width, input_ids, inputs_embeds)
+        check_token_mask("attention_mask", attention_mask, *words.shape[:2])
         padding = None if attention_mask is None else attention_mask == 0
         x = embed(words, padding, learned=self.positions, position_ids=position_ids)
 
@@ -239,6 +241,7 @@ class Decoder(DecoderStack):
 
     def __init__(self, config: TransformerConfig, embedding: nn.Module) -> None:
         super().__init__(config, embedding)
+        self.width = config.embed_dim
         self.positions = position_embedding(config)
 
     def forward(
@@ -273,12 +276,20 @@ class Decoder(DecoderStack):
         Raises:
             ValueError: not exactly one of `input_ids` and `inputs_embeds`.
         """
-        words = _words(self.embedding, input_ids, inputs_embeds)
+        of_target = "" if encoder_hidden_states is None else "decoder_"
+        words = _words(self.embedding, self.width, input_ids, inputs_embeds, of_target)
+        batch, time = words.shape[:2]
         cache = self.usable_cache(past_key_values)
         offset = 0 if cache is None else cache.get_seq_length()
+        fixed = cache is not None and cache.is_compileable
+        seen = None if fixed or isinstance(offset, Tensor) else offset + time
+        check_token_mask(f"{of_target}attention_mask", attention_mask, batch, seen)
+        if encoder_hidden_states is not None:
+            sources = encoder_hidden_states.shape[:2]
+            check_token_mask("attention_mask", encoder_attention_mask, *sources)
         padding = None if attention_mask is None else attention_mask == 0
         if cache is not None and padding is not None:
-            padding = cache.of_all_positions(padding, words.size(1))
+            padding = cache.of_all_positions(padding, time)
         x = embed(words, padding, offset, self.positions, position_ids)
         encoder_padding = None if encoder_attention_mask is None else encoder_attention_mask == 0
 
@@ -320,18 +331,28 @@ def collected(
     )
 
 
-def _words(embedding: nn.Module, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-    """Embeddings of tokens, not scaled, `(batch, time, embed_dim)`."""
-    if (input_ids is None) == (inputs_embeds is None):
-        given = "both are given" if inputs_embeds is not None else "both are None"
-        raise ValueError(
-            f"input_ids and inputs_embeds: {given}, expected exactly one of them: tokens (batch, "
-            f"time), or what get_input_embeddings() gives for them"
-        )
-    for name, tensor in (("input_ids", input_ids), ("inputs_embeds", inputs_embeds)):
-        if tensor is not None:
-            refuse_nested(name, tensor)
-    return embedding(input_ids) if inputs_embeds is None else inputs_embeds
+def _words(
+    embedding: nn.Module,
+    width: int,
+    input_ids: Tensor | None,
+    inputs_embeds: Tensor | None,
+    prefix: str = "",
+) -> Tensor:
+    """Embeddings of tokens, not scaled, `(batch, time, embed_dim)`; the prefix is of arguments."""
+    ids, embeds = f"{prefix}input_ids", f"{prefix}inputs_embeds"
+    if inputs_embeds is None and input_ids is not None:
+        # An adapter around an embedding may not say how many there are.
+        check_tokens(ids, input_ids, getattr(embedding, "num_embeddings", None))
+        words: Tensor = embedding(input_ids)
+        return words
+    if inputs_embeds is not None and input_ids is None:
+        check_sequences(embeds, inputs_embeds, width)
+        return inputs_embeds
+    given = "both are given" if inputs_embeds is not None else "both are None"
+    raise ValueError(
+        f"{ids} and {embeds}: {given}, expected exactly one of them: tokens (batch, time), or what "
+        f"get_input_embeddings() gives for them"
+    )
 
 
 def _is_whole(spec: Spec) -> bool:

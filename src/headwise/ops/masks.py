@@ -7,6 +7,8 @@ Everywhere in headwise a mask means what it means in `torch.nn.MultiheadAttentio
 import torch
 from torch import Tensor
 
+from headwise.ops.shapes import check_tensor
+
 
 def padding_positions(key_padding_mask: Tensor | None) -> Tensor | None:
     """Boolean `(batch, time)`, `True` at padding, from a boolean or a float padding mask.
@@ -135,18 +137,21 @@ def of_queries(padding: Tensor, offset: int | Tensor, queries: int) -> Tensor:
     """
     if isinstance(offset, Tensor):
         return padding.index_select(-1, offset + torch.arange(queries, device=padding.device))
-    return padding[..., -queries:]
+    return padding[
+        ..., padding.size(-1) - queries :
+    ]  # [-queries:] would be all where there are none
 
 
 def hides_the_future(attn_mask: Tensor | None) -> bool:
     """Whether an attention mask lets no query attend to later keys than a causal mask would.
 
-    The last query stands at the last key where there are more keys than queries.
+    The last query stands at the last key where there are more keys than queries. With one query,
+    or one key, there is no future that could be hidden.
 
     `torch.nn`'s decoder layers may pass a causal mask without saying `is_causal`. A system whose
     combination of heads looks at other positions has to know.
     """
-    if attn_mask is None or attn_mask.size(-2) == 1:
+    if attn_mask is None or 1 in attn_mask.shape[-2:]:
         return False
     queries, keys = attn_mask.shape[-2:]
     future = causal_mask(queries, keys, max(0, keys - queries), attn_mask.device)
@@ -164,6 +169,7 @@ def blocks(mask: Tensor) -> Tensor:
 
 
 def _check_dtype(name: str, mask: Tensor) -> None:
+    check_tensor(name, mask)
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise ValueError(
             f"{name} has dtype {mask.dtype}, expected torch.bool (True = not attended) or a float "

@@ -1,6 +1,10 @@
 """Checks of the inputs of attentions and models, whose errors say how to mend them."""
 
+import torch
 from torch import Tensor
+
+from headwise.ops.labels import IGNORED_LABEL
+from headwise.ops.twins import is_transformed
 
 
 def refuse_nested(name: str, x: Tensor) -> None:
@@ -13,6 +17,15 @@ def refuse_nested(name: str, x: Tensor) -> None:
         )
 
 
+def check_tensor(name: str, x: object) -> None:
+    """Raises `ValueError` for anything but a tensor."""
+    if not isinstance(x, Tensor):
+        raise ValueError(
+            f"{name} is of type {type(x).__name__}, expected a tensor; torch.tensor(...) makes one "
+            f"of lists and arrays"
+        )
+
+
 def check_sequences(name: str, x: Tensor, width: int) -> None:
     """Raises `ValueError` unless a tensor is `(batch, time, width)`.
 
@@ -21,9 +34,100 @@ def check_sequences(name: str, x: Tensor, width: int) -> None:
         x: the tensor.
         width: what its last dimension has to be.
     """
+    check_tensor(name, x)
     refuse_nested(name, x)
+    if not x.is_floating_point():
+        raise ValueError(
+            f"{name} has dtype {x.dtype}, expected a float tensor (batch, time, {width}): embed "
+            f"tokens, or convert numbers with {name}.float()"
+        )
     if x.dim() != 3 or x.size(-1) != width:
         raise ValueError(
             f"{name} has shape {tuple(x.shape)}, expected (batch, time, {width})"
             + ("; add a batch dimension with unsqueeze(0)" if x.dim() == 2 else "")
         )
+
+
+def check_tokens(name: str, ids: Tensor, vocabulary: int | None) -> None:
+    """Raises `ValueError` unless tokens are integers `(batch, time)` within the vocabulary.
+
+    Args:
+        name: of the argument, for the error.
+        ids: the tokens.
+        vocabulary: how many tokens there are; None if that is not known.
+    """
+    check_tensor(name, ids)
+    refuse_nested(name, ids)
+    if ids.dtype not in (torch.int32, torch.int64):
+        raise ValueError(
+            f"{name} has dtype {ids.dtype}, expected torch.int64: the ids of tokens; convert it "
+            f"with {name}.long()"
+        )
+    if ids.dim() != 2:
+        raise ValueError(
+            f"{name} has shape {tuple(ids.shape)}, expected (batch, time)"
+            + ("; add a batch dimension with unsqueeze(0)" if ids.dim() == 1 else "")
+        )
+    if vocabulary is not None and _can_be_looked_at(ids):
+        low, high = (int(bound) for bound in ids.aminmax())
+        if low < 0 or high >= vocabulary:
+            raise ValueError(
+                f"{name} has the token {low if low < 0 else high}, expected 0 to {vocabulary - 1}: "
+                f"use the tokenizer that belongs to the model, or a model with a larger vocabulary"
+            )
+
+
+def check_labels(labels: Tensor, shape: tuple[int, ...], classes: int | None) -> None:
+    """Raises `ValueError` unless labels have a shape and are classes, or -100.
+
+    Args:
+        labels: the argument `labels` of a model.
+        shape: what their shape has to be.
+        classes: how many classes or tokens there are; None if labels are any numbers.
+    """
+    check_tensor("labels", labels)
+    if tuple(labels.shape) != shape:
+        raise ValueError(
+            f"labels has shape {tuple(labels.shape)}, expected {shape}: a label for each item that "
+            f"is predicted, {IGNORED_LABEL} where none is"
+        )
+    if classes is None:
+        return
+    if labels.dtype != torch.int64:
+        raise ValueError(
+            f"labels has dtype {labels.dtype}, expected torch.int64, 0 to {classes - 1}; convert "
+            f"it with labels.long()"
+        )
+    if _can_be_looked_at(labels):
+        real = labels[labels != IGNORED_LABEL]
+        wrong = real[(real < 0) | (real >= classes)]
+        if len(wrong):
+            raise ValueError(
+                f"labels has {int(wrong[0])}, expected 0 to {classes - 1}, or {IGNORED_LABEL} "
+                f"where nothing is predicted"
+            )
+
+
+def check_token_mask(name: str, mask: Tensor | None, batch: int, time: int | None) -> None:
+    """Raises `ValueError` unless a model's mask of its tokens is None or `(batch, time)`.
+
+    Args:
+        name: of the argument, for the error.
+        mask: 1 at tokens and 0 at padding.
+        batch, time: what its shape has to be; `time` is None if the cache has to say it.
+    """
+    if mask is None:
+        return
+    check_tensor(name, mask)
+    if mask.dim() != 2 or mask.size(0) != batch or (time is not None and mask.size(1) != time):
+        expected = (batch, "time" if time is None else time)
+        raise ValueError(
+            f"{name} has shape {tuple(mask.shape)}, expected (batch, time) = {expected}, 1 at "
+            f"tokens and 0 at padding; cached positions count too"
+        )
+
+
+def _can_be_looked_at(x: Tensor) -> bool:
+    """Whether reading values costs nothing: on a GPU the host would wait, and a compiler cannot."""
+    plain = type(x) is Tensor and x.device.type == "cpu" and x.numel() > 0
+    return plain and not torch.compiler.is_compiling() and not is_transformed()

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import Cache, EncoderDecoderCache
 
@@ -83,7 +84,9 @@ class _GrowingMemory(AttentionCache):
         super().remember(name, steps, new)
         self.record_past = asked
         if not asked:
-            self.memory[name] = self.memory[name][:, -self.needed[name] - _MOST_REMOVED :]
+            steps = self.memory[name]
+            before = self._last(name, steps[:, :-_MOST_REMOVED])
+            self.memory[name] = torch.cat([before, steps[:, -_MOST_REMOVED:]], dim=1)
 
 
 def memory_beside(cache: Cache | None, name: str, layers: int) -> AttentionCache | None:

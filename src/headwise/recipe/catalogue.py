@@ -6,7 +6,7 @@ A task is imported only when a recipe asks for it, since some need optional pack
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from headwise.spelling import did_you_mean
+from headwise.spelling import did_you_mean, shown
 
 if TYPE_CHECKING:
     from headwise.tasks.task import Task
@@ -33,9 +33,9 @@ def task_class(name: Any) -> "type[Task]":
     >>> task_class("translation").__name__
     'Translation'
     """
-    if name not in TASKS:
+    if not isinstance(name, str) or name not in TASKS:
         raise ValueError(
-            f"there is no task {name!r}, expected one of {', '.join(TASKS)}"
+            f"there is no task {shown(name)}, expected one of {', '.join(TASKS)}"
             f"{did_you_mean(name, TASKS)}"
         )
     module, _, kind = TASKS[name].partition(":")

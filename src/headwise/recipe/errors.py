@@ -1,5 +1,6 @@
 """Errors of recipes: each names the key, what it is, and what was expected."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,15 +8,22 @@ from pydantic import ValidationError
 
 from headwise.recipe.schema import kinds, locate, tag
 from headwise.recipe.settings import Recipe
-from headwise.spelling import did_you_mean
+from headwise.spelling import cut, did_you_mean, shown
 
 _EXPECTED = "Input should be "  # how pydantic begins most of its messages
+_UNBROKEN = re.compile(r"\S{250,}")
 # Which errors of pydantic say that keys were expected.
 _NO_MAPPING = ("dict_type", "model_type", "model_attributes_type")
 
 
 class RecipeError(ValueError):
-    """A recipe that cannot be used; the message names the key and how to mend it."""
+    """A recipe that cannot be used; the message names the key and how to mend it.
+
+    A path or a name in it is cut if it is so long that nobody reads it.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_UNBROKEN.sub(lambda found: cut(found[0]), message))
 
 
 def unknown(what: str, name: str, known: Sequence[str], where: str = "") -> str:
@@ -32,7 +40,7 @@ def unknown(what: str, name: str, known: Sequence[str], where: str = "") -> str:
       known: standard, wide
     """
     place = f" in {where}" if where else ""
-    return f"there is no {what} {name!r}{place}{did_you_mean(name, known)}\n{_known(known)}"
+    return f"there is no {what} {shown(name)}{place}{did_you_mean(name, known)}\n{_known(known)}"
 
 
 def explain(recipe: type[Recipe], error: ValidationError) -> str:
@@ -45,7 +53,7 @@ def _explain(recipe: type[Recipe], problem: Any) -> str:
     where, kind, message = ".".join(keys), problem["type"], problem["msg"]
     if kind == "extra_forbidden":
         hint = did_you_mean(keys[-1], siblings)
-        return f"there is no key {where!r}{hint}\n{_known(siblings)}"
+        return f"there is no key {shown(where)}{hint}\n{_known(siblings)}"
     if kind == "missing":
         return f"{where} is missing"
     if kind.startswith("union_tag"):
@@ -53,7 +61,9 @@ def _explain(recipe: type[Recipe], problem: Any) -> str:
     if kind == "value_error":  # one of our own, which names the key already
         message = message.removeprefix("Value error, ")
         return f"{where}: {message}" if where else message
-    value = f"{where} is {problem['input']!r}"
+    value = f"{where} is {shown(problem['input'])}"
+    if kind == "path_type":
+        return f"{value}, expected the path of a file or a folder, which is text; put it in quotes"
     if kind in _NO_MAPPING:
         return f"{value}, expected keys with values"
     if message.startswith(_EXPECTED):
@@ -71,7 +81,7 @@ def _wrong_kind(where: str, value: Any, annotation: Any) -> str:
     given = value.get(field) if isinstance(value, dict) else None
     if given is None:
         return f"{where}.{field} is missing, {expected}"
-    return f"{where}.{field} is {given!r}, {expected}{did_you_mean(given, known)}"
+    return f"{where}.{field} is {shown(given)}, {expected}{did_you_mean(given, known)}"
 
 
 def _known(names: Sequence[str]) -> str:

@@ -19,12 +19,15 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from headwise.files import is_file
+from headwise.plain_yaml import read_yaml
 from headwise.recipe.catalogue import task_class
 from headwise.recipe.errors import RecipeError, explain, unknown
 from headwise.recipe.pretrained import SYSTEM
 from headwise.recipe.settings import Recipe
 from headwise.recipe.shipped import shipped_recipes
 from headwise.recipe.systems import rule_key, with_rules, with_todays_keys
+from headwise.spelling import cut, shown
 
 Change = tuple[tuple[str, ...], Any]  # a path of keys, and the new value at this path
 
@@ -67,7 +70,7 @@ class RecipeFile:
         self._changes = changes
         data, datasets = self._raw.get("data"), self._raw.get("datasets")
         # Data of no kind are keys that all data sets share; each data set gives the kind.
-        self.has_data = not datasets or bool(data and _KIND in data)
+        self.has_data = not datasets or (isinstance(data, Mapping) and _KIND in data)
         first = (
             next(iter(datasets)) if isinstance(datasets, Mapping) and not self.has_data else None
         )
@@ -221,8 +224,8 @@ def load_recipe(name: str, changes: Sequence[str] = ()) -> RecipeFile:
     """
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
-        if not path.is_file():
-            raise RecipeError(f"there is no recipe file {name}")
+        if not is_file(path):
+            raise RecipeError(f"there is no recipe file {cut(name)}")
         try:
             text = path.read_text(encoding="utf-8-sig")  # without the mark of Windows editors
         except UnicodeDecodeError as error:
@@ -236,13 +239,13 @@ def load_recipe(name: str, changes: Sequence[str] = ()) -> RecipeFile:
     else:
         shipped = shipped_recipes()
         if name not in shipped:
-            hint = " (the name of a recipe file has to end in .yaml)" if path.is_file() else ""
+            hint = " (the name of a recipe file has to end in .yaml)" if is_file(path) else ""
             raise RecipeError(unknown("recipe", name, list(shipped)) + hint)
         text = shipped[name]
     try:
-        raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise RecipeError(f"recipe {name} is not valid YAML: {error}") from error
+        raw = read_yaml(text)
+    except ValueError as error:
+        raise RecipeError(f"recipe {name}: {error}") from error
     if not isinstance(raw, dict):
         raise RecipeError(f"recipe {name} has no keys, expected at least training")
     parsed = [_parse_change(change) for change in changes]
@@ -259,20 +262,6 @@ def _dump(values: Mapping[str, Any]) -> str:
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
-def differences(old: str, new: str) -> list[str]:
-    """Returns a line for each value that differs between two recipes in YAML.
-
-    >>> differences("training: {seed: 1, max_steps: 5}", "training: {seed: 2, max_steps: 5}")
-    ['training.seed: 1 before, 2 now']
-    """
-    before, now = _flatten(yaml.safe_load(old)), _flatten(yaml.safe_load(new))
-    return [
-        f"{key}: {before.get(key, 'not set')} before, {now.get(key, 'not set')} now"
-        for key in [*before, *(key for key in now if key not in before)]
-        if before.get(key, "not set") != now.get(key, "not set")
-    ]
-
-
 def with_defaults(text: str) -> str:
     """Returns a recipe in YAML as `to_yaml` writes it, with keys that it lacks at their defaults.
 
@@ -280,19 +269,10 @@ def with_defaults(text: str) -> str:
     do. A recipe that is no longer valid is returned as it is.
     """
     try:
-        raw, _ = with_todays_keys(yaml.safe_load(text))
+        raw, _ = with_todays_keys(read_yaml(text))
         return to_yaml(_recipe_class(raw).model_validate(raw))
     except ValueError:
         return text
-
-
-def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict):
-        return {prefix: value}
-    flat: dict[str, Any] = {}
-    for key, inner in value.items():
-        flat |= _flatten(inner, f"{prefix}.{key}" if prefix else str(key))
-    return flat
 
 
 def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -374,12 +354,12 @@ def _parse_change(change: str) -> Change:
     keys = split_path(path)
     if not equals or not all(keys):
         raise RecipeError(
-            f"--set is {change!r}, expected key.key=value, such as training.max_steps=100"
+            f"--set is {shown(change)}, expected key.key=value, such as training.max_steps=100"
         )
     try:
-        return keys, yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise RecipeError(f"--set is {change!r}, but {value!r} is not valid YAML") from error
+        return keys, read_yaml(value)
+    except ValueError as error:
+        raise RecipeError(f"--set is {shown(change)}: {error}") from error
 
 
 def _todays_path(keys: tuple[str, ...]) -> tuple[str, ...]:

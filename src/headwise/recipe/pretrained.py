@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from transformers import PreTrainedConfig
 
+from headwise.files import is_file
 from headwise.models.arguments import own_arguments
 from headwise.models.config import TransformerConfig
 from headwise.models.plan import layer_specs
+from headwise.plain_yaml import read_yaml
 
 SEED, SYSTEM = "{seed}", "{system}"  # what stands in `model.pretrained` for them
 # The first two as `training.run` and `experiment.folders` write them, which recipes do not import.
@@ -27,7 +28,7 @@ _STANDARD = "standard"
 def model_folder(run: Path) -> Path:
     """Returns the folder of a model, given the folder of its run or of the model itself."""
     run = run.expanduser()
-    return run if (run / _CONFIG).is_file() else run / _MODEL
+    return run if is_file(run / _CONFIG) else run / _MODEL
 
 
 def any_run(pattern: Path) -> Path:
@@ -48,7 +49,7 @@ def pretrained_config(run: Path, expected: type[TransformerConfig]) -> Transform
         ValueError: the model is of another kind.
     """
     path = model_folder(run) / _CONFIG
-    if not path.is_file():
+    if not is_file(path):
         return None
     values, _ = PreTrainedConfig.get_config_dict(path.parent)
     if values.get("model_type") != expected.model_type:
@@ -103,7 +104,7 @@ def with_encoding(given: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, 
     taken = dict(given)
     run = any_run(Path(given["model"]["pretrained"]))
     path = model_folder(run).parent / _RECIPE
-    there = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    there = read_yaml(path.read_text(encoding="utf-8")) if is_file(path) else {}
     for part in keys:
         of_run = there.get(part)
         own = taken.get(part) or {}

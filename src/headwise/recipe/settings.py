@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from headwise.models.ablation_names import check_ablations
 from headwise.models.config import TransformerConfig
 from headwise.ops.activations import Activation
 from headwise.recipe.pretrained import SEED, with_encoding, with_sizes
+from headwise.settings import LARGEST_SEED, Settings
 from headwise.training.settings import TrainingSettings
 
 # A name becomes a part of a folder's name, and the command line separates names by commas.
@@ -24,14 +25,12 @@ _OF_TRAINING = (
 )
 
 
-class ModelSettings(BaseModel, ABC):
+class ModelSettings(Settings, ABC):
     """The settings of every model; the defaults are those of the base Transformer.
 
     Attributes:
         starts_from: the configuration of the models whose runs `pretrained` may name.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     starts_from: ClassVar[type[TransformerConfig]]
 
@@ -122,10 +121,10 @@ class LanguageModelSettings(TokenModelSettings):
     )
 
 
-class EvaluationSettings(BaseModel):
+class EvaluationSettings(Settings):
     """How a finished model is evaluated."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     ablation: dict[str, str | dict[str, Any]] = Field(
         default_factory=dict,
@@ -141,10 +140,8 @@ class EvaluationSettings(BaseModel):
         return ablation
 
 
-class SystemSettings(BaseModel):
+class SystemSettings(Settings):
     """One system of a comparison: its changes to the recipe."""
-
-    model_config = ConfigDict(extra="forbid")
 
     description: str = Field(
         "", description="A line that describes the system in lists and reports."
@@ -157,15 +154,13 @@ class SystemSettings(BaseModel):
     )
 
 
-class Recipe(BaseModel):
+class Recipe(Settings):
     """One experiment. The recipe of a task defines `task`, `data`, `model` and `evaluation`.
 
     Attributes:
         encoding_keys: the parts that say how data are encoded; a recipe whose model starts from
             another run has that run's.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     encoding_keys: ClassVar[tuple[str, ...]] = ()
 
@@ -187,7 +182,7 @@ class Recipe(BaseModel):
         description="The data sets to compare on: each name has its changes to `data`. Every "
         "system is trained and evaluated on each.",
     )
-    seeds: list[Annotated[int, Field(ge=0)]] = Field(
+    seeds: list[Annotated[int, Field(ge=0, le=LARGEST_SEED)]] = Field(
         default_factory=list,
         description="Seeds of a comparison, which trains every system once with each; by default "
         "`training.seed` alone.",

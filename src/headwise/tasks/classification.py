@@ -82,7 +82,7 @@ class ClassificationModel(TokenModelSettings):
 class ClassificationEvaluation(EvaluationSettings):
     """Settings of the evaluation."""
 
-    batch_size: int = Field(64, ge=1, description="Number of examples of a batch.")
+    batch_size: int = Field(64, ge=1, le=1_000_000, description="Number of examples of a batch.")
 
 
 class ClassificationRecipe(Recipe):

@@ -22,6 +22,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from headwise.recipe.schema import kinds, named_value, tag
+from headwise.settings import Settings
 from headwise.tasks.sources import CorpusError
 
 TESTS: Any = Field(
@@ -32,10 +33,10 @@ TESTS: Any = Field(
 _NAMES_OF_PARTS = ("train", "validation", "test")
 
 
-class HubTest(BaseModel):
+class HubTest(Settings):
     """A further test set: one split of a dataset of the Hugging Face hub, or of a local folder."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     corpus: Literal["hub"] = Field("hub", description="Selects a Hugging Face dataset.")
     name: str = Field(

@@ -24,6 +24,7 @@ from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.models.decisions import decisions_by_position
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipe.settings import EvaluationSettings, LanguageModelSettings, Recipe
+from headwise.settings import LARGEST_SEED
 from headwise.tasks.image.corpus import ImageCorpus, digest_images, load_images
 from headwise.tasks.image.dataset import ImageDataset
 from headwise.tasks.image.drawing import draw_samples, sample_images, sheet, winner_map
@@ -56,26 +57,34 @@ class ImageModel(LanguageModelSettings):
 class ImageEvaluation(EvaluationSettings):
     """How many images and maps the evaluation draws, and how."""
 
-    samples: int = Field(16, ge=0, description="How many images the model draws.")
+    samples: int = Field(16, ge=0, le=1_000_000, description="How many images the model draws.")
     completions: int = Field(
-        8, ge=0, description="How many images the model completes, given their upper half."
+        8,
+        ge=0,
+        le=1_000_000,
+        description="How many images the model completes, given their upper half.",
     )
     maps: int = Field(
-        8, ge=0, description="How many images get a map of what counts most at each pixel."
+        8,
+        ge=0,
+        le=1_000_000,
+        description="How many images get a map of what counts most at each pixel.",
     )
     temperature: float = Field(
         1.0,
         gt=0,
+        le=1000,
         description="Temperature by which the logits are divided when pixels are drawn. Below 1, "
         "the images vary less.",
     )
     top_k: int | None = Field(
         None,
         ge=1,
+        le=1_000_000,
         description="How many of the likeliest colours a pixel is drawn from. By default it is "
         "drawn from all colours.",
     )
-    seed: int = Field(1, ge=0, description="Seed of the random draws.")
+    seed: int = Field(1, ge=0, le=LARGEST_SEED, description="Seed of the random draws.")
 
 
 class ImageRecipe(Recipe):

@@ -79,6 +79,7 @@ class LanguageModel(LanguageModelSettings):
     adaptive_factor: int = Field(
         4,
         ge=1,
+        le=1024,
         description="Factor by which each band of adaptive_cutoffs is narrower than the last.",
     )
     adaptive_dropout: float = Field(
@@ -100,11 +101,15 @@ class LanguageEvaluation(EvaluationSettings):
     context: int | None = Field(
         None,
         ge=0,
+        le=10_000_000,
         description="Every scored token has at least this many tokens of context, except at the "
         "start of the text. It must be less than block_length; by default it is half of it.",
     )
     samples: int = Field(
-        12, ge=0, description="Number of lines of the test part that the model continues."
+        12,
+        ge=0,
+        le=1_000_000,
+        description="Number of lines of the test part that the model continues.",
     )
     generation: GenerationSettings = Field(
         default_factory=lambda: GenerationSettings(),

@@ -64,6 +64,7 @@ class MaskedEvaluation(EvaluationSettings):
     draws: int = Field(
         1,
         ge=1,
+        le=1_000_000,
         description="How many times the masks of each test sequence are drawn; with more draws the "
         "scores of a small test part vary less.",
     )
@@ -78,6 +79,7 @@ class MaskedRecipe(RunningTextRecipe):
     block_length: int = Field(
         512,
         ge=8,
+        le=10_000_000,
         description="Largest number of tokens of a sequence, into which full lines are packed.",
     )
     masking: MaskingSettings = Field(

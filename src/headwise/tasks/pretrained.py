@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from torch import nn
 
+from headwise.checksums import SUMS, find_damage
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import TransformerConfig
 from headwise.recipe.pretrained import model_folder, pretrained_config
@@ -47,6 +48,12 @@ def read_pretrained(kind: type[_Model], run: Path, config: TransformerConfig) ->
         ValueError: there is no model, it is of another kind, or its output would change.
     """
     finished_run(run, ())
+    if damage := find_damage(model_folder(run)):
+        raise ValueError(
+            f"model.pretrained is {run}, whose model is damaged ({damage}): train that run again "
+            f"from its checkpoints, or copy its model again; if you have changed a file yourself, "
+            f"delete its line in {model_folder(run) / SUMS}"
+        )
     there = pretrained_config(run, kind.config_class)
     assert there is not None
     model = kind.from_pretrained(model_folder(run))

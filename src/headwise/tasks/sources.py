@@ -144,6 +144,11 @@ def load_hub_split(
     from datasets import load_dataset
     from datasets.exceptions import DatasetsError
 
+    if name == "pandas":  # a reader of datasets, not a data set
+        raise CorpusError(
+            "dataset 'pandas' is not read: it would unpickle the files of the current folder, "
+            "which runs what they say. Convert them to parquet, and name their folder."
+        )
     try:
         # expanduser and nothing else: a name on the hub must not turn into a path
         path = str(Path(name).expanduser()) if name.startswith("~") else name

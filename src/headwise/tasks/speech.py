@@ -15,7 +15,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -55,19 +55,22 @@ class SpeechModel(ModelSettings):
         256, ge=1, description="Width of the hidden layer of each feed-forward block."
     )
     layers: int = Field(8, ge=1, description="Number of layers.")
-    front_channels: list[int] = Field(
+    front_channels: list[Annotated[int, Field(ge=1)]] = Field(
         [1024, 512, 128],
+        max_length=100,
         description="Channels of the convolutions in front of the layers. One more convolution, "
         "as wide as the model, follows them.",
     )
     lookahead: int = Field(
         2,
         ge=0,
+        le=101,
         description="How many later frames of 16 ms the model sees. Each convolution can see one.",
     )
     floor: float = Field(
         0.1,
         gt=0,
+        le=1000,
         description="A number that is added to the magnitudes of input and output before their "
         "logarithm is taken.",
     )
@@ -92,7 +95,9 @@ class SpeechEvaluation(EvaluationSettings):
         description="The share of a window of data.seconds that only serves as past for the rest "
         "of it, in sounds that are longer than a window.",
     )
-    pictures: int = Field(2, ge=0, description="How many test utterances get spectrograms.")
+    pictures: int = Field(
+        2, ge=0, le=1_000_000, description="How many test utterances get spectrograms."
+    )
 
 
 class SpeechRecipe(Recipe):

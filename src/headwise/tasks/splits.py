@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from headwise.settings import Settings
 from headwise.tasks.further_tests import complete_tests, dataset_in_words
 
 Item = TypeVar("Item")
@@ -22,10 +23,10 @@ Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 
 
-class SampledSettings(BaseModel):
+class SampledSettings(Settings):
     """Settings of data of which a sample may be trained on."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     train_fraction: float = Field(
         1.0,
@@ -70,10 +71,10 @@ class DividedSettings(SampledSettings):
         )
 
 
-class HubSettings(BaseModel):
+class HubSettings(Settings):
     """Settings of a dataset of the Hugging Face hub, or of a local folder in one of its formats."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     name: str = Field(
         description="Name on the hub, or a local folder with train.jsonl, test.parquet, ..."

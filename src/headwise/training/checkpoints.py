@@ -2,18 +2,26 @@
 
 import json
 import re
+import shutil
 import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
+
+from headwise.checksums import find_damage
+from headwise.training.callbacks import StopEarly
+from headwise.training.settings import TrainingSettings
 
 WEIGHTS = "model.safetensors"
 STATE = "trainer_state.json"
+DAMAGED = "damaged-"  # before the name of a checkpoint that was set aside
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be read; the message names the file and how to mend it."""
+    """A checkpoint that is not whole; the message names it and says what happens next."""
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -26,54 +34,120 @@ def checkpoints(folder: Path) -> list[Path]:
     return [path for _, path in sorted(found)]
 
 
-def check_checkpoint(checkpoint: Path) -> None:
-    """Raises `CheckpointError` if a file that resuming needs is missing or cut short."""
+def read_state(checkpoint: Path) -> dict[str, Any]:
+    """Returns the state of the trainer in a checkpoint."""
+    state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+    assert isinstance(state, dict)
+    return state
+
+
+def is_finished(state: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint with this state of the trainer is the last of its run."""
+    return state["global_step"] >= state["max_steps"] or StopEarly.has_stopped(state)
+
+
+def find_checkpoint_damage(checkpoint: Path) -> str:
+    """Returns what is wrong with a checkpoint that a run is to go on from; empty if nothing is."""
     # There is one random state for each process.
     random = [path.name for path in checkpoint.glob("rng_state*.pth")] or ["rng_state.pth"]
-    for name in (STATE, WEIGHTS, "optimizer.pt", "scheduler.pt", *random):
-        path = checkpoint / name
-        if not path.is_file():
-            raise CheckpointError(f"{path} is missing: {_mend(checkpoint)}")
-        try:
-            if name == STATE:
-                json.loads(path.read_text(encoding="utf-8"))
-            elif name == WEIGHTS:
-                with safe_open(path, framework="pt") as weights:
-                    weights.keys()
-            else:
-                zipfile.ZipFile(path).close()  # reads the directory, which is the end of the file
-        except (ValueError, SafetensorError, zipfile.BadZipFile, OSError) as error:
-            raise CheckpointError(
-                f"{path} cannot be read ({_first_line(error)}): {_mend(checkpoint)}"
-            ) from error
+    needed = (STATE, WEIGHTS, "optimizer.pt", "scheduler.pt", *random)
+    return find_damage(checkpoint, needed) or next(
+        (found for name in needed if (found := _unreadable(checkpoint / name))), ""
+    )
+
+
+def _unreadable(path: Path) -> str:
+    """What is seen of damage without sums, which an older headwise did not write."""
+    if not path.is_file():
+        return f"{path.name} is missing"
+    try:
+        if path.name == STATE:
+            is_finished(read_state(path.parent))
+        elif path.name == WEIGHTS:
+            with safe_open(path, framework="pt") as weights:
+                weights.keys()
+        else:
+            zipfile.ZipFile(path).close()  # reads the directory, which is the end of the file
+    except Exception as error:  # whatever a byte that has changed makes of these formats
+        return f"{path.name} cannot be read: {_first_line(error)}"
+    return ""
+
+
+def sources_of_model(found: Sequence[Path], settings: TrainingSettings) -> list[Path]:
+    """Returns the checkpoints of which the final model of a finished run is made.
+
+    Args:
+        found: the checkpoints of the run.
+        settings: of its training.
+    """
+    if settings.final_model == "average":
+        return list(found[-settings.average_last :])
+    best = read_state(found[-1])["best_model_checkpoint"]
+    if settings.final_model == "best" and best:
+        return [found[-1].with_name(Path(best).name)]
+    return [found[-1]]
+
+
+def set_damaged_aside(folder: Path, settings: TrainingSettings, *, has_model: bool) -> str:
+    """Has the last checkpoint of a run be a whole one.
+
+    Damaged checkpoints get another name. Of a finished run those that its model is made of have to
+    be whole too: where one is not, it and all after it are set aside, since training again from the
+    one before it gives the same model.
+
+    Args:
+        folder: of the run.
+        settings: of its training.
+        has_model: whether the run has its final model, and needs no checkpoint to make it.
+
+    Returns:
+        What was set aside, why, and where the run goes on, in a sentence; empty if all are whole.
+    """
+    reasons = []
+    while found := checkpoints(folder):
+        first, damage = found[-1], find_checkpoint_damage(found[-1])
+        if not damage and not has_model and is_finished(read_state(first)):
+            for first in sources_of_model(found, settings):
+                if damage := find_checkpoint_damage(first):
+                    break
+        if not damage:
+            break
+        reasons.append(f"{first.name} is damaged ({damage})")
+        for path in found:
+            if _step(path) >= _step(first):
+                aside = path.with_name(f"{DAMAGED}{path.name}")
+                shutil.rmtree(aside, ignore_errors=True)
+                path.rename(aside)
+    if not reasons:
+        return ""
+    start = f"the run goes on from {found[-1].name}" if found else "the run starts anew"
+    return (
+        f"{' and '.join(reasons)}: {start}. What was left out is in {folder}, in folders whose "
+        f"names begin with {DAMAGED}; they may be deleted"
+    )
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("checkpoint-"))
 
 
 def average_checkpoints(folders: list[Path]) -> dict[str, Tensor]:
     """Returns the mean weights of several checkpoints; integers come from the last one."""
     total: dict[str, Tensor] = {}
     for folder in folders:
-        try:
-            with safe_open(folder / WEIGHTS, framework="pt") as weights:
-                for name in weights.keys():  # noqa: SIM118 - `weights` is not a dict
-                    tensor = weights.get_tensor(name)
-                    if not tensor.is_floating_point():
-                        total[name] = tensor
-                    elif name in total:
-                        total[name] = total[name] + tensor.double()
-                    else:
-                        total[name] = tensor.double()
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(
-                f"{folder / WEIGHTS} cannot be read ({_first_line(error)}): {_mend(folder)}"
-            ) from error
+        with safe_open(folder / WEIGHTS, framework="pt") as weights:
+            for name in weights.keys():  # noqa: SIM118 - `weights` is not a dict
+                tensor = weights.get_tensor(name)
+                if not tensor.is_floating_point():
+                    total[name] = tensor
+                elif name in total:
+                    total[name] = total[name] + tensor.double()
+                else:
+                    total[name] = tensor.double()
     return {
         name: (tensor / len(folders)).float() if tensor.is_floating_point() else tensor
         for name, tensor in total.items()
     }
-
-
-def _mend(checkpoint: Path) -> str:
-    return f"the checkpoint is cut short; delete {checkpoint} to continue from the one before it"
 
 
 def _first_line(error: Exception) -> str:

@@ -1,6 +1,5 @@
 """Trains a model from the first step, or from the last checkpoint, and writes the final model."""
 
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +9,19 @@ from rich.console import Console
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
+from headwise.checksums import SUMS, find_damage, write_sums
 from headwise.files import written_whole
 from headwise.training.batching import Items
-from headwise.training.callbacks import StopEarly
 from headwise.training.checkpoints import (
-    STATE,
     WEIGHTS,
+    CheckpointError,
     average_checkpoints,
-    check_checkpoint,
     checkpoints,
+    find_checkpoint_damage,
+    is_finished,
+    read_state,
+    set_damaged_aside,
+    sources_of_model,
 )
 from headwise.training.interrupted import Interrupted
 from headwise.training.settings import TrainingSettings
@@ -70,8 +73,8 @@ def run_training(
 ) -> Run:
     """Trains a model in `folder` and writes the final model to `folder/model`.
 
-    If `folder` contains checkpoints, training continues from the last one. What `settings.train`
-    leaves out is frozen, and stays exactly as it is.
+    If `folder` contains checkpoints, training continues from the last whole one; the console says
+    which were damaged. What `settings.train` leaves out is frozen, and stays exactly as it is.
 
     Args:
         model: the model to train.
@@ -86,7 +89,7 @@ def run_training(
 
     Raises:
         Interrupted: the user pressed Ctrl-C; a checkpoint was written.
-        CheckpointError: the last checkpoint cannot be read.
+        CheckpointError: a checkpoint was damaged or removed during training.
         ValueError: the model has nothing of what `settings.train` says.
     """
     freeze_all_but(model, settings.train)
@@ -108,23 +111,35 @@ def run_training(
         if trainer.args.should_save:
             with written_whole(folder / MODEL) as partial:
                 model.save_pretrained(partial)
+                _write_model_sums(partial)
         return Run(model, trainer.state.log_history, 0, 0, 0, trained)
+    has_model = trainer.args.should_save and is_whole_model(folder)
+    if trainer.args.should_save:
+        left_out = set_damaged_aside(folder, settings, has_model=has_model)
+        if left_out:
+            _say(trainer, f"{label}: {left_out}", style="yellow")
+    trainer.accelerator.wait_for_everyone()
     found = checkpoints(folder)
-    if found:
-        check_checkpoint(found[-1])
-    if not found or not _is_finished(found[-1]):
+    if not found or not is_finished(read_state(found[-1])):
         trainer.train(resume_from_checkpoint=str(found[-1]) if found else None)
         if trainer.stop.interrupted:
             raise Interrupted(f"stopped at step {trainer.state.global_step}")
-    state = json.loads((checkpoints(folder)[-1] / STATE).read_text(encoding="utf-8"))
+        has_model = False
+    found = checkpoints(folder)
+    if not found:
+        raise CheckpointError(
+            f"{folder} has lost its checkpoints while the run was trained: give the same command "
+            f"again to train it anew"
+        )
+    state = read_state(found[-1])
     if trainer.args.should_save:
         if state["global_step"] < state["max_steps"]:
             best = state["best_global_step"]
             why = f"no better loss since step {best:,}" if best else "no loss was finite"
             where = f"at step {state['global_step']:,} of {state['max_steps']:,}"
-            text = f"{label}: stopped early {where}: {why}"
-            trainer.progress.console.print(text, highlight=False, markup=False)
-        _write_model(type(model), settings, folder, state)
+            _say(trainer, f"{label}: stopped early {where}: {why}")
+        if not has_model:
+            _write_model(type(model), settings, folder, found)
     trainer.accelerator.wait_for_everyone()
     final = type(model).from_pretrained(folder / MODEL)
     return Run(
@@ -137,27 +152,41 @@ def run_training(
     )
 
 
-def _is_finished(checkpoint: Path) -> bool:
-    state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
-    return state["global_step"] >= state["max_steps"] or StopEarly.has_stopped(state)
+def is_whole_model(folder: Path) -> bool:
+    """Whether a run has its final model, and its files are those that were written."""
+    return (folder / MODEL / SUMS).is_file() and not find_damage(folder / MODEL)
 
 
 def _write_model(
-    kind: type[PreTrainedModel], settings: TrainingSettings, folder: Path, state: dict
+    kind: type[PreTrainedModel], settings: TrainingSettings, folder: Path, found: list[Path]
 ) -> None:
     """Write the final model to `folder/model`."""
-    last = checkpoints(folder)[-1]
+    sources = sources_of_model(found, settings)
+    for source in sources:
+        if damage := find_checkpoint_damage(source):
+            raise CheckpointError(
+                f"{source} was damaged while the run was trained ({damage}): give the same command "
+                f"again to train on from a checkpoint before it"
+            )
     with written_whole(folder / MODEL) as partial:
         if settings.final_model == "average":
             partial.mkdir()
-            weights = average_checkpoints(checkpoints(folder)[-settings.average_last :])
+            weights = average_checkpoints(sources)
             save_file(weights, partial / WEIGHTS, metadata={"format": "pt"})
             for name in ("config.json", "generation_config.json"):
-                shutil.copy(last / name, partial / name)
+                shutil.copy(found[-1] / name, partial / name)
         else:
-            best = state["best_model_checkpoint"]
-            source = folder / Path(best).name if settings.final_model == "best" and best else last
-            # The best checkpoint may be missing: the error for one cut short says to delete it.
-            source = source if source.is_dir() else last
-            check_checkpoint(source)
-            kind.from_pretrained(source).save_pretrained(partial)
+            kind.from_pretrained(sources[0]).save_pretrained(partial)
+        _write_model_sums(partial)
+
+
+def _write_model_sums(folder: Path) -> None:
+    """Writes the sums of what decides the output of a model.
+
+    Other files may be changed, such as the card, or how it generates by default.
+    """
+    write_sums(folder, ["config.json", *(path.name for path in folder.glob("*.safetensors"))])
+
+
+def _say(trainer: Trainer, text: str, style: str | None = None) -> None:
+    trainer.progress.console.print(text, style=style, highlight=False, markup=False)

@@ -6,25 +6,27 @@ those of a user's own system are there where a recipe names them (`settings_with
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import Field, create_model, model_validator
 from typing_extensions import Self
 
 from headwise.heads.rule import Rule, RuleSettings
 from headwise.models.plan import rules_by_name
+from headwise.settings import LARGEST_SEED, MOST_STEPS, Settings
 from headwise.training.loggers import Logger
 from headwise.training.trained_part import TrainedPart
 
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
-class PlateauSettings(BaseModel):
+
+class PlateauSettings(Settings):
     """When the learning rate falls because validation has stalled (Lamb et al. 2021, A.2)."""
-
-    model_config = ConfigDict(extra="forbid")
 
     patience: int = Field(
         5,
         ge=1,
+        le=MOST_STEPS,
         description="Number of validations in a row without a new best loss after which the "
         "learning rate falls.",
     )
@@ -36,21 +38,20 @@ class PlateauSettings(BaseModel):
     )
 
 
-class CommonSettings(BaseModel):
+class CommonSettings(Settings):
     """What a run does with its data, whatever systems it trains.
 
     The defaults are those of the base Transformer.
     """
 
-    model_config = ConfigDict(extra="forbid")
-
     max_steps: int | None = Field(
         None,
         ge=1,
+        le=MOST_STEPS,
         description="Number of optimizer steps of the run. Give either this or epochs.",
     )
     epochs: float | None = Field(
-        None, gt=0, description="How often the run goes through the training data."
+        None, gt=0, le=1_000_000, description="How often the run goes through the training data."
     )
     train: TrainedPart = Field(
         "all",
@@ -62,15 +63,19 @@ class CommonSettings(BaseModel):
     batch_tokens: int = Field(
         4096,
         ge=1,
+        le=1_000_000_000,
         description="Largest size of a batch in tokens: its number of sequences times the length "
         "of the longest.",
     )
     gradient_accumulation: int = Field(
         1,
         ge=1,
+        le=1_000_000,
         description="Number of batches whose gradients are summed for one optimizer step.",
     )
-    learning_rate: float = Field(7e-4, gt=0, description="Learning rate at the end of the warm-up.")
+    learning_rate: float = Field(
+        7e-4, gt=0, le=1e30, description="Learning rate at the end of the warm-up."
+    )
     schedule: Literal["inverse-sqrt", "linear", "cosine", "constant", "plateau"] = Field(
         "inverse-sqrt",
         description="How the learning rate moves after the warm-up; plateau lowers it when the "
@@ -81,7 +86,7 @@ class CommonSettings(BaseModel):
         description="Settings of `schedule: plateau`: when and how far the learning rate falls.",
     )
     warmup_steps: int = Field(
-        4000, ge=0, description="How many steps the learning rate rises from zero."
+        4000, ge=0, le=MOST_STEPS, description="How many steps the learning rate rises from zero."
     )
     warmup_fraction: float | None = Field(
         None,
@@ -94,20 +99,21 @@ class CommonSettings(BaseModel):
         "adam", description="The optimizer: Adam, or SGD with Nesterov's momentum."
     )
     momentum: float = Field(0.99, ge=0, lt=1, description="Momentum, for optimizer: nesterov.")
-    adam_betas: tuple[float, float] = Field(
+    adam_betas: tuple[Decay, Decay] = Field(
         (0.9, 0.98), description="Decay rates of Adam's two averages."
     )
     adam_epsilon: float = Field(
-        1e-9, gt=0, description="The small number that Adam adds to its denominator."
+        1e-9, gt=0, le=1, description="The small number that Adam adds to its denominator."
     )
     weight_decay: float = Field(
         0.0,
         ge=0,
+        le=1000,
         description="Decoupled weight decay of matrices and embeddings; biases, norms, scalars and "
         "parameters that a system excludes are not decayed.",
     )
     clip_norm: float = Field(
-        0.0, ge=0, description="Largest norm of the gradients; 0 does not clip them."
+        0.0, ge=0, le=1e12, description="Largest norm of the gradients; 0 does not clip them."
     )
     precision: Literal["float32", "bf16"] = Field(
         "float32",
@@ -116,20 +122,25 @@ class CommonSettings(BaseModel):
     loader_workers: int = Field(
         0,
         ge=0,
+        le=256,
         description="Number of processes that prepare batches while the model computes, for items "
         "that take long to make, such as speech that is mixed with noise anew in each epoch. The "
         "batches are the same with any number.",
     )
     seed: int = Field(
-        1, ge=0, description="Seed of the initial weights, the batches, dropout and other draws."
+        1,
+        ge=0,
+        le=LARGEST_SEED,
+        description="Seed of the initial weights, the batches, dropout and other draws.",
     )
     evaluate_every: int = Field(
         500,
         ge=1,
+        le=MOST_STEPS,
         description="The run validates and saves a checkpoint every this many steps.",
     )
     log_every: int = Field(
-        10, ge=1, description="The training loss is recorded every this many steps."
+        10, ge=1, le=MOST_STEPS, description="The training loss is recorded every this many steps."
     )
     report_to: list[Logger] = Field(
         [],
@@ -146,17 +157,20 @@ class CommonSettings(BaseModel):
     patience: int | None = Field(
         None,
         ge=1,
+        le=MOST_STEPS,
         description="Number of validations in a row without a new best loss after which the run "
         "stops early. By default it never does. Schedules still follow max_steps or epochs.",
     )
     keep_checkpoints: int = Field(
         2,
         ge=1,
+        le=1_000_000,
         description="How many of the latest checkpoints stay on disk, beside the best one.",
     )
     average_last: int = Field(
         0,
         ge=0,
+        le=1_000_000,
         description="With `final_model: average`, the number of last checkpoints whose weights are "
         "averaged: the last ones before the run ends or patience stops it; all of them, if there "
         "are fewer.",

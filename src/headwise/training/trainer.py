@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, TrainingArguments
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import rotate_checkpoints
 
+from headwise.checksums import write_sums
 from headwise.files import partial_path, remove_partial, written_whole
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.training.batching import BatchLoader, Items, TokenBudgetSampler
@@ -27,7 +28,7 @@ from headwise.training.callbacks import (
     StopOnInterrupt,
     WatchPlateau,
 )
-from headwise.training.checkpoints import STATE, checkpoints
+from headwise.training.checkpoints import STATE, CheckpointError, checkpoints
 from headwise.training.loggers import figures, write_logs_into
 from headwise.training.rules import TrainingRules
 from headwise.training.rules_mixin import RulesMixin
@@ -251,6 +252,12 @@ class Trainer(RulesMixin, transformers.Trainer):
         run = Path(self.args.output_dir)
         final = run / f"checkpoint-{self.state.global_step}"
         if self.args.should_save:
+            if not run.is_dir():
+                raise CheckpointError(
+                    f"{run} was removed or renamed while the run was trained, so that its "
+                    f"checkpoint has no place; start the run again, from the folder if it is "
+                    f"somewhere else"
+                )
             remove_partial(run)
         # One process begins and renames the folder, and all of them write into it.
         begins = self.args.should_save
@@ -269,6 +276,8 @@ class Trainer(RulesMixin, transformers.Trainer):
                         self.state.stateful_callbacks[type(callback).__name__] = callback.state()
                 self.state.save_to_json(str(partial / STATE))
             self.accelerator.wait_for_everyone()
+            if self.args.should_save:
+                write_sums(partial)
         if self.args.should_save:
             self._remove_stops(run)
             rotate_checkpoints(

@@ -1,7 +1,9 @@
 """Tokenizers: lossless, deterministic, saved whole, and ordinary for Hugging Face."""
 
+import json
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 import torch
@@ -299,3 +301,22 @@ def test_wrong_settings_of_one_language(settings, message):
 def test_blank_lines_are_no_text_to_learn_from():
     with pytest.raises(ValueError, match="lines is empty"):
         TextTokenizer.train(["", ""], TextTokenizerSettings())
+
+
+def test_no_code_beside_a_tokenizer_is_run_whatever_the_answer(tmp_path, monkeypatch):
+    tokenizer = TextTokenizer.train(2 * ["open the file"], TextTokenizerSettings())
+    tokenizer.save(tmp_path)
+    config = tmp_path / "tokenizer_config.json"
+    given = json.loads(config.read_text(encoding="utf-8"))
+    given |= {"auto_map": {"AutoTokenizer": [None, "hostile.Own"]}, "tokenizer_class": "Own"}
+    config.write_text(json.dumps(given), encoding="utf-8")
+    # It would be run as a copy somewhere else.
+    code = f"from pathlib import Path\nPath({str(tmp_path / 'was here')!r}).touch()\n"
+    (tmp_path / "hostile.py").write_text(code, encoding="utf-8")
+    # A text to translate may stand where the answer to a question is read.
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with suppress(ValueError):
+        TextTokenizer.load(tmp_path)
+    with suppress(ValueError):
+        TextTokenizer.train(["a"], TextTokenizerSettings(pretrained=str(tmp_path)))
+    assert not (tmp_path / "was here").exists()

@@ -65,7 +65,7 @@ def _draw_levels(axes: Axes, curve: ScoreCurve, names: list[str]) -> None:
     low, high = axes.get_ylim() if axes.lines else (0.0, 0.0)
     waiting: list[str] = []
     levels = sorted((curve.of(name)[0].score, name) for name in names)
-    for (score, name), following in zip(levels, [*levels[1:], None], strict=True):
+    for (score, name), following in zip(levels, [*levels, None][1:], strict=True):
         waiting.append(f"{name} {score:.{curve.digits}f}")
         is_close = following is not None and following[0] - score < _CLOSE * (high - low)
         reference_line(axes, score, "" if is_close else ", ".join(waiting))

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-import yaml
-
+from headwise.plain_yaml import read_yaml
 from headwise.recipe import RecipeError, RecipeFile
 from headwise.recipe.file import Change, split_path
 from headwise.recipe.systems import with_todays_keys
+from headwise.spelling import shown
 
 KeyPath = tuple[str, ...]  # of a key: ("training", "learning_rate")
 
@@ -96,13 +96,11 @@ def _parse(option: str) -> tuple[KeyPath, list[Any]]:
     if path[0] == "training" and path[1] in _FIXED:
         raise ValueError(f"--tune names {dotted(path)}: {_FIXED[path[1]]}")
     try:
-        values = yaml.safe_load(f"[{text}]")
-    except yaml.YAMLError:
-        values = None
-    if not isinstance(values, list):
+        values = read_yaml(f"[{text}]")
+    except ValueError as error:
         raise ValueError(
-            f"--tune is {option!r}, but {text!r} is not a list of YAML values, separated by commas"
-        )
+            f"--tune is {shown(option)}, expected YAML values, separated by commas: {error}"
+        ) from None
     if len(values) < 2:
         raise ValueError(
             f"--tune is {option!r}, expected at least two values, separated by commas; "

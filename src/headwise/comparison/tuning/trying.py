@@ -14,12 +14,12 @@ from pathlib import Path
 from rich.console import Console
 
 from headwise.analysis.results import TryResult
+from headwise.checksums import write_summed
 from headwise.experiment.folders import claim_folder, is_main_process
 from headwise.experiment.history import curves
 from headwise.experiment.one_system import train_model
 from headwise.experiment.preparing import batches
-from headwise.experiment.reading import read_record
-from headwise.files import write_text
+from headwise.experiment.reading import DamagedError, read_record
 from headwise.recipe.settings import Recipe
 from headwise.tasks.task import Task
 from headwise.training.checkpoints import checkpoints
@@ -58,7 +58,7 @@ def train_try(
         history=curves(run.history),
     )
     if is_main_process():
-        write_text(folder / TRY, result.model_dump_json(indent=1))
+        write_summed(folder / TRY, result.model_dump_json(indent=1))
         for used in (*checkpoints(folder), folder / MODEL):
             shutil.rmtree(used)
     return result
@@ -69,9 +69,16 @@ def finished_try(
 ) -> TryResult | None:
     """Returns the result of a try, or None while it is not finished.
 
-    The arguments are those of `train_try`.
+    A damaged one is removed, so that the try is trained again. The arguments are those of
+    `train_try`.
     """
     if not (folder / TRY).is_file():
         return None
-    remedy = f"delete {folder}, and the same command trains the try again"
-    return read_record(TryResult, folder / TRY, remedy)
+    try:
+        return read_record(TryResult, folder / TRY, "the try has to be trained again")
+    except DamagedError as error:
+        said = f"{label}: {error.problem}: the try is trained again"
+        console.print(said, style="yellow", highlight=False, markup=False)
+        if is_main_process():
+            (folder / TRY).unlink(missing_ok=True)
+        return None

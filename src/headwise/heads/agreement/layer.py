@@ -16,6 +16,7 @@ from headwise.heads.agreement.votes import (
 from headwise.heads.attention import Attention, Inputs, NoPackedWeights
 from headwise.heads.system import Macs, Routing
 from headwise.heads.words import Words
+from headwise.ops.bounds import check_parameters
 
 
 class AgreementAttention(Attention):
@@ -111,6 +112,11 @@ class AgreementAttention(Attention):
         super().__init__(embed_dim, num_heads, head_dim, kdim, vdim, dropout)
         check_routing(embed_dim, num_capsules, iterations)
         check_inverse_temperature(inverse_temperature)
+        check_parameters(
+            num_heads * embed_dim * (embed_dim + self.head_dim),
+            embed_dim=embed_dim,
+            num_heads=num_heads,
+        )
         self.method = routing
         self.squash = squash
         self.num_capsules = embed_dim if num_capsules is None else num_capsules

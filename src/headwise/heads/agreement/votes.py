@@ -6,10 +6,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from headwise.ops.bounds import check_number
+
 # The least variance of a capsule. With one head, or heads that agree exactly, it would be 0.
 VARIANCE_FLOOR = 1e-6
 # Of Hinton et al. 2018, the limit of λ over the iterations.
 INVERSE_TEMPERATURE = 0.01
+_MOST_ITERATIONS = 1000
 # log σ + this is the entropy of a normal distribution.
 ENTROPY = (1 + math.log(2 * math.pi)) / 2
 
@@ -76,9 +79,9 @@ def check_votes(votes: Tensor, num_capsules: int | None, iterations: int) -> int
 
 
 def check_inverse_temperature(value: float) -> None:
-    """Raise `ValueError` unless the inverse temperature is positive."""
-    if not value > 0:
-        raise ValueError(f"inverse_temperature is {value}, expected a positive number")
+    """Raise `ValueError` unless the inverse temperature is positive and finite."""
+    if not 0 < value < math.inf:
+        raise ValueError(f"inverse_temperature is {value}, expected a positive number, finite")
 
 
 def check_routing(embed_dim: int, num_capsules: int | None, iterations: int) -> None:
@@ -90,3 +93,4 @@ def check_routing(embed_dim: int, num_capsules: int | None, iterations: int) -> 
         )
     if iterations < 1:
         raise ValueError(f"iterations is {iterations}, expected at least 1")
+    check_number("iterations", iterations, _MOST_ITERATIONS)

@@ -1,5 +1,6 @@
 """Mixture of attentive experts: gates over experts that each leave out some of the heads."""
 
+from math import comb
 from typing import Any, Literal
 
 import torch
@@ -20,6 +21,7 @@ from headwise.heads.mae.rule import BlockCoordinateDescent, Step
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Place, Routing
 from headwise.heads.words import Words
+from headwise.ops.bounds import MOST_EXPERTS, MOST_HEADS, check_number, check_parameters, written
 from headwise.ops.masks import hides_the_future, real_positions
 from headwise.ops.recompute import as_at_first, is_repeated
 from headwise.ops.replicas import sum_over_replicas, uniform_noise
@@ -66,8 +68,8 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         gate: `"learned"`, or `"uniform"` for UNI-MAE, which has no gate parameters.
         gate_hidden_dim: width of the gate's hidden layer.
         gate_dropout: dropout after that layer.
-        gate_window: how many of the last inputs a causal gate averages; all of them if None (the
-            paper averages 100 in language modelling).
+        gate_window: how many of the last inputs a causal gate averages, padding not counted; all
+            of them if None (the paper averages 100 in language modelling).
         causal_queries: the queries are a causal sequence though the keys are not.
         head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
 
@@ -77,7 +79,8 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         `itertools.combinations(range(h), t)`, each tuple the heads left out.
 
     Raises:
-        ValueError: `dropped_heads` not below `num_heads`; sizes that do not fit together.
+        ValueError: `dropped_heads` not below `num_heads`; more than 100,000 experts; sizes that do
+            not fit together.
 
     Example:
         >>> attention = MixtureOfAttentiveExperts(embed_dim=32, num_heads=4)
@@ -137,6 +140,19 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             raise ValueError(f"gate_hidden_dim is {gate_hidden_dim}, expected a positive number")
         if not 0.0 <= gate_dropout < 1.0:
             raise ValueError(f"gate_dropout is {gate_dropout}, expected a probability in [0, 1)")
+        check_number("num_heads", num_heads, MOST_HEADS)
+        experts = comb(num_heads, dropped_heads)
+        if experts > MOST_EXPERTS:
+            raise ValueError(
+                f"dropped_heads = {dropped_heads} of num_heads = {num_heads} make "
+                f"{written(experts)} experts, one for each choice of the heads that are left out, "
+                f"expected at most {MOST_EXPERTS:,}: leave out fewer heads, such as 1 or 2"
+            )
+        check_parameters(
+            gate_hidden_dim * (embed_dim + experts),
+            embed_dim=embed_dim,
+            gate_hidden_dim=gate_hidden_dim,
+        )
         super().__init__(
             embed_dim,
             num_heads,
@@ -150,8 +166,8 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         self.gate_window = gate_window
         self.causal_queries = causal_queries
         self.step: Step = "joint"
+        self.num_experts = experts
         left_out = left_out_heads(num_heads, dropped_heads)  # (experts, heads)
-        self.num_experts = left_out.size(0)
         self.register_buffer("left_out", left_out, persistent=False)
         self.gate = (
             ExpertGate(embed_dim, self.num_experts, gate_hidden_dim, gate_dropout)
@@ -230,6 +246,8 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         if causal:
             summary = running_mean(query, padding, self.gate_window, inputs.cache)
         else:
+            if padding is None and not query.size(1):  # nothing but padding is in empty sequences
+                padding = query.new_zeros(query.shape[:2], dtype=torch.bool)
             summary = sequence_mean(query, padding).unsqueeze(1)
             padding = None if padding is None else padding.all(1, keepdim=True)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):

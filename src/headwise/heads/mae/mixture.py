@@ -21,8 +21,8 @@ def left_out_heads(num_heads: int, dropped_heads: int) -> Tensor:
     >>> left_out_heads(3, 1).tolist()
     [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     """
-    experts = list(combinations(range(num_heads), dropped_heads))
-    return torch.tensor([[float(h in expert) for h in range(num_heads)] for expert in experts])
+    experts = torch.tensor(list(combinations(range(num_heads), dropped_heads)))
+    return torch.zeros(len(experts), num_heads).scatter_(1, experts, 1.0)
 
 
 def head_scales(gates: Tensor, left_out: Tensor) -> Tensor:
@@ -64,12 +64,14 @@ def running_mean(
 ) -> Tensor:
     """Mean of the positions up to each position (of the last `window` of them, if given).
 
-        m_t = mean of x_s over s ≤ t, s > t − window, s not padding
+        m_t = mean of x_s over s ≤ t, s not padding, fewer than window such positions in (s, t]
+
+    Padding takes no place in a window: wherever it stands, the means are those without it.
 
     Args:
         x: `(batch, time, embed_dim)`.
         padding: boolean `(batch, time)`, `True` at padding.
-        window: how many positions to look back, the position itself included.
+        window: how many positions to look back, padding not counted, the position itself included.
         cache: remembers what earlier calls have seen, while decoding step by step.
 
     Returns:
@@ -82,21 +84,41 @@ def running_mean(
     if window is None:
         total = seen.cumsum(1)
         if cache is not None:
-            total = total + cache.recall("total", 1, seen)
-            cache.remember("total", total, time)
+            past = cache.recall("total", 1, seen)
+            total = past + total
+            cache.remember("total", torch.cat([past, total], dim=1), time)
     else:
         if cache is None:
             past = seen.new_zeros(x.size(0), window, seen.size(-1))
         else:
-            past = cache.recall("recent", window, seen)
+            past = cache.recall("recent", window, seen, skip_empty=True)
         seen = torch.cat([past, seen], dim=1)  # (batch, window + time, embed_dim + 1)
         if cache is not None:
             cache.remember("recent", seen, time)
         # The difference of two long sums loses digits, so they get more of them.
         exact = seen.double() if seen.device.type != "mps" else seen
         before = torch.cat([torch.zeros_like(exact[:, :1]), exact.cumsum(1)], dim=1)
-        total = (before[:, window + 1 :] - before[:, 1 : time + 1]).to(seen.dtype)
+        ends = before[:, window + 1 :]
+        if padding is None:
+            starts = before[:, 1 : time + 1]
+        else:
+            first = _window_starts(seen[..., -1] > 0, window)[:, window:]
+            starts = before.gather(1, first.unsqueeze(-1).expand_as(ends))
+        total = (ends - starts).to(seen.dtype)
     return total[..., :-1] / total[..., -1:].clamp(min=1)
+
+
+def _window_starts(real: Tensor, window: int) -> Tensor:
+    """Where the last `window` real positions up to each position begin, `(batch, time)`.
+
+    >>> _window_starts(torch.tensor([[True, False, True, True, False]]), window=2).tolist()
+    [[0, 0, 0, 2, 2]]
+    """
+    count = real.cumsum(1)  # of real positions up to each one
+    # Where the window begins that leaves out the first 0, 1, ... of them: behind the last of these.
+    behind = torch.arange(1, real.size(1) + 1, device=real.device)
+    starts = count.new_zeros(real.size(0), real.size(1) + 1).scatter(1, count * real, behind * real)
+    return starts.gather(1, (count - window).clamp(min=0))
 
 
 def draw_expert(gates: Tensor, noise: Tensor) -> Tensor:

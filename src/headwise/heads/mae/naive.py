@@ -29,8 +29,8 @@ def naive_running_mean(
     out = torch.zeros_like(x)
     for b in range(x.size(0)):
         for t in range(x.size(1)):
-            first = 0 if window is None else max(0, t - window + 1)
-            kept = [s for s in range(first, t + 1) if padding is None or not padding[b, s]]
+            kept = [s for s in range(t + 1) if padding is None or not padding[b, s]]
+            kept = kept if window is None else kept[-window:]
             if kept:
                 out[b, t] = sum(x[b, s] for s in kept) / len(kept)
     return out

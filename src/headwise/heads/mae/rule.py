@@ -43,6 +43,7 @@ class GateSettings(RuleSettings):
     period: int = Field(
         5,
         ge=1,
+        le=1_000_000,
         description="G steps are taken in every `period`-th epoch (or step, see unit), one before "
         "each F step.",
     )
@@ -52,7 +53,7 @@ class GateSettings(RuleSettings):
         "are counted.",
     )
     learning_rate: float = Field(
-        1.0, gt=0, description="Learning rate of the gates' SGD, which has no momentum."
+        1.0, gt=0, le=1000, description="Learning rate of the gates' SGD, which has no momentum."
     )
     draw: Literal["instance", "position"] = Field(
         "instance",

@@ -19,6 +19,7 @@ from headwise.heads.moa.experts import (
 )
 from headwise.heads.system import Macs, Place, Routing
 from headwise.heads.words import Words
+from headwise.ops.bounds import MOST_EXPERTS, check_coefficient, check_number, check_parameters
 
 
 class _Choice(NamedTuple):
@@ -127,7 +128,16 @@ class MixtureOfAttentionHeads(Attention):
             )
         if balance not in ("batch", "sequence"):
             raise ValueError(f"balance is {balance!r}, expected 'batch' or 'sequence'")
+        check_number("num_experts", num_experts, MOST_EXPERTS)
+        for name, coefficient in (("balance_coef", balance_coef), ("z_coef", z_coef)):
+            check_coefficient(name, coefficient)
         super().__init__(embed_dim, top_k, head_dim, kdim, vdim, dropout)
+        check_parameters(
+            num_experts * embed_dim * 2 * head_dim,
+            embed_dim=embed_dim,
+            num_experts=num_experts,
+            head_dim=head_dim,
+        )
         self.num_experts = num_experts
         self.top_k = top_k
         self.normalize_weights = normalize_weights

@@ -18,6 +18,7 @@ from headwise.heads.moh.routing import (
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Place, Routing
 from headwise.heads.words import Words
+from headwise.ops.bounds import check_coefficient
 
 
 class MixtureOfHeads(MultiHeadAttention):
@@ -162,6 +163,7 @@ class MixtureOfHeads(MultiHeadAttention):
                         f"{name} is {given!r}, expected it to be left out: router is 'query-norm', "
                         f"whose gates are 0 or 1 and which has no parameters"
                     )
+        check_coefficient("balance_coef", balance_coef)
         super().__init__(
             embed_dim,
             num_heads,

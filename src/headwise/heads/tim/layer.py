@@ -19,8 +19,11 @@ from headwise.heads.tim.mechanisms import (
 )
 from headwise.heads.words import Words
 from headwise.ops.activations import Activation, check_activation
+from headwise.ops.bounds import MOST_HEADS, check_number, check_parameters
 from headwise.ops.masks import check_padding_mask, padding_positions
 from headwise.ops.shapes import check_sequences
+
+_MOST_MECHANISMS = 1000  # of which each attends to each other, at each position
 
 
 class IndependentMechanismsLayer(System):
@@ -156,6 +159,15 @@ class IndependentMechanismsLayer(System):
             if not 0.0 <= value < 1.0:
                 raise ValueError(f"{name} is {value}, expected a probability in [0, 1)")
         check_activation(ffn_activation)
+        check_number("num_mechanisms", num_mechanisms, _MOST_MECHANISMS)
+        check_number("exchange_heads", exchange_heads, MOST_HEADS)
+        check_parameters(
+            2 * embed_dim * ffn_dim // num_mechanisms
+            + 4 * embed_dim * exchange_heads * exchange_head_dim,
+            embed_dim=embed_dim,
+            ffn_dim=ffn_dim,
+            exchange_head_dim=exchange_head_dim,
+        )
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.ffn_dim = ffn_dim

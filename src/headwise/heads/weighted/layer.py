@@ -1,6 +1,7 @@
 """The Weighted Transformer: branches of attention, each with the feed-forward behind it."""
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -15,6 +16,7 @@ from headwise.heads.weighted.rule import BranchesOnSimplex
 from headwise.heads.weighted.simplex import keep_largest
 from headwise.heads.words import Words
 from headwise.ops.activations import Activation, check_activation
+from headwise.ops.bounds import MOST_HEADS, check_number, check_parameters
 from headwise.ops.linear_maps import linear_map
 from headwise.ops.simplex import random_simplex
 
@@ -160,11 +162,13 @@ class BranchedAttention(Attention):
                 f"top_k is {top_k}, but weights='random' learns no α by which to choose: leave "
                 f"top_k out, or choose other weights"
             )
-        if output_gain is not None and output_gain <= 0.0:
-            raise ValueError(f"output_gain is {output_gain}, expected a positive number")
+        if output_gain is not None and not 0.0 < output_gain < inf:
+            raise ValueError(f"output_gain is {output_gain}, expected a positive number, finite")
         if not 0.0 <= ffn_dropout < 1.0:
             raise ValueError(f"ffn_dropout is {ffn_dropout}, expected a probability in [0, 1)")
         check_activation(ffn_activation)
+        check_number("num_branches", num_branches, MOST_HEADS)
+        check_parameters(2 * embed_dim * ffn_dim, embed_dim=embed_dim, ffn_dim=ffn_dim)
         super().__init__(embed_dim, num_branches, head_dim, kdim, vdim, dropout)
         self.num_branches = num_branches
         self.ffn_dim = ffn_dim

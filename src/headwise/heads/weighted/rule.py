@@ -21,6 +21,7 @@ from torch import nn
 from headwise.heads.rule import Moment, Rule, RuleSettings
 from headwise.heads.weighted.simplex import project_to_simplex
 from headwise.ops.replicas import assign, whole
+from headwise.settings import MOST_STEPS
 
 
 class BranchSettings(RuleSettings):
@@ -29,18 +30,21 @@ class BranchSettings(RuleSettings):
     learning_rate: float | None = Field(
         None,
         gt=0,
+        le=1000,
         description="Learning rate of κ and α at the end of their warm-up; by default "
         "(d/N)^-0.5 · warmup_steps^-0.5.",
     )
     warmup_steps: int = Field(
         400,
         ge=1,
+        le=MOST_STEPS,
         description="How many steps this learning rate rises from zero; then it falls with the "
         "inverse square root of the step.",
     )
     freeze_last: int | None = Field(
         None,
         ge=0,
+        le=MOST_STEPS,
         description="Number of steps at the end of the training in which κ and α stay fixed. By "
         "default it is a sixth of all steps.",
     )

@@ -5,32 +5,37 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from typing_extensions import Self
 
-from headwise.files import write_text
+from headwise.checksums import is_changed, write_summed
+from headwise.settings import LARGEST_SEED, Settings
 from headwise.tasks.sources import CorpusError
 
 FILE_NAME = "palette.json"
 
 
-class PaletteSettings(BaseModel):
+class PaletteSettings(Settings):
     """How the colours are chosen; the defaults are those of the image example of minGPT."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     colors: int = Field(
         512,
         ge=2,
+        le=65_536,
         description="How many colours the palette has. It has fewer if the training images have "
         "fewer.",
     )
     pixels_per_image: int = Field(
         5,
         ge=1,
+        le=1_000_000,
         description="The colours are chosen from this many random pixels of each training image.",
     )
-    seed: int = Field(1, ge=0, description="Seed of the random pixels and of k-means.")
+    seed: int = Field(
+        1, ge=0, le=LARGEST_SEED, description="Seed of the random pixels and of k-means."
+    )
 
 
 class Raster:
@@ -139,7 +144,7 @@ class Raster:
     def save(self, folder: Path) -> None:
         """Writes size and colours to `palette.json` in a folder."""
         record = {"height": self.height, "width": self.width, "colors": self.colors.tolist()}
-        write_text(folder / FILE_NAME, json.dumps(record))
+        write_summed(folder / FILE_NAME, json.dumps(record))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -150,6 +155,8 @@ class Raster:
         """
         path = folder / FILE_NAME
         try:
+            if is_changed(path):
+                raise ValueError("it is not as it was written")
             record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             colors = np.array(record["colors"], np.uint8)
             if colors.ndim != 2 or colors.shape[1] not in (1, 3):

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import Self
 
 from headwise.recipe.settings import Name
+from headwise.settings import LARGEST_SEED, Settings
 from headwise.tasks.further_tests import TESTS, HubTest
 from headwise.tasks.splits import DividedSettings, HubSettings, SampledSettings
 
+LARGEST_SIZE = 4096
 _SIZE = (
     "Height and width of the images in pixels. The largest square in the middle of an image is "
     "cut out and resized."
@@ -21,19 +23,19 @@ _PATHS = "A folder of images, or a tar file of one, with the {part} images."
 _WITHOUT = "By default a share of the training images is taken."
 
 
-class FolderTest(BaseModel):
+class FolderTest(Settings):
     """A further test set of image files in a folder or in a tar file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     corpus: Literal["folder"] = Field("folder", description="A folder or a tar file of images.")
     path: Path = Field(description="The folder of images, or a tar file of one.")
 
 
-class IdxTest(BaseModel):
+class IdxTest(Settings):
     """A further test set in an IDX file, the format of MNIST."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     corpus: Literal["idx"] = Field("idx", description="An IDX file, the format of MNIST.")
     path: Path = Field(description="The IDX file of the images.")
@@ -54,7 +56,7 @@ class ImageData(DividedSettings):
     key_of_tests = "path"
 
     tests: dict[Name, Annotated[ImageTest, Field(discriminator="corpus")]] = TESTS
-    size: int = Field(32, ge=1, description=_SIZE)
+    size: int = Field(32, ge=1, le=LARGEST_SIZE, description=_SIZE)
     mode: Literal["rgb", "grey"] = Field("rgb", description=_MODE)
 
 
@@ -64,7 +66,7 @@ class DigitsImages(ImageData):
     corpus: Literal["digits"] = Field(
         "digits", description="The handwritten digits of scikit-learn."
     )
-    size: int = Field(8, ge=1, description=_SIZE)
+    size: int = Field(8, ge=1, le=LARGEST_SIZE, description=_SIZE)
     mode: Literal["rgb", "grey"] = Field("grey", description=_MODE)
 
 
@@ -74,7 +76,7 @@ class PhotographsImages(ImageData):
     corpus: Literal["photographs"] = Field(
         "photographs", description="Patches of the two sample photographs of scikit-learn."
     )
-    size: int = Field(8, ge=1, description=_SIZE)
+    size: int = Field(8, ge=1, le=LARGEST_SIZE, description=_SIZE)
     patch: int = Field(
         16,
         ge=1,
@@ -98,7 +100,7 @@ class IdxImages(ImageData):
     """IDX files, the format of MNIST."""
 
     corpus: Literal["idx"] = Field("idx", description="IDX files, the format of MNIST.")
-    size: int = Field(28, ge=1, description=_SIZE)
+    size: int = Field(28, ge=1, le=LARGEST_SIZE, description=_SIZE)
     mode: Literal["rgb", "grey"] = Field("grey", description=_MODE)
     train: Path = Field(
         description="The IDX file of the training images, compressed with gzip or not (MNIST: "
@@ -147,7 +149,7 @@ class PairImages(SampledSettings):
         default_factory=lambda: PhotographsImages(), description="The source of the right halves."
     )
     pairing_seed: int = Field(
-        1, ge=0, description="Seed that decides which images stand side by side."
+        1, ge=0, le=LARGEST_SEED, description="Seed that decides which images stand side by side."
     )
 
     @model_validator(mode="after")

@@ -14,7 +14,6 @@ from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     ConfigDict,
     Field,
     field_validator,
@@ -23,6 +22,7 @@ from pydantic import (
 from typing_extensions import Self
 
 from headwise.recipe.settings import Name
+from headwise.settings import LARGEST_SEED, Settings
 from headwise.tasks.further_tests import TESTS, HubTest
 from headwise.tasks.sound.spectrum import Spectrum
 from headwise.tasks.splits import DividedSettings, HubSettings
@@ -46,6 +46,7 @@ def _with_group(pattern: str) -> str:
 
 
 Pattern = Annotated[str, AfterValidator(_with_group)]  # a regular expression with a group
+Decibels = Annotated[float, Field(ge=-200, le=200)]
 
 _SPEAKER = Field(
     None,
@@ -56,10 +57,10 @@ _SHARE_OF_SPEECH = "By default a share of the clean speech is taken."
 _SHARE_OF_PAIRS = "By default a share of the training pairs is taken."
 
 
-class PairedFolders(BaseModel):
+class PairedFolders(Settings):
     """Two folders with recordings of the same utterances, with and without noise."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     noisy: Path = Field(description="The folder of WAV or FLAC files of speech with noise.")
     clean: Path = Field(
@@ -101,12 +102,14 @@ class SpeechData(DividedSettings):
     rate: int = Field(
         16_000,
         ge=4_000,
+        le=192_000,
         description="Sampling rate in samples per second; recordings with another rate are "
         "resampled. PESQ is wide band at 16000 and narrow band at 8000.",
     )
     seconds: float = Field(
         4.0,
         ge=0.25,
+        le=3600,
         description="Length of an item in seconds. Training takes an excerpt of longer recordings; "
         "where noise is mixed in, shorter recordings of one speaker are joined. The validation "
         "loss is that of the beginning of each utterance. Scores are those of whole utterances, "
@@ -121,7 +124,9 @@ class SpeechData(DividedSettings):
     tests: dict[
         Name, Annotated[PairedFoldersTest | HubSpeechTest, Field(discriminator="corpus")]
     ] = TESTS
-    seed: int = Field(1, ge=0, description="Seed of the excerpts, the noise and the levels.")
+    seed: int = Field(
+        1, ge=0, le=LARGEST_SEED, description="Seed of the excerpts, the noise and the levels."
+    )
 
     @field_validator("rate")
     @classmethod
@@ -138,11 +143,11 @@ class MixedSettings(SpeechData):
         description="Kinds of noise, all equally likely: white, pink and brown noise, babble of "
         "other speakers of the same part (see divide_by), and recordings of noise_folder.",
     )
-    snr: tuple[float, float] = Field(
+    snr: tuple[Decibels, Decibels] = Field(
         (0.0, 40.0),
         description="Range of the signal-to-noise ratio in decibels (DNS: 0 to 40).",
     )
-    level: tuple[float, float] = Field(
+    level: tuple[Decibels, Decibels] = Field(
         (-35.0, -15.0),
         description="Range of the root mean square of the mixture, in decibels of full scale.",
     )
@@ -171,8 +176,8 @@ class GeneratedSpeech(MixedSettings):
     corpus: Literal["generated"] = Field(
         "generated", description="Generated voices, which are no speech."
     )
-    speakers: int = Field(10, ge=3, description="How many voices are generated.")
-    utterances: int = Field(40, ge=1, description="How many utterances each voice has.")
+    speakers: int = Field(10, ge=3, le=1000, description="How many voices are generated.")
+    utterances: int = Field(40, ge=1, le=1000, description="How many utterances each voice has.")
 
     @model_validator(mode="after")
     def _check_noise(self) -> Self:

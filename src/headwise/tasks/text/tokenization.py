@@ -20,7 +20,9 @@ import torch
 from tokenizers import models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from headwise.checksums import find_damage, write_sums
 from headwise.files import written_whole
+from headwise.models.trust import is_trusting
 from headwise.tasks.text.token_names import token_names
 from headwise.tasks.text.tokenizer_settings import (
     SPECIAL_TOKENS,
@@ -171,10 +173,10 @@ class TranslationTokenizer:
         """
         with written_whole(Path(folder)) as partial:
             if self.is_joint:
-                self.source.save_pretrained(partial)
+                _save(self.source, partial)
             else:
-                self.source.save_pretrained(partial / "source")
-                self.target.save_pretrained(partial / "target")
+                _save(self.source, partial / "source")
+                _save(self.target, partial / "target")
 
     @classmethod
     def load(cls, folder: str | Path) -> TranslationTokenizer:
@@ -307,7 +309,7 @@ class TextTokenizer:
     def save(self, folder: str | Path) -> None:
         """Saves the tokenizer to a folder, which is replaced as a whole or not at all."""
         with written_whole(Path(folder)) as partial:
-            self.tokenizer.save_pretrained(partial)
+            _save(self.tokenizer, partial)
 
     @classmethod
     def load(cls, folder: str | Path) -> TextTokenizer:
@@ -338,14 +340,25 @@ def _decode(tokenizer: PreTrainedTokenizerFast, ids: list[int], **options: bool)
     return cast(str, tokenizer.decode(ids, **options)) if ids else ""
 
 
+def _save(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    tokenizer.save_pretrained(folder)
+    write_sums(folder)
+
+
 def _load(folder: Path) -> PreTrainedTokenizerFast:
     if not (folder / "tokenizer.json").is_file():
         raise ValueError(
             f"folder is {folder}, expected one with tokenizer.json: name a folder that the method "
             "`save` of a tokenizer has written"
         )
+    if damage := find_damage(folder):
+        raise ValueError(
+            f"the tokenizer in {folder} is damaged ({damage}): delete the folder, and its run, "
+            f"started again, learns the same tokenizer from the same data"
+        )
     try:
-        return AutoTokenizer.from_pretrained(folder)
+        # Without this it asks on the terminal, where a text to translate may be the answer.
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=is_trusting())
     except Exception as error:  # the Rust library raises nothing narrower
         raise ValueError(
             f"folder is {folder}, expected a tokenizer that can be read: {error}"

@@ -2,8 +2,10 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import Self
+
+from headwise.settings import Settings
 
 PAD, BOS, EOS, UNK = SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0, 1, 2, 3
 MIN_VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)
@@ -13,11 +15,13 @@ TEXT_SPECIAL_TOKENS = (*SPECIAL_TOKENS, MASK)
 Marks = Literal["@@", "▁"]
 Role = Literal["pad", "bos", "eos", "unk", "mask"]
 
+_MOST_TOKENS = 10_000_000
 
-class VocabularySettings(BaseModel):
+
+class VocabularySettings(Settings):
     """The settings of vocabularies that somebody else has made, for one language or two."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     marks: Marks = Field(
         "@@",
@@ -85,14 +89,19 @@ class TokenizerSettings(VocabularySettings):
     )
     vocab_size: int = Field(
         4000,
+        le=_MOST_TOKENS,
         description="Number of subwords, special tokens included; a small corpus gives fewer. "
         f"Byte-pair encoding has at least {MIN_VOCAB_SIZE}.",
     )
     source_vocab_size: int | None = Field(
-        None, description="Size of the source vocabulary if joint is false. Default: vocab_size."
+        None,
+        le=_MOST_TOKENS,
+        description="Size of the source vocabulary if joint is false. Default: vocab_size.",
     )
     target_vocab_size: int | None = Field(
-        None, description="Size of the target vocabulary if joint is false. Default: vocab_size."
+        None,
+        le=_MOST_TOKENS,
+        description="Size of the target vocabulary if joint is false. Default: vocab_size.",
     )
 
     @model_validator(mode="after")
@@ -121,11 +130,15 @@ class TextTokenizerSettings(VocabularySettings):
     )
     vocab_size: int = Field(
         4000,
+        le=_MOST_TOKENS,
         description="Number of subwords or words, special tokens included; little text gives "
         "fewer.",
     )
     min_frequency: int = Field(
-        2, ge=1, description="Subwords and words that occur less often than this are left out."
+        2,
+        ge=1,
+        le=1_000_000_000,
+        description="Subwords and words that occur less often than this are left out.",
     )
 
     @model_validator(mode="after")

@@ -16,6 +16,7 @@ from tokenizers import (
 )
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from headwise.models.trust import is_trusting
 from headwise.tasks.text.tokenizer_settings import (
     BOS,
     EOS,
@@ -181,7 +182,10 @@ def _find(name: str) -> PreTrainedTokenizerFast:
     try:
         if (path / "tokenizer.json").is_file() and not (path / "tokenizer_config.json").is_file():
             return PreTrainedTokenizerFast(tokenizer_file=str(path / "tokenizer.json"))
-        found = AutoTokenizer.from_pretrained(path if path.is_dir() else name)
+        # Without this it asks on the terminal, where a text to translate may be the answer.
+        found = AutoTokenizer.from_pretrained(
+            path if path.is_dir() else name, trust_remote_code=is_trusting()
+        )
     except Exception as error:  # transformers, its hub client and the Rust library raise anything
         raise ValueError(
             f"tokenizer.pretrained is {name}, expected a folder with tokenizer.json, or the name "

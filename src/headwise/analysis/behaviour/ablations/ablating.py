@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from torch import nn
 
 from headwise.analysis.behaviour.ablations.declared import Ablation, Level, declared_ablations
@@ -26,7 +26,7 @@ from headwise.analysis.behaviour.ablations.results import (
 )
 from headwise.analysis.behaviour.where import Where
 from headwise.analysis.chance.seeds_and_items import Resampled, change, resampled
-from headwise.files import write_text
+from headwise.checksums import is_changed, write_summed
 from headwise.models.evaluating import evaluating
 from headwise.tasks.outcome import RECORD, Outcome
 from headwise.tasks.significance import resampled_scores, score_of
@@ -133,14 +133,16 @@ class _Kept:
         if self.folder is None:
             return None
         try:
+            if is_changed(self._path(name)):
+                return None
             return record.model_validate_json(self._path(name).read_text(encoding="utf-8"))
-        except (OSError, ValidationError):
+        except (OSError, ValueError):
             return None
 
     def write(self, name: str, made: BaseModel) -> None:
         if self.folder is not None:
             with suppress(OSError):  # it only spares time; others' runs may not be written to
-                write_text(self._path(name), made.model_dump_json())
+                write_summed(self._path(name), made.model_dump_json())
 
     def _path(self, name: str) -> Path:
         assert self.folder is not None

@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import Self
 
 from headwise.recipe.settings import Name
+from headwise.settings import LARGEST_SEED, Settings
 from headwise.tasks.further_tests import TESTS, HubTest
 from headwise.tasks.splits import DividedSettings, HubSettings, SampledSettings
 from headwise.tasks.text.labelled.probes import PAPER_BINS
@@ -40,16 +41,17 @@ class ExampleLimits(SampledSettings):
     max_length: int = Field(
         512,
         ge=8,
+        le=10_000_000,
         description="Largest number of tokens of an example, special tokens included. Longer "
         "examples are cut at the end, of a pair the longer text first. A batch has "
         "training.batch_tokens / max_length examples.",
     )
 
 
-class LabelledFileTest(BaseModel):
+class LabelledFileTest(Settings):
     """A further test set in a file of tab-separated values."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     corpus: Literal["files"] = Field("files", description="Selects a file of tab-separated values.")
     file: Path = Field(description="File of the examples in UTF-8; gzip if its name ends in .gz.")
@@ -169,10 +171,10 @@ class SentEvalFile(ExampleLimits):
     classes: list[str] | None = _CLASSES
 
 
-class DocstringTexts(BaseModel):
+class DocstringTexts(Settings):
     """Ten thousand first paragraphs of docstrings of installed packages: real, offline."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     corpus: Literal["docstrings"] = Field("docstrings", description="Selects the built-in text.")
     packages: list[str] = Field(
@@ -202,14 +204,15 @@ class GeneratedProbe(ExampleLimits):
         default_factory=lambda: DocstringTexts(), description="Text from which the sentences come."
     )
     min_words: int = Field(
-        5, ge=1, description="Number of words of the shortest sentence that is used."
+        5, ge=1, le=10_000, description="Number of words of the shortest sentence that is used."
     )
     max_words: int = Field(
-        28, ge=1, description="Number of words of the longest sentence that is used."
+        28, ge=1, le=10_000, description="Number of words of the longest sentence that is used."
     )
     num_bins: int = Field(
         6,
         ge=2,
+        le=1000,
         description="For SeLen: number of classes, whose borders make the smallest class as large "
         "as possible.",
     )
@@ -222,6 +225,7 @@ class GeneratedProbe(ExampleLimits):
     num_words: int = Field(
         1000,
         ge=2,
+        le=1_000_000,
         description="For WC: number of words, which are the classes; little text needs fewer.",
     )
     validation_fraction: float = Field(
@@ -233,6 +237,7 @@ class GeneratedProbe(ExampleLimits):
     seed: int = Field(
         1,
         ge=0,
+        le=LARGEST_SEED,
         description="Seed of the choice of sentences, of their parts, and of the swapped words.",
     )
 

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from headwise.recipe.settings import Name
+from headwise.settings import Settings
 from headwise.tasks.further_tests import TESTS, HubTest
 from headwise.tasks.splits import DividedSettings, HubSettings
 
@@ -16,10 +17,10 @@ _TARGET_LANGUAGE = Field(
 )
 
 
-class FilePair(BaseModel):
+class FilePair(Settings):
     """Two text files; line n of one is the translation of line n of the other."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     source: Path = Field(
         description="Text file in UTF-8 with one sentence per line; gzip if its name ends in .gz."
@@ -48,12 +49,14 @@ class PairSettings(DividedSettings):
     max_length: int | None = Field(
         None,
         ge=1,
+        le=10_000_000,
         description="Training pairs with more words than this on either side are left out "
         "(IWSLT14: 175). Given validation and test parts are never filtered.",
     )
     max_ratio: float | None = Field(
         None,
         ge=1,
+        le=1_000_000,
         description="A training pair is left out if its longer side has more than this factor "
         "times the words of its shorter side (IWSLT14: 1.5).",
     )

@@ -5,32 +5,37 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
 from headwise.models.causal_lm import CausalLM
+from headwise.settings import LARGEST_SEED, Settings
 from headwise.tasks.text.tokenization import TextTokenizer
 
 
-class GenerationSettings(BaseModel):
+class GenerationSettings(Settings):
     """Settings of text generation, by nucleus sampling or greedily.
 
     Holtzman et al. 2020, *The Curious Case of Neural Text Degeneration*,
     https://arxiv.org/abs/1904.09751.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
-    max_new_tokens: int = Field(60, ge=1, description="Largest number of tokens that are written.")
+    max_new_tokens: int = Field(
+        60, ge=1, le=10_000_000, description="Largest number of tokens that are written."
+    )
     lines: int | None = Field(
         None,
         ge=1,
+        le=1_000_000_000,
         description="Number of lines after which the text ends. Default: line ends do not end it.",
     )
     temperature: float = Field(
         1.0,
         ge=0,
+        le=1000,
         description="Temperature: logits are divided by it before sampling; 0 always takes the "
         "most probable token.",
     )
@@ -42,7 +47,10 @@ class GenerationSettings(BaseModel):
         "probability.",
     )
     seed: int = Field(
-        1, ge=0, description="Seed of the sampling, which also depends on the prompt."
+        1,
+        ge=0,
+        le=LARGEST_SEED,
+        description="Seed of the sampling, which also depends on the prompt.",
     )
 
 

@@ -9,16 +9,17 @@ https://arxiv.org/abs/1907.11692 (tokens are hidden anew in each epoch; FULL-SEN
 from collections.abc import Sequence
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import Self
 
 from headwise.ops.labels import IGNORED_LABEL
+from headwise.settings import LARGEST_SEED, Settings
 
 
-class MaskingSettings(BaseModel):
+class MaskingSettings(Settings):
     """Settings of masking: which tokens are predicted, and what the model reads in their place."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     fraction: float = Field(
         0.15,
@@ -39,6 +40,7 @@ class MaskingSettings(BaseModel):
     seed: int = Field(
         1,
         ge=0,
+        le=LARGEST_SEED,
         description="Seed of the random masks; the same for all systems and seeds of a comparison.",
     )
 

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from headwise.recipe.settings import Name
+from headwise.settings import Settings
 from headwise.tasks.further_tests import TESTS, HubTest
 from headwise.tasks.splits import DividedSettings, HubSettings
 
@@ -26,10 +27,10 @@ Paths = Annotated[
 ]
 
 
-class TextFilesTest(BaseModel):
+class TextFilesTest(Settings):
     """A further test set in plain text files."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     corpus: Literal["files"] = Field("files", description="Selects plain text files.")
     files: Paths = Field(description="File of the text, or a list of files.")

@@ -35,7 +35,10 @@ class RunningTextRecipe(Recipe):
         default_factory=lambda: TextTokenizerSettings(), description="The vocabulary."
     )
     block_length: int = Field(
-        128, ge=2, description="Number of tokens that the model reads and predicts at once."
+        128,
+        ge=2,
+        le=10_000_000,
+        description="Number of tokens that the model reads and predicts at once.",
     )
 
 

@@ -1,0 +1,1 @@
+"""What the site of documentation adds to Sphinx."""

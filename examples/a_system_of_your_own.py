@@ -1,0 +1,132 @@
+# %% [markdown]
+# # A system of your own, in one file
+#
+# A new idea for the heads, from its equation to its comparison with standard attention. Here the
+# heads of a token share out a budget: the token has H shares in all, and gives more of them to the
+# heads that it needs,
+#
+#     yₜ = Σᵢ sᵢ(t) oᵢ(t) Wᵢ,   s(t) = H · softmax(xₜ G).
+#
+# With G = 0 each head has one share, and the layer computes standard attention. What comes back:
+# that the system passes the checks that every system has to, and both systems on the same data,
+# with the report that `headwise compare` writes.
+#
+#     python examples/a_system_of_your_own.py
+
+# %%
+from pathlib import Path
+
+import torch
+import transformers
+from rich.console import Console
+from torch import Tensor, nn
+
+import headwise as hw
+from headwise.analysis.report import write_report
+from headwise.analysis.table import results_table
+from headwise.comparison import compare_systems
+from headwise.recipe import RecipeFile
+from headwise.testing import check_system
+
+PACKAGES = ["torch", "scipy", "sklearn"]
+SEEDS = [1, 2, 3]
+STEPS = 100
+FOLDER = Path("runs/shared-budget")  # what it holds is not trained again
+
+# %% [markdown]
+# ## The system
+# `combine` gets what each head has read and returns the output with what has been decided. The rest
+# says how the parameters start, which of them decide, what the report calls them, and what they
+# cost.
+
+
+# %%
+class SharedBudget(hw.MultiHeadAttention):
+    """yₜ = Σᵢ sᵢ(t) oᵢ(t) Wᵢ, s(t) = H · softmax(xₜ G)."""
+
+    routing_parameters = ("budget",)
+    words = hw.Words(unit="head", units="heads", share="is a head's share of a token's budget.")
+
+    def __init__(self, embed_dim: int, num_heads: int, **options) -> None:
+        super().__init__(embed_dim, num_heads, **options)
+        self.budget = nn.Linear(embed_dim, num_heads, bias=False)
+        self.start_neutral()
+
+    def start_neutral(self) -> None:
+        nn.init.zeros_(self.budget.weight)
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if hasattr(self, "budget"):  # not yet while the base class is built
+            self.start_neutral()
+
+    def combine(self, heads: Tensor, inputs, choice) -> tuple[Tensor, hw.Routing]:
+        # heads: (batch, heads, queries, head_dim)
+        shares = self.budget(inputs.query).softmax(-1)  # (batch, queries, heads)
+        scaled = heads * self.num_heads * shares.transpose(1, 2).unsqueeze(-1)
+        output, _ = super().combine(scaled, inputs, choice)
+        return output, hw.Routing(shares)
+
+    def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> hw.Macs:
+        own = hw.Macs(queries * self.budget.weight.numel(), 0)
+        return super().macs(queries, keys, is_causal=is_causal) + own
+
+
+# %% [markdown]
+# ## Check it
+# `check_system` tries what models ask of every system, at every site: shapes down to an empty
+# batch, causality, padding, decoding with a cache and by beams, gradients, copies, half precision,
+# the count of multiply-accumulates. What only its author knows is the equation.
+
+# %%
+check_system(SharedBudget)
+print("SharedBudget passes check_system")
+
+standard = hw.MultiHeadAttention(64, 8)
+x = torch.randn(2, 10, 64)
+neutral = SharedBudget.from_attention(standard)
+print("without training it is standard attention:", torch.equal(neutral(x)[0], standard(x)[0]))
+
+# %% [markdown]
+# ## Compare it
+# A recipe is a YAML file or, as here, the same as a dictionary: from which of three installed
+# packages does a docstring come? A plan names a system of one's own as `module:Class`;
+# `hw.register` gives a class that has no module of its own such a name. With the class in a file
+# `my_heads.py` the same is `headwise compare my-recipe.yaml --seeds 1,2,3 --trust`.
+
+# %%
+hw.register(SharedBudget, "my_heads:SharedBudget")
+RECIPE = {
+    "task": "classification",
+    "data": {"corpus": "docstrings", "packages": PACKAGES, "max_length": 24},
+    "tokenizer": {"vocab_size": 2000},
+    "model": {"layers": 2, "embed_dim": 64, "num_heads": 8, "ffn_dim": 128, "pooling": "mean"},
+    "training": {
+        "max_steps": STEPS,
+        "batch_tokens": 768,  # 32 texts
+        "learning_rate": 0.002,
+        "schedule": "linear",
+        "warmup_steps": STEPS // 10,
+        "evaluate_every": STEPS,
+    },
+    "systems": {
+        "standard": {"description": "multi-head attention"},
+        "budget": {
+            "description": "a softmax over the heads of each token",
+            "model": {"attention": "my_heads:SharedBudget"},
+        },
+    },
+}
+transformers.utils.logging.disable_progress_bar()
+file = RecipeFile("shared-budget", RECIPE, changes=[])
+found = compare_systems(
+    file,
+    ["standard", "budget"],
+    SEEDS,
+    FOLDER,
+    command="python examples/a_system_of_your_own.py",
+    console=Console(),
+)
+Console(width=100).print(results_table(found))
+write_report(found, FOLDER / "report.html")
+print("report:", FOLDER / "report.html")

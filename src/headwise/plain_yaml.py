@@ -1,0 +1,175 @@
+"""Reads YAML of plain values: mappings with text for keys, lists, texts, numbers, true and false.
+
+Of what else YAML has, some would surprise whoever writes a recipe, and some is an attack: a key
+that is given twice loses its first value in silence, a date or a number as a key is no name, a tag
+makes other objects, a few aliases of aliases stand for more values than any memory holds, and
+brackets in brackets exhaust the stack. Each of these is an error here that names the line. A date
+is the text that was written.
+"""
+
+from typing import Any
+
+import yaml
+
+from headwise.spelling import cut, shown
+
+# Far beyond what anybody writes by hand.
+_MOST_CHARACTERS = 1_000_000
+_DEEPEST = 50  # lists and mappings in each other
+_MOST_VALUES = 100_000  # with every alias written out
+_LONGEST_NUMBER = 100  # digits
+_OF_YAML = "tag:yaml.org,2002:"
+# What a plain text, number or word may mean. A date means the text that was written.
+_UNKNOWN = (f"{_OF_YAML}timestamp", f"{_OF_YAML}value")
+_KINDS = {"int": "a number", "float": "a number", "bool": "a truth value", "null": "empty"}
+
+
+def read_yaml(text: str) -> Any:
+    """Returns the value that a YAML text describes.
+
+    Args:
+        text: one YAML document.
+
+    Raises:
+        ValueError: no valid YAML, or YAML with something that is not plain; of several lines, the
+            message names the one.
+
+    >>> read_yaml("{released: 2020-01-01, sizes: [1, 2.5]}")
+    {'released': '2020-01-01', 'sizes': [1, 2.5]}
+    >>> read_yaml("{steps: 5, steps: 6}")
+    Traceback (most recent call last):
+    ...
+    ValueError: the key 'steps' is given twice, expected each key once; leave one of the two out
+    """
+    if len(text) > _MOST_CHARACTERS:
+        raise ValueError(
+            f"there are {len(text):,} characters, expected at most {_MOST_CHARACTERS:,}: put data "
+            f"into files of their own"
+        )
+    try:
+        return yaml.load(text, _PlainLoader)
+    except yaml.MarkedYAMLError as error:
+        where = _where(error.problem_mark or error.context_mark, text)
+        if isinstance(error, _NotPlain):
+            raise ValueError(f"{where}{error.problem}") from None
+        problem = ", ".join(part for part in (error.context, error.problem) if part)
+        raise ValueError(f"{where}not valid YAML: {cut(problem)}") from None
+    # The last two are escapes of characters that there are not: "\\UFFFFFFFF".
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        raise ValueError(f"not valid YAML: {error}") from None
+
+
+def _where(mark: yaml.Mark | None, text: str) -> str:
+    if mark is None or "\n" not in text.strip():
+        return ""
+    return f"line {mark.line + 1}: "
+
+
+class _NotPlain(yaml.MarkedYAMLError):
+    """Valid YAML that is not plain. `at` is a node or an event."""
+
+    def __init__(self, problem: str, at: Any) -> None:
+        super().__init__(problem=problem, problem_mark=at.start_mark)
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """PyYAML's loader with our checks: the one in Python, whose steps can be overridden."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+        # How many values each node stands for that is complete, with every alias written out.
+        self._values: dict[int, int] = {}
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event: Any = self.peek_event()
+        if isinstance(event, yaml.AliasEvent):
+            node: Any = super().compose_node(parent, index)
+            if id(node) not in self._values:
+                raise _NotPlain("an alias stands within what it names; leave it out", event)
+            return node
+        if event.tag not in (None, "!"):
+            tag = event.tag.replace(_OF_YAML, "!!")
+            raise _NotPlain(
+                f"the tag {shown(tag)} is given, expected a plain value; leave the tag out",
+                event,
+            )
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise _NotPlain(
+                f"more than {_DEEPEST} lists or mappings stand in each other, expected fewer; look "
+                f"for brackets that are not closed",
+                event,
+            )
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if isinstance(node, yaml.ScalarNode):
+            _check_text(node)
+        elif isinstance(node, yaml.MappingNode):
+            _check_keys(node)
+        self._count(node)
+        return node
+
+    def _count(self, node: Any) -> None:
+        inner: list[Any] = []
+        if isinstance(node, yaml.SequenceNode):
+            inner = node.value
+        elif isinstance(node, yaml.MappingNode):
+            inner = [value for _, value in node.value]
+        count = 1 + sum(self._values[id(value)] for value in inner)
+        if count > _MOST_VALUES:
+            raise _NotPlain(
+                f"there are more than {_MOST_VALUES:,} values, expected fewer: put data into files "
+                f"of their own, and write out what aliases repeat",
+                node,
+            )
+        self._values[id(node)] = count
+
+    def construct_number(self, node: Any) -> Any:
+        digits = node.value
+        try:
+            if len(digits) <= _LONGEST_NUMBER:
+                is_whole = node.tag.endswith(":int")
+                return (
+                    self.construct_yaml_int(node) if is_whole else self.construct_yaml_float(node)
+                )
+            problem = f"it has {len(digits):,} digits, expected at most {_LONGEST_NUMBER}"
+        except ValueError:
+            problem = "it cannot be read; put it in quotes if it is meant as text"
+        raise _NotPlain(f"{shown(digits)} is no number of a recipe: {problem}", node)
+
+
+def _check_text(node: yaml.ScalarNode) -> None:
+    odd = next((c for c in node.value if c == "\0" or "\ud800" <= c <= "\udfff"), None)
+    if odd is not None:
+        raise _NotPlain(f"a text has the character {odd!r}, which no file or name has", node)
+
+
+def _check_keys(node: yaml.MappingNode) -> None:
+    lines: dict[str, int] = {}
+    for key, _ in node.value:
+        name = key.value
+        kind = key.tag.rpartition(":")[2]
+        if not isinstance(key, yaml.ScalarNode):
+            raise _NotPlain("a key is a list or a mapping, expected text", key)
+        if kind not in ("str", "merge"):
+            raise _NotPlain(
+                f"the key {name or 'null'} is {_KINDS[kind]}, expected text; put it in quotes", key
+            )
+        line = key.start_mark.line + 1
+        if name in lines:
+            both = f" (lines {lines[name]} and {line})" if line != lines[name] else ""
+            raise _NotPlain(
+                f"the key {shown(name)} is given twice{both}, expected each key once; leave one of "
+                f"the two out",
+                key,
+            )
+        lines[name] = line
+
+
+_PlainLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _UNKNOWN]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _kind in ("int", "float"):
+    _PlainLoader.add_constructor(f"{_OF_YAML}{_kind}", _PlainLoader.construct_number)

@@ -1,0 +1,161 @@
+"""Sizes that no machine holds are refused before memory is taken for them."""
+
+from math import comb, inf, nan
+
+import pytest
+import torch
+
+import headwise as hw
+from headwise.heads.mae.mixture import left_out_heads
+from headwise.models.base import model_class
+from headwise.ops.bounds import MOST_EXPERTS, MOST_PARAMETERS
+
+MILLION, TRILLION = 10**6, 10**12
+
+
+@pytest.mark.parametrize(
+    ("system", "arguments", "options", "said"),
+    [
+        (
+            hw.MultiHeadAttention,
+            (TRILLION, 8),
+            {},
+            "make at least 10^24 parameters",
+        ),
+        (hw.MultiHeadAttention, (MILLION, MILLION), {}, "num_heads is 1,000,000, expected at most"),
+        (hw.MultiHeadAttention, (8, 2), {"kdim": -5}, "kdim is -5, expected a positive number"),
+        (hw.MultiHeadAttention, (8, 2), {"vdim": 0}, "vdim is 0, expected a positive number"),
+        (hw.MixtureOfAttentiveExperts, (512, 32), {"dropped_heads": 12}, "225,792,840 experts"),
+        (hw.MixtureOfAttentiveExperts, (MILLION, MILLION), {"dropped_heads": 500_000}, "num_heads"),
+        (hw.MixtureOfAttentiveExperts, (8, 2), {"gate_hidden_dim": TRILLION}, "parameters"),
+        (hw.MixtureOfAttentionHeads, (512, TRILLION, 8, 64), {}, "num_experts is 1,000,000,000"),
+        (
+            hw.MixtureOfAttentionHeads,
+            (512, 99_999, 8, MILLION),
+            {},
+            "102,398,976,000,000",
+        ),
+        (
+            hw.MixtureOfAttentionHeads,
+            (8, 4, 2, 4),
+            {"balance_coef": nan},
+            "balance_coef is nan",
+        ),
+        (
+            hw.MixtureOfAttentionHeads,
+            (8, 4, 2, 4),
+            {"z_coef": -1},
+            "z_coef is -1, expected",
+        ),
+        (hw.MixtureOfHeads, (8, 4), {"shared_heads": 1, "top_k": 1, "balance_coef": inf}, "is inf"),
+        (hw.AgreementAttention, (100_000, 1000), {}, "10,010,000,000,000 parameters"),
+        (
+            hw.AgreementAttention,
+            (8, 2),
+            {"iterations": 10**9},
+            "iterations is 1,000,000,000",
+        ),
+        (
+            hw.AgreementAttention,
+            (8, 2),
+            {"inverse_temperature": inf},
+            "temperature is inf",
+        ),
+        (hw.BranchedAttention, (8, 2, TRILLION), {}, "make at least 16,000,000,000,000 parameters"),
+        (hw.BranchedAttention, (8, MILLION, 8), {"head_dim": 1}, "num_branches is 1,000,000, exp"),
+        (hw.BranchedAttention, (8, 2, 8), {"output_gain": inf}, "output_gain is inf, expected"),
+        (hw.IndependentMechanismsLayer, (8, 2, TRILLION, 2), {}, "8,000,000,002,048"),
+        (hw.IndependentMechanismsLayer, (MILLION,) * 4, {}, "num_mechanisms is 1,000,000, expecte"),
+        (
+            hw.IndependentMechanismsLayer,
+            (8, 2, 8, 2),
+            {"exchange_heads": MILLION},
+            "exchange_heads is 1,000,000, expected at most 4,096",
+        ),
+        (
+            hw.IndependentMechanismsLayer,
+            (8, 2, 8, 2),
+            {"exchange_head_dim": TRILLION},
+            "exchange_head_dim = 1,000,000,000,000 make",
+        ),
+    ],
+)
+def test_a_module_that_no_machine_holds(system, arguments, options, said):
+    with pytest.raises(ValueError) as caught:
+        system(*arguments, **options)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "sizes", "said"),
+    [
+        (hw.CausalLMConfig, {"embed_dim": 8 * TRILLION}, "make at least 288,768,000,000,000,000"),
+        (
+            hw.CausalLMConfig,
+            {"embed_dim": 8 * 10**200},
+            "at least 10^205 parameters",
+        ),
+        (hw.CausalLMConfig, {"vocab_size": TRILLION}, "vocab_size = 1,000,000,000,000"),
+        (hw.CausalLMConfig, {"layers": 100_000}, "the number of layers of decoder is 100,000"),
+        (hw.CausalLMConfig, {"ffn_dim": 0}, "ffn_dim is 0, expected a positive number"),
+        (hw.Seq2SeqConfig, {"decoder_layers": 100_000}, "the number of layers of decoder is 100"),
+        (hw.Seq2SeqConfig, {"ffn_dim": TRILLION}, "ffn_dim = 1,000,000,000,000"),
+        (hw.SequenceClassifierConfig, {"hidden_dim": TRILLION}, "hidden_dim = 1,000,000,000,000"),
+        (
+            hw.MaskedLMConfig,
+            {"positions": "learned", "max_positions": TRILLION},
+            "max_positions = 1,000,000,000,000",
+        ),
+        # Each layer is within the bound, and all together are not.
+        (hw.CausalLMConfig, {"embed_dim": 10**4, "ffn_dim": 10**6, "layers": 100}, "2,040,324,000"),
+        (hw.SpeechEnhancerConfig, {"front_channels": [MILLION]}, "largest of front_channels is 1"),
+        (hw.SpeechEnhancerConfig, {"sampling_rate": 10**15}, "sampling_rate = 1,000,000,000,000,0"),
+    ],
+)
+def test_a_model_that_no_machine_holds(config, sizes, said):
+    with pytest.raises(ValueError) as caught:
+        config(**sizes)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "sizes"),
+    [
+        (hw.CausalLMConfig, {"share_embeddings": True}),
+        (hw.CausalLMConfig, {"share_embeddings": False, "positions": "learned"}),
+        (hw.CausalLMConfig, {"attention": "weighted"}),
+        (hw.CausalLMConfig, {"attention": {"system": "tim", "layers": [1]}, "layers": 3}),
+        (hw.Seq2SeqConfig, {"share_embeddings": "all", "positions": "learned"}),
+        (hw.Seq2SeqConfig, {"share_embeddings": "target", "target_vocab_size": 7000}),
+        (hw.Seq2SeqConfig, {"share_embeddings": "none", "attention": {"decoder_cross": "mae"}}),
+        (hw.SequenceClassifierConfig, {"hidden_dim": 700}),
+        (hw.SpeechEnhancerConfig, {"front_channels": [30, 40]}),
+    ],
+)
+def test_the_parameters_that_are_counted_are_those_of_the_model(config, sizes, monkeypatch):
+    counted = []
+    monkeypatch.setattr(
+        "headwise.models.config.check_parameters", lambda number, **_: counted.append(number)
+    )
+    sizes = {"embed_dim": 64, "num_heads": 4, "ffn_dim": 128} | sizes
+    made = config(**sizes)
+    with torch.device("meta"):
+        built = model_class(made)(made)
+    there = sum(parameter.numel() for parameter in built.parameters())
+    assert counted[-1] == pytest.approx(there, rel=0.03)  # norms and biases apart
+
+
+def test_as_many_experts_as_there_may_be():
+    heads = 19
+    assert comb(heads, 7) <= MOST_EXPERTS < comb(heads + 1, 9)
+    left_out = left_out_heads(heads, 7)
+    assert left_out.shape == (comb(heads, 7), heads)
+    assert left_out.sum(1).unique().tolist() == [7]
+    assert left_out.unique(dim=0).shape == left_out.shape
+
+
+def test_a_layer_at_the_bound_is_described_and_not_refused():
+    with torch.device("meta"):
+        layer = hw.MultiHeadAttention(400_000, 4000)
+    there = sum(parameter.numel() for parameter in layer.parameters())
+    assert 0.5 * MOST_PARAMETERS < there < MOST_PARAMETERS

@@ -1,0 +1,62 @@
+"""The site of documentation: what Sphinx does not check when `make docs` builds it."""
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+import headwise
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def test_the_reference_has_every_public_name_once():
+    pages = "".join(page.read_text(encoding="utf-8") for page in DOCS.glob("reference/*.md"))
+    described = re.findall(r"^\.\. auto(?:class|function):: (\w+)$", pages, flags=re.MULTILINE)
+    assert sorted(described) == sorted(headwise.__all__)
+
+
+@pytest.mark.parametrize("name", ["docstrings", "local"])
+def test_examples_of_the_extensions(name, monkeypatch):
+    monkeypatch.syspath_prepend(DOCS)
+    found = doctest.testmod(importlib.import_module(f"_extensions.{name}"))
+    assert found.attempted and not found.failed
+
+
+@pytest.fixture
+def to_rst(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS)
+    return importlib.import_module("_extensions.docstrings").to_rst
+
+
+def test_an_equation_stands_as_it_is_written_also_in_a_list(to_rst):
+    lines = ["- As in", "", "      y = `x` W", "", "  of `x`."]
+    assert to_rst(lines) == ["- As in", "", "", "  ::", "", "      y = `x` W", "", "  of ``x``."]
+
+
+def test_names_that_share_a_description_stand_in_one_line(to_rst):
+    lines = ["Args:", "    kdim, vdim,", "        dropout: as in", "        `Place`."]
+    assert to_rst(lines) == [
+        "Args:",
+        "    kdim, vdim, dropout: as in",
+        "        :py:obj:`Place <headwise.Place>`.",
+    ]
+
+
+def test_a_letter_is_no_item_of_a_list(to_rst):
+    assert to_rst(["Args:", "    num_heads: h."]) == ["Args:", "    num_heads: \\h."]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<img src="//c.org/a.png">',
+        '<link rel="stylesheet" href="http://c.org/a.css">',
+        '<video poster="https://c.org/a.png"></video>',
+    ],
+)
+def test_what_a_page_would_load_from_elsewhere_is_found(text, monkeypatch):
+    monkeypatch.syspath_prepend(DOCS)
+    assert importlib.import_module("_extensions.local").remote_resources(text)

@@ -1,0 +1,80 @@
+"""Threads of a command sleep while they wait, unless its user has said how they wait."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from headwise.threads import CHOICES, sleep_while_waiting
+
+# GNU's OpenMP, which PyTorch for Linux brings along.
+LIBRARY = Path(find_spec("torch").origin).with_name("lib") / "libgomp.so.1"
+
+
+@pytest.fixture
+def nothing_chosen(monkeypatch):
+    """The environment, with nothing said of how threads wait."""
+    for name in CHOICES:
+        # Set first, so that what a test sets is taken back also where nothing was there.
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    return monkeypatch
+
+
+def chosen():
+    return {name: os.environ[name] for name in CHOICES if name in os.environ}
+
+
+def test_threads_sleep(nothing_chosen):
+    sleep_while_waiting()
+    assert chosen() == {"OMP_WAIT_POLICY": "PASSIVE"}
+    sleep_while_waiting()
+    assert chosen() == {"OMP_WAIT_POLICY": "PASSIVE"}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_what_the_user_has_chosen_stays(nothing_chosen, name):
+    nothing_chosen.setenv(name, "ACTIVE")
+    sleep_while_waiting()
+    assert chosen() == {name: "ACTIVE"}
+
+
+# Runs a command up to where torch would be loaded, and prints what torch would read then.
+COMMAND = """
+import os, sys
+import headwise
+print("imported", os.environ.get("OMP_WAIT_POLICY"))
+
+class Loaded:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            print("torch", os.environ.get("OMP_WAIT_POLICY"))
+            sys.stdout.flush()
+            os._exit(0)
+
+sys.meta_path.insert(0, Loaded())
+sys.argv = ["headwise", "cost", "lm-pydoc"]
+from headwise.__main__ import main
+main()
+"""
+
+
+def test_it_is_said_before_torch_is_loaded_and_not_by_an_import(nothing_chosen):
+    done = subprocess.run([sys.executable, "-c", COMMAND], capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["imported None", "torch PASSIVE"], done.stderr
+
+
+@pytest.mark.skipif(not LIBRARY.is_file(), reason="PyTorch has another OpenMP here")
+@pytest.mark.parametrize(
+    ("setting", "spins"), [({}, "'0'"), ({"GOMP_SPINCOUNT": "300000"}, "'300000'")]
+)
+def test_the_library_takes_it_as_not_to_spin(nothing_chosen, setting, spins):
+    for name, value in {**setting, "OMP_DISPLAY_ENV": "VERBOSE"}.items():
+        nothing_chosen.setenv(name, value)
+    sleep_while_waiting()
+    load = [sys.executable, "-c", f"import ctypes; ctypes.CDLL({str(LIBRARY)!r})"]
+    done = subprocess.run(load, capture_output=True, text=True, check=True)
+    assert f"GOMP_SPINCOUNT = {spins}" in done.stderr
