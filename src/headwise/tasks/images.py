@@ -263,7 +263,8 @@ class Images(Task):
         )
         return completed.size - given.numel()
 
-    def statistic(self, name: str, evaluation: ImageEvaluation) -> Statistic:
+    @classmethod
+    def statistic(cls, name: str, evaluation: ImageEvaluation) -> Statistic:
         return _BITS_PER_DIMENSION
 
     @classmethod
