@@ -33,6 +33,7 @@ FLOORS = (
     ("evaluation",),
     ("inspection",),
     ("comparison",),
+    ("claims",),
     ("cli", "__init__", "__main__", "auto_classes", "recipes", "threads"),
 )
 

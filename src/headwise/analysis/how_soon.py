@@ -32,6 +32,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from pydantic import BaseModel, Field
 
+from headwise.analysis.chance.estimates import Difference
 from headwise.analysis.chance.seeds_and_items import Resampled, difference
 from headwise.analysis.speed import DecodingSpeed, OverRounds
 from headwise.tasks.outcome import RECORD
@@ -227,12 +228,38 @@ def over_pairs(figures: np.ndarray) -> OverSeeds:
     >>> over_pairs(np.array([[1.0, 2.0], [2.0, 3.0]])).value
     2.0
     """
+    found = difference_over_pairs(figures)
+    if found is None:
+        return OverSeeds(value=float(figures.mean()))
+    return OverSeeds(value=found.value, low=found.low, high=found.high)
+
+
+def difference_over_pairs(figures: np.ndarray) -> Difference | None:
+    """Returns the mean of figures of pairs with Welch's test; None with a single run of either.
+
+    Args:
+        figures: as in `over_pairs`; each is 0 for two runs that do not differ.
+    """
     mean = float(figures.mean())
     rows, columns = figures.mean(1), mean - figures.mean(0)
-    found = difference(Resampled(rows, None, 0), Resampled(columns, None, 0))
-    if found is None:
-        return OverSeeds(value=mean)
-    return OverSeeds(value=mean, low=found.low, high=found.high)
+    return difference(Resampled(rows, None, 0), Resampled(columns, None, 0))
+
+
+def log_shares(runs: Sequence[History], baseline: Sequence[History]) -> tuple[np.ndarray, int]:
+    """Returns the logarithm of each pair's share of the baseline's steps, and how many are known.
+
+    The others, of runs that do not reach the baseline's loss, are those at which they ended: they
+    would need more.
+
+    Args:
+        runs, baseline: as in `how_soon`, at least one baseline that has not diverged.
+    """
+    targets = [found for own in baseline if (found := target(own)) and not _diverged(own)]
+    reached = [[step_of(run, goal.loss) is not None for goal in targets] for run in runs]
+    shares = [
+        [_share(run, goal) or _last_step(run) / goal.step for goal in targets] for run in runs
+    ]
+    return np.log(np.array(shares)), int(np.sum(reached))
 
 
 def _share(run: History, goal: Target) -> float | None:
@@ -284,12 +311,24 @@ def _changed(mean: OverSeeds, change: Callable[[float], float]) -> OverSeeds:
     return OverSeeds(value=change(mean.value), **ends)
 
 
-def _equal_training_loss(runs: Sequence[History], baseline: Sequence[History]) -> OverSeeds | None:
+def losses_at_equal_training_loss(
+    runs: Sequence[History], baseline: Sequence[History]
+) -> np.ndarray | None:
+    """Returns how much higher the validation loss of each pair's first run is; None if unknown.
+
+    Args:
+        runs, baseline: as in `how_soon`, without those that diverged.
+    """
     ours, theirs = ([by_training_loss(run) for run in of] for of in (runs, baseline))
     found = [[difference_at_equal_training_loss(own, other) for other in theirs] for own in ours]
     if not found or any(each is None for row in found for each in row):
         return None
-    return over_pairs(np.array(found, dtype=float))
+    return np.array(found, dtype=float)
+
+
+def _equal_training_loss(runs: Sequence[History], baseline: Sequence[History]) -> OverSeeds | None:
+    found = losses_at_equal_training_loss(runs, baseline)
+    return None if found is None else over_pairs(found)
 
 
 def _training_records(history: History) -> tuple[np.ndarray, np.ndarray]:

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from headwise import __version__
+from headwise.cli.claims import claims
 from headwise.cli.curves import curve
 from headwise.cli.experiments import compare, evaluate, train
 from headwise.cli.explaining import analyse, explore
@@ -47,3 +48,4 @@ for command in (
     *(translate, generate, enhance),
 ):
     app.command()(command)
+app.add_typer(claims, name="claims")

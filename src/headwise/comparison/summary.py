@@ -76,8 +76,8 @@ def summary(
     decoding: dict[str, DecodingSpeed] = {}
     if not missing:
         models = _models(task, {name: of[0] for name, of in folders.items()})
-        decoding = _decoding_speeds(recipes, models, task)
-        times = _step_times(recipes, models, task)
+        decoding = decoding_speeds_of(recipes, models, task)
+        times = step_times(recipes, models, task)
     histories = {name: [run.history for run in of] for name, of in runs.items()}
 
     def statistic(name: str) -> Statistic:
@@ -152,9 +152,16 @@ def _models(task: Task, runs: Mapping[str, Path]) -> dict[str, HeadwiseModel]:
     return {name: read_model(run, type(task)) for name, run in runs.items()}
 
 
-def _step_times(
+def step_times(
     recipes: Mapping[str, Recipe], models: Mapping[str, HeadwiseModel], task: Task
 ) -> dict[str, OverRounds]:
+    """How long a step of each system takes over one of the first, the baseline.
+
+    Args:
+        recipes: of the systems, by their names.
+        models: a model of each, trained or not.
+        task: whose training part gives the batches.
+    """
     loader = batches(task, task.train, next(iter(recipes.values())).training, seed=0)
     device = next(iter(models.values())).device
     some = [
@@ -171,10 +178,13 @@ def _step_times(
     return relative_step_times(models, settings, some, ROUNDS)
 
 
-def _decoding_speeds(
+def decoding_speeds_of(
     recipes: Mapping[str, Recipe], models: Mapping[str, HeadwiseModel], task: Task
 ) -> dict[str, DecodingSpeed]:
-    """How fast each system decodes, all by the baseline's search; empty if the task does not."""
+    """How fast each system decodes, all by the baseline's search; empty if the task does not.
+
+    The arguments are those of `step_times`.
+    """
     evaluation = next(iter(recipes.values())).evaluation
     if task.decode(next(iter(models.values())).eval(), evaluation) is None:
         return {}

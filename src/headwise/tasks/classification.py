@@ -45,6 +45,10 @@ from headwise.tasks.text.tokenization import TextTokenizer
 from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings
 
 _SAMPLES = 12  # examples that a report shows
+_STATISTICS = {
+    name: of_rows(score)
+    for name, score in (("accuracy", accuracy), ("Pearson", pearson), ("Spearman", spearman))
+}
 _MOST_CLASSES = 30  # largest number of classes of a confusion matrix
 
 
@@ -289,14 +293,14 @@ class Classification(TextTask):
             pictures=self._pictures(items),
         )
 
-    def statistic(self, name: str, evaluation: ClassificationEvaluation) -> Statistic:
-        return dict(self._statistics())[name.partition(", ")[0]]
+    @classmethod
+    def statistic(cls, name: str, evaluation: ClassificationEvaluation) -> Statistic:
+        return _STATISTICS[name.partition(", ")[0]]
 
     def _statistics(self) -> list[tuple[str, Statistic]]:
         """Names of the scores, and what computes each from rows of label and prediction."""
-        if self.classes is None:
-            return [("Pearson", of_rows(pearson)), ("Spearman", of_rows(spearman))]
-        return [("accuracy", of_rows(accuracy))]
+        names = ("Pearson", "Spearman") if self.classes is None else ("accuracy",)
+        return [(name, _STATISTICS[name]) for name in names]
 
     def _predict(
         self,

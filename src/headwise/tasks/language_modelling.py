@@ -314,7 +314,8 @@ class LanguageModelling(RunningTextTask):
             for (prompt, rest), text in zip(halves, texts, strict=True)
         ]
 
-    def statistic(self, name: str, evaluation: LanguageEvaluation) -> Statistic:
+    @classmethod
+    def statistic(cls, name: str, evaluation: LanguageEvaluation) -> Statistic:
         return _STATISTICS[name]
 
     @classmethod

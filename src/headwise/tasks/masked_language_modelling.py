@@ -216,7 +216,8 @@ class MaskedLanguageModelling(RunningTextTask):
         shown_samples = [samples[index] for index in sorted(samples)]
         return Outcome.of([(score, items) for score in scores], samples=shown_samples)
 
-    def statistic(self, name: str, evaluation: MaskedEvaluation) -> Statistic:
+    @classmethod
+    def statistic(cls, name: str, evaluation: MaskedEvaluation) -> Statistic:
         return _ACCURACY if name == "accuracy" else _PERPLEXITY
 
     def _predict(self, model: MaskedLM, items: list[MaskedItem]) -> list[tuple[float, list[int]]]:

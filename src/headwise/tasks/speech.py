@@ -209,7 +209,8 @@ class SpeechEnhancement(Task):
             pictures=_draw(model, part, table, unread, evaluation),
         )
 
-    def statistic(self, name: str, evaluation: SpeechEvaluation) -> Statistic:
+    @classmethod
+    def statistic(cls, name: str, evaluation: SpeechEvaluation) -> Statistic:
         return _MEAN
 
 

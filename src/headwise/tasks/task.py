@@ -259,8 +259,9 @@ class Task(ABC):
             advance: called with the number of items that were finished, for a progress bar.
         """
 
+    @classmethod
     @abstractmethod
-    def statistic(self, name: str, evaluation: Any) -> Statistic:
+    def statistic(cls, name: str, evaluation: Any) -> Statistic:
         """Returns what computes a score from the items of an `Outcome`.
 
         Args:

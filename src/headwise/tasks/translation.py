@@ -251,7 +251,8 @@ class Translation(Task):
         ]
         return Outcome.of(scored, outputs=translations, samples=samples)
 
-    def statistic(self, name: str, evaluation: TranslationEvaluation) -> Statistic:
+    @classmethod
+    def statistic(cls, name: str, evaluation: TranslationEvaluation) -> Statistic:
         return corpus_statistic(name, evaluation)
 
 

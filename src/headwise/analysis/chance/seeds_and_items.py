@@ -1,6 +1,7 @@
 """Means and differences of scores, with the chance of seeds and of test items together."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -8,9 +9,17 @@ import numpy as np
 
 from headwise.analysis.chance.estimates import Difference, Estimate, Source
 from headwise.analysis.chance.multiple_comparisons import corrected
-from headwise.analysis.chance.variances import Spread, estimated, judged, total
+from headwise.analysis.chance.variances import (
+    Spread,
+    detectable_difference,
+    estimated,
+    judged,
+    total,
+)
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.significance import LEAST_ITEMS, Statistic, resampled_scores
+
+_MOST_SEEDS = 1000  # with more, a difference is one of other items
 
 
 class Resampled(NamedTuple):
@@ -148,6 +157,118 @@ def difference(system: Resampled, baseline: Resampled, comparisons: int = 1) -> 
         return _of_runs(value, differences, items)
     spread = total([items, _of_seeds(system), _of_seeds(baseline)])
     return judged(value, spread, "seeds and items", comparisons)
+
+
+def within_runs(changed: Resampled, unchanged: Resampled) -> Resampled:
+    """Returns by how much two scores of the same runs differ, as a score of these runs.
+
+    Args:
+        changed: a score of each run, such as that under an ablation.
+        unchanged: another score of the same runs, in the same order, on the same items.
+
+    Raises:
+        ValueError: they are of other numbers of runs or items.
+    """
+    if (changed.seeds, changed.items) != (unchanged.seeds, unchanged.items):
+        raise ValueError(
+            f"the scores are of {changed.seeds} and {unchanged.seeds} runs on {changed.items} and "
+            f"{unchanged.items} items, expected two scores of the same runs on the same items"
+        )
+    resamples = None
+    if changed.resamples is not None and unchanged.resamples is not None:
+        resamples = changed.resamples - unchanged.resamples
+    return Resampled(changed.scores - unchanged.scores, resamples, changed.items)
+
+
+def difference_to(number: float, system: Resampled, comparisons: int = 1) -> Difference | None:
+    """Returns the difference of a system's mean score to a number that is no estimate.
+
+    Args:
+        number: what the mean is compared with, such as 0 for a score of `within_runs`.
+        system, comparisons: as in `difference`.
+
+    Returns:
+        As `difference`; None also for a single run.
+    """
+    parts = _parts([system])
+    if system.seeds < 2 or parts is None:
+        return None
+    source: Source = "seeds" if system.resamples is None else "seeds and items"
+    return judged(float(system.scores.mean()) - number, total(parts), source, comparisons)
+
+
+class SamplesNeeded(NamedTuple):
+    """What it would take to find a difference with probability 0.8.
+
+    Attributes:
+        seeds: so many of each system; None if no number is enough on these items.
+        items: so many test items, at the least; None if those at hand are enough.
+    """
+
+    seeds: int | None
+    items: int | None
+
+
+def needed(
+    effect: float, system: Resampled, baseline: Resampled | None = None, comparisons: int = 1
+) -> SamplesNeeded | None:
+    """Returns how many seeds, or else items, would find a true difference of a size.
+
+    The variances are taken to be those that were seen.
+
+    Args:
+        effect: the size of the difference, above 0.
+        system, baseline: their scores; without a baseline the difference is that to a number.
+        comparisons: as in `difference`.
+
+    Returns:
+        None if nothing is known of the seeds: single runs, or no finite scores.
+
+    >>> wide = Resampled(np.array([1.0, 3.0, 2.0, 4.0, 5.0]), None, 0)
+    >>> needed(1.0, wide)
+    SamplesNeeded(seeds=22, items=None)
+    """
+    systems = [system] if baseline is None else [system, baseline]
+    parts = _parts(systems)
+    if parts is None or min(each.seeds for each in systems) < 2:
+        return None
+    of_items = [] if system.resamples is None else parts[:1]
+    of_seeds = parts[len(of_items) :]
+
+    def detectable(seeds: int) -> float:
+        spreads = list(of_items)
+        for spread, each in zip(of_seeds, systems, strict=True):
+            doubt = spread.doubt * (each.seeds / seeds) ** 2 * (each.seeds - 1) / (seeds - 1)
+            spreads.append(Spread(spread.variance * each.seeds / seeds, doubt))
+        spread = total(spreads)
+        return detectable_difference(spread, comparisons) if spread.variance else 0.0
+
+    if detectable(_MOST_SEEDS) <= effect:
+        return SamplesNeeded(
+            bisect_left(range(2, _MOST_SEEDS), True, key=_down_to(effect, detectable)) + 2, None
+        )
+    if not of_items:
+        return SamplesNeeded(None, None)
+    alone = detectable_difference(of_items[0], comparisons)
+    return SamplesNeeded(None, max(system.items, math.ceil(system.items * (alone / effect) ** 2)))
+
+
+def _down_to(effect: float, detectable: Callable[[int], float]) -> Callable[[int], bool]:
+    return lambda seeds: detectable(seeds) <= effect
+
+
+def _parts(systems: Sequence[Resampled]) -> list[Spread] | None:
+    """The variance that the items add, if scores are made from them, and that of each system."""
+    if not all(system.seeds for system in systems):
+        return None
+    of_seeds = [_of_seeds(system) for system in systems if system.seeds > 1]
+    if any(system.resamples is None for system in systems):
+        return of_seeds
+    means = [system.resamples.mean(0) for system in systems if system.resamples is not None]
+    values = means[0] - means[1] if len(means) > 1 else means[0]
+    if systems[0].items < LEAST_ITEMS or not np.isfinite(values).all():
+        return None
+    return [_of_items(values, systems[0].items), *of_seeds]
 
 
 def change(changed: Resampled, unchanged: Resampled) -> tuple[float, Spread | None]:

@@ -1,0 +1,85 @@
+"""What is at hand for a claim at a scale: reads the records of the systems that it speaks of."""
+
+import math
+from collections.abc import Sequence
+
+from headwise.claims.declared import Claim, Elsewhere, Scale, Subject
+from headwise.claims.evidence import TIMES, StoredTimes, read_run, read_times, run_path
+from headwise.claims.experiments import Places, find_experiment, read_recipe, recipe_hash
+from headwise.claims.fingerprint import computes_alike, fingerprint
+from headwise.claims.quantities import Found, Kept, find_quantity
+from headwise.claims.running import choice_of
+from headwise.recipe import RecipeFile
+from headwise.recipe.settings import Recipe
+
+_MOST_SEEDS = 100  # that are looked for
+_COMPUTED: dict[str, list[float]] = {}  # hash of a recipe to its fingerprint
+
+
+class AtHand:
+    """What is kept of the systems that a claim speaks of.
+
+    Attributes:
+        used: system and data set to the runs that were read of them, those that diverged too.
+    """
+
+    def __init__(self, claim: Claim, scale: Scale, where: Elsewhere, places: Places) -> None:
+        self.where = where
+        self.folder = places.of(scale, where.experiment).evidence
+        self.file: RecipeFile = read_recipe(find_experiment(scale, where.experiment), None)
+        self.quantity = claim.quantity
+        self.used: dict[Subject, list[Kept]] = {}
+        self._times_stale: list[str] = []
+
+    def recipe(self, subject: Subject) -> Recipe:
+        return self.recipe_of(self.where.named(subject))
+
+    def recipe_of(self, here: Subject) -> Recipe:
+        choice = choice_of(self.file, self.folder, here.system)
+        return self.file.system(here.system, here.dataset, choice)
+
+    def runs(self, subject: Subject) -> list[Kept]:
+        """The runs of a system with the recipe of today, by their seeds."""
+        here = self.where.named(subject)
+        key = Subject(system=here.system, dataset=here.dataset)
+        if key not in self.used:
+            expected = recipe_hash(self.recipe_of(here))
+            folder = self.folder / (here.dataset or "")
+            self.used[key] = [
+                Kept(path, run)
+                for seed in range(1, _MOST_SEEDS + 1)
+                if (path := run_path(folder, here.system, seed)).is_file()
+                and (run := read_run(path)) is not None
+                and run.recipe == expected
+            ]
+        return self.used[key]
+
+    def sound_runs(self, subject: Subject) -> list[Kept]:
+        """Those that did not diverge."""
+        return [each for each in self.runs(subject) if math.isfinite(each.run.validation_loss)]
+
+    def quantity_of(self, subject: Subject) -> Found | None:
+        return find_quantity(self.quantity, subject, self.sound_runs(subject), self.recipe(subject))
+
+    def times(self) -> StoredTimes | None:
+        return read_times(self.folder / TIMES)
+
+    def stale(self) -> list[str]:
+        """The systems whose runs were made by code that computes otherwise than today's."""
+        found = dict.fromkeys(self._times_stale)
+        for here, runs in self.used.items():
+            today = self.fingerprint_today(here) if runs else []
+            if any(not computes_alike(each.run.fingerprint, today) for each in runs):
+                found[here.system] = None
+        return list(found)
+
+    def fingerprint_today(self, here: Subject) -> Sequence[float]:
+        """What the code computes today; once for all claims that ask for it."""
+        recipe = self.recipe_of(here)
+        key = recipe_hash(recipe)
+        if key not in _COMPUTED:
+            _COMPUTED[key] = fingerprint(recipe)
+        return _COMPUTED[key]
+
+    def note_stale_times(self, name: str) -> None:
+        self._times_stale.append(name)

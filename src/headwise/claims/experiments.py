@@ -1,0 +1,149 @@
+"""The runs by which claims are tested: an ordinary recipe for each experiment at each scale.
+
+Claims that name the same experiment share its runs. A recipe names no folder of a machine: `{data}`
+in it stands for the folder with the data, and `{runs}` for that in which runs are trained. What
+tells a recipe from others is its hash without these.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from pydantic import BaseModel, Field
+
+from headwise.claims import declared
+from headwise.claims.declared import STRICT, Scale
+from headwise.comparison.tuning.grid import Grid, parse_grid
+from headwise.experiment.preparing import with_seed
+from headwise.recipe import RecipeFile
+from headwise.recipe.file import Change, split_path
+from headwise.recipe.settings import Recipe
+from headwise.recipe.shipped import shipped_recipes
+
+DATA, RUNS = "{data}", "{runs}"
+
+
+class Experiment(BaseModel):
+    """Runs of the systems of one recipe, all under one budget."""
+
+    model_config = STRICT
+
+    recipe: str = Field(description="A file of `recipes/` here, or the name of a shipped recipe.")
+    changes: tuple[str, ...] = Field((), description="Changes to it, as `--set` takes them.")
+    tune: tuple[str, ...] = Field(
+        (), description="What every system chooses from, as `--tune` takes it."
+    )
+    tune_steps: int | None = Field(None, description="How many steps each try has.")
+    tune_on: str | None = Field(
+        None, description="The data set on which systems choose, if there are several."
+    )
+    needs: dict[str, tuple[str, ...]] = Field(
+        {}, description="Experiments and systems whose first seeds have to be there before."
+    )
+
+
+class Places(NamedTuple):
+    """Folders of this machine, which recipes do not name.
+
+    Attributes:
+        data: the folder with the data.
+        runs: where runs are trained.
+        evidence: where results are kept.
+    """
+
+    data: Path
+    runs: Path
+    evidence: Path
+
+    def of(self, scale: Scale, experiment: str) -> "Places":
+        """Returns the folders of one experiment."""
+        return Places(self.data, self.runs / scale / experiment, self.evidence / scale / experiment)
+
+
+def experiments(scale: Scale) -> dict[str, Experiment]:
+    """Returns the experiments of a scale by their names; at `paper`, all shipped recipes too."""
+    found = _declared((declared.CATALOGUE / "scales.yaml").read_text(encoding="utf-8"), scale)
+    if scale != "paper":
+        return found
+    return {name: Experiment(recipe=name) for name in shipped_recipes()} | found
+
+
+@cache
+def _declared(text: str, scale: Scale) -> dict[str, Experiment]:
+    of_scale = yaml.safe_load(text)[scale] or {}
+    return {name: Experiment.model_validate(values) for name, values in of_scale.items()}
+
+
+def find_experiment(scale: Scale, name: str) -> Experiment:
+    """Returns an experiment of a scale.
+
+    Raises:
+        ValueError: the scale has none of this name.
+    """
+    known = experiments(scale)
+    if name not in known:
+        raise ValueError(f"the scale {scale} has no experiment {name!r}, which a claim names")
+    return known[name]
+
+
+def read_recipe(experiment: Experiment, places: Places | None) -> RecipeFile:
+    """Returns the recipe of an experiment.
+
+    Args:
+        experiment: the experiment.
+        places: the folders of this machine; None to leave their names as they stand.
+    """
+
+    own = declared.CATALOGUE / "recipes" / f"{experiment.recipe}.yaml"
+    texts = [
+        own.read_text(encoding="utf-8") if own.is_file() else _shipped(experiment.recipe),
+        *experiment.changes,
+    ]
+    if places is not None:
+        names = {DATA: str(places.data), RUNS: str(places.runs.parent)}
+        for name, folder in names.items():
+            texts = [text.replace(name, folder) for text in texts]
+    return _recipe_file(experiment.recipe, *texts)
+
+
+@cache
+def _recipe_file(name: str, text: str, *changes: str) -> RecipeFile:
+    """Checks all systems of a recipe, which takes a while: once for all claims that name it."""
+    parsed: list[Change] = []
+    for change in changes:
+        key, _, value = change.partition("=")
+        parsed.append((split_path(key), yaml.safe_load(value)))
+    return RecipeFile(name, yaml.safe_load(text), parsed)
+
+
+def _shipped(name: str) -> str:
+    shipped = shipped_recipes()
+    if name not in shipped:
+        raise ValueError(f"an experiment names the recipe {name!r}, which does not exist")
+    return shipped[name]
+
+
+def grid_of(experiment: Experiment) -> Grid | None:
+    """Returns what the systems of an experiment choose from; None without tuning."""
+    return parse_grid(experiment.tune, experiment.tune_steps)
+
+
+def chosen_changes(values: Mapping[str, Any]) -> list[Change]:
+    """Returns tuned values as changes to a recipe."""
+    return [(split_path(key), value) for key, value in values.items()]
+
+
+def recipe_hash(recipe: Recipe) -> str:
+    """Returns a hash of a recipe, whatever its seed, its loggers and its description.
+
+    Args:
+        recipe: of one system, with the names of folders left as `read_recipe` leaves them.
+    """
+    plain = with_seed(recipe, 0).model_dump(mode="json", by_alias=True)
+    plain.pop("description", None)
+    for key in ("report_to", "snapshots", "loader_workers"):
+        plain["training"].pop(key)
+    return hashlib.sha256(yaml.safe_dump(plain, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,181 @@
+"""How long the runs of claims take: a table of minutes, from measured seconds per step.
+
+Seconds are processor time of some steps on the recipe's own data, so that other work on the machine
+hardly counts; `headwise claims plan --measure` measures them. They are kept with the evidence, and
+where they are missing the table says so.
+"""
+
+import time
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from pydantic import BaseModel, Field
+from rich.console import Console
+from torch import Tensor
+
+from headwise.claims.declared import Scale
+from headwise.claims.evidence import read_record, run_path
+from headwise.claims.experiments import Places, find_experiment, grid_of, read_recipe
+from headwise.claims.needed import Needed, models_to_start_from
+from headwise.experiment.preparing import batches, build_model, prepare_task
+from headwise.files import write_text
+from headwise.heads.system import UntrainedRuleWarning
+from headwise.models.base import HeadwiseModel
+from headwise.recipe.settings import Recipe
+from headwise.tasks.outcome import RECORD
+from headwise.tasks.task import Task
+from headwise.training.rules import TrainingRules
+from headwise.training.run import MODEL
+
+SECONDS = "seconds.json"
+_STEPS = 4  # measured of each system, after one that is not counted
+_OVERHEAD = 1.15  # validations and the evaluation, over the steps alone
+
+
+class Seconds(BaseModel):
+    """Measured processor time of the systems of an experiment."""
+
+    model_config = RECORD
+
+    step: dict[str, float] = Field(description="Seconds of a training step, by system.")
+
+
+class PlannedMinutes(NamedTuple):
+    """The minutes of one system of an experiment on one core.
+
+    Attributes:
+        experiment, system: names.
+        runs: how many runs there are, over data sets and seeds.
+        tries: how many tries choose the tuned values.
+        steps: of a run; None if the budget is in epochs.
+        seconds: of a step; None if not measured.
+        each: minutes of one run, the longest of the tries and runs.
+        total: minutes of all runs and tries.
+        kept: how many of the runs are there already.
+    """
+
+    experiment: str
+    system: str
+    runs: int
+    tries: int
+    steps: int | None
+    seconds: float | None
+    each: float | None
+    total: float | None
+    kept: int
+
+
+def plan(
+    needed: Mapping[str, Needed], scale: Scale, seeds: int, places: Places
+) -> list[PlannedMinutes]:
+    """Returns the minutes of all systems of all experiments.
+
+    Args:
+        needed: what claims need, by experiment.
+        scale: the scale.
+        seeds: how many seeds each system is trained with.
+        places: the folders of this machine, of which the evidence counts.
+    """
+    found = []
+    for name, of in needed.items():
+        own = places.of(scale, name)
+        experiment = find_experiment(scale, name)
+        file = read_recipe(experiment, None)
+        grid = grid_of(experiment)
+        measured = read_seconds(own.evidence)
+        for system in file.system_names:
+            datasets = [dataset for dataset, names in of.systems.items() if system in names]
+            if not datasets:
+                continue
+            recipe = file.system(system, datasets[0])
+            steps = recipe.training.max_steps
+            tries = 0 if grid is None else len(grid.combinations())
+            seconds = measured.get(system)
+            of_each = 1 if of.models else seeds  # others start from the first alone
+            runs = of_each * len(datasets)
+            each = total = None
+            if steps is not None and seconds is not None:
+                each = steps * seconds * _OVERHEAD / 60
+                of_tries = tries * (grid.steps or steps) / steps if grid is not None else 0
+                total = each * (runs + of_tries)
+            kept = sum(
+                run_path(own.evidence / (dataset or ""), system, seed).is_file()
+                for dataset in datasets
+                for seed in range(1, of_each + 1)
+            )
+            found.append(
+                PlannedMinutes(name, system, runs, tries, steps, seconds, each, total, kept)
+            )
+    return found
+
+
+def read_seconds(evidence: Path) -> dict[str, float]:
+    """Returns the measured seconds of a step of the systems of an experiment."""
+    kept: Seconds | None = read_record(Seconds, evidence / SECONDS)
+    return {} if kept is None else kept.step
+
+
+def measure_seconds(
+    scale: Scale, name: str, needed: Needed, places: Places, console: Console
+) -> None:
+    """Measures the seconds of a step of those systems of an experiment that have none yet."""
+    own = places.of(scale, name)
+    experiment = find_experiment(scale, name)
+    for other, before in experiment.needs.items():
+        folder = places.of(scale, other).runs
+        if not all((folder / f"{system}-seed1" / MODEL).is_dir() for system in before):
+            console.print(f"{name}: not measured before the runs of {other} are there")
+            return
+    seconds = read_seconds(own.evidence)
+    file = read_recipe(experiment, own)
+    for dataset, systems in needed.systems.items():
+        wanted = [system for system in systems if system not in seconds]
+        if not wanted:
+            continue
+        base = file.system(None, dataset)
+        task = prepare_task(
+            base, own.runs / (dataset or ""), Console(quiet=True), stamp_name="comparison.yaml"
+        )
+        for system in wanted:
+            seconds[system] = _seconds(file.system(system, dataset), task)
+            console.print(f"{name} {system}: {seconds[system]:.3f} s a step", highlight=False)
+            kept = Seconds(step=seconds).model_dump_json(indent=1)
+            write_text(own.evidence / SECONDS, kept + "\n")
+
+
+def with_needs(needed: Mapping[str, Needed], scale: Scale) -> dict[str, Needed]:
+    """Returns what claims need, with the experiments from whose models theirs start."""
+    found: dict[str, Needed] = {}
+    for name, of in needed.items():
+        for other, systems in find_experiment(scale, name).needs.items():
+            alone = models_to_start_from(scale, other, systems)
+            found.setdefault(other, needed.get(other, alone))
+        found.setdefault(name, of)
+    return found
+
+
+def _seconds(recipe: Recipe, task: Task) -> float:
+    model = build_model(recipe, task).train()
+    rules = TrainingRules(model, recipe.training.of_rules())
+    optimizer = torch.optim.Adam(rules.parameter_groups(lr=1e-4, weight_decay=0.0))
+    times = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UntrainedRuleWarning)  # it is timed, not trained
+        for batch in islice(batches(task, task.train, recipe.training, seed=1), _STEPS + 1):
+            passes = rules.step_seconds(partial(_passes, model, batch))
+            start = time.process_time()
+            optimizer.step()
+            optimizer.zero_grad()
+            times.append(passes + time.process_time() - start)
+    return sum(times[1:]) / max(1, len(times) - 1)
+
+
+def _passes(model: HeadwiseModel, batch: Mapping[str, Tensor]) -> float:
+    start = time.process_time()
+    model(**batch).loss.backward()
+    return time.process_time() - start

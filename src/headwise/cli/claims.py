@@ -1,0 +1,203 @@
+"""`headwise claims`: the papers' claims, put to the test."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from headwise.cli.printing import clear_errors, print_error, print_path, silence
+
+if TYPE_CHECKING:
+    from headwise.claims.declared import Scale
+    from headwise.claims.experiments import Places
+
+claims = typer.Typer(help="The papers' claims: what is known of them, and how to test them.")
+
+Ids = Annotated[
+    list[str] | None, typer.Argument(metavar="[ID]...", help="Claims: W1 M1. By default all.")
+]
+ScaleName = Annotated[str, typer.Option(metavar="SCALE", help="laptop, gpu or paper.")]
+Seeds = Annotated[int, typer.Option(min=1, help="How many seeds each system is trained with.")]
+Data = Annotated[
+    Path | None,
+    typer.Option(envvar="HEADWISE_DATA", help="Folder with the data, see docs/claims.md."),
+]
+Runs = Annotated[Path, typer.Option(help="Folder in which runs are trained.")]
+Evidence = Annotated[Path, typer.Option(help="Folder in which results are kept.")]
+_RUNS, _EVIDENCE = Path("runs/claims"), Path("evidence")
+
+
+@claims.callback(invoke_without_command=True)
+def listing(
+    context: typer.Context, scale: ScaleName = "laptop", evidence: Evidence = _EVIDENCE
+) -> None:
+    """List the claims of the papers and what is known of them."""
+    if context.invoked_subcommand is not None:
+        return
+    with clear_errors():
+        from headwise.claims.declared import papers
+        from headwise.claims.judging import verdict_on
+
+        silence()
+        at, places = _scale(scale), _places(None, _RUNS, evidence)
+        console = Console()
+        for paper in papers():
+            console.print(paper.paper, style="underline", highlight=False, markup=False)
+            table = Table(
+                "id", "claim", "where", "confirmed if", "status", box=None, pad_edge=False
+            )
+            for name, claim in paper.claims.items():
+                verdict = verdict_on(claim, at, places)
+                status = verdict.kind + (" (stale)" if verdict.stale else "")
+                told = (claim.says, claim.where, claim.confirmed_if, status)
+                table.add_row(Text(name, style="bold"), *map(Text, told))
+            console.print(table)
+
+
+@claims.command()
+def run(
+    ids: Ids = None,
+    scale: ScaleName = "laptop",
+    seeds: Seeds = 5,
+    jobs: Annotated[int, typer.Option(metavar="N", help="Train N runs at a time.")] = 1,
+    data: Data = None,
+    runs: Runs = _RUNS,
+    evidence: Evidence = _EVIDENCE,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Train again what the code computes otherwise today.")
+    ] = False,
+) -> None:
+    """Train what is missing for claims and say what it shows; a stopped run continues."""
+    with clear_errors("The same command goes on from here."):
+        from headwise.claims.declared import find_claims
+        from headwise.claims.needed import needed_runs
+        from headwise.claims.running import run_experiment
+        from headwise.claims.timing import measure_times
+        from headwise.comparison import RunsFailed
+
+        silence()
+        at, places, console = _scale(scale), _places(data, runs, evidence), Console()
+        asked = find_claims(ids or [])
+        try:
+            for name, needed in needed_runs(asked, at).items():
+                numbers = range(1, seeds + 1)
+                run_experiment(at, name, needed, numbers, places, console, jobs=jobs, renew=renew)
+                if needed.times:
+                    measure_times(at, name, needed, places, console, renew=renew)
+        except RunsFailed as error:
+            print_error(f"{error}\nThe same command tries again.")
+            raise typer.Exit(1) from None
+        _print_verdicts(asked, at, places, console)
+
+
+@claims.command()
+def plan(
+    ids: Ids = None,
+    scale: ScaleName = "laptop",
+    seeds: Seeds = 5,
+    measure: Annotated[
+        bool,
+        typer.Option("--measure", help="Measure the seconds of a step where they are missing."),
+    ] = False,
+    data: Data = None,
+    runs: Runs = _RUNS,
+    evidence: Evidence = _EVIDENCE,
+) -> None:
+    """Say how long the runs of claims take, from measured seconds per step."""
+    with clear_errors("The same command goes on from here."):
+        from headwise.claims.declared import find_claims
+        from headwise.claims.needed import needed_runs
+        from headwise.claims.planning import measure_seconds, with_needs
+        from headwise.claims.planning import plan as planned_minutes
+
+        silence()
+        at, places, console = _scale(scale), _places(data, runs, evidence), Console()
+        needed = with_needs(needed_runs(find_claims(ids or []), at), at)
+        if measure:
+            for name, of in needed.items():
+                measure_seconds(at, name, of, places, console)
+        table = Table(box=None, pad_edge=False)
+        for number, header in enumerate(("", "runs", "tries", "steps", "s/step", "min/run", "min")):
+            table.add_column(header, justify="right" if number else "left")
+        rows = planned_minutes(needed, at, seeds, places)
+        before = ""
+        for row in rows:
+            if row.experiment != before:
+                table.add_row(Text(row.experiment, style="underline"))
+                before = row.experiment
+            table.add_row(
+                *(row.system, f"{row.kept}/{row.runs}", str(row.tries)),
+                *("–" if row.steps is None else f"{row.steps:,}", _number(row.seconds, 3)),
+                *(_number(row.each, 1), _number(row.total, 1)),
+            )
+        total = sum(row.total or 0.0 for row in rows)
+        unknown = sum(row.total is None for row in rows)
+        console.print(table)
+        console.print(
+            f"{total:.0f} minutes on one core, {total / 120:.1f} hours on two"
+            + (f"; {unknown} rows are not measured" if unknown else ""),
+            highlight=False,
+        )
+
+
+@claims.command()
+def page(
+    output: Annotated[Path, typer.Option(help="File of the page.")] = Path("docs/claims.md"),
+    evidence: Evidence = _EVIDENCE,
+) -> None:
+    """Write docs/claims.md from what is kept."""
+    with clear_errors():
+        from headwise.claims.declared import SCALES, papers
+        from headwise.claims.judging import verdict_on
+        from headwise.claims.page import render_page
+        from headwise.files import write_text
+
+        silence()
+        places = _places(None, _RUNS, evidence)
+        of_papers = papers()
+        verdicts: dict[tuple[str, Any], Any] = {
+            (name, scale): verdict_on(claim, scale, places)
+            for paper in of_papers
+            for name, claim in paper.claims.items()
+            for scale in SCALES
+        }
+        write_text(output, render_page(of_papers, verdicts, places))
+        print_path(Console(), "page", output)
+
+
+def _print_verdicts(
+    asked: dict[str, Any], scale: "Scale", places: "Places", console: Console
+) -> None:
+    from headwise.claims.judging import verdict_on
+
+    for name, claim in asked.items():
+        verdict = verdict_on(claim, scale, places)
+        console.print(f"{name}: {verdict.kind}", style="bold", highlight=False, markup=False)
+        for finding in verdict.findings:
+            parts = (finding.test, finding.figures, finding.difference, finding.kind)
+            said = "; ".join(part for part in (*parts, finding.remark) if part)
+            console.print(f"  {said}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _scale(name: str) -> "Scale":
+    from headwise.claims.declared import SCALES
+    from headwise.spelling import did_you_mean
+
+    if name not in SCALES:
+        raise ValueError(
+            f"--scale is {name!r}, expected one of {', '.join(SCALES)}{did_you_mean(name, SCALES)}"
+        )
+    return name
+
+
+def _places(data: Path | None, runs: Path, evidence: Path) -> "Places":
+    from headwise.claims.experiments import Places
+
+    return Places(data or Path("data"), runs, evidence)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:,.{digits}f}"

@@ -1,0 +1,219 @@
+"""Runs of claims: shared, kept, moved, interrupted, and out of date."""
+
+import shutil
+
+import pytest
+import tiny_claims
+from rich.console import Console
+from typer.testing import CliRunner
+
+from headwise.claims import running
+from headwise.claims.declared import all_claims, find_claims
+from headwise.claims.evidence import read_run, read_times, read_tries, run_path, tuning_path
+from headwise.claims.experiments import find_experiment, read_recipe
+from headwise.claims.judging import verdict_on
+from headwise.claims.needed import needed_runs
+from headwise.claims.planning import measure_seconds, plan, with_needs
+from headwise.claims.running import run_experiment
+from headwise.claims.timing import measure_times
+from headwise.cli import app
+from headwise.training.interrupted import Interrupted
+
+pytestmark = pytest.mark.usefixtures("few_rounds", "catalogue")
+
+QUIET = Console(quiet=True)
+
+
+@pytest.fixture(scope="module")
+def catalogue(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("catalogue")
+    tiny_claims.write_catalogue(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        tiny_claims.use(folder, patch)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def places(catalogue, tmp_path_factory, few_rounds):
+    """Folders in which all claims but one were run with two seeds."""
+    places = tiny_claims.places_in(tmp_path_factory.mktemp("claims"))
+    run(places, ids=[name for name in all_claims() if name != "C1"])
+    return places
+
+
+def run(places, seeds=(1, 2), ids=(), **how):
+    for name, needed in needed_runs(find_claims(list(ids)), "laptop").items():
+        run_experiment("laptop", name, needed, seeds, places, QUIET, **how)
+        if needed.times:
+            measure_times("laptop", name, needed, places, QUIET)
+
+
+def own(places):
+    return places.of("laptop", "counting")
+
+
+def test_claims_share_runs():
+    needed = needed_runs(all_claims(), "laptop")["counting"]
+    assert needed.systems == {None: ["mae", "standard"]}
+    assert len(needed.ablations["mae"]) == 4
+    assert needed.scored == {"mae": ("mae=uniform",)}
+    assert needed.times == ["mae"]
+    # Whoever asks, all that any claim wants of a run is kept.
+    (alone,) = needed_runs(find_claims(["S1"]), "laptop").values()
+    assert (alone.ablations, alone.scored) == (needed.ablations, needed.scored)
+    assert not needed_runs(all_claims(), "gpu")
+
+
+def test_what_is_kept_of_a_run(places):
+    path = run_path(own(places).evidence, "mae", 2)
+    found = read_run(path)
+    assert (found.system, found.seed, found.steps) == ("mae", 2, 6)
+    assert found.ablations.keys() == set(
+        needed_runs(all_claims(), "laptop")["counting"].ablations["mae"]
+    )
+    assert found.scores[0].name == found.ablated_scores["mae=uniform"][0].name == "BLEU"
+    assert path.stat().st_size + path.with_suffix(".npz").stat().st_size < 30_000
+    assert not list(own(places).runs.glob("*/checkpoint-*"))
+    assert read_times(own(places).evidence / "times.json").step.keys() == {"standard", "mae"}
+
+
+@pytest.mark.parametrize("name", ["S1", "L1", "E1", "W1", "G1", "T1", "F1"])
+def test_every_kind_of_quantity_has_a_verdict(places, name):
+    verdict = verdict_on(all_claims()[name], "laptop", places)
+    assert verdict.kind != "not run"
+    assert all(finding.figures or finding.difference for finding in verdict.findings)
+    assert verdict.stale == []
+    if name not in ("T1", "F1"):
+        assert verdict.seeds == 2
+
+
+def test_what_is_kept_is_not_trained_again_on_another_machine(places, tmp_path, monkeypatch):
+    other = places._replace(runs=tmp_path / "runs", data=tmp_path / "no-data")
+    monkeypatch.setattr(running, "train_system", None)
+    run(other, ids=["S1", "L1", "T1"])
+    assert not other.runs.exists()
+
+
+def test_what_others_start_from_is_trained_first_where_its_model_is_missing(places, tmp_path):
+    other = places._replace(runs=tmp_path / "runs")
+    run(other, seeds=[1], ids=["C1"])
+    assert {p.name for p in other.runs.rglob("*-seed?")} == {
+        "mae-seed1",
+        "all-seed1",
+        "gates-seed1",
+    }
+    assert verdict_on(all_claims()["C1"], "laptop", other).stale == []
+    rows = plan(
+        with_needs(needed_runs(find_claims(["C1"]), "laptop"), "laptop"), "laptop", 5, other
+    )
+    assert [(row.system, row.runs, row.kept) for row in rows] == [
+        ("mae", 1, 1),
+        ("all", 5, 1),
+        ("gates", 5, 1),
+    ]
+
+
+def test_a_run_is_trained_again_if_its_recipe_is_another(places, tmp_path, catalogue, monkeypatch):
+    copied = tmp_path / "catalogue"
+    shutil.copytree(catalogue, copied)
+    recipe = copied / "recipes" / "counting.yaml"
+    recipe.write_text(recipe.read_text().replace("max_steps: 6", "max_steps: 5"))
+    tiny_claims.use(copied, monkeypatch)
+    assert verdict_on(all_claims()["S1"], "laptop", places).kind == "not run"
+
+
+def test_a_run_whose_code_computes_otherwise_is_stale(places, tmp_path, monkeypatch):
+    evidence = tmp_path / "evidence"
+    shutil.copytree(places.evidence, evidence)
+    path = run_path(evidence / "laptop" / "counting", "mae", 1)
+    kept = read_run(path)
+    changed = kept.model_copy(update={"fingerprint": [n + 0.01 for n in kept.fingerprint]})
+    path.write_text(changed.model_dump_json())
+    moved = places._replace(evidence=evidence, runs=tmp_path / "runs")
+    verdict = verdict_on(all_claims()["S1"], "laptop", moved)
+    assert (verdict.stale, verdict.seeds) == (["mae"], 2)
+    run(moved, renew=True)
+    assert verdict_on(all_claims()["S1"], "laptop", moved).stale == []
+    assert [p.name for p in sorted((tmp_path / "runs/laptop/counting").glob("*seed*"))] == [
+        "mae-seed1"
+    ]
+
+
+def test_an_interrupted_claim_goes_on(places, tmp_path, monkeypatch):
+    moved = places._replace(evidence=tmp_path / "evidence", runs=tmp_path / "runs")
+    whole, trained = running.train_system, []
+
+    def stopped(recipe, name, *others):
+        if len(trained) == 1:
+            raise Interrupted("stopped at step 0")
+        trained.append(name)
+        return whole(recipe, name, *others)
+
+    monkeypatch.setattr(running, "train_system", stopped)
+    with pytest.raises(Interrupted):
+        run(moved, seeds=[1], ids=["S1"])
+    assert trained == ["standard"]
+    again = []
+    monkeypatch.setattr(
+        running,
+        "train_system",
+        lambda recipe, name, *o: again.append(name) or whole(recipe, name, *o),
+    )
+    run(moved, seeds=[1], ids=["S1"])
+    assert again == ["mae"]
+    found = verdict_on(all_claims()["S1"], "laptop", moved)
+    assert found.kind == "cannot be told"
+    assert "more than one seed" in found.findings[0].remark
+
+
+def test_systems_choose_once_from_equal_tries(places, tmp_path):
+    needed = needed_runs(find_claims(["S1"]), "laptop")["counting"]
+    moved = places._replace(evidence=tmp_path / "evidence", runs=tmp_path / "runs")
+    run_experiment("laptop", "chosen", needed, [1], moved, QUIET)
+    chosen = moved.of("laptop", "chosen")
+    for system in ("standard", "mae"):
+        tries = read_tries(tuning_path(chosen.evidence, system)).tries
+        assert len(tries.tries) == 2
+        assert tries.tries[tries.chosen].values == {"training.learning_rate": 1e-2}
+    file = read_recipe(find_experiment("laptop", "chosen"), None)
+    assert running.choice_of(file, chosen.evidence, "mae") == [
+        (("training", "learning_rate"), 1e-2)
+    ]
+    stored = (chosen.runs / "mae-seed1" / "recipe.yaml").read_text()
+    assert "learning_rate: 0.01" in stored
+
+
+def test_the_plan_counts_minutes_and_what_is_there(places):
+    needed = with_needs(needed_runs(find_claims(["S1"]), "laptop"), "laptop")
+    measure_seconds("laptop", "counting", needed["counting"], places, QUIET)
+    rows = plan(needed, "laptop", 5, places)
+    assert [(row.system, row.runs, row.kept, row.steps) for row in rows] == [
+        ("standard", 5, 2, 6),
+        ("mae", 5, 2, 6),
+    ]
+    assert all(row.total == pytest.approx(5 * row.each) and row.seconds > 0 for row in rows)
+
+
+def test_the_commands(places, tmp_path):
+    def told(*arguments):
+        done = CliRunner().invoke(app, ["claims", *arguments], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    evidence = ("--evidence", str(places.evidence))
+    assert "Gates make it" in told(*evidence)
+    assert "S1: " in told("run", "S1", "--seeds", "2", *evidence, "--runs", str(tmp_path / "runs"))
+    assert "mae" in told("plan", "S1", *evidence)
+    page = tmp_path / "claims.md"
+    told("page", "--output", str(page), *evidence)
+    text = page.read_text(encoding="utf-8")
+    assert "### S1" in text and "2 seeds" in text and "| `laptop` |" in text
+
+
+def test_wrong_names_are_errors():
+    for arguments, message in (
+        (["run", "S9"], "there is no claim 'S9'"),
+        (["--scale", "laptops"], "did you mean 'laptop'"),
+    ):
+        done = CliRunner().invoke(app, ["claims", *arguments])
+        assert (done.exit_code, message in done.output) == (2, True), done.output

@@ -1,0 +1,129 @@
+"""Verdicts from made-up figures, and the claims that headwise ships."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from headwise.analysis.chance.seeds_and_items import (
+    Resampled,
+    SamplesNeeded,
+    difference,
+    difference_to,
+    needed,
+    within_runs,
+)
+from headwise.claims.declared import SCALES, Against, papers
+from headwise.claims.experiments import experiments, find_experiment, read_recipe
+from headwise.claims.fingerprint import computes_alike, fingerprint
+from headwise.claims.needed import needed_runs
+from headwise.claims.verdicts import Oriented, judge
+from headwise.cli import app
+from headwise.recipe import load_recipe
+
+
+@pytest.mark.parametrize(
+    ("holds", "found", "kind"),
+    [
+        ("better", (2.0, 1.0, 3.0, 0.001), "confirmed"),
+        ("better", (-2.0, -3.0, -1.0, 0.001), "contradicted"),
+        ("better", (0.1, -0.5, 0.7, 0.7), "no difference"),
+        ("better", (0.1, -3.0, 3.2, 0.9), "cannot be told"),
+        ("not better", (0.1, -0.5, 0.7, 0.7), "confirmed"),
+        ("not better", (-2.0, -3.0, -1.0, 0.001), "confirmed"),
+        ("not better", (2.0, 1.0, 3.0, 0.001), "contradicted"),
+        ("not better", (0.1, -3.0, 3.2, 0.9), "cannot be told"),
+        ("not worse", (0.1, -0.5, 0.7, 0.7), "confirmed"),
+        ("not worse", (-2.0, -3.0, -1.0, 0.001), "contradicted"),
+        ("not worse", (0.1, -3.0, 3.2, 0.9), "cannot be told"),
+    ],
+)
+def test_verdicts(holds, found, kind):
+    test = Against(of="one", holds=holds, than="other", margin=1.0)
+    assert judge(test, Oriented(*found)) == kind
+
+
+def drawn(generator, mean, seeds, items=200, of_seeds=1.0):
+    """Scores of a system: seeds and items each add noise."""
+    rows = generator.normal(mean, 5.0, (seeds, items)) + generator.normal(0, of_seeds, (seeds, 1))
+    picks = np.random.default_rng(0).integers(items, size=(300, items))
+    return Resampled(rows.mean(1), np.stack([row[picks].mean(1) for row in rows]), items)
+
+
+def test_as_many_seeds_as_needed_find_the_effect():
+    """Of many comparisons with a true difference of the effect about 80% are significant."""
+    generator = np.random.default_rng(1)
+    effect = 1.5
+    numbers = [
+        needed(effect, drawn(generator, 0, 5), drawn(generator, 0, 5)).seeds for _ in range(60)
+    ]
+    seeds = int(np.median(numbers))
+    found = [
+        difference(drawn(generator, effect, seeds), drawn(generator, 0, seeds)).p_value < 0.05
+        for _ in range(150)
+    ]
+    assert 0.65 < np.mean(found) < 0.93
+
+
+def test_more_items_are_needed_where_seeds_do_not_help():
+    generator = np.random.default_rng(2)
+    one, other = (drawn(generator, 0, 5, items=20) for _ in range(2))
+    found = needed(0.05, one, other)
+    assert found.seeds is None and found.items > 20
+    assert needed(1.0, one._replace(scores=one.scores[:1]), other) is None
+
+
+def test_a_change_within_runs_does_not_hold_what_runs_differ_by():
+    generator = np.random.default_rng(3)
+    before = drawn(generator, 0, 5, of_seeds=10.0)
+    after = before._replace(scores=before.scores + 0.3, resamples=before.resamples + 0.3)
+    change = within_runs(after, before._replace(resamples=before.resamples * 0.999))
+    found = difference_to(0.0, change)
+    assert found.value == pytest.approx(0.3) and found.high - found.low < 1.0
+    # A test of two systems would see nothing.
+    assert difference(after, before).p_value > 0.5
+    with pytest.raises(ValueError, match="the same runs"):
+        within_runs(after, before._replace(items=10))
+
+
+def test_needed_is_a_number_of_seeds_alone_without_items():
+    values = Resampled(np.array([1.0, 2.0, 3.0]), None, 0)
+    assert needed(0.001, values) == SamplesNeeded(None, None)
+
+
+def test_fingerprints_are_the_same_again_and_differ_by_system():
+    recipe = load_recipe("images-digits")
+    one = fingerprint(recipe.system("mae-3"))
+    assert computes_alike(one, fingerprint(recipe.system("mae-3")))
+    assert not computes_alike(one, fingerprint(recipe.system("standard")))
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_what_the_shipped_claims_name_is_there(scale):
+    claims = {name: claim for paper in papers() for name, claim in paper.claims.items()}
+    assert len(claims) == sum(len(paper.claims) for paper in papers()) > 30
+    for name, needs in needed_runs(claims, scale).items():
+        experiment = find_experiment(scale, name)
+        file = read_recipe(experiment, None)
+        for dataset, systems in needs.systems.items():
+            for system in systems:
+                file.system(system, dataset)
+        assert set(needs.times) <= set(file.system_names)
+        for other, systems in experiment.needs.items():
+            before = read_recipe(find_experiment(scale, other), None)
+            assert set(systems) <= set(before.system_names)
+    if scale != "paper":
+        named = {claim.experiment for claim in claims.values()} - {None}
+        assert named <= set(experiments(scale))
+
+
+def test_the_page_is_what_the_evidence_says(tmp_path):
+    """Nothing on it is typed by hand."""
+    root = Path(__file__).parent.parent.parent
+    page = tmp_path / "claims.md"
+    options = ["--output", str(page), "--evidence", str(root / "evidence")]
+    done = CliRunner().invoke(app, ["claims", "page", *options], catch_exceptions=False)
+    assert done.exit_code == 0
+    written = (root / "docs" / "claims.md").read_text(encoding="utf-8")
+    assert page.read_text(encoding="utf-8") == written, "headwise claims page"
