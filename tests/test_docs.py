@@ -15,11 +15,15 @@ PAGES = (
     "README.md",
     "docs/adapters.md",
     "docs/analysis.md",
+    "docs/drop-in.md",
     "docs/explore.md",
     "docs/index.md",
     "docs/models.md",
+    "docs/own-loop.md",
     "docs/pretrained.md",
 )
+# Others whose links are checked here.
+LINKING = ("docs/examples.md", "docs/several-gpus.md", "docs/tutorial.md")
 
 
 def test_the_page_of_keys_is_what_the_settings_say() -> None:
@@ -55,7 +59,7 @@ def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         exec(compile(example.split("```")[0], page, "exec"), {})
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, *LINKING])
 def test_pages_name_files_and_headings_that_exist(page: str) -> None:
     path = ROOT / page
     prose = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)

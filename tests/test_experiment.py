@@ -17,7 +17,7 @@ from headwise.analysis.results import Benchmark, Comparison, RunResult
 from headwise.analysis.speed import OverRounds
 from headwise.comparison import compare_systems
 from headwise.comparison.tuning.trying import train_try
-from headwise.experiment import one_system
+from headwise.experiment import one_system, preparing
 from headwise.experiment.folders import FolderError, claim_folder
 from headwise.experiment.one_system import train_system
 from headwise.experiment.preparing import build_model, prepare_task, with_seed
@@ -176,6 +176,15 @@ def test_embeddings_are_shared_as_far_as_the_vocabularies_are(world, tmp_path, j
     assert model.lm_head.weight is model.decoder.embedding.weight
     assert (model.encoder.embedding.weight is model.lm_head.weight) == joint
     assert model.config.eos_token_id == data.tokenizer.eos_token_id
+
+
+def test_a_model_beyond_the_memory_is_refused_before_it_is_built(file, run, monkeypatch):
+    recipe = file.system("mae")
+    data = prepare_task(recipe, run, QUIET)
+    monkeypatch.setattr(preparing, "memory", lambda: 20_000)
+    monkeypatch.setattr(data, "build_model", None)
+    with pytest.raises(ValueError, match=r"parameters, whose weights take .* of this machine"):
+        build_model(recipe, data)
 
 
 def test_what_was_trained_can_be_opened(run, file):

@@ -37,9 +37,9 @@ def message(*changes: str) -> str:
         ("data=5", "data is 5, expected keys with values"),
         ("model.attention={system: {a: 1}}", "it names the system {'a': 1}, expected one of"),
         ("model.attention={system: [a]}", "it names the system ['a'], expected one of"),
-        ("model.attention='..:x'", "it names the system '..:x', expected module:Class"),
-        ("model.attention=':x'", "it names the system ':x', expected module:Class"),
-        ("model.attention='x:'", "it names the system 'x:', expected module:Class"),
+        ("model.attention='..:x'", "system '..:x' cannot be loaded: expected module:Class"),
+        ("model.attention=':x'", "system ':x' cannot be loaded: expected module:Class"),
+        ("model.attention='x:'", "system 'x:' cannot be loaded: expected module:Class"),
         ("model.pretrained=5", "pretrained is 5, expected the path of a file or a folder, which"),
         ("training={2020-01-01: 3}", "there is no key 'training.2020-01-01'"),
         ("training.max_steps=2020-01-01", "training.max_steps is '2020-01-01', expected a valid"),
@@ -178,6 +178,26 @@ def test_a_module_of_a_system_that_fails(tmp_path, monkeypatch, code, said):
     assert len(complaint) < 700
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        (
+            "images-digits",
+            "data.size=4000",
+            "data.size makes images of 16,000,000 pixels",
+        ),
+        ("images-digits", "evaluation.temperature=1e-300", "temperature is '1e-300', expected a"),
+        ("lm-pydoc", "evaluation.generation.temperature=1e-300", "the temperature is 1e-300, exp"),
+        ("speech-generated", "data.level=[-.inf, 0]", "data.level.0 is -inf, expected a finite"),
+        ("speech-generated", "data.seconds=1.0e+9", "expected a number less than or equal to 3600"),
+    ],
+)
+def test_values_of_other_tasks(name, change, said):
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(name, [change])
+    assert said in str(caught.value)
+
+
 # Every number of every task's settings
 
 
@@ -257,6 +277,7 @@ def test_no_size_of_a_model_explodes(task, size):
         ["cost", DEMO, "--set", "task={a: 1}"],
         ["cost", DEMO, "--set", "training=" + "[" * 5000],
         ["recipes", "x" * 5000 + ".yaml"],
+        ["evaluate", "x" * 5000],
         ["train", DEMO, "--set", "model.num_heads=32", "--set", "model.attention=mae",
          "--set", "model.attention.dropped_heads=12"],
         ["compare", DEMO, "--tune", "training.learning_rate=" + "[" * 5000],

@@ -1,9 +1,11 @@
 """How messages name what was given: misspelled names with the right spelling, long values cut."""
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 _LONGEST = 200  # characters of a value in a message
+_UNBROKEN = re.compile(r"\S{250,}")
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
@@ -43,3 +45,12 @@ def cut(text: str) -> str:
     if len(text) <= _LONGEST:
         return text
     return f"{text[:_LONGEST]}… ({len(text):,} characters)"
+
+
+def with_words_cut(text: str) -> str:
+    """Returns a message in which no word is so long that nobody reads it, such as a path.
+
+    >>> with_words_cut(f"there is no file {'x' * 5000}")[-23:]
+    'xxx… (5,000 characters)'
+    """
+    return _UNBROKEN.sub(lambda found: cut(found[0]), text)

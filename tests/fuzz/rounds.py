@@ -4,7 +4,7 @@
 
 A failure is shown with the example, and with the line that repeats it (`@reproduce_failure`). The
 same `--seed` draws the same examples, as far as the time goes. At the end it says how many examples
-each test has had.
+each test has had. `--once` tries what the suite tries, the same in every run.
 """
 
 import argparse
@@ -44,24 +44,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--once", action="store_true", help="try and count what the suite tries")
     given = parser.parse_args()
-    os.environ["HEADWISE_FUZZ"] = "long"
+    os.environ["HEADWISE_FUZZ"] = "suite" if given.once else "long"
     start = time.monotonic()
-    rounds = Rounds(start + 60 * given.minutes)
-    print(f"seed {given.seed}, {given.minutes:g} minutes", flush=True)
+    rounds = Rounds(float("inf") if given.once else start + 60 * given.minutes)
+    if not given.once:
+        print(f"seed {given.seed}, {given.minutes:g} minutes", flush=True)
     seed, failed = given.seed, False
     while time.monotonic() < rounds.end:
         # In another order each time, so that it is not always the same tests that come too late.
         files = sorted(Path(__file__).parent.glob("test_*.py"))
         random.Random(seed).shuffle(files)
         options = ["-p", "no:xdist", "-p", "no:cacheprovider", "--verbose", "--no-header"]
-        code = pytest.main(
-            [*options, f"--hypothesis-seed={seed}", *map(str, files)], plugins=[rounds]
-        )
-        if code == pytest.ExitCode.INTERRUPTED:
-            break
+        if not given.once:
+            options.append(f"--hypothesis-seed={seed}")
+        code = pytest.main([*options, *map(str, files)], plugins=[rounds])
         failed |= code != pytest.ExitCode.OK
         seed += 1
+        if given.once or code == pytest.ExitCode.INTERRUPTED:
+            break
     print(
         f"\nexamples in {(time.monotonic() - start) / 60:.1f} minutes, {seed - given.seed} rounds"
     )

@@ -22,6 +22,7 @@ COMMANDS = typer.main.get_command(app).commands
 TRAINING = ("train", "compare")
 LEFT_OUT = ("--serve", "--open")
 LONGEST_MESSAGE = 8_000
+STDIN = st.one_of(st.just("one two\n"), st.text(max_size=40), st.binary(max_size=20))
 
 FILES = st.sampled_from(
     [
@@ -149,7 +150,7 @@ def lines(draw: st.DrawFn, command: str) -> list[str]:
 @examples(suite=3, long=10, shrinks=False)
 def test_every_command_line_ends_well(place, few_rounds, command, data):
     line = data.draw(lines(command), label="line")
-    done = CliRunner().invoke(app, line, input="one two\n")
+    done = CliRunner().invoke(app, line, input=data.draw(STDIN, label="standard input"))
     unexpected = done.exception is not None and not isinstance(done.exception, SystemExit)
     assert not unexpected, "".join(traceback.format_exception(done.exception))
     assert done.exit_code in (0, 1, 2)

@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from headwise.cli import app
+from headwise.experiment.locking import locked
 
 
 def typed(*arguments):
@@ -50,6 +51,13 @@ def test_where_nothing_can_be_written_is_said_before_the_work(runs, tmp_path):
     for folder, message in (("file", "file is a file"), ("page", "is a folder, expected the name")):
         found = typed(tmp_path / "no-run", "--output", tmp_path / folder)
         assert found.exit_code == 2 and message in found.output.replace("\n", "")
+
+
+def test_two_analyses_do_not_write_into_one_folder(runs, tmp_path):
+    with locked(tmp_path):
+        found = typed(runs("classification", "mae"), "--output", tmp_path)
+    assert found.exit_code == 2 and "is in use by process" in found.output.replace("\n", " ")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("command", ["analyse", "explore"])

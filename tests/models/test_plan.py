@@ -88,6 +88,8 @@ def test_a_system_may_be_named_by_its_module_and_class():
         ("headwise.heads.mae:Gates", ["module 'headwise.heads.mae' has no attribute 'Gates'"]),
         ("my_heads.py:Heads", ["No module named 'my_heads", "expected module:Class"]),
         (":Heads", ["cannot be loaded", "expected module:Class"]),
+        ("..:Heads", ["cannot be loaded", "expected module:Class"]),
+        ("my_heads:", ["cannot be loaded", "expected module:Class"]),
         ("torch.nn:Linear", ["torch.nn.modules.linear.Linear", "expected a subclass of System"]),
         ("torch:nn", ["module 'torch.nn'", "expected a subclass of System"]),
     ],

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+from pathlib import Path
 
 import datasets
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from headwise.tasks import sources
 from headwise.tasks.sources import (
     CorpusError,
+    file_in_words,
     load_hub_split,
     read_hub_records,
     read_lines,
@@ -129,6 +132,38 @@ def test_a_dataset_that_does_not_exist_is_an_error_that_names_it(dataset_folder,
     name = name.format(dataset_folder)
     with pytest.raises(CorpusError, match=f"dataset '{name}' .* could not be loaded"):
         load_hub_split(name, "train")
+
+
+def test_a_gzip_file_that_expands_without_end_is_no_text(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "_BOMB_BYTES", 10_000)
+    bomb, text = tmp_path / "bomb.gz", tmp_path / "text.gz"
+    for content in (b"0" * 10**6, b"0\n" * 10**6):
+        bomb.write_bytes(gzip.compress(content))
+        with pytest.raises(
+            CorpusError, match=r"bomb.gz expands to more than .*unpack it with gunz"
+        ):
+            read_lines(bomb)
+    lines = [f"line {number} " + "of many" * (number % 50) for number in range(3_000)]
+    text.write_bytes(gzip.compress("\n".join(lines).encode()))
+    assert read_lines(text) == lines
+
+
+def test_pipes_and_devices_are_no_text(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        for read in (read_lines, file_in_words):
+            with pytest.raises(CorpusError, match=f"{path} is a pipe or a device, expected a reg"):
+                read(path)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(CorpusError, match="loop: cannot be read"):
+        read_lines(tmp_path / "loop")
+
+
+def test_what_ends_a_line_is_the_same_in_every_file(tmp_path):
+    """Or a source and its translation would not have equal numbers of lines."""
+    path = tmp_path / "text"
+    path.write_bytes("\ufeffa\u2028b\x85c\x0bd\r\n\0\r\ne\rf\n\n\ufeffg".encode())
+    assert read_lines(path) == ["a\u2028b\x85c\x0bd", "\0", "e\rf", "", "\ufeffg"]
 
 
 def test_pickles_are_no_dataset(tmp_path, monkeypatch):

@@ -1,11 +1,14 @@
 """A run that others have begun goes on without running what its checkpoints hold."""
 
-from contextlib import suppress
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 import toy
+
+from headwise.checksums import write_sums
+from headwise.training.checkpoints import CheckpointError
 
 
 class Pickled:
@@ -33,19 +36,26 @@ def stopped(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    "name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"]
-)
-def test_states_are_not_unpickled(stopped, tmp_path, name):
-    path, mark = stopped / "checkpoint-4" / name, tmp_path / "was here"
-    whole = path.read_bytes()
+def hostile(stopped, tmp_path, name):
+    """A copy of the run with a file that makes another, and where it would make it."""
+    folder = shutil.copytree(stopped, tmp_path / "run")
+    path, mark = folder / "checkpoint-4" / name, tmp_path / "was here"
     torch.save({"state": Pickled(mark)}, path)
-    try:
-        # Whether it is refused, or the run begins anew, is said elsewhere.
-        with suppress(Exception):
-            toy.train(stopped, toy.model(), toy.settings())
-        assert not mark.exists()
-        torch.load(path, weights_only=False)
-        assert mark.exists()  # it would have been
-    finally:
-        path.write_bytes(whole)
+    torch.load(path, weights_only=False)
+    mark.unlink()  # so it would be made
+    write_sums(path.parent)  # as others would
+    return folder, mark
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+def test_states_are_not_unpickled(stopped, tmp_path, name):
+    folder, mark = hostile(stopped, tmp_path, name)
+    with pytest.raises(CheckpointError, match="checkpoint-4 holds more than tensors and plain"):
+        toy.train(folder, toy.model(), toy.settings())
+    assert not mark.exists()
+
+
+def test_the_trainers_arguments_are_not_read(stopped, tmp_path):
+    folder, mark = hostile(stopped, tmp_path, "training_args.bin")
+    toy.train(folder, toy.model(), toy.settings())
+    assert not mark.exists()

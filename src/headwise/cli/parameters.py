@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from headwise.spelling import shown
+
 
 @contextmanager
 def _trusting() -> Iterator[None]:
@@ -67,7 +69,9 @@ def parse_names(option: str, text: str | None) -> list[str]:
     """Returns the names in the text of an option; none without a text."""
     names = _split(text or "")
     if len(set(names)) < len(names):
-        raise ValueError(f"{option} is {text!r}, expected different names, separated by commas")
+        raise ValueError(
+            f"{option} is {shown(text or '')}, expected different names, separated by commas"
+        )
     return names
 
 
@@ -77,10 +81,10 @@ def parse_seeds(text: str) -> list[int]:
         seeds = [int(seed) for seed in _split(text)]
     except ValueError:
         seeds = []
-    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+    if not seeds or len(set(seeds)) < len(seeds) or not 0 <= min(seeds) <= max(seeds) < 2**32:
         raise ValueError(
-            f"--seeds is {text!r}, expected different whole numbers from 0, separated by commas: "
-            f"1,2,3"
+            f"--seeds is {shown(text)}, expected different whole numbers from 0 and below 2^32, "
+            f"separated by commas: 1,2,3"
         )
     return seeds
 
@@ -97,7 +101,7 @@ def parse_lengths(text: str | None, default: dict[str, int]) -> dict[str, int]:
         expected = ",".join(str(length) for length in default.values())
         what = " and ".join(default)
         raise ValueError(
-            f"--lengths is {text!r}, expected the lengths of the {what}, separated by commas: "
+            f"--lengths is {shown(text)}, expected the lengths of the {what}, separated by commas: "
             f"{expected}"
         )
     return dict(zip(default, numbers, strict=True))

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
+from headwise.spelling import with_words_cut
+
 if TYPE_CHECKING:
     from headwise.recipe import RecipeFile
 
@@ -36,8 +38,9 @@ def clear_errors(when_stopped: str = "") -> Iterator[None]:
 
 def print_error(text: str) -> None:
     """Prints an error to standard error."""
+    said = f"error: {with_words_cut(text)}"
     Console(stderr=True).print(
-        f"error: {text}", style="red", highlight=False, markup=False, emoji=False, soft_wrap=True
+        said, style="red", highlight=False, markup=False, emoji=False, soft_wrap=True
     )
 
 

@@ -13,7 +13,7 @@ from headwise.plain_yaml import read_yaml
 from headwise.recipe import with_defaults
 from headwise.recipe.differences import flatten
 from headwise.recipe.file import split_path
-from headwise.spelling import did_you_mean, shown
+from headwise.spelling import cut, did_you_mean, shown
 from headwise.training.run import MODEL
 
 
@@ -49,9 +49,9 @@ def _number(run: Path, key: str) -> float:
         value = value.get(name) if isinstance(value, dict) else None
     if not _is_number(value):
         raise ValueError(
-            f"--over is {shown(key)}, of which the recipe of {run} has {shown(value)}, expected a "
+            f"--over is {cut(key)}, of which the recipe of {run} has {shown(value)}, expected a "
             f"key with a number, such as data.train_fraction or model.embed_dim"
-            f"{did_you_mean(key, numbers)}"
+            f"{did_you_mean(key, numbers) if value is None else ''}"
         )
     return float(value)
 

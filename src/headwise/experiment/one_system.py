@@ -150,7 +150,7 @@ def finished_result(
         read_outcome(folder)
     except DamagedError as error:
         said = f"{label}: {error.problem}: the run is evaluated again"
-        console.print(said, style="yellow", highlight=False, markup=False)
+        console.print(said, style="yellow", highlight=False, markup=False, soft_wrap=True)
         if is_main_process():
             (folder / RESULT).unlink(missing_ok=True)
         return None

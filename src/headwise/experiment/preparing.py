@@ -1,5 +1,6 @@
 """What is there before training: the data of a recipe, its batches and its model."""
 
+import os
 from pathlib import Path
 
 import torch
@@ -84,13 +85,32 @@ def build_model(recipe: Recipe, task: Task) -> HeadwiseModel:
     """Returns the model of a recipe: initialised from its seed, or the one that it starts from.
 
     Raises:
-        ValueError: the model cannot start from the run that `model.pretrained` names.
+        ValueError: the model cannot start from the run that `model.pretrained` names, or this
+            machine has no memory for its weights.
     """
+    _check_memory(task.model_config(recipe.model).count_parameters())
     set_seed(recipe.training.seed)
     model = task.build_model(recipe.model)
     if (run := recipe.pretrained_run()) is not None:
         task.start_from(model, run)
     return model
+
+
+def _check_memory(parameters: int) -> None:
+    needed, there = 4 * parameters, memory()
+    if there is not None and needed > there:
+        raise ValueError(
+            f"the model has {parameters:,} parameters, whose weights take {needed / 1e9:,.0f} GB, "
+            f"expected at most the {there / 1e9:,.0f} GB of memory of this machine: choose smaller "
+            f"sizes; headwise cost shows which parts are large"
+        )
+
+
+def memory() -> int | None:
+    """Returns how many bytes of memory this machine has; None if it does not say."""
+    if not hasattr(os, "sysconf"):
+        return None
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def empty_model(settings: ModelSettings, task: Task) -> HeadwiseModel:

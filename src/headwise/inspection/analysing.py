@@ -1,8 +1,6 @@
 """`headwise analyse`: what the heads of finished runs do on one part of their data."""
 
-import os
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,7 +66,7 @@ def analyse_runs(
         note: called with notes on the changes.
 
     Raises:
-        FolderError: there is no finished run in a folder, or another process analyses one.
+        FolderError: there is no finished run in a folder, or another process writes to `folder`.
         ValueError: the runs are not of the same items, or other arguments do not fit them.
     """
     for name in (PAGE, RECORD):
@@ -136,10 +134,8 @@ def _ablations(
     model: HeadwiseModel, opened: Opened, name: str, level: Level, console: Console
 ) -> AblationAnalysis | None:
     quality = Quality.of_task(model, opened.task, opened.part, opened.recipe.evaluation)
-    folder = opened.run / FINISHED
-    # Others' runs may not be written to; then nothing is kept.
-    alone = locked(folder) if os.access(opened.run, os.W_OK) else nullcontext()
-    with alone, RunBars(console, transient=True) as bars:
+    with RunBars(console, transient=True) as bars:
+        folder = opened.run / FINISHED
         return analyse_ablations(
             model, quality, level=level, folder=folder, progress=bar_of(bars, name)
         )

@@ -89,8 +89,8 @@ class AdaptiveEmbedding(nn.Module):
         return x
 
     @property
-    def num_embeddings(self) -> int:
-        """How many words there are, by the name that `nn.Embedding` has for it."""
+    def num_words(self) -> int:
+        """How many words there are in all bands."""
         return self.edges[-1]
 
     def weights(self, band: int) -> tuple[Tensor, Tensor]:

@@ -176,6 +176,23 @@ class TransformerConfig(PreTrainedConfig):
         """Returns the system of each layer at each site, as the plan says."""
         return layer_specs(self.attention, self.depths())
 
+    def count_parameters(self) -> int:
+        """Returns how many parameters the model has, small ones outside the systems apart.
+
+        No model is built: every system of the plan is built once, on the meta device.
+        """
+        feed_forward = 2 * self.embed_dim * self.ffn_dim
+        parameters = self.parameters_outside_layers()
+        for site, specs in self.systems().items():
+            layers = Counter(map(repr, specs))
+            for kind, spec in {repr(spec): spec for spec in specs}.items():
+                with torch.device("meta"):
+                    system = build_system(spec, self.place(site))
+                parameters += layers[kind] * sum(p.numel() for p in system.parameters())
+                if system.replaces == "attention" and is_last(site, self.depths()):
+                    parameters += layers[kind] * feed_forward
+        return parameters
+
     def parameters_outside_layers(self) -> int:
         """Returns how many parameters the model has besides its layers, norms and biases apart."""
         return self.embed_dim * (self.max_positions or 0)
@@ -224,27 +241,14 @@ class TransformerConfig(PreTrainedConfig):
         return self.default_positions() if given is None else given
 
     def _check_sizes(self) -> None:
-        """Builds each system of the plan on the meta device, and counts the model's parameters.
-
-        Raises:
-            ValueError: a system does not fit, or there are too many layers or parameters.
-        """
+        """Raises `ValueError` if a system does not fit, or layers or parameters are too many."""
         for site, depth in self.depths().items():
             check_number(f"the number of layers of {stack_of(site)}", depth, MOST_LAYERS)
-        feed_forward = 2 * self.embed_dim * self.ffn_dim
-        parameters = self.parameters_outside_layers()
         sizes = {name: size for name in _SIZES if (size := getattr(self, name, None)) is not None}
-        check_parameters(feed_forward + parameters, **sizes)
-        for site, specs in self.systems().items():
-            kinds = {repr(spec): spec for spec in specs}
-            layers = Counter(map(repr, specs))
-            for kind, spec in kinds.items():
-                with torch.device("meta"):
-                    system = build_system(spec, self.place(site))
-                parameters += layers[kind] * sum(p.numel() for p in system.parameters())
-                if system.replaces == "attention" and is_last(site, self.depths()):
-                    parameters += layers[kind] * feed_forward
-        check_parameters(parameters, **sizes)
+        # A system of too many parameters is an error of its own, but what is around it comes first.
+        around = 2 * self.embed_dim * self.ffn_dim + self.parameters_outside_layers()
+        check_parameters(around, **sizes)
+        check_parameters(self.count_parameters(), **sizes)
 
 
 class StackConfig(TransformerConfig):

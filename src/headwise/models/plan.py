@@ -123,7 +123,9 @@ def system_class(name: Any) -> type[System]:
     if not colon:
         raise ValueError(_unknown("it names the system", name, list(SYSTEMS)))
     if not all((*module_name.split("."), class_name)):
-        raise ValueError(f"it names the system {shown(name)}, expected module:Class")
+        raise ValueError(
+            f"the system {shown(name)} cannot be loaded: expected module:Class, with both names"
+        )
     if module_name not in sys.modules and not is_trusting():
         raise ValueError(
             f"the system {shown(name)} is of a module that is not imported, and importing it would "

@@ -341,8 +341,12 @@ def _words(
     """Embeddings of tokens, not scaled, `(batch, time, embed_dim)`; the prefix is of arguments."""
     ids, embeds = f"{prefix}input_ids", f"{prefix}inputs_embeds"
     if inputs_embeds is None and input_ids is not None:
-        # An adapter around an embedding may not say how many there are.
-        check_tokens(ids, input_ids, getattr(embedding, "num_embeddings", None))
+        # The weight may be shared with an embedding that was resized. Adapters and quantised
+        # embeddings do not say how many there are.
+        size = getattr(embedding, "num_words", None)
+        if type(embedding) is nn.Embedding:
+            size = len(embedding.weight)
+        check_tokens(ids, input_ids, size)
         words: Tensor = embedding(input_ids)
         return words
     if inputs_embeds is not None and input_ids is None:

@@ -1,6 +1,5 @@
 """Errors of recipes: each names the key, what it is, and what was expected."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,10 +7,9 @@ from pydantic import ValidationError
 
 from headwise.recipe.schema import kinds, locate, tag
 from headwise.recipe.settings import Recipe
-from headwise.spelling import cut, did_you_mean, shown
+from headwise.spelling import did_you_mean, shown, with_words_cut
 
 _EXPECTED = "Input should be "  # how pydantic begins most of its messages
-_UNBROKEN = re.compile(r"\S{250,}")
 # Which errors of pydantic say that keys were expected.
 _NO_MAPPING = ("dict_type", "model_type", "model_attributes_type")
 
@@ -23,7 +21,7 @@ class RecipeError(ValueError):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(_UNBROKEN.sub(lambda found: cut(found[0]), message))
+        super().__init__(with_words_cut(message))
 
 
 def unknown(what: str, name: str, known: Sequence[str], where: str = "") -> str:

@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 from typing_extensions import Self
 
@@ -72,7 +72,7 @@ class ImageEvaluation(EvaluationSettings):
     )
     temperature: float = Field(
         1.0,
-        gt=0,
+        ge=0.001,
         le=1000,
         description="Temperature by which the logits are divided when pixels are drawn. Below 1, "
         "the images vary less.",
@@ -107,6 +107,17 @@ class ImageRecipe(Recipe):
         default_factory=lambda: ImageEvaluation(),
         description="How many images and maps the evaluation draws, and how.",
     )
+
+    @model_validator(mode="after")
+    def _check_size(self) -> Self:
+        height, width, _ = image_shape(self.data)
+        if height * width > self.training.batch_tokens:
+            raise ValueError(
+                f"data.size makes images of {height * width:,} pixels, expected at most "
+                f"training.batch_tokens, {self.training.batch_tokens:,}: a batch holds at least "
+                f"one image"
+            )
+        return self
 
 
 class Images(Task):

@@ -10,6 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+# A gzip file that has this much text, and this many times what the file has, is taken for a bomb:
+# text that somebody has written shrinks to a tenth at best.
+_BOMB_BYTES, _BOMB_FACTOR = 2**28, 100
 _SHOWN = 12  # digits of a hash that notes show, enough to tell data apart
 
 
@@ -25,6 +28,18 @@ def unreadable(path: Path, error: OSError) -> CorpusError:
     )
 
 
+def check_regular(path: Path) -> None:
+    """Raises `CorpusError` for what may never end: a pipe, a device.
+
+    Files are read more than once, for their hashes too, which a pipe does not allow.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise CorpusError(
+            f"{path} is a pipe or a device, expected a regular file; write what it gives into a "
+            "file first"
+        )
+
+
 # --- text files -------------------------------------------------------------------------------
 
 
@@ -38,14 +53,20 @@ def read_lines(path: Path) -> list[str]:
         path: file in UTF-8; it is decompressed if its name ends in `.gz`.
 
     Raises:
-        CorpusError: the file cannot be opened, is a damaged gzip file, or is not UTF-8.
+        CorpusError: the file cannot be opened, is no regular file, is a damaged gzip file or one
+            that expands to a hundred times its size, or is not UTF-8.
     """
     path = path.expanduser()
+    check_regular(path)
     lines: list[str] = []
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for line in decoded_lines(file, str(path)):
-                lines.append(line)  # one by one: an error tells how many there were
+        if path.suffix != ".gz":
+            with path.open("rb") as file:
+                lines.extend(decoded_lines(file, str(path)))
+        else:
+            with gzip.open(path) as file:
+                for line in decoded_lines(_bounded(file, path), str(path)):
+                    lines.append(line)  # one by one: an error tells how many there were
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise CorpusError(
             f"{path}: not a sound gzip file after {len(lines):,} lines ({error}). Copy or download "
@@ -58,12 +79,28 @@ def read_lines(path: Path) -> list[str]:
     return lines
 
 
+def _bounded(file: gzip.GzipFile, path: Path) -> Iterator[bytes]:
+    """Yields the lines of a gzip file, and stops reading one that expands without end."""
+    most = max(_BOMB_BYTES, _BOMB_FACTOR * path.stat().st_size)
+    read = 0
+    while line := file.readline(most + 1 - read):
+        read += len(line)
+        if read > most:
+            raise CorpusError(
+                f"{path} expands to more than {most:,} bytes, {_BOMB_FACTOR} times the size of the "
+                "file, expected text; if it is meant so, unpack it with gunzip and name the "
+                "unpacked file"
+            )
+        yield line
+
+
 def file_in_words(path: Path) -> str:
     """Returns the name of a file with the beginning of the SHA-256 of its bytes, for the notes.
 
     The whole hash is what `sha256sum` prints for the file, gzip or not.
     """
     digest = hashlib.sha256()
+    check_regular(path.expanduser())
     try:
         with path.expanduser().open("rb") as file:
             while block := file.read(2**20):
@@ -154,7 +191,8 @@ def load_hub_split(
         path = str(Path(name).expanduser()) if name.startswith("~") else name
         return load_dataset(path, config, split=split, revision=revision)
     except (DatasetsError, OSError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
+        # Of a file that it cannot parse, datasets says why only in the cause.
+        reason = " ".join(f"{error} {error.__cause__ or ''}".split()).rstrip(".")
         mending = (
             "Give a name on the Hugging Face hub or a local folder; without a network, only local "
             "folders and datasets that were loaded before can be read."

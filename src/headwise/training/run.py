@@ -3,6 +3,7 @@
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from rich.console import Console
@@ -89,7 +90,8 @@ def run_training(
 
     Raises:
         Interrupted: the user pressed Ctrl-C; a checkpoint was written.
-        CheckpointError: a checkpoint was damaged or removed during training.
+        CheckpointError: a checkpoint was damaged or removed during training, or holds more than
+            tensors and plain values.
         ValueError: the model has nothing of what `settings.train` says.
     """
     freeze_all_but(model, settings.train)
@@ -121,7 +123,13 @@ def run_training(
     trainer.accelerator.wait_for_everyone()
     found = checkpoints(folder)
     if not found or not is_finished(read_state(found[-1])):
-        trainer.train(resume_from_checkpoint=str(found[-1]) if found else None)
+        try:
+            trainer.train(resume_from_checkpoint=str(found[-1]) if found else None)
+        except UnpicklingError as error:  # it does not say of which file
+            raise CheckpointError(
+                f"{found[-1]} holds more than tensors and plain values, and to read that could run "
+                f"code of others: delete it to go on from the one before it"
+            ) from error
         if trainer.stop.interrupted:
             raise Interrupted(f"stopped at step {trainer.state.global_step}")
         has_model = False
@@ -189,4 +197,4 @@ def _write_model_sums(folder: Path) -> None:
 
 
 def _say(trainer: Trainer, text: str, style: str | None = None) -> None:
-    trainer.progress.console.print(text, style=style, highlight=False, markup=False)
+    trainer.progress.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)

@@ -195,12 +195,25 @@ def test_compiles_to_one_graph(name, causal):
         ({"num_capsules": 5}, "num_capsules is 5, expected a divisor of embed_dim = 12"),
         ({"iterations": 0}, "iterations is 0, expected at least 1"),
         ({"inverse_temperature": -1.0}, "inverse_temperature is -1.0, expected a positive number"),
+        (
+            {"inverse_temperature": 1e300},
+            "is 1e+300, expected a positive number, at most 1,000,000",
+        ),
     ],
 )
 def test_errors(options, message):
     with pytest.raises(ValueError) as error:
         AgreementAttention(12, 4, **options)
     assert message in str(error.value)
+
+
+def test_the_largest_inverse_temperature_is_finite():
+    module = AgreementAttention(12, 4, inverse_temperature=1e6)
+    x = (100 * torch.randn(2, 3, 12)).requires_grad_()
+    output = module(x).output
+    output.square().sum().backward()
+    assert output.isfinite().all() and x.grad.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,13 @@ def test_running_mean_remembers_between_calls(window, chunks):
         assert cache.memory["recent"].size(1) == window  # no more than it will need
 
 
+def test_a_window_beyond_the_sequence_takes_no_memory():
+    x = torch.randn(2, 5, 3)
+    widest = running_mean(x, None, 10**15)
+    torch.testing.assert_close(widest, naive_running_mean(x, None, None))
+    assert running_mean(x[:, :0], None, 10**15).shape == (2, 0, 3)
+
+
 def test_running_mean_of_a_long_sequence_in_float32():
     x = torch.randn(1, 5000, 2) + 3
     for window in (None, 100):

@@ -1,5 +1,8 @@
 """Sound files of all kinds, good and bad."""
 
+import os
+import struct
+
 import numpy as np
 import pytest
 import soundfile
@@ -112,3 +115,46 @@ def test_what_soundfile_writes_is_what_is_read(tmp_path):
     path = sounds.write(tmp_path / "a.wav", wave, 8_000, subtype="PCM_24")
     assert np.abs(read_audio(path, 8_000) - wave[:, 0]).max() < 1e-6
     assert soundfile.info(str(path)).frames == 1_000
+
+
+def wav(rate=16_000, data=bytes(2_000), size=None):
+    layout = struct.pack("<IHHIIHH", 16, 1, 1, rate, 2 * rate % 2**32, 2, 16)
+    size = len(data) if size is None else size
+    body = b"WAVEfmt " + layout + b"data" + struct.pack("<I", size) + data
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (wav(rate=0), "cannot be read as sound"),
+        (wav(rate=1), "has 1 samples per second by its header, expected 1,000 to 1,000,000"),
+        (wav(rate=2**31 - 1), "has 2,147,483,647 samples per second"),
+        (wav(size=10**9), "has 2,000 bytes of sound, expected 1,000,000,000 by its header"),
+        (wav(data=b""), "has no samples"),
+        (wav()[:30], "cannot be read as sound"),
+        (b"RIFX" + wav()[4:], "cannot be read as sound"),
+        (bytes(4_000), "cannot be read as sound"),
+    ],
+)
+def test_headers_that_lie(tmp_path, content, message):
+    path = tmp_path / "sound.wav"
+    path.write_bytes(content)
+    for read in (
+        lambda: read_audio(path, 16_000),
+        lambda: decode_audio(content, 16_000, str(path)),
+    ):
+        with pytest.raises(AudioError, match=f"sound.wav.* {message}"):
+            read()
+
+
+def test_a_wave_that_was_written_to_a_pipe_does_not_know_its_length(tmp_path):
+    path = tmp_path / "sound.wav"
+    path.write_bytes(wav(size=2**32 - 1))
+    assert len(read_audio(path, 16_000)) == 1_000
+
+
+def test_a_pipe_is_no_recording(tmp_path):
+    os.mkfifo(tmp_path / "sound.wav")
+    with pytest.raises(AudioError, match="is a pipe or a device"):
+        audio_info(tmp_path / "sound.wav")

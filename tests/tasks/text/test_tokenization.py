@@ -21,6 +21,7 @@ from headwise.tasks.text.tokenizer_settings import (
     TextTokenizerSettings,
     TokenizerSettings,
 )
+from headwise.tasks.text.vocabularies import LONGEST_WORD
 
 PAIRS = [
     Pair("open the file", "ouvrir le fichier"),
@@ -214,6 +215,9 @@ def test_a_tokenizer_cut_short_is_an_error_that_names_the_folder(joint, tmp_path
     joint.save(tmp_path / "tokenizer")
     file = tmp_path / "tokenizer" / "tokenizer.json"
     file.write_text(file.read_text()[:1000])
+    with pytest.raises(ValueError, match=r"damaged \(tokenizer\.json is not as it was written\)"):
+        TranslationTokenizer.load(tmp_path / "tokenizer")
+    (tmp_path / "tokenizer" / "SHA256SUMS").unlink()  # an older version wrote none
     with pytest.raises(ValueError, match=r"tokenizer, expected a tokenizer that can be read"):
         TranslationTokenizer.load(tmp_path / "tokenizer")
 
@@ -301,6 +305,16 @@ def test_wrong_settings_of_one_language(settings, message):
 def test_blank_lines_are_no_text_to_learn_from():
     with pytest.raises(ValueError, match="lines is empty"):
         TextTokenizer.train(["", ""], TextTokenizerSettings())
+
+
+def test_a_word_of_any_length_is_learned_from_in_pieces_and_encoded_whole():
+    """Learning from a line of a million letters would take the square of its length."""
+    long = "ab" * 4 * LONGEST_WORD
+    tokenizer = TextTokenizer.train([long] * 3, TextTokenizerSettings(vocab_size=400))
+    assert max(map(len, tokenizer.tokenizer.get_vocab())) == LONGEST_WORD
+    for text in (long, f"{long} {long}", "\x00\x01" * 9, "e" + "\u0301" * 2000):
+        assert tokenizer.decode(tokenizer.encode([text])) == [text]
+    assert len(tokenizer.encode([long])[0]) < 20
 
 
 def test_no_code_beside_a_tokenizer_is_run_whatever_the_answer(tmp_path, monkeypatch):

@@ -78,7 +78,7 @@ def finished_try(
         return read_record(TryResult, folder / TRY, "the try has to be trained again")
     except DamagedError as error:
         said = f"{label}: {error.problem}: the try is trained again"
-        console.print(said, style="yellow", highlight=False, markup=False)
+        console.print(said, style="yellow", highlight=False, markup=False, soft_wrap=True)
         if is_main_process():
             (folder / TRY).unlink(missing_ok=True)
         return None

@@ -12,6 +12,8 @@ from headwise.ops.bounds import check_number
 VARIANCE_FLOOR = 1e-6
 # Of Hinton et al. 2018, the limit of λ over the iterations.
 INVERSE_TEMPERATURE = 0.01
+# Activations are steps from 0 to 1 long before; float32 overflows in what is beyond 10^30 or so.
+_MOST_INVERSE_TEMPERATURE = 1e6
 _MOST_ITERATIONS = 1000
 # log σ + this is the entropy of a normal distribution.
 ENTROPY = (1 + math.log(2 * math.pi)) / 2
@@ -79,9 +81,12 @@ def check_votes(votes: Tensor, num_capsules: int | None, iterations: int) -> int
 
 
 def check_inverse_temperature(value: float) -> None:
-    """Raise `ValueError` unless the inverse temperature is positive and finite."""
-    if not 0 < value < math.inf:
-        raise ValueError(f"inverse_temperature is {value}, expected a positive number, finite")
+    """Raise `ValueError` unless the inverse temperature is positive and nothing overflows."""
+    if not 0 < value <= _MOST_INVERSE_TEMPERATURE:
+        raise ValueError(
+            f"inverse_temperature is {value}, expected a positive number, at most "
+            f"{_MOST_INVERSE_TEMPERATURE:,.0f}"
+        )
 
 
 def check_routing(embed_dim: int, num_capsules: int | None, iterations: int) -> None:

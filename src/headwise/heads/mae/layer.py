@@ -26,6 +26,8 @@ from headwise.ops.masks import hides_the_future, real_positions
 from headwise.ops.recompute import as_at_first, is_repeated
 from headwise.ops.replicas import sum_over_replicas, uniform_noise
 
+_MOST_WINDOW = 1_000_000  # positions, which a cache has room for from the start
+
 
 class MixtureOfAttentiveExperts(MultiHeadAttention):
     """Multi-head attention as a gated mixture of experts, each made of h − t of the h heads.
@@ -136,6 +138,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             raise ValueError(f"gate is {gate!r}, expected 'learned' or 'uniform'")
         if gate_window is not None and gate_window < 1:
             raise ValueError(f"gate_window is {gate_window}, expected at least 1, or None")
+        check_number("gate_window", gate_window or 0, _MOST_WINDOW)
         if gate_hidden_dim < 1:
             raise ValueError(f"gate_hidden_dim is {gate_hidden_dim}, expected a positive number")
         if not 0.0 <= gate_dropout < 1.0:

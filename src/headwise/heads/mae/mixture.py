@@ -89,6 +89,7 @@ def running_mean(
             cache.remember("total", torch.cat([past, total], dim=1), time)
     else:
         if cache is None:
+            window = min(window, max(time, 1))  # a longer one sees no more
             past = seen.new_zeros(x.size(0), window, seen.size(-1))
         else:
             past = cache.recall("recent", window, seen, skip_empty=True)

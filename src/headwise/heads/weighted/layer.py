@@ -1,7 +1,6 @@
 """The Weighted Transformer: branches of attention, each with the feed-forward behind it."""
 
 from collections.abc import Mapping
-from math import inf
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -21,6 +20,7 @@ from headwise.ops.linear_maps import linear_map
 from headwise.ops.simplex import random_simplex
 
 Form = Literal["simplex", "softmax", "random"]
+_MOST_GAIN = 1e6  # far above it, what is drawn is infinite
 
 
 class BranchedAttention(Attention):
@@ -162,8 +162,11 @@ class BranchedAttention(Attention):
                 f"top_k is {top_k}, but weights='random' learns no α by which to choose: leave "
                 f"top_k out, or choose other weights"
             )
-        if output_gain is not None and not 0.0 < output_gain < inf:
-            raise ValueError(f"output_gain is {output_gain}, expected a positive number, finite")
+        if output_gain is not None and not 0.0 < output_gain <= _MOST_GAIN:
+            raise ValueError(
+                f"output_gain is {output_gain}, expected a positive number, at most "
+                f"{_MOST_GAIN:,.0f}"
+            )
         if not 0.0 <= ffn_dropout < 1.0:
             raise ValueError(f"ffn_dropout is {ffn_dropout}, expected a probability in [0, 1)")
         check_activation(ffn_activation)

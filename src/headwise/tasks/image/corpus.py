@@ -20,6 +20,7 @@ from PIL import Image, ImageOps
 
 from headwise.tasks.further_tests import in_test_set
 from headwise.tasks.image.reading import (
+    Limits,
     read_digits,
     read_hub_images,
     read_idx,
@@ -165,13 +166,13 @@ def _read_parts(
     if isinstance(settings, HubImages):
         splits = settings.splits()
         given = {
-            part: _joined(_read_split(settings, split, broken), settings)
+            part: _joined(_read_split(settings, split, broken, _limits(settings)), settings)
             for part, split in splits.items()
         }
         return given, {part: f"split {split}" for part, split in splits.items()}, settings.origin
     paths = given_parts(settings)
     given = {
-        part: _joined(_read_path(path, settings.corpus, broken), settings)
+        part: _joined(_read_path(path, settings.corpus, broken, _limits(settings)), settings)
         for part, path in paths.items()
     }
     origins: dict[str, str] = {part: _path_in_words(path) for part, path in paths.items()}
@@ -183,22 +184,29 @@ def _read_test(
 ) -> tuple[np.ndarray, str]:
     """Reads a further test set; returns its images, and words on where they come from."""
     if isinstance(test, HubImagesTest):
-        return _joined(_read_split(test, test.split, broken), settings), test.origin
-    pictures = _read_path(test.path, test.corpus, broken)
+        pictures = _read_split(test, test.split, broken, _limits(settings))
+        return _joined(pictures, settings), test.origin
+    pictures = _read_path(test.path, test.corpus, broken, _limits(settings))
     return _joined(pictures, settings), _path_in_words(test.path)
 
 
 def _read_split(
-    settings: HubImages | HubImagesTest, split: str, broken: list[str]
+    settings: HubImages | HubImagesTest, split: str, broken: list[str], limits: Limits
 ) -> Iterator[Image.Image]:
     return read_hub_images(
-        settings.name, split, settings.field, broken, settings.config, settings.revision
+        settings.name, split, settings.field, broken, limits, settings.config, settings.revision
     )
 
 
-def _read_path(path: Path, corpus: str, broken: list[str]) -> Iterator[Image.Image]:
+def _read_path(path: Path, corpus: str, broken: list[str], limits: Limits) -> Iterator[Image.Image]:
     path = path.expanduser()
-    return read_image_folder(path, broken) if corpus == "folder" else read_idx(path)
+    if corpus == "folder":
+        return read_image_folder(path, broken, limits)
+    return read_idx(path, limits)
+
+
+def _limits(settings: Source) -> Limits:
+    return Limits(settings.max_pixels, settings.max_bytes)
 
 
 def _path_in_words(path: Path) -> str:

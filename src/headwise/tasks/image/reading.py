@@ -9,18 +9,48 @@ from __future__ import annotations
 
 import gzip
 import io
+import struct
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from headwise.tasks.sources import CorpusError, file_content, load_hub_split, unreadable
+from headwise.tasks.sources import (
+    CorpusError,
+    check_regular,
+    file_content,
+    load_hub_split,
+    unreadable,
+)
 from headwise.tasks.splits import PARTS, Part, divide
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+
+
+class Limits(NamedTuple):
+    """The most that is read into memory at once; `ImageData` has a key for each.
+
+    Attributes:
+        max_pixels: of an image.
+        max_bytes: of a file, a member of a tar file, or what a gzip file expands to.
+    """
+
+    max_pixels: int
+    max_bytes: int
+
+    def check_bytes(self, name: object, size: int) -> None:
+        """Raises `CorpusError` for a file that is too large."""
+        if size > self.max_bytes:
+            raise CorpusError(
+                f"{name} has {size:,} bytes, expected at most {self.max_bytes:,}; leave it out, or "
+                "set data.max_bytes"
+            )
+
 
 # --- images that scikit-learn brings along ----------------------------------------------------
 
@@ -73,20 +103,22 @@ def read_patches(
 # --- files ------------------------------------------------------------------------------------
 
 
-def read_image_folder(path: Path, broken: list[str]) -> Iterator[Image.Image]:
+def read_image_folder(path: Path, broken: list[str], limits: Limits) -> Iterator[Image.Image]:
     """Yields the images of a folder or of a tar file, in the order of their names.
 
     Args:
         path: the folder or the tar file.
         broken: receives the names of image files that cannot be read.
+        limits: how large an image may be.
 
     Raises:
-        CorpusError: if `path` is neither a folder nor a tar file, or if no image can be read.
+        CorpusError: if `path` is neither a folder nor a tar file, if no image can be read, or if
+            one is too large.
     """
     found = read = 0
-    for name, content in _files(path):
+    for name, content in _files(path, limits):
         found += 1
-        picture = _decoded(content)
+        picture = _decoded(content, name, limits)
         if picture is None:
             broken.append(name)
         else:
@@ -99,17 +131,20 @@ def read_image_folder(path: Path, broken: list[str]) -> Iterator[Image.Image]:
         )
 
 
-def _files(path: Path) -> Iterator[tuple[str, bytes]]:
+def _files(path: Path, limits: Limits) -> Iterator[tuple[str, bytes]]:
     """Yields the name and the content of each file that has the name of an image."""
     if path.is_dir():
         for file in sorted(path.rglob("*")):
             if _is_image_name(file.name) and file.is_file():
+                limits.check_bytes(file, file.stat().st_size)
                 yield str(file), file.read_bytes()
         return
+    check_regular(path)
     try:
         with tarfile.open(path) as archive:
             members = [m for m in archive.getmembers() if m.isfile() and _is_image_name(m.name)]
             for member in sorted(members, key=lambda member: member.name):
+                limits.check_bytes(f"{path}:{member.name}", member.size)
                 stream = archive.extractfile(member)
                 assert stream is not None  # it is None for folders
                 yield f"{path}:{member.name}", stream.read()
@@ -129,58 +164,115 @@ def _is_image_name(name: str) -> bool:
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 
-def _decoded(content: bytes) -> Image.Image | None:
+def _decoded(content: bytes, name: str, limits: Limits) -> Image.Image | None:
     """Returns the image in a file's content, rotated as its EXIF data say.
 
-    Returns None if it cannot be read.
+    Returns None if it cannot be read. Raises `CorpusError` if it has too many pixels.
     """
     try:
-        with Image.open(io.BytesIO(content)) as picture:
+        with _without_pillows_limit(), Image.open(io.BytesIO(content)) as picture:
+            if picture.width * picture.height > limits.max_pixels:
+                raise CorpusError(
+                    f"{name} has {picture.width:,} × {picture.height:,} pixels, expected at most "
+                    f"{limits.max_pixels:,} of them; leave it out, make it smaller, or set "
+                    "data.max_pixels"
+                )
             picture.load()
             return ImageOps.exif_transpose(picture)
+    except CorpusError:
+        raise
     # Decoders raise errors of many types on broken files, even SyntaxError.
     except Exception:
         return None
 
 
+@contextmanager
+def _without_pillows_limit() -> Iterator[None]:
+    """Pillow has one limit for a whole process, beyond which it warns or counts as broken."""
+    before = Image.MAX_IMAGE_PIXELS
+    Image.MAX_IMAGE_PIXELS = None
+    try:
+        yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
+
+
 _IDX_IMAGES = b"\x00\x00\x08\x03"  # unsigned bytes in three dimensions
 
 
-def read_idx(path: Path) -> Iterator[Image.Image]:
+def read_idx(path: Path, limits: Limits) -> Iterator[Image.Image]:
     """Yields the images of an IDX file: a magic number, three sizes, and the pixels row by row.
 
     Args:
         path: the file, compressed with gzip or not.
+        limits: how large an image and the unpacked file may be.
 
     Raises:
-        CorpusError: if the file cannot be read or is not an IDX file of images.
+        CorpusError: if the file cannot be read or is not an IDX file of images, or if it is too
+            large.
     """
+    check_regular(path)
     try:
-        content = path.read_bytes()
-        if content[:2] == b"\x1f\x8b":  # MNIST's files are often renamed without .gz
-            content = gzip.decompress(content)
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"  # MNIST's files are often renamed without .gz
+        with gzip.open(path) if packed else path.open("rb") as file:
+            sizes = _idx_sizes(file.read(16), path, limits)
+            expected = sizes[0] * sizes[1] * sizes[2]
+            # No more is read than the header says and one byte, and no room made for what is not
+            # there.
+            blocks = iter(lambda: file.read(2**20), b"")
+            content = b"".join(_up_to(expected + 1, blocks))
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise CorpusError(
             f"{path} is not an intact gzip file ({error}). Copy or download it again."
         ) from None
     except OSError as error:
         raise unreadable(path, error) from None
-    if content[:4] != _IDX_IMAGES:
+    if len(content) != expected:
+        more = "more than " if len(content) > expected else ""
         raise CorpusError(
-            f"{path} begins with the bytes {content[:4].hex(' ')}, expected "
+            f"{path} has {more}{16 + min(len(content), expected):,} bytes, expected "
+            f"{16 + expected:,} for {' × '.join(map(str, sizes))} pixels; copy or download it again"
+        )
+    for pixels in np.frombuffer(content, np.uint8).reshape(sizes):
+        yield Image.fromarray(pixels)
+
+
+def _up_to(size: int, blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields blocks, cut off behind so many bytes."""
+    for block in blocks:
+        yield block[:size]
+        size -= len(block)
+        if size <= 0:
+            return
+
+
+def _idx_sizes(header: bytes, path: Path, limits: Limits) -> tuple[int, int, int]:
+    """Returns how many images an IDX file has, their height and their width, by its header."""
+    if header[:4] != _IDX_IMAGES:
+        raise CorpusError(
+            f"{path} begins with the bytes {header[:4].hex(' ')}, expected "
             f"{_IDX_IMAGES.hex(' ')}: an IDX file of images, not of labels; give the file of the "
             "images, such as train-images-idx3-ubyte.gz"
         )
-    sizes = np.frombuffer(content, ">u4", count=min(3, (len(content) - 4) // 4), offset=4)
-    expected = 16 + int(sizes.prod(dtype=np.uint64))
-    if len(sizes) < 3 or len(content) != expected or not sizes.all():
+    if len(header) < 16:
         raise CorpusError(
-            f"{path} has {len(content):,} bytes, expected {expected:,} for "
-            f"{' × '.join(map(str, sizes))} pixels, and at least one image; copy or download it "
-            "again"
+            f"{path} has {len(header)} bytes, expected at least 16 of its header; copy or download "
+            "it again"
         )
-    for pixels in np.frombuffer(content, np.uint8, offset=16).reshape(sizes):
-        yield Image.fromarray(pixels)
+    images, height, width = struct.unpack(">3I", header[4:])
+    if not (images and height and width):
+        raise CorpusError(
+            f"{path} has {images} × {height} × {width} pixels, expected at least one image of at "
+            "least one pixel; copy or download it again"
+        )
+    if height * width > limits.max_pixels:
+        raise CorpusError(
+            f"{path} has images of {height:,} × {width:,} pixels, expected at most "
+            f"{limits.max_pixels:,} of them; copy it again, or set data.max_pixels"
+        )
+    limits.check_bytes(path, 16 + images * height * width)
+    return images, height, width
 
 
 # --- Hugging Face datasets --------------------------------------------------------------------
@@ -191,6 +283,7 @@ def read_hub_images(
     split: str,
     field: str,
     broken: list[str],
+    limits: Limits,
     config: str | None = None,
     revision: str | None = None,
 ) -> Iterator[Image.Image]:
@@ -201,6 +294,7 @@ def read_hub_images(
         split: the name of the split.
         field: the column that holds the images.
         broken: receives the places of images that cannot be read.
+        limits: how large an image may be.
         config: the configuration of the dataset; see `load_hub_split`.
         revision: a tag or commit of the dataset; see `load_hub_split`.
 
@@ -224,9 +318,12 @@ def read_hub_images(
     column = dataset.select_columns([field]).cast_column(field, datasets.Image(decode=False))
     read = 0
     for number, record in enumerate(column):
-        picture = _decoded(file_content(record[field]))
+        where = f"dataset {name!r}, split {split!r}, row {number}"
+        content = file_content(record[field])
+        limits.check_bytes(where, len(content))
+        picture = _decoded(content, where, limits)
         if picture is None:
-            broken.append(f"dataset {name!r}, split {split!r}, row {number}")
+            broken.append(where)
         else:
             read += 1
             yield picture

@@ -58,6 +58,18 @@ class ImageData(DividedSettings):
     tests: dict[Name, Annotated[ImageTest, Field(discriminator="corpus")]] = TESTS
     size: int = Field(32, ge=1, le=LARGEST_SIZE, description=_SIZE)
     mode: Literal["rgb", "grey"] = Field("rgb", description=_MODE)
+    max_pixels: int = Field(
+        100_000_000,
+        ge=1,
+        description="The most pixels that an image may have, before it is resized to `size`. A "
+        "larger one is an error: a small file can hold an image that fills the memory.",
+    )
+    max_bytes: int = Field(
+        2**32,
+        ge=1,
+        description="The most bytes that a file of an image, a member of a tar file, or an "
+        "unpacked IDX file may have. A larger one is an error.",
+    )
 
 
 class DigitsImages(ImageData):

@@ -8,6 +8,7 @@ needs soundfile and soxr, `pip install "headwise[speech]"`. A file that cannot b
 from __future__ import annotations
 
 import io
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from headwise.tasks.sources import CorpusError
 Waveform = NDArray[np.float32]  # (samples,)
 
 SUFFIXES = (".wav", ".flac")
+RATES = (1_000, 1_000_000)  # the sampling rates of sound
 
 
 class AudioError(CorpusError):
@@ -89,21 +91,19 @@ def audio_info(path: Path) -> AudioInfo:
     soundfile = speech_package("soundfile")
     if path.is_dir():
         raise AudioError(f"{path} is a folder, expected a WAV or FLAC file; name one in it")
-    if not path.is_file():
+    if not path.exists():
         raise AudioError(f"{path} does not exist, expected a WAV or FLAC file")
+    if not path.is_file():
+        raise AudioError(f"{path} is a pipe or a device, expected a WAV or FLAC file; leave it out")
     if path.stat().st_size == 0:
         raise AudioError(
             f"{path} is empty, expected a WAV or FLAC file; copy it again, or leave it out"
         )
     try:
-        info = soundfile.info(str(path))
+        with soundfile.SoundFile(str(path)) as sound:
+            return _header(sound, path)
     except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
         raise AudioError(_unreadable(path, error)) from None
-    if info.frames < 1:
-        raise AudioError(
-            f"{path} has no samples, expected at least one; record it again, or leave it out"
-        )
-    return AudioInfo(info.samplerate, info.frames, info.channels)
 
 
 def read_audio(path: Path, rate: int, start: int = 0, samples: int | None = None) -> Waveform:
@@ -149,11 +149,11 @@ def decode_audio(encoded: bytes, rate: int, name: str) -> Waveform:
     """
     soundfile = speech_package("soundfile")
     try:
-        sound, its_rate = soundfile.read(io.BytesIO(encoded), dtype="float32", always_2d=True)
+        with soundfile.SoundFile(io.BytesIO(encoded)) as file:
+            its_rate = _header(file, name).rate
+            sound = file.read(dtype="float32", always_2d=True)
     except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
         raise AudioError(_unreadable(name, error)) from None
-    if not len(sound):
-        raise AudioError(f"{name} has no samples, expected at least one; leave it out")
     return resample(_mono(sound, name), its_rate, rate)
 
 
@@ -167,6 +167,34 @@ def resample(wave: Waveform, rate: int, wanted: int) -> Waveform:
         return wave
     samples = max(1, round(len(wave) * wanted / rate))
     return _fit(speech_package("soxr").resample(wave, rate, wanted), samples)
+
+
+def _header(sound: Any, name: object) -> AudioInfo:
+    """Returns the header of an opened `soundfile.SoundFile`.
+
+    Raises:
+        AudioError: if it has no samples, a sampling rate that no sound has, or less sound than it
+            says.
+    """
+    if sound.frames < 1:
+        raise AudioError(
+            f"{name} has no samples, expected at least one; record it again, or leave it out"
+        )
+    if not RATES[0] <= sound.samplerate <= RATES[1]:
+        raise AudioError(
+            f"{name} has {sound.samplerate:,} samples per second by its header, expected "
+            f"{RATES[0]:,} to {RATES[1]:,}: resampled, it would have another length by far; mend "
+            f"its header, or leave it out"
+        )
+    # libsndfile reads what there is, and notes so in its log.
+    cut = re.search(r"^data : (\d+) \(should be (\d+)\)$", sound.extra_info, re.MULTILINE)
+    # Programs that write to a pipe do not know the length, and fill the field with ones.
+    if cut is not None and int(cut[2]) < int(cut[1]) < 2**31:
+        raise AudioError(
+            f"{name} has {int(cut[2]):,} bytes of sound, expected {int(cut[1]):,} by its header: "
+            f"it was cut off; copy it again, or leave it out"
+        )
+    return AudioInfo(sound.samplerate, sound.frames, sound.channels)
 
 
 def check_finite(sound: NDArray[np.floating], name: str, first: int = 0) -> None:

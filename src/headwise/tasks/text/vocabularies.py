@@ -43,6 +43,12 @@ _JOIN: dict[Marks, decoders.Decoder] = {
 }
 
 
+# Learning from a word takes time that grows with the square of its length: so while it learns,
+# byte-pair encoding sees longer ones than this many bytes in pieces. Encoding takes them whole.
+LONGEST_WORD = 256
+_PIECES = pre_tokenizers.Split(Regex(f".{{1,{LONGEST_WORD}}}"), "isolated")
+
+
 def train_bpe(
     texts: Iterable[str],
     vocab_size: int,
@@ -54,7 +60,8 @@ def train_bpe(
     # A space before the text makes its first word the same subword as elsewhere; the decoder
     # removes exactly this space.
     tokenizer.normalizer = normalizers.Prepend(" ")
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, _PIECES])
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -64,6 +71,7 @@ def train_bpe(
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.pre_tokenizer = words
     return _finish(tokenizer, special_tokens)
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from headwise.tasks.sources import CorpusError
+from headwise.tasks.text.running import corpus as corpus_module
 from headwise.tasks.text.running.corpus import (
     _cut,
     _documents,
@@ -278,3 +279,12 @@ def test_the_built_in_text_has_no_paragraph_in_two_parts():
     texts = load_text_corpus(PydocTopics())
     long = {line for line in lines_of(texts.train) if len(line.split()) > 20}
     assert not long & set(lines_of(texts.test)) and not long & set(lines_of(texts.validation))
+
+
+def test_passages_count_each_line_once(monkeypatch):
+    """A document may have a million blank lines, none of which ends a passage."""
+    counted = []
+    monkeypatch.setattr(corpus_module, "_words", lambda line: counted.append(line) or len(line))
+    document = ["x" * 60, *[""] * 500, "x" * 60, "x"]
+    assert corpus_module._passages([document]) == [document[:-1], ["x"]]
+    assert len(counted) == len(document)

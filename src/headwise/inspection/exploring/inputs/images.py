@@ -80,7 +80,13 @@ def _opened(path: Path) -> Image.Image:
             return ImageOps.exif_transpose(picture)
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist, expected an image") from None
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+    except (
+        UnidentifiedImageError,
+        Image.DecompressionBombError,
+        OSError,
+        SyntaxError,
+        ValueError,
+    ) as error:
         raise ValueError(f"{path} cannot be read as an image ({error})") from None
 
 

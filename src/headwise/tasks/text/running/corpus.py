@@ -250,11 +250,13 @@ def _passages(documents: Iterable[Document]) -> list[Document]:
     passages: list[Document] = []
     for document in documents:
         passage: Document = []
+        words = 0
         for line in document:
             passage.append(line)
-            if sum(map(_words, passage)) >= _PASSAGE_WORDS:
+            words += _words(line)
+            if words >= _PASSAGE_WORDS:
                 passages.append(passage)
-                passage = []
+                passage, words = [], 0
         if any(passage):
             passages.append(passage)
     return passages

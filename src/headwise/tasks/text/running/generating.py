@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
@@ -52,6 +52,16 @@ class GenerationSettings(Settings):
         le=LARGEST_SEED,
         description="Seed of the sampling, which also depends on the prompt.",
     )
+
+    @field_validator("temperature")
+    @classmethod
+    def _check_temperature(cls, temperature: float) -> float:
+        if 0 < temperature < 0.001:
+            raise ValueError(
+                f"the temperature is {temperature}, expected 0, or at least 0.001: logits that are "
+                f"divided by less are no finite numbers"
+            )
+        return temperature
 
 
 def generation_config(settings: GenerationSettings, pad: int, eos: int) -> GenerationConfig:
