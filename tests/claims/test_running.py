@@ -97,19 +97,21 @@ def test_what_is_kept_is_not_trained_again_on_another_machine(places, tmp_path, 
 def test_what_others_start_from_is_trained_first_where_its_model_is_missing(places, tmp_path):
     other = places._replace(runs=tmp_path / "runs")
     run(other, seeds=[1], ids=["C1"])
-    assert {p.name for p in other.runs.rglob("*-seed?")} == {
-        "mae-seed1",
-        "all-seed1",
-        "gates-seed1",
+    folders = {str(p.relative_to(other.runs / "laptop")) for p in other.runs.rglob("*-seed?")}
+    assert folders == {
+        f"{experiment}/{system}-seed1"
+        for experiment in ("counting", "continued")
+        for system in ("standard", "mae")
     }
     assert verdict_on(all_claims()["C1"], "laptop", other).stale == []
     rows = plan(
         with_needs(needed_runs(find_claims(["C1"]), "laptop"), "laptop"), "laptop", 5, other
     )
-    assert [(row.system, row.runs, row.kept) for row in rows] == [
-        ("mae", 1, 1),
-        ("all", 5, 1),
-        ("gates", 5, 1),
+    assert [(row.experiment, row.system, row.runs, row.kept) for row in rows] == [
+        ("counting", "standard", 1, 1),
+        ("counting", "mae", 1, 1),
+        ("continued", "standard", 5, 1),
+        ("continued", "mae", 5, 1),
     ]
 
 
@@ -132,7 +134,7 @@ def test_a_run_whose_code_computes_otherwise_is_stale(places, tmp_path, monkeypa
     moved = places._replace(evidence=evidence, runs=tmp_path / "runs")
     verdict = verdict_on(all_claims()["S1"], "laptop", moved)
     assert (verdict.stale, verdict.seeds) == (["mae"], 2)
-    run(moved, renew=True)
+    run(moved, ids=["S1"], renew=True)
     assert verdict_on(all_claims()["S1"], "laptop", moved).stale == []
     assert [p.name for p in sorted((tmp_path / "runs/laptop/counting").glob("*seed*"))] == [
         "mae-seed1"

@@ -22,7 +22,8 @@ from headwise.claims.declared import Scale
 from headwise.claims.evidence import read_record, run_path
 from headwise.claims.experiments import Places, find_experiment, grid_of, read_recipe
 from headwise.claims.needed import Needed, models_to_start_from
-from headwise.experiment.preparing import batches, build_model, prepare_task
+from headwise.claims.running import read_task
+from headwise.experiment.preparing import batches, build_model
 from headwise.files import write_text
 from headwise.heads.system import UntrainedRuleWarning
 from headwise.models.base import HeadwiseModel
@@ -137,10 +138,7 @@ def measure_seconds(
         wanted = [system for system in systems if system not in seconds]
         if not wanted:
             continue
-        base = file.system(None, dataset)
-        task = prepare_task(
-            base, own.runs / (dataset or ""), Console(quiet=True), stamp_name="comparison.yaml"
-        )
+        task = read_task(file, own, wanted[0], dataset, Console(quiet=True))
         for system in wanted:
             seconds[system] = _seconds(file.system(system, dataset), task)
             console.print(f"{name} {system}: {seconds[system]:.3f} s a step", highlight=False)

@@ -114,10 +114,14 @@ def run_experiment(
         run_experiment(scale, other, before, seeds[:1], places, console, jobs=jobs, renew=renew)
     file = read_recipe(experiment, own)
     console.print(f"{scale} {name}", style="bold", highlight=False, markup=False)
-    tasks = {dataset: _task(file, own, dataset, console) for dataset in needed.systems}
+    tasks = {
+        dataset: read_task(file, own, systems[0], dataset, console)
+        for dataset, systems in needed.systems.items()
+    }
     if (grid := grid_of(experiment)) is not None:
         on = experiment.tune_on
-        tasks.setdefault(on, _task(file, own, on, console))
+        if on not in tasks:
+            tasks[on] = read_task(file, own, runs[0][0], on, console)
         _choose(file, plain, own, tasks[on], on, needed, grid, console, jobs)
     planned = []
     for system, dataset, seed in runs:
@@ -135,6 +139,27 @@ def run_experiment(
             )
         )
     train_runs(planned, console, jobs=jobs)
+
+
+def read_task(
+    file: RecipeFile, own: Places, system: str, dataset: str | None, console: Console
+) -> Task:
+    """Returns the data of an experiment, which all of its systems share.
+
+    Args:
+        file: the recipe, with the folders of this machine.
+        own: the folders of the experiment.
+        system: one of the systems: where models start from others, so does the encoding.
+        dataset: name of the data set.
+        console: for facts about the data.
+    """
+    return prepare_task(
+        file.system(system, dataset),
+        own.runs / (dataset or ""),
+        console,
+        claimed=file.system(None, dataset),
+        stamp_name=_STAMP,
+    )
 
 
 def choice_of(plain: RecipeFile, evidence: Path, system: str) -> list[Change]:
@@ -298,11 +323,6 @@ def _choose(
     for name, tries in chosen.items():
         made = StoredTries(recipe=hash_before_choice(plain, name), tries=tries)
         write_text(tuning_path(own.evidence, name), made.model_dump_json(indent=1) + "\n")
-
-
-def _task(file: RecipeFile, own: Places, dataset: str | None, console: Console) -> Task:
-    recipe = file.system(None, dataset)
-    return prepare_task(recipe, own.runs / (dataset or ""), console, stamp_name=_STAMP)
 
 
 def _folder(own: Places, system: str, dataset: str | None, seed: int) -> Path:

@@ -12,8 +12,9 @@ from headwise.claims.evidence import TIMES, StoredTimes, read_times
 from headwise.claims.experiments import Places, find_experiment, read_recipe
 from headwise.claims.fingerprint import computes_alike, fingerprint
 from headwise.claims.needed import Needed
+from headwise.claims.running import read_task
 from headwise.comparison.summary import decoding_speeds_of, step_times
-from headwise.experiment.preparing import build_model, prepare_task
+from headwise.experiment.preparing import build_model
 from headwise.files import write_text
 
 
@@ -52,7 +53,7 @@ def measure_times(
     file = read_recipe(experiment, own)
     console.print(f"{scale} {name}: times", style="bold", highlight=False, markup=False)
     recipes = {system: file.system(system) for system in systems}
-    task = prepare_task(file.system(None), own.runs, console, stamp_name="comparison.yaml")
+    task = read_task(file, own, baseline, None, console)
     models = {system: build_model(recipe, task) for system, recipe in recipes.items()}
     token = decoding_speeds_of(recipes, models, task)
     found = StoredTimes(
