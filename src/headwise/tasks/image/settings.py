@@ -61,12 +61,14 @@ class ImageData(DividedSettings):
     max_pixels: int = Field(
         100_000_000,
         ge=1,
+        le=10**12,
         description="The most pixels that an image may have, before it is resized to `size`. A "
         "larger one is an error: a small file can hold an image that fills the memory.",
     )
     max_bytes: int = Field(
         2**32,
         ge=1,
+        le=2**50,
         description="The most bytes that a file of an image, a member of a tar file, or an "
         "unpacked IDX file may have. A larger one is an error.",
     )
