@@ -34,7 +34,7 @@ SMALL = {
 }
 FEWER = {
     "--seeds 1,2,3 --jobs 2": "--seeds 1,2",
-    "=5e-3,1e-2,2e-2": "=5e-3,1e-2",
+    "=2.5e-3,5e-3,1e-2": "=5e-3,1e-2",
     "--tune-steps 200": "--tune-steps 2",
 }
 

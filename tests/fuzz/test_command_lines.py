@@ -147,7 +147,7 @@ def lines(draw: st.DrawFn, command: str) -> list[str]:
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 @given(data=st.data())
-@examples(suite=3, long=10, shrinks=False)
+@examples(suite=2, long=10, shrinks=False)
 def test_every_command_line_ends_well(place, few_rounds, command, data):
     line = data.draw(lines(command), label="line")
     done = CliRunner().invoke(app, line, input=data.draw(STDIN, label="standard input"))

@@ -78,7 +78,7 @@ def damages(draw, content: bytes):
 
 
 @given(data=st.data())
-@examples(suite=10, long=20, shrinks=False)
+@examples(suite=6, long=20, shrinks=False)
 def test_the_result_is_as_before_or_the_damage_is_told(whole, data):
     folder, answers = whole
     shutil.rmtree(folder / "run")

@@ -43,7 +43,7 @@ def check(name: str, changes: list[str], mentioned: str) -> None:
 
 
 @given(st.data())
-@examples(suite=60, long=150)
+@examples(suite=40, long=150)
 def test_documents_with_other_keys_and_values(folder, data):
     path = folder / "spoilt.yaml"
     text = yaml.safe_dump(data.draw(documents()), allow_unicode=True, sort_keys=False)
@@ -52,7 +52,7 @@ def test_documents_with_other_keys_and_values(folder, data):
 
 
 @given(st.data())
-@examples(suite=60, long=150)
+@examples(suite=40, long=150)
 def test_texts_with_other_lines_and_characters(folder, data):
     path = folder / "spoilt.yaml"
     path.write_text(data.draw(texts()), encoding="utf-8")
@@ -60,7 +60,7 @@ def test_texts_with_other_lines_and_characters(folder, data):
 
 
 @given(st.data())
-@examples(suite=40, long=100)
+@examples(suite=25, long=100)
 def test_bytes(folder, data):
     text = SHIPPED[data.draw(st.sampled_from(list(SHIPPED)))].encode()
     place = data.draw(st.integers(0, len(text)))
@@ -70,7 +70,7 @@ def test_bytes(folder, data):
 
 
 @given(st.data())
-@examples(suite=40, long=100)
+@examples(suite=25, long=100)
 def test_changes_of_the_command_line(folder, data):
     name = data.draw(st.sampled_from(list(SHIPPED)))
     known = [".".join(map(str, path)) for path in places(yaml.safe_load(SHIPPED[name]))]
