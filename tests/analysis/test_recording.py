@@ -342,6 +342,6 @@ def test_the_model_is_left_as_it_was():
 
 def test_hooks_are_removed_after_an_error():
     network = model("mae")
-    with pytest.raises(IndexError):
+    with pytest.raises(ValueError, match="token 99"):
         record_attention(network, [batch([5, 99, 2])])  # no such token
     assert not any(module._forward_hooks for module in network.modules())

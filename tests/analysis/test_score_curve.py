@@ -111,7 +111,7 @@ def test_runs_are_found_with_the_value_of_the_key(folder):
 def test_keys_without_a_number_and_folders_without_runs(folder, tmp_path):
     with pytest.raises(ValueError, match=r"--over is data.corpus, .*'digits', expected a key with"):
         gather_runs([folder], "data.corpus")
-    with pytest.raises(ValueError, match=r"has None, .*; did you mean 'data.train_fraction'\?"):
+    with pytest.raises(ValueError, match=r"has None, .*; did you mean 'data.test_fraction'\?"):
         gather_runs([folder], "data.fraction")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="has no finished run"):

@@ -110,10 +110,12 @@ def running_mean(
 
 
 def _window_starts(real: Tensor, window: int) -> Tensor:
-    """Where the last `window` real positions up to each position begin, `(batch, time)`.
+    """Where a window of the last `window` real positions begins for each position, `(batch, time)`.
+
+    It begins behind the last real position that it leaves out; padding there counts for nothing.
 
     >>> _window_starts(torch.tensor([[True, False, True, True, False]]), window=2).tolist()
-    [[0, 0, 0, 2, 2]]
+    [[0, 0, 0, 1, 1]]
     """
     count = real.cumsum(1)  # of real positions up to each one
     # Where the window begins that leaves out the first 0, 1, ... of them: behind the last of these.
