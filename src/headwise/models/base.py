@@ -158,7 +158,7 @@ class HeadwiseModel(PreTrainedModel):
         if getattr(gradient_checkpointing_func, "keywords", {}).get("use_reentrant"):
             raise ValueError(
                 "use_reentrant is True, expected False: what the systems add to the loss has no "
-                "gradients otherwise; leave gradient_checkpointing_kwargs out"
+                "gradients otherwise; leave use_reentrant out"
             )
         function = partial(_checkpointed, partial(gradient_checkpointing_func, use_reentrant=False))
         super()._set_gradient_checkpointing(enable, function, every_n_layers)
