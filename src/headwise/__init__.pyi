@@ -27,13 +27,13 @@ from .models.causal_lm import CausalLM as CausalLM
 from .models.causal_lm import CausalLMConfig as CausalLMConfig
 from .models.classifier import SequenceClassifier as SequenceClassifier
 from .models.classifier import SequenceClassifierConfig as SequenceClassifierConfig
-from .models.config import Seq2SeqConfig as Seq2SeqConfig
 from .models.decisions import Decisions as Decisions
 from .models.decisions import record as record
 from .models.masked_lm import MaskedLM as MaskedLM
 from .models.masked_lm import MaskedLMConfig as MaskedLMConfig
 from .models.parameters import gate_parameters as gate_parameters
 from .models.parameters import other_parameters as other_parameters
+from .models.seq2seq import Seq2SeqConfig as Seq2SeqConfig
 from .models.seq2seq import Seq2SeqLM as Seq2SeqLM
 from .models.speech import SpeechEnhancer as SpeechEnhancer
 from .models.speech import SpeechEnhancerConfig as SpeechEnhancerConfig

@@ -9,8 +9,7 @@ from rich.console import Console
 from torch.utils.data import Dataset
 from transformers import TrainerCallback, set_seed
 
-from headwise.models.config import Seq2SeqConfig
-from headwise.models.seq2seq import Seq2SeqLM
+from headwise.models.seq2seq import Seq2SeqConfig, Seq2SeqLM
 from headwise.tasks.text.parallel.dataset import collate_pairs
 from headwise.training.run import Run, run_training
 from headwise.training.settings import TrainingSettings
