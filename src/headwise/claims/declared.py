@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
-from headwise.spelling import did_you_mean
+from headwise.messages import did_you_mean
 
 CATALOGUE = resources.files("headwise") / "claims"  # where claims, scales and recipes stand
 STRICT = ConfigDict(extra="forbid", frozen=True)

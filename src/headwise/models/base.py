@@ -60,7 +60,7 @@ class HeadwiseModel(PreTrainedModel):
         Raises:
             ValueError: the plan names a class whose module is not imported, without that.
         """
-        kwargs.setdefault("use_safetensors", True)  # or it would unpickle where there are none
+        kwargs.setdefault("use_safetensors", True)  # it would unpickle a .bin file too
         with trusting() if trust_remote_code else nullcontext():
             return super().from_pretrained(*args, **kwargs)
 
