@@ -9,12 +9,12 @@ import numpy as np
 
 from headwise.analysis.chance.estimates import Difference
 from headwise.analysis.chance.multiple_comparisons import corrected
+from headwise.analysis.chance.power import samples_needed
 from headwise.analysis.chance.seeds_and_items import (
     Resampled,
     difference,
     difference_to,
     estimate,
-    needed,
     within_runs,
 )
 from headwise.analysis.formatting import p_value, signed
@@ -129,10 +129,10 @@ def _on_difference(test: Against, at_hand: AtHand, count: int) -> _Tested | Find
     if same:
         change = within_runs(ours.values, theirs.values)
         found = difference_to(0.0, change, count)
-        wanted = needed(test.margin, change, None, count)
+        wanted = samples_needed(test.margin, change, None, count)
     else:
         found = difference(ours.values, theirs.values, count)
-        wanted = needed(test.margin, ours.values, theirs.values, count)
+        wanted = samples_needed(test.margin, ours.values, theirs.values, count)
         if found is not None and found.source == "items":
             found = None  # single runs say nothing of other seeds
     figures = f"{_mean(ours)} against {_mean(theirs)} {ours.unit}"
@@ -190,7 +190,7 @@ def _on_curves(claim: Claim, test: Against, at_hand: AtHand, count: int) -> _Tes
         return Finding(test=words, kind="cannot be told", remark=what_it_takes(None))
     rows, columns = pairs.mean(1), pairs.mean() - pairs.mean(0)
     margin = -math.log(1 - test.margin) if of_steps else test.margin
-    wanted = needed(margin, Resampled(rows, None, 0), Resampled(columns, None, 0), count)
+    wanted = samples_needed(margin, Resampled(rows, None, 0), Resampled(columns, None, 0), count)
     if of_steps:
         value, low, high = (math.exp(x) for x in (found.value, found.low, found.high))
         shown = f"{'≥ ' * bool(bounds)}{value:.2f} [{low:.2f}, {high:.2f}] of the baseline's steps"
@@ -224,7 +224,7 @@ def _on_range(test: Within, at_hand: AtHand) -> Finding:
     bounds = [bound for bound in (test.at_least, test.at_most) if bound is not None]
     nearest = min(abs(mean.value - bound) for bound in bounds)
     if kind == "cannot be told" and nearest:
-        remark += f"; {what_it_takes(needed(nearest, found.values))}"
+        remark += f"; {what_it_takes(samples_needed(nearest, found.values))}"
     return Finding(
         test=words,
         kind=kind,
