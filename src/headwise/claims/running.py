@@ -1,8 +1,8 @@
-"""Trains the runs that claims need and have not, and keeps what they gave.
+"""Has the runs trained that claims need and that are missing.
 
 Runs are trained in folders of their own, as `headwise compare` does it: they can be stopped at any
-time, and go on. What the claims need of a finished run is then kept in `evidence`, after which the
-run is never trained again, on no machine.
+time, and go on. What the claims need of a finished run is then kept in `evidence`, and no machine
+that has the evidence trains the run again.
 """
 
 import shutil
