@@ -14,8 +14,8 @@ class SamplesNeeded(NamedTuple):
     """What it would take to find a difference with probability 0.8.
 
     Attributes:
-        seeds: so many of each system; None if no number is enough on these items.
-        items: so many test items, at the least; None if those at hand are enough.
+        seeds: number of seeds of each system; None if no number is enough on these items.
+        items: least number of test items; None if the present ones are enough.
     """
 
     seeds: int | None
