@@ -69,6 +69,11 @@ def find_damage(folder: Path, needed: Iterable[str] = ()) -> str:
     return ""
 
 
+def how_to_accept_changes(folder: Path) -> str:
+    """Returns the end of an error message on damage, for users who changed a file on purpose."""
+    return f"if you have changed a file yourself, delete its line in {folder / SUMS}"
+
+
 def sha256_of(path: Path) -> str:
     """Returns the SHA-256 of a file, as `sha256sum` prints it."""
     digest = hashlib.sha256()

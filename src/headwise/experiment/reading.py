@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 
 from headwise.analysis.former_results import without_former_keys
 from headwise.analysis.results import RunResult
-from headwise.checksums import SUMS, find_damage, is_changed
+from headwise.checksums import find_damage, how_to_accept_changes, is_changed
 from headwise.experiment.folders import (
     RECIPE,
     RESULT,
@@ -132,8 +132,8 @@ def read_model(folder: Path, task: type[Task]) -> HeadwiseModel:
 def _how_to_mend_model(folder: Path, damage: str) -> str:
     return (
         f"{folder / MODEL} cannot be read ({damage}): delete {RESULT} from {folder}, if it is "
-        f"there, and start the run again, which writes the model anew from its checkpoints; if you "
-        f"have changed a file yourself, delete its line in {folder / MODEL / SUMS}"
+        f"there, and start the run again, which writes the model anew from its checkpoints; "
+        f"{how_to_accept_changes(folder / MODEL)}"
     )
 
 
