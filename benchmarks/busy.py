@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from headwise.threads import CHOICES
+from headwise.threads import VARIABLES
 
 # What GNU's and LLVM's library do where nothing is said: 300,000 turns of a loop, and 200 ms.
 WAITING = {
@@ -71,7 +71,7 @@ def busy(programs: int) -> Iterator[None]:
 
 def train(system: str, waiting: dict[str, str], steps: int) -> float:
     """Seconds that a short training of a system of the demo takes."""
-    environment = {name: value for name, value in os.environ.items() if name not in CHOICES}
+    environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "headwise", "train", "interface-strings"]
         command += ["--system", system, "--output", f"{folder}/run"]

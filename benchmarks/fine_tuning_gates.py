@@ -59,8 +59,8 @@ def gates(system: str, **options: Any) -> Callable[[GPT2LMHeadModel], nn.Module]
 def gates_and_outputs(model: GPT2LMHeadModel) -> nn.Module:
     """FTG+ of the MAE paper."""
     gates("mae")(model)
-    for block in model.transformer.h:
-        block.attn.c_proj.requires_grad_(True)
+    for parameter in hw.output_parameters(model):
+        parameter.requires_grad_(True)
     return model
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headwise.threads import CHOICES, sleep_while_waiting
+from headwise.threads import VARIABLES, sleep_while_waiting
 
 # GNU's OpenMP, which PyTorch for Linux brings along.
 LIBRARY = Path(find_spec("torch").origin).with_name("lib") / "libgomp.so.1"
@@ -17,7 +17,7 @@ LIBRARY = Path(find_spec("torch").origin).with_name("lib") / "libgomp.so.1"
 @pytest.fixture
 def nothing_chosen(monkeypatch):
     """The environment, with nothing said of how threads wait."""
-    for name in CHOICES:
+    for name in VARIABLES:
         # Set first, so that what a test sets is taken back also where nothing was there.
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
@@ -25,7 +25,7 @@ def nothing_chosen(monkeypatch):
 
 
 def chosen():
-    return {name: os.environ[name] for name in CHOICES if name in os.environ}
+    return {name: os.environ[name] for name in VARIABLES if name in os.environ}
 
 
 def test_threads_sleep(nothing_chosen):
@@ -35,7 +35,7 @@ def test_threads_sleep(nothing_chosen):
     assert chosen() == {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
-@pytest.mark.parametrize("name", CHOICES)
+@pytest.mark.parametrize("name", VARIABLES)
 def test_what_the_user_has_chosen_stays(nothing_chosen, name):
     nothing_chosen.setenv(name, "ACTIVE")
     sleep_while_waiting()

@@ -27,14 +27,13 @@ from .models.causal_lm import CausalLM as CausalLM
 from .models.causal_lm import CausalLMConfig as CausalLMConfig
 from .models.classifier import SequenceClassifier as SequenceClassifier
 from .models.classifier import SequenceClassifierConfig as SequenceClassifierConfig
-from .models.config import Seq2SeqConfig as Seq2SeqConfig
 from .models.decisions import Decisions as Decisions
 from .models.decisions import record as record
 from .models.masked_lm import MaskedLM as MaskedLM
 from .models.masked_lm import MaskedLMConfig as MaskedLMConfig
 from .models.parameters import gate_parameters as gate_parameters
 from .models.parameters import other_parameters as other_parameters
-from .models.parameters import output_parameters as output_parameters
+from .models.seq2seq import Seq2SeqConfig as Seq2SeqConfig
 from .models.seq2seq import Seq2SeqLM as Seq2SeqLM
 from .models.speech import SpeechEnhancer as SpeechEnhancer
 from .models.speech import SpeechEnhancerConfig as SpeechEnhancerConfig
@@ -42,6 +41,7 @@ from .models.trust import register as register
 from .pretrained.attaching import gate_heads as gate_heads
 from .pretrained.attaching import remove as remove
 from .pretrained.layouts import HeadLayout as HeadLayout
+from .pretrained.parameters import output_parameters as output_parameters
 from .pretrained.saving import load_gates as load_gates
 from .pretrained.saving import save_gates as save_gates
 from .training.rules import TrainingRules as TrainingRules

@@ -1,10 +1,10 @@
-"""The SHA-256 of files beside them, by which a byte that has changed on the disk is found.
+"""Keeps the SHA-256 of files beside them, to notice when a byte has changed on the disk.
 
-A folder has them in its file `SHA256SUMS`, whose lines `sha256sum -c SHA256SUMS` reads.
+The file `SHA256SUMS` of a folder has them, in the lines that `sha256sum -c SHA256SUMS` reads.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from headwise.files import write_text
@@ -13,38 +13,35 @@ SUMS = "SHA256SUMS"
 
 
 def write_sums(folder: Path, names: Iterable[str] | None = None) -> None:
-    """Writes the SHA-256 of files of a folder beside them.
+    """Writes the SHA-256 of files into `SHA256SUMS` of their folder.
 
     Args:
-        folder: with the files.
-        names: of the files; by default all that are in the folder, not in folders inside.
+        folder: the folder of the files.
+        names: the names of the files; by default all files that are in the folder itself.
     """
     if names is None:
         names = [path.name for path in folder.iterdir() if path.is_file() and path.name != SUMS]
-    lines = [f"{sha256_of(folder / name)}  {name}\n" for name in sorted(names)]
-    write_text(folder / SUMS, "".join(lines))
+    _write(folder, {name: sha256_of(folder / name) for name in names})
 
 
 def write_summed(path: Path, text: str) -> None:
     """Writes a text file, whole or not at all, and its SHA-256 into the sums of its folder."""
     write_text(path, text)
-    sums = {**_read_sums(path.parent), path.name: sha256_of(path)}
-    lines = [f"{digest}  {name}\n" for name, digest in sorted(sums.items())]
-    write_text(path.parent / SUMS, "".join(lines))
+    _write(path.parent, _read(path.parent) | {path.name: sha256_of(path)})
 
 
 def is_changed(path: Path) -> bool:
-    """Whether a file has a sum that is not its own; it may have none."""
-    sums = _read_sums(path.parent)
+    """Whether a file is not as `write_summed` wrote it; False if its folder has no sum of it."""
+    sums = _read(path.parent)
     return path.name in sums and path.is_file() and sha256_of(path) != sums[path.name]
 
 
 def find_damage(folder: Path, needed: Iterable[str] = ()) -> str:
-    """Finds out whether the files of a folder are those that were written.
+    """Compares the files of a folder with their SHA-256.
 
     Args:
-        folder: with the files. One without sums, as an older headwise has written it, passes.
-        needed: names of files of which there have to be sums.
+        folder: the folder of the files. A folder without sums, as older versions wrote it, passes.
+        needed: names of files that must be there and must have a sum.
 
     Returns:
         What is wrong, such as `"optimizer.pt is not as it was written"`; empty if nothing is.
@@ -61,7 +58,7 @@ def find_damage(folder: Path, needed: Iterable[str] = ()) -> str:
     if not (folder / SUMS).exists():
         return ""
     try:
-        sums = _read_sums(folder)
+        sums = _read(folder)
         for name in sorted({*sums, *needed}):
             if not (folder / name).is_file():
                 return f"{name} is missing"
@@ -72,12 +69,9 @@ def find_damage(folder: Path, needed: Iterable[str] = ()) -> str:
     return ""
 
 
-def _read_sums(folder: Path) -> dict[str, str]:
-    """Name to SHA-256; of damaged lines whatever stands in them."""
-    if not (folder / SUMS).is_file():
-        return {}
-    lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
-    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+def how_to_accept_changes(folder: Path) -> str:
+    """Returns the end of an error message on damage, for users who changed a file on purpose."""
+    return f"if you have changed a file yourself, delete its line in {folder / SUMS}"
 
 
 def sha256_of(path: Path) -> str:
@@ -87,3 +81,16 @@ def sha256_of(path: Path) -> str:
         while block := file.read(2**20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def _read(folder: Path) -> dict[str, str]:
+    """Name to SHA-256. A damaged line gives names and sums that no file has."""
+    if not (folder / SUMS).is_file():
+        return {}
+    lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+
+
+def _write(folder: Path, sums: Mapping[str, str]) -> None:
+    lines = [f"{digest}  {name}\n" for name, digest in sorted(sums.items())]
+    write_text(folder / SUMS, "".join(lines))

@@ -8,9 +8,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _PARTIAL = ".partial-"
-# Of a full file system, of a quota, and of files beyond `ulimit -f` or the largest of the system.
+# A full file system, a quota, and a file larger than `ulimit -f` or the file system allows.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# What libraries say of these that give no error number. PyTorch, the last two, gives no reason.
+# The same in the messages of libraries that give no error number. PyTorch, the last two, gives no
+# reason.
 _NO_SPACE_SAID = (
     *(f"os error {number}" for number in _NO_SPACE),
     *("inline_container", "iostream error"),
@@ -65,13 +66,13 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def no_space_told(path: Path) -> Iterator[None]:
-    """Says what to do where a full disk ends what is done in this context.
+    """While this context is open, errors of a full disk become one that says what to do.
 
     Args:
-        path: of what is written.
+        path: the file or folder that is written.
 
     Raises:
-        NoSpaceError: in place of the error of any library that writes.
+        NoSpaceError: in place of the error of the library that writes.
     """
     try:
         yield
@@ -101,7 +102,7 @@ def _is_no_space(error: BaseException | None) -> bool:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is a file; no file system has one under a name that is too long.
+    """Whether there is a file; False too for names that are too long for a file system.
 
     >>> is_file(Path("x" * 5000))
     False
@@ -171,7 +172,7 @@ def _give_usual_permissions(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Has what was written, in a file or in all files of a folder, put on the disk."""
+    """Forces a file, or all files of a folder, from memory onto the disk."""
     for each in [path, *path.rglob("*")]:
         if each.is_dir():
             _sync_folder(each)
@@ -181,7 +182,7 @@ def _sync(path: Path) -> None:
 
 
 def _sync_folder(path: Path) -> None:
-    """Has the names in a folder put on the disk, where the system can do that."""
+    """Forces the names in a folder onto the disk, where the system can do that."""
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)
         try:

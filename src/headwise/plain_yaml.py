@@ -1,25 +1,25 @@
-"""Reads YAML of plain values: mappings with text for keys, lists, texts, numbers, true and false.
+"""Reads YAML of plain values: mappings with text as keys, lists, text, numbers, true, false, null.
 
-Of what else YAML has, some would surprise whoever writes a recipe, and some is an attack: a key
-that is given twice loses its first value in silence, a date or a number as a key is no name, a tag
-makes other objects, a few aliases of aliases stand for more values than any memory holds, and
-brackets in brackets exhaust the stack. Each of these is an error here that names the line. A date
-is the text that was written.
+YAML has more, some of which surprises whoever writes a recipe, and some of which can be an attack.
+Of a key that is given twice, only the last value counts; a number or a date as a key is no name; a
+tag creates other objects; a few aliases of aliases stand for more values than fit into memory; and
+deeply nested brackets exhaust the stack. Each of these is an error here that names the line. Dates
+are read as text.
 """
 
 from typing import Any
 
 import yaml
 
-from headwise.spelling import cut, shown
+from headwise.messages import cut, shown
 
 # Far beyond what anybody writes by hand.
 _MOST_CHARACTERS = 1_000_000
-_DEEPEST = 50  # lists and mappings in each other
+_DEEPEST = 50  # levels of lists and mappings
 _MOST_VALUES = 100_000  # with every alias written out
 _LONGEST_NUMBER = 100  # digits
 _OF_YAML = "tag:yaml.org,2002:"
-# What a plain text, number or word may mean. A date means the text that was written.
+# What an unquoted word may mean in YAML, but not here: it is text.
 _UNKNOWN = (f"{_OF_YAML}timestamp", f"{_OF_YAML}value")
 _KINDS = {"int": "a number", "float": "a number", "bool": "a truth value", "null": "empty"}
 
@@ -31,8 +31,8 @@ def read_yaml(text: str) -> Any:
         text: one YAML document.
 
     Raises:
-        ValueError: no valid YAML, or YAML with something that is not plain; of several lines, the
-            message names the one.
+        ValueError: the text is not valid YAML, or has something that is not plain. If it has
+            several lines, the message names the line.
 
     >>> read_yaml("{released: 2020-01-01, sizes: [1, 2.5]}")
     {'released': '2020-01-01', 'sizes': [1, 2.5]}
@@ -54,7 +54,7 @@ def read_yaml(text: str) -> Any:
             raise ValueError(f"{where}{error.problem}") from None
         problem = ", ".join(part for part in (error.context, error.problem) if part)
         raise ValueError(f"{where}not valid YAML: {cut(problem)}") from None
-    # The last two are escapes of characters that there are not: "\\UFFFFFFFF".
+    # The last two come from escapes of characters that do not exist: "\\UFFFFFFFF".
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         raise ValueError(f"not valid YAML: {error}") from None
 
@@ -78,7 +78,7 @@ class _PlainLoader(yaml.SafeLoader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._depth = 0
-        # How many values each node stands for that is complete, with every alias written out.
+        # For each complete node, how many values it stands for, with every alias written out.
         self._values: dict[int, int] = {}
 
     def compose_node(self, parent: Any, index: Any) -> Any:

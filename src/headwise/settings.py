@@ -1,12 +1,12 @@
 """The base of all settings that recipes give.
 
-Every number in them has a lower and an upper bound. The upper ones are far beyond what anybody
-wants: they are there so that a slip of the finger is an error at once, and not an hour later.
+Every number in them has a lower and an upper bound. The upper bounds are far above what anybody
+wants: with them a mistyped number is an error at once, and not after an hour.
 """
 
 from pydantic import BaseModel, ConfigDict
 
-LARGEST_SEED = 2**32 - 1  # that NumPy takes
+LARGEST_SEED = 2**32 - 1  # NumPy takes no larger one
 MOST_STEPS = 1_000_000_000
 
 

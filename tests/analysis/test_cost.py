@@ -22,9 +22,8 @@ from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import System
 from headwise.heads.weighted import BranchedAttention
-from headwise.models.config import Seq2SeqConfig
 from headwise.models.plan import SYSTEMS
-from headwise.models.seq2seq import Seq2SeqLM
+from headwise.models.seq2seq import Seq2SeqConfig, Seq2SeqLM
 from headwise.models.sites import attention_sites
 from headwise.recipe import load_recipe, shipped_recipes
 from headwise.recipe.catalogue import task_class

@@ -15,8 +15,7 @@ from headwise.analysis.papers.models import (
 )
 from headwise.analysis.papers.published import published_figures
 from headwise.analysis.papers.table import Figure, Paper, Printed, papers_summary, papers_tables
-from headwise.models.config import Seq2SeqConfig
-from headwise.models.seq2seq import Seq2SeqLM
+from headwise.models.seq2seq import Seq2SeqConfig, Seq2SeqLM
 from headwise.recipe import load_recipe
 from headwise.recipe.catalogue import task_class
 

@@ -10,9 +10,8 @@ from headwise.heads.system import AttentionOutput, Routing, System
 from headwise.heads.words import Words
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
-from headwise.models.config import Seq2SeqConfig
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
-from headwise.models.seq2seq import Seq2SeqLM
+from headwise.models.seq2seq import Seq2SeqConfig, Seq2SeqLM
 from headwise.models.sites import attention_sites
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
 

@@ -15,8 +15,7 @@ from headwise.analysis.speed import (
 )
 from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.mae.rule import GateSettings
-from headwise.models.config import Seq2SeqConfig
-from headwise.models.seq2seq import Seq2SeqLM
+from headwise.models.seq2seq import Seq2SeqConfig, Seq2SeqLM
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
 
 UNIFORM = {"encoder_self": {"system": "mae", "gate": "uniform"}}

@@ -7,7 +7,8 @@ import tiny_claims
 from rich.console import Console
 from typer.testing import CliRunner
 
-from headwise.claims import running
+from headwise.claims import keeping
+from headwise.claims.choosing import choice_of
 from headwise.claims.declared import all_claims, find_claims
 from headwise.claims.evidence import read_run, read_times, read_tries, run_path, tuning_path
 from headwise.claims.experiments import find_experiment, read_recipe
@@ -89,7 +90,7 @@ def test_every_kind_of_quantity_has_a_verdict(places, name):
 
 def test_what_is_kept_is_not_trained_again_on_another_machine(places, tmp_path, monkeypatch):
     other = places._replace(runs=tmp_path / "runs", data=tmp_path / "no-data")
-    monkeypatch.setattr(running, "train_system", None)
+    monkeypatch.setattr(keeping, "train_system", None)
     run(other, ids=["S1", "L1", "T1"])
     assert not other.runs.exists()
 
@@ -143,7 +144,7 @@ def test_a_run_whose_code_computes_otherwise_is_stale(places, tmp_path, monkeypa
 
 def test_an_interrupted_claim_goes_on(places, tmp_path, monkeypatch):
     moved = places._replace(evidence=tmp_path / "evidence", runs=tmp_path / "runs")
-    whole, trained = running.train_system, []
+    whole, trained = keeping.train_system, []
 
     def stopped(recipe, name, *others):
         if len(trained) == 1:
@@ -151,13 +152,13 @@ def test_an_interrupted_claim_goes_on(places, tmp_path, monkeypatch):
         trained.append(name)
         return whole(recipe, name, *others)
 
-    monkeypatch.setattr(running, "train_system", stopped)
+    monkeypatch.setattr(keeping, "train_system", stopped)
     with pytest.raises(Interrupted):
         run(moved, seeds=[1], ids=["S1"])
     assert trained == ["standard"]
     again = []
     monkeypatch.setattr(
-        running,
+        keeping,
         "train_system",
         lambda recipe, name, *o: again.append(name) or whole(recipe, name, *o),
     )
@@ -178,9 +179,7 @@ def test_systems_choose_once_from_equal_tries(places, tmp_path):
         assert len(tries.tries) == 2
         assert tries.tries[tries.chosen].values == {"training.learning_rate": 1e-2}
     file = read_recipe(find_experiment("laptop", "chosen"), None)
-    assert running.choice_of(file, chosen.evidence, "mae") == [
-        (("training", "learning_rate"), 1e-2)
-    ]
+    assert choice_of(file, chosen.evidence, "mae") == [(("training", "learning_rate"), 1e-2)]
     stored = (chosen.runs / "mae-seed1" / "recipe.yaml").read_text()
     assert "learning_rate: 0.01" in stored
 

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from headwise.analysis.chance.power import SamplesNeeded, samples_needed
 from headwise.analysis.chance.seeds_and_items import (
     Resampled,
-    SamplesNeeded,
     difference,
     difference_to,
-    needed,
     within_runs,
 )
 from headwise.claims.declared import SCALES, Against, papers
@@ -56,7 +55,8 @@ def test_as_many_seeds_as_needed_find_the_effect():
     generator = np.random.default_rng(1)
     effect = 1.5
     numbers = [
-        needed(effect, drawn(generator, 0, 5), drawn(generator, 0, 5)).seeds for _ in range(60)
+        samples_needed(effect, drawn(generator, 0, 5), drawn(generator, 0, 5)).seeds
+        for _ in range(60)
     ]
     seeds = int(np.median(numbers))
     found = [
@@ -69,9 +69,9 @@ def test_as_many_seeds_as_needed_find_the_effect():
 def test_more_items_are_needed_where_seeds_do_not_help():
     generator = np.random.default_rng(2)
     one, other = (drawn(generator, 0, 5, items=20) for _ in range(2))
-    found = needed(0.05, one, other)
+    found = samples_needed(0.05, one, other)
     assert found.seeds is None and found.items > 20
-    assert needed(1.0, one._replace(scores=one.scores[:1]), other) is None
+    assert samples_needed(1.0, one._replace(scores=one.scores[:1]), other) is None
 
 
 def test_a_change_within_runs_does_not_hold_what_runs_differ_by():
@@ -89,7 +89,7 @@ def test_a_change_within_runs_does_not_hold_what_runs_differ_by():
 
 def test_needed_is_a_number_of_seeds_alone_without_items():
     values = Resampled(np.array([1.0, 2.0, 3.0]), None, 0)
-    assert needed(0.001, values) == SamplesNeeded(None, None)
+    assert samples_needed(0.001, values) == SamplesNeeded(None, None)
 
 
 def test_fingerprints_are_the_same_again_and_differ_by_system():

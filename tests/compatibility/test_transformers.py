@@ -30,8 +30,6 @@ AUTO = {
     "seq2seq": AutoModelForSeq2SeqLM,
 }
 HEADS = 4
-# transformers 5 has a second name for it.
-ENABLE = pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable`:FutureWarning")
 
 
 def inputs(kind):
@@ -257,14 +255,13 @@ def learn(model, given):
     return found + [buffer.clone() for buffer in model.buffers()]
 
 
-@ENABLE
 @compatible(TOOL, "gradient checkpointing, equal to the last bit")
 def test_gradient_checkpointing(system):
     rates = {"dropout": 0.1, "attention_dropout": 0.1, "ffn_dropout": 0.1}
     for kind in CONFIGS:
         model = tiny_model(kind, system, **rates).train()
         checkpointed = copy.deepcopy(model)
-        checkpointed.gradient_checkpointing_enable()
+        checkpointed.activation_checkpointing_enable()
         computed = Counter()
         layer = checkpointed.get_submodule("decoder" if kind == "causal" else "encoder").layers[0]
         next(layer.children()).register_forward_pre_hook(lambda *_, seen=computed: seen.update("x"))
@@ -274,7 +271,6 @@ def test_gradient_checkpointing(system):
         assert computed.total() == 2 * len(Step.__args__)
 
 
-@ENABLE
 @compatible(TOOL, "gradient checkpointing and caches")
 def test_gradient_checkpointing_and_caches(system):
     for kind in ("causal", "seq2seq"):
@@ -282,7 +278,7 @@ def test_gradient_checkpointing_and_caches(system):
         filled = model(**given, use_cache=True).past_key_values
         assert filled.get_seq_length() == 6
         expected = model.generate(given["input_ids"], max_new_tokens=3, do_sample=False)
-        model.gradient_checkpointing_enable()
+        model.activation_checkpointing_enable()
         again = model.generate(given["input_ids"], max_new_tokens=3, do_sample=False)
         assert torch.equal(again, expected)
         model.train()
@@ -290,7 +286,7 @@ def test_gradient_checkpointing_and_caches(system):
         with pytest.raises(ValueError, match="past_key_values holds positions already"):
             model(**given, past_key_values=filled)
         with pytest.raises(ValueError, match="use_reentrant is True, expected False"):
-            model.gradient_checkpointing_enable({"use_reentrant": True})
+            model.activation_checkpointing_enable({"use_reentrant": True})
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")

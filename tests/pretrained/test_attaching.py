@@ -273,3 +273,15 @@ def test_any_implementation_of_attention(attention):
     torch.testing.assert_close(
         model(**given).last_hidden_state[mask.bool()], expected[mask.bool()], atol=1e-5, rtol=1e-4
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "projections"),
+    [("bert", "attention.output.dense"), ("gpt2", "attn.c_proj"), ("t5", "Attention.o")],
+)
+def test_output_projections_under_a_system(name, projections):
+    model = hw.gate_heads(tiny(name))
+    names = {parameter: path for path, parameter in model.named_parameters()}
+    found = [names[parameter].rpartition(".")[0] for parameter in hw.output_parameters(model)]
+    assert set(found) == {path for path, _ in model.named_modules() if path.endswith(projections)}
+    assert hw.output_parameters(hw.remove(model)) == []

@@ -4,13 +4,13 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from rich.console import Console
 from torch.utils.data import Dataset
 from transformers import TrainerCallback, set_seed
 
-from headwise.models.config import Seq2SeqConfig
-from headwise.models.seq2seq import Seq2SeqLM
+from headwise.models.seq2seq import Seq2SeqConfig, Seq2SeqLM
 from headwise.tasks.text.parallel.dataset import collate_pairs
 from headwise.training.run import Run, run_training
 from headwise.training.settings import TrainingSettings
@@ -80,6 +80,18 @@ def train(
     """Train on 40 reversals (5 batches of up to 60 tokens), validate on 8."""
     data = (Reversals(40), Reversals(8, seed=1))
     return run_training(network, *data, collate, how, folder, console=quiet(), **looks)
+
+
+def train_until(folder: Path, step: int) -> None:
+    """Begin a run that Ctrl-C ends behind the checkpoint of a step."""
+
+    def stop(items: list[Any]) -> dict[str, torch.Tensor]:
+        if (folder / f"checkpoint-{step}").is_dir():
+            raise KeyboardInterrupt
+        return join(items)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(folder, model(), settings(), stop)
 
 
 def curve(run: Run) -> list[tuple[int, str, float]]:

@@ -248,8 +248,7 @@ def difference_over_pairs(figures: np.ndarray) -> Difference | None:
 def log_shares(runs: Sequence[History], baseline: Sequence[History]) -> tuple[np.ndarray, int]:
     """Returns the logarithm of each pair's share of the baseline's steps, and how many are known.
 
-    The others, of runs that do not reach the baseline's loss, are those at which they ended: they
-    would need more.
+    A run that does not reach the baseline's loss has the share of its last step, a lower bound.
 
     Args:
         runs, baseline: as in `how_soon`, at least one baseline that has not diverged.

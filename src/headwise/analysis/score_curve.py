@@ -9,7 +9,7 @@ from scipy import stats
 
 from headwise.analysis.results import RunResult
 from headwise.analysis.verdict import diverged
-from headwise.spelling import did_you_mean
+from headwise.messages import did_you_mean
 
 VALIDATION_LOSS = "validation loss"
 

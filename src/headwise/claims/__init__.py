@@ -2,10 +2,12 @@
 
 - `papers/`: the claims of each paper, and `declared`: what such a file may say.
 - `scales.yaml`, `recipes/`: the runs that there are at each scale, which `experiments` reads.
-- `needed`: the runs that claims need; `running` trains what is missing of them.
-- `evidence`: what is kept of a run, small enough to be committed.
+- `needed`: the runs that claims need; `running` has those trained that are missing, `choosing` lets
+  systems choose tuned values, `keeping` trains a run and keeps what claims need of it.
+- `evidence`: the records that are kept, small enough to be committed; `claim_evidence` reads the
+  records for one claim.
 - `fingerprint`: tells whether the code still computes what it did when a run was made.
-- `quantities`: the number that a claim is about, and `verdicts`: what the numbers say of it.
+- `quantities`: the number that a claim is about; `judging` tests it, `verdicts` says what follows.
 - `planning`: how long the runs take; `page`: writes docs/claims.md.
 
 The statistics are those of comparisons: `headwise.analysis.chance`.

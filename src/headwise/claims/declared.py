@@ -8,11 +8,11 @@ from functools import cache
 from importlib import resources
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
-from headwise.spelling import did_you_mean
+from headwise.messages import did_you_mean
+from headwise.plain_yaml import read_yaml
 
 CATALOGUE = resources.files("headwise") / "claims"  # where claims, scales and recipes stand
 STRICT = ConfigDict(extra="forbid", frozen=True)
@@ -133,8 +133,8 @@ class Quantity(BaseModel):
         return self.kind in OfTimes.__args__  # type: ignore[attr-defined]
 
 
-class Elsewhere(BaseModel):
-    """Which experiment tests a claim at one scale, if its systems have other names there."""
+class AtScale(BaseModel):
+    """The experiment that tests a claim at one scale, and the names of its systems there."""
 
     model_config = STRICT
 
@@ -170,7 +170,7 @@ class Claim(BaseModel):
     experiment: str | None = Field(
         None, description="Name of the experiment at every scale that has one of this name."
     )
-    at: dict[Scale, Elsewhere] = Field({}, description="The experiment at single scales.")
+    at: dict[Scale, AtScale] = Field({}, description="The experiment at single scales.")
 
     @model_validator(mode="after")
     def _tested(self) -> Self:
@@ -180,11 +180,11 @@ class Claim(BaseModel):
             raise ValueError("expected an experiment")
         return self
 
-    def experiment_at(self, scale: Scale) -> Elsewhere | None:
+    def experiment_at(self, scale: Scale) -> AtScale | None:
         """Returns what tests the claim at a scale; None if nothing needs to be trained."""
         if scale in self.at:
             return self.at[scale]
-        return None if self.experiment is None else Elsewhere(experiment=self.experiment)
+        return None if self.experiment is None else AtScale(experiment=self.experiment)
 
     def subjects(self) -> list[Subject]:
         """Returns all that the tests speak of, without repetitions."""
@@ -214,7 +214,7 @@ def papers() -> list[Paper]:
 
 @cache
 def _paper(text: str) -> Paper:
-    return Paper.model_validate(yaml.safe_load(text))
+    return Paper.model_validate(read_yaml(text))
 
 
 def all_claims() -> dict[str, Claim]:

@@ -18,6 +18,7 @@ from headwise.claims import declared
 from headwise.claims.declared import STRICT, Scale
 from headwise.comparison.tuning.grid import Grid, parse_grid
 from headwise.experiment.preparing import with_seed
+from headwise.plain_yaml import read_yaml
 from headwise.recipe import RecipeFile
 from headwise.recipe.file import Change, split_path
 from headwise.recipe.settings import Recipe
@@ -73,7 +74,7 @@ def experiments(scale: Scale) -> dict[str, Experiment]:
 
 @cache
 def _declared(text: str, scale: Scale) -> dict[str, Experiment]:
-    of_scale = yaml.safe_load(text)[scale] or {}
+    of_scale = read_yaml(text)[scale] or {}
     return {name: Experiment.model_validate(values) for name, values in of_scale.items()}
 
 
@@ -115,8 +116,8 @@ def _recipe_file(name: str, text: str, *changes: str) -> RecipeFile:
     parsed: list[Change] = []
     for change in changes:
         key, _, value = change.partition("=")
-        parsed.append((split_path(key), yaml.safe_load(value)))
-    return RecipeFile(name, yaml.safe_load(text), parsed)
+        parsed.append((split_path(key), read_yaml(value)))
+    return RecipeFile(name, read_yaml(text), parsed)
 
 
 def _shipped(name: str) -> str:

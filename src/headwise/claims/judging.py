@@ -1,4 +1,4 @@
-"""From what is kept to a verdict: reads the evidence for a claim and tests what the claim says."""
+"""Tests what a claim says on its evidence, and returns the verdict."""
 
 import math
 import re
@@ -9,12 +9,12 @@ import numpy as np
 
 from headwise.analysis.chance.estimates import Difference
 from headwise.analysis.chance.multiple_comparisons import corrected
+from headwise.analysis.chance.power import samples_needed
 from headwise.analysis.chance.seeds_and_items import (
     Resampled,
     difference,
     difference_to,
     estimate,
-    needed,
     within_runs,
 )
 from headwise.analysis.formatting import p_value, signed
@@ -25,12 +25,9 @@ from headwise.analysis.how_soon import (
 )
 from headwise.analysis.papers.published import published_figures
 from headwise.analysis.papers.table import Paper
-from headwise.claims.at_hand import AtHand
+from headwise.claims.claim_evidence import ClaimEvidence
 from headwise.claims.declared import Against, Claim, Quantity, Scale, Within
-from headwise.claims.experiments import (
-    Places,
-    experiments,
-)
+from headwise.claims.experiments import Places, experiments
 from headwise.claims.fingerprint import computes_alike
 from headwise.claims.quantities import Found, find_quantity
 from headwise.claims.verdicts import (
@@ -52,13 +49,13 @@ def verdict_on(claim: Claim, scale: Scale, places: Places) -> Verdict:
     where = claim.experiment_at(scale)
     if where is None or where.experiment not in experiments(scale):
         return Verdict(kind="not run")
-    at_hand = AtHand(claim, scale, where, places)
+    evidence = ClaimEvidence(claim, scale, where, places)
     if claim.quantity.is_of_times:
-        findings = [_on_times(claim, test, at_hand) for test in claim.tests]
+        findings = [_on_times(claim, test, evidence) for test in claim.tests]
     else:
-        findings = _on_runs(claim, at_hand)
+        findings = _on_runs(claim, evidence)
     kinds: list[Kind] = [finding.kind for finding in findings]
-    runs = list(at_hand.used.values())
+    runs = list(evidence.used.values())
     return Verdict(
         kind=together(kinds),
         findings=findings,
@@ -66,7 +63,7 @@ def verdict_on(claim: Claim, scale: Scale, places: Places) -> Verdict:
         seeds=min((len(of) for of in runs), default=0),
         minutes=sum(each.run.minutes for of in runs for each in of),
         machines=sorted({each.run.machine for of in runs for each in of}),
-        stale=at_hand.stale(),
+        stale=evidence.stale(),
     )
 
 
@@ -81,17 +78,17 @@ class _Tested(NamedTuple):
     needed: str
 
 
-def _on_runs(claim: Claim, at_hand: AtHand) -> list[Finding]:
+def _on_runs(claim: Claim, evidence: ClaimEvidence) -> list[Finding]:
     against = [test for test in claim.tests if isinstance(test, Against)]
     count = len(against)
     tested: dict[int, _Tested | Finding] = {}
     for number, test in enumerate(claim.tests):
         if isinstance(test, Within):
-            tested[number] = _on_range(test, at_hand)
+            tested[number] = _on_range(test, evidence)
         elif claim.quantity.is_of_curves:
-            tested[number] = _on_curves(claim, test, at_hand, count)
+            tested[number] = _on_curves(claim, test, evidence, count)
         else:
-            tested[number] = _on_difference(test, at_hand, count)
+            tested[number] = _on_difference(test, evidence, count)
     found = corrected({n: t.found for n, t in tested.items() if isinstance(t, _Tested)})
     return [
         each if isinstance(each, Finding) else _judged(each, found[number])
@@ -120,19 +117,19 @@ def _judged(tested: _Tested, found: Difference | None) -> Finding:
     )
 
 
-def _on_difference(test: Against, at_hand: AtHand, count: int) -> _Tested | Finding:
-    ours, theirs = at_hand.quantity_of(test.of), at_hand.quantity_of(test.than)
+def _on_difference(test: Against, evidence: ClaimEvidence, count: int) -> _Tested | Finding:
+    ours, theirs = evidence.quantity_of(test.of), evidence.quantity_of(test.than)
     words = f"{test.of} {test.holds} than {test.than}"
     if ours is None or theirs is None:
         return Finding(test=words, kind="not run")
-    same = at_hand.runs(test.of) is at_hand.runs(test.than)
+    same = evidence.runs(test.of) is evidence.runs(test.than)
     if same:
         change = within_runs(ours.values, theirs.values)
         found = difference_to(0.0, change, count)
-        wanted = needed(test.margin, change, None, count)
+        wanted = samples_needed(test.margin, change, None, count)
     else:
         found = difference(ours.values, theirs.values, count)
-        wanted = needed(test.margin, ours.values, theirs.values, count)
+        wanted = samples_needed(test.margin, ours.values, theirs.values, count)
         if found is not None and found.source == "items":
             found = None  # single runs say nothing of other seeds
     figures = f"{_mean(ours)} against {_mean(theirs)} {ours.unit}"
@@ -146,20 +143,20 @@ def _on_difference(test: Against, at_hand: AtHand, count: int) -> _Tested | Find
         kind="confirmed",
         figures=figures,
         difference=_interval(found.value, found.low, found.high, ours.digits),
-        loss=_loss_beside(test, at_hand),
+        loss=_loss_beside(test, evidence),
         remark=f"{least} seeds",
     )
     return _Tested(test, found, ours.higher_is_better, finding, test.margin, what_it_takes(wanted))
 
 
-def _loss_beside(test: Against, at_hand: AtHand) -> str:
+def _loss_beside(test: Against, evidence: ClaimEvidence) -> str:
     """The difference of the test loss beside that of a score: few test items tell more by it."""
-    if at_hand.quantity.kind != "score" or test.of.on or test.than.on:
+    if evidence.quantity.kind != "score" or test.of.on or test.than.on:
         return ""
-    if at_hand.runs(test.of) is at_hand.runs(test.than):
+    if evidence.runs(test.of) is evidence.runs(test.than):
         return ""
     ours, theirs = (
-        find_quantity(Quantity(kind="loss"), s, at_hand.sound_runs(s), at_hand.recipe(s))
+        find_quantity(Quantity(kind="loss"), s, evidence.sound_runs(s), evidence.recipe(s))
         for s in (test.of, test.than)
     )
     found = difference(ours.values, theirs.values) if ours and theirs else None
@@ -168,11 +165,13 @@ def _loss_beside(test: Against, at_hand: AtHand) -> str:
     return f"{_interval(found.value, found.low, found.high, 3)}, {p_value(found.p_value)}"
 
 
-def _on_curves(claim: Claim, test: Against, at_hand: AtHand, count: int) -> _Tested | Finding:
+def _on_curves(
+    claim: Claim, test: Against, evidence: ClaimEvidence, count: int
+) -> _Tested | Finding:
     words = f"{test.of} {test.holds} than {test.than}"
     of_steps = claim.quantity.kind == "steps to the baseline's loss"
     ours, theirs = (
-        [each.run.history for each in at_hand.sound_runs(subject)]
+        [each.run.history for each in evidence.sound_runs(subject)]
         for subject in (test.of, test.than)
     )
     if not ours or not theirs:
@@ -190,7 +189,7 @@ def _on_curves(claim: Claim, test: Against, at_hand: AtHand, count: int) -> _Tes
         return Finding(test=words, kind="cannot be told", remark=what_it_takes(None))
     rows, columns = pairs.mean(1), pairs.mean() - pairs.mean(0)
     margin = -math.log(1 - test.margin) if of_steps else test.margin
-    wanted = needed(margin, Resampled(rows, None, 0), Resampled(columns, None, 0), count)
+    wanted = samples_needed(margin, Resampled(rows, None, 0), Resampled(columns, None, 0), count)
     if of_steps:
         value, low, high = (math.exp(x) for x in (found.value, found.low, found.high))
         shown = f"{'≥ ' * bool(bounds)}{value:.2f} [{low:.2f}, {high:.2f}] of the baseline's steps"
@@ -206,9 +205,9 @@ def _on_curves(claim: Claim, test: Against, at_hand: AtHand, count: int) -> _Tes
     return _Tested(test, found, False, finding, margin, what_it_takes(wanted))
 
 
-def _on_range(test: Within, at_hand: AtHand) -> Finding:
+def _on_range(test: Within, evidence: ClaimEvidence) -> Finding:
     words = f"{test.of} {_bounds(test)}"
-    found = at_hand.quantity_of(test.of)
+    found = evidence.quantity_of(test.of)
     mean = None if found is None else estimate(found.values)
     if found is None or mean is None:
         return Finding(test=words, kind="not run")
@@ -224,7 +223,7 @@ def _on_range(test: Within, at_hand: AtHand) -> Finding:
     bounds = [bound for bound in (test.at_least, test.at_most) if bound is not None]
     nearest = min(abs(mean.value - bound) for bound in bounds)
     if kind == "cannot be told" and nearest:
-        remark += f"; {what_it_takes(needed(nearest, found.values))}"
+        remark += f"; {what_it_takes(samples_needed(nearest, found.values))}"
     return Finding(
         test=words,
         kind=kind,
@@ -234,19 +233,19 @@ def _on_range(test: Within, at_hand: AtHand) -> Finding:
     )
 
 
-def _on_times(claim: Claim, test: Against | Within, at_hand: AtHand) -> Finding:
+def _on_times(claim: Claim, test: Against | Within, evidence: ClaimEvidence) -> Finding:
     words = f"{test.of} {_bounds(test)}" if isinstance(test, Within) else str(test.of)
-    times = at_hand.times()
-    here = at_hand.where.named(test.of)
+    times = evidence.times()
+    here = evidence.where.named(test.of)
     name = here.system
     if not isinstance(test, Within) or times is None:
         return Finding(test=words, kind="not run")
     found = (times.step if claim.quantity.kind == "time of a step" else times.token).get(name)
     if found is None:
         return Finding(test=words, kind="not run")
-    today = at_hand.fingerprint_today(here)
+    today = evidence.fingerprint_today(here)
     if not computes_alike(times.fingerprints.get(name, []), today):
-        at_hand.note_stale_times(name)
+        evidence.note_stale_times(name)
     return Finding(
         test=words,
         kind=judge_range(found.low, found.high, test.at_least, test.at_most),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from headwise.claims.declared import Claim, Elsewhere, Scale, all_claims
+from headwise.claims.declared import AtScale, Claim, Scale, all_claims
 from headwise.claims.experiments import experiments
 
 
@@ -68,7 +68,7 @@ def _add(names: list[str], more: tuple[str, ...]) -> None:
     names += [name for name in more if name not in names]
 
 
-def _add_ablations(needed: Needed, claim: Claim, where: Elsewhere) -> None:
+def _add_ablations(needed: Needed, claim: Claim, where: AtScale) -> None:
     for subject in claim.subjects():
         name = where.named(subject).system
         scored = (subject.ablated,) if subject.ablated else ()

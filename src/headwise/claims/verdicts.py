@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 from pydantic import BaseModel, Field
 
 from headwise.analysis.chance.estimates import SIGNIFICANT, Difference
-from headwise.analysis.chance.seeds_and_items import SamplesNeeded
+from headwise.analysis.chance.power import SamplesNeeded
 from headwise.claims.declared import Against
 from headwise.tasks.outcome import RECORD
 

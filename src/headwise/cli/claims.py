@@ -184,7 +184,7 @@ def _print_verdicts(
 
 def _scale(name: str) -> "Scale":
     from headwise.claims.declared import SCALES
-    from headwise.spelling import did_you_mean
+    from headwise.messages import did_you_mean
 
     if name not in SCALES:
         raise ValueError(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headwise.spelling import shown
+from headwise.messages import shown
 
 
 @contextmanager
@@ -77,11 +77,14 @@ def parse_names(option: str, text: str | None) -> list[str]:
 
 def parse_seeds(text: str) -> list[int]:
     """Returns the numbers in the text of `--seeds`."""
+    from headwise.settings import LARGEST_SEED
+
     try:
         seeds = [int(seed) for seed in _split(text)]
     except ValueError:
         seeds = []
-    if not seeds or len(set(seeds)) < len(seeds) or not 0 <= min(seeds) <= max(seeds) < 2**32:
+    are_different = len(set(seeds)) == len(seeds) > 0
+    if not are_different or not 0 <= min(seeds) <= max(seeds) <= LARGEST_SEED:
         raise ValueError(
             f"--seeds is {shown(text)}, expected different whole numbers from 0 and below 2^32, "
             f"separated by commas: 1,2,3"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
-from headwise.spelling import with_words_cut
+from headwise.messages import with_words_cut
 
 if TYPE_CHECKING:
     from headwise.recipe import RecipeFile

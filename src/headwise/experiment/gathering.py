@@ -9,11 +9,11 @@ from transformers import AutoConfig
 from headwise.analysis.results import RunResult
 from headwise.experiment.folders import RECIPE, RESULT, FolderError
 from headwise.experiment.reading import read_result
+from headwise.messages import cut, did_you_mean, shown
 from headwise.plain_yaml import read_yaml
 from headwise.recipe import with_defaults
 from headwise.recipe.differences import flatten
 from headwise.recipe.file import split_path
-from headwise.spelling import cut, did_you_mean, shown
 from headwise.training.run import MODEL
 
 

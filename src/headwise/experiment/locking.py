@@ -11,7 +11,7 @@ from headwise.experiment.folders import FolderError, is_main_process
 from headwise.files import check_can_be_written, no_space_told, remove_partial
 
 LOCK = ".lock"
-# Within it the mark of a process that has died is found and removed.
+# Long enough for filelock to find and remove the mark of a process that has died.
 _SECONDS = 0.2
 
 
@@ -21,14 +21,15 @@ class LockedError(FolderError):
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """While this context is open, no other process that asks for it gets the folder.
+    """While this context is open, another process that calls this for the folder gets an error.
 
-    Its mark, the file `.lock`, has process and computer in its first two lines. One that a killed
-    process has left is removed, where that process was of this computer; so is what it had written
-    in part. Of the processes that `torchrun` has started, the main one asks for all.
+    The mark of it, the file `.lock`, has the process and the computer in its first two lines. The
+    mark of a process that was killed is removed if it ran on this computer, and with it the files
+    that it had written in part. Of the processes that `torchrun` has started, only the main one
+    takes the folder, for all.
 
     Args:
-        folder: which is made if there is none.
+        folder: the folder, which is created if there is none.
 
     Raises:
         LockedError: another process has it.

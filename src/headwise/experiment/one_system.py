@@ -21,7 +21,7 @@ from headwise.experiment.outcomes import (
     write_outcome,
 )
 from headwise.experiment.preparing import batches, build_model
-from headwise.experiment.reading import DamagedError, read_result
+from headwise.experiment.reading import DamagedError, discard, read_result
 from headwise.models.ablation import ablated
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import words_of
@@ -149,10 +149,7 @@ def finished_result(
         known = read_result(folder / RESULT, task.model_config(recipe.model))
         read_outcome(folder)
     except DamagedError as error:
-        said = f"{label}: {error.problem}: the run is evaluated again"
-        console.print(said, style="yellow", highlight=False, markup=False, soft_wrap=True)
-        if is_main_process():
-            (folder / RESULT).unlink(missing_ok=True)
+        discard(folder / RESULT, error, console, label, "the run is evaluated again")
         return None
     result = with_tests(known, recipe, folder, task, console, label)
     changed = result is not known and (folder / MODEL).is_dir()

@@ -97,7 +97,7 @@ def build_model(recipe: Recipe, task: Task) -> HeadwiseModel:
 
 
 def _check_memory(parameters: int) -> None:
-    needed, there = 4 * parameters, memory()
+    needed, there = 4 * parameters, installed_memory()
     if there is not None and needed > there:
         raise ValueError(
             f"the model has {parameters:,} parameters, whose weights take {needed / 1e9:,.0f} GB, "
@@ -106,8 +106,8 @@ def _check_memory(parameters: int) -> None:
         )
 
 
-def memory() -> int | None:
-    """Returns how many bytes of memory this machine has; None if it does not say."""
+def installed_memory() -> int | None:
+    """Returns how many bytes of memory this machine has; None if the system does not tell."""
     if not hasattr(os, "sysconf"):
         return None
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -7,12 +7,19 @@ from typing import Any, TypeVar
 
 import torch
 from pydantic import BaseModel, ValidationError
+from rich.console import Console
 from safetensors import SafetensorError
 
 from headwise.analysis.former_results import without_former_keys
 from headwise.analysis.results import RunResult
-from headwise.checksums import SUMS, find_damage, is_changed
-from headwise.experiment.folders import RECIPE, RESULT, FolderError, check_stamp
+from headwise.checksums import find_damage, how_to_accept_changes, is_changed
+from headwise.experiment.folders import (
+    RECIPE,
+    RESULT,
+    FolderError,
+    check_stamp,
+    is_main_process,
+)
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import TransformerConfig
 from headwise.recipe import load_recipe
@@ -34,6 +41,22 @@ class DamagedError(FolderError):
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(f"{problem}: {remedy}")
         self.problem = problem
+
+
+def discard(record: Path, why: DamagedError, console: Console, label: str, instead: str) -> None:
+    """Deletes a record, so that it is made again, and prints why.
+
+    Args:
+        record: the file; another of the same run may be the damaged one.
+        why: which file is damaged, and how.
+        console: where it is printed.
+        label: of the run.
+        instead: what is done now.
+    """
+    said = f"{label}: {why.problem}: {instead}"
+    console.print(said, style="yellow", highlight=False, markup=False, soft_wrap=True)
+    if is_main_process():
+        record.unlink(missing_ok=True)
 
 
 def open_run(
@@ -109,8 +132,8 @@ def read_model(folder: Path, task: type[Task]) -> HeadwiseModel:
 def _how_to_mend_model(folder: Path, damage: str) -> str:
     return (
         f"{folder / MODEL} cannot be read ({damage}): delete {RESULT} from {folder}, if it is "
-        f"there, and start the run again, which writes the model anew from its checkpoints; if you "
-        f"have changed a file yourself, delete its line in {folder / MODEL / SUMS}"
+        f"there, and start the run again, which writes the model anew from its checkpoints; "
+        f"{how_to_accept_changes(folder / MODEL)}"
     )
 
 

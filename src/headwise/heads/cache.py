@@ -29,7 +29,7 @@ class AttentionCache:
         self.values: Tensor | None = None
         self.memory: dict[str, Tensor] = {}  # each (batch, ...), or by `remember` (batch, steps, …)
         self.needed: dict[str, int] = {}  # how many of the last steps the next call needs
-        self.sparse: set[str] = set()  # of which memories empty steps are passed over
+        self.sparse: set[str] = set()  # the memories in which steps of zeros do not count
         self.record_past = False
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -47,8 +47,8 @@ class AttentionCache:
             name: of what the system remembers.
             last: how many steps.
             like: a tensor `(batch, steps, ...)` with the shape of a step, its dtype and device.
-            skip_empty: pass over steps of zeros alone, such as those of padding, each row its own:
-                what counts are the last steps that say something, however far back they are.
+            skip_empty: do not count steps that are zero, such as those of padding: each row gives
+                its own last steps that are not, however far back they are.
 
         Returns:
             `(batch, last, ...)`.
@@ -143,12 +143,12 @@ class AttentionCache:
         self.memory, self.needed, self.sparse = {}, {}, set()
 
     def _last(self, name: str, steps: Tensor) -> Tensor:
-        """As many of the last steps as are needed of a memory."""
+        """The last steps of a memory, as many as its system needs."""
         last = self.needed[name]
         if name in self.sparse and steps.size(1) > last:
-            says = (steps != 0).flatten(2).any(-1)  # (batch, steps)
-            # Those that say nothing go before the others, whose order stays.
-            order = says.byte().argsort(dim=1, stable=True)[:, -last:]
+            counts = (steps != 0).flatten(2).any(-1)  # (batch, steps)
+            # A stable sort puts the steps of zeros first, and keeps the order of the others.
+            order = counts.byte().argsort(dim=1, stable=True)[:, -last:]
             order = order.reshape(*order.shape, *[1] * (steps.dim() - 2))
             return steps.take_along_dim(order, 1)
         return steps[:, -last:]

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from headwise.heads.system import System
+from headwise.messages import did_you_mean
 from headwise.models.ablation_names import (
     LEARNED,
     Ablations,
@@ -18,7 +19,6 @@ from headwise.models.ablation_names import (
 )
 from headwise.models.plan import system_class
 from headwise.models.sites import attention_sites, system_at
-from headwise.spelling import did_you_mean
 
 
 @contextmanager

@@ -7,9 +7,9 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from headwise.heads.system import System
+from headwise.messages import did_you_mean, shown
 from headwise.models.plan import system_class
 from headwise.plain_yaml import read_yaml
-from headwise.spelling import did_you_mean, shown
 
 LEARNED = "learned"  # every system as it was trained
 # Arguments of an ablation that are no options: which of the model's systems it is, of how many.

@@ -13,7 +13,7 @@ import transformers
 from packaging.version import Version
 from transformers import GenerationConfig, PreTrainedConfig
 
-from headwise.spelling import did_you_mean
+from headwise.messages import did_you_mean
 
 # What `PreTrainedConfig` takes beside its fields, or writes into every config.json.
 _COMMON = {
@@ -26,7 +26,7 @@ _COMMON = {
     *("torchscript", "use_bfloat16", "tf_legacy_loss", "pruned_heads", "tie_encoder_decoder"),
     *("cross_attention_hidden_size", "finetuning_task", "task_specific_params", "prefix"),
 }
-# transformers takes others from the hub, and runs them.
+# The ones that are part of PyTorch; others transformers downloads from the hub and runs.
 _IMPLEMENTATIONS = (None, "eager", "sdpa", "flex_attention", "batched_mm", "grouped_mm")
 
 

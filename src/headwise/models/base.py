@@ -60,7 +60,7 @@ class HeadwiseModel(PreTrainedModel):
         Raises:
             ValueError: the plan names a class whose module is not imported, without that.
         """
-        kwargs.setdefault("use_safetensors", True)  # or it would unpickle where there are none
+        kwargs.setdefault("use_safetensors", True)  # it would unpickle a .bin file too
         with trusting() if trust_remote_code else nullcontext():
             return super().from_pretrained(*args, **kwargs)
 
@@ -158,7 +158,7 @@ class HeadwiseModel(PreTrainedModel):
         if getattr(gradient_checkpointing_func, "keywords", {}).get("use_reentrant"):
             raise ValueError(
                 "use_reentrant is True, expected False: what the systems add to the loss has no "
-                "gradients otherwise; leave gradient_checkpointing_kwargs out"
+                "gradients otherwise; leave use_reentrant out"
             )
         function = partial(_checkpointed, partial(gradient_checkpointing_func, use_reentrant=False))
         super()._set_gradient_checkpointing(enable, function, every_n_layers)

@@ -1,8 +1,8 @@
-"""Which parameters of a model are its gates, its output projections, and those that decay acts on.
+"""Which parameters of a model are its gates, and which of them weight decay acts on.
 
-The first two are what fine-tuning chooses from (Peng et al. 2020, https://arxiv.org/abs/2005.06537,
-section 5.2): FTG updates `gate_parameters`, FTG+ these and `output_parameters`, FTALL everything.
-Each system says by `System.routing_parameters` and `System.output_parameters` which they are.
+Each system says by `System.routing_parameters` which its gates are: what fine-tuning may be limited
+to (FTG of Peng et al. 2020, https://arxiv.org/abs/2005.06537, section 5.2). The output projections,
+which FTG+ trains too, are in `headwise.pretrained.parameters`.
 """
 
 from collections.abc import Callable
@@ -24,16 +24,7 @@ def gate_parameters(model: nn.Module) -> list[nn.Parameter]:
     >>> sum(p.numel() for p in gate_parameters(hw.GatedAttention(8, 2)))
     16
     """
-    return _named(model, lambda system: system.routing_parameters)
-
-
-def output_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters of all output projections (W of equation 4 of the paper).
-
-    Where a system has another map from its heads to the width of the model in their place, these
-    are the parameters of that map: what `System.output_parameters` names.
-    """
-    return _named(model, lambda system: system.output_parameters)
+    return parameters_of_systems(model, lambda system: system.routing_parameters)
 
 
 def other_parameters(model: nn.Module) -> list[nn.Parameter]:
@@ -68,8 +59,15 @@ def decayed_parameters(model: nn.Module) -> list[nn.Parameter]:
     ]
 
 
-def _named(model: nn.Module, names: Callable[[System], tuple[str, ...]]) -> list[nn.Parameter]:
-    """The parameters whose names in a system begin with one of those that it gives, each once."""
+def parameters_of_systems(
+    model: nn.Module, names: Callable[[System], tuple[str, ...]]
+) -> list[nn.Parameter]:
+    """Returns some parameters of the systems of a model, each once.
+
+    Args:
+        model: a model with systems of heads.
+        names: returns how the names of these parameters in a system begin.
+    """
     found = [
         parameter
         for system in model.modules()

@@ -43,9 +43,9 @@ from headwise.heads.rule import Rule
 from headwise.heads.system import LayerWord, Place, System
 from headwise.heads.tim import IndependentMechanismsLayer
 from headwise.heads.weighted import BranchedAttention
+from headwise.messages import did_you_mean, shown
 from headwise.models.sites import stack_of
 from headwise.models.trust import is_trusting, registered
-from headwise.spelling import did_you_mean, shown
 
 SYSTEMS: dict[str, type[System]] = {
     "standard": MultiHeadAttention,

@@ -12,7 +12,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from headwise.models.base import HeadwiseModel
 from headwise.models.cache import DecodingCache
-from headwise.models.config import Seq2SeqConfig
+from headwise.models.config import TransformerConfig
 from headwise.models.embedding import token_embedding
 from headwise.models.generating import DecodingGenerationMixin
 from headwise.models.losses import AuxiliaryLoss, sum_losses, total_cross_entropy
@@ -20,6 +20,91 @@ from headwise.models.outputs import HeadwiseOutput
 from headwise.models.transformer import Decoder, Encoder, HiddenStates
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.ops.shapes import check_labels, check_tensor
+
+
+class Seq2SeqConfig(TransformerConfig):
+    """The configuration of an encoder-decoder transformer, by default the base Transformer.
+
+    Args:
+        vocab_size: number of source tokens, or of all tokens if the vocabulary is joint.
+        target_vocab_size: number of target tokens; `vocab_size` if None.
+        encoder_layers, decoder_layers: numbers of layers.
+        share_embeddings: which embeddings share their weights: `all` (source, target and output,
+            which needs a joint vocabulary), `target` (target and output) or `none`.
+        label_smoothing: probability that the training loss spreads over the vocabulary.
+        max_target_length: the greatest length of generated sequences, unless generation is called
+            with another.
+        pad_token_id, bos_token_id, eos_token_id: ids of special tokens.
+        decoder_start_token_id: id of the token with which decoding starts; `bos_token_id` if None.
+        embed_dim, num_heads, ffn_dim, attention, norm, dropout, attention_dropout, ffn_dropout,
+            ffn_activation, positions, max_positions: see `TransformerConfig`; learned positions
+            are those of sources and of targets, each with embeddings of its own.
+
+    Raises:
+        ValueError: the sizes and the plan do not fit together.
+    """
+
+    model_type = "headwise-seq2seq"
+    attribute_map = TransformerConfig.attribute_map | {"num_hidden_layers": "encoder_layers"}
+
+    def __init__(
+        self,
+        vocab_size: int = 32_000,
+        target_vocab_size: int | None = None,
+        *,
+        encoder_layers: int = 6,
+        decoder_layers: int = 6,
+        share_embeddings: str = "all",
+        label_smoothing: float = 0.1,
+        max_target_length: int = 256,
+        pad_token_id: int = 0,
+        bos_token_id: int = 1,
+        eos_token_id: int = 2,
+        decoder_start_token_id: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if share_embeddings not in ("all", "target", "none"):
+            raise ValueError(
+                f"share_embeddings is {share_embeddings!r}, expected 'all', 'target' or 'none'"
+            )
+        target_vocab_size = vocab_size if target_vocab_size is None else target_vocab_size
+        if share_embeddings == "all" and target_vocab_size != vocab_size:
+            raise ValueError(
+                f"target_vocab_size is {target_vocab_size}, expected vocab_size = {vocab_size} if "
+                f"share_embeddings is 'all', which needs a joint vocabulary; use 'target'"
+            )
+        self.vocab_size = vocab_size
+        self.target_vocab_size = target_vocab_size
+        self.encoder_layers = encoder_layers
+        self.decoder_layers = decoder_layers
+        self.share_embeddings = share_embeddings
+        self.label_smoothing = label_smoothing
+        self.max_target_length = max_target_length
+        start = bos_token_id if decoder_start_token_id is None else decoder_start_token_id
+        kwargs |= {"is_encoder_decoder": True, "tie_word_embeddings": share_embeddings != "none"}
+        super().__init__(
+            pad_token_id=pad_token_id,
+            bos_token_id=bos_token_id,
+            eos_token_id=eos_token_id,
+            decoder_start_token_id=start,
+            **kwargs,
+        )
+
+    def parameters_outside_layers(self) -> int:
+        if self.share_embeddings == "all":
+            tokens = self.vocab_size
+        else:
+            of_target = 1 if self.share_embeddings == "target" else 2
+            tokens = self.vocab_size + of_target * self.target_vocab_size
+        # Sources and targets have positions of their own.
+        return 2 * super().parameters_outside_layers() + self.embed_dim * tokens
+
+    def depths(self) -> dict[str, int]:
+        return {
+            "encoder_self": self.encoder_layers,
+            "decoder_self": self.decoder_layers,
+            "decoder_cross": self.decoder_layers,
+        }
 
 
 @dataclass

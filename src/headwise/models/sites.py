@@ -6,7 +6,7 @@ from typing import NamedTuple
 from torch import nn
 
 from headwise.heads.system import System
-from headwise.spelling import did_you_mean
+from headwise.messages import did_you_mean
 
 # An adapter of a system's own tensors (LoRA's target_parameters) holds it as its base_layer.
 _PATH = re.compile(

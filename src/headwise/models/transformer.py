@@ -338,7 +338,10 @@ def _words(
     inputs_embeds: Tensor | None,
     prefix: str = "",
 ) -> Tensor:
-    """Embeddings of tokens, not scaled, `(batch, time, embed_dim)`; the prefix is of arguments."""
+    """Embeddings of tokens, not scaled, `(batch, time, embed_dim)`.
+
+    `prefix` is how the names of the two arguments begin in the model's `forward`, for errors.
+    """
     ids, embeds = f"{prefix}input_ids", f"{prefix}inputs_embeds"
     if inputs_embeds is None and input_ids is not None:
         # The weight may be shared with an embedding that was resized. Adapters and quantised

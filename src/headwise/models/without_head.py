@@ -18,11 +18,12 @@ from headwise.models.base import HeadwiseModel
 from headwise.models.cache import DecodingCache
 from headwise.models.causal_lm import CausalLMConfig, decoder_embedding
 from headwise.models.classifier import SequenceClassifierConfig
-from headwise.models.config import Seq2SeqConfig, StackConfig
+from headwise.models.config import StackConfig
 from headwise.models.embedding import token_embedding
 from headwise.models.losses import AuxiliaryLoss
 from headwise.models.masked_lm import MaskedLMConfig
 from headwise.models.own_cache import OwnCacheMixin
+from headwise.models.seq2seq import Seq2SeqConfig
 from headwise.models.transformer import Decoder, Encoder, HiddenStates
 
 

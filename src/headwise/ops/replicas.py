@@ -7,6 +7,7 @@ Without `torch.distributed` every function here is the identity of its single-pr
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -39,11 +40,22 @@ def alone() -> Iterator[None]:
 
 def sum_over_replicas(x: Tensor) -> Tensor:
     """The sum of `x` over all processes; gradients flow back to each process's own part."""
-    if replicas() == 1:
-        return x
-    from torch.distributed.nn.functional import all_reduce
+    return x if replicas() == 1 else _AllReduce.apply(x)
 
-    return all_reduce(x)
+
+class _AllReduce(torch.autograd.Function):
+    """`dist.all_reduce`, which has no gradient; that of `torch.distributed.nn` is deprecated."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        total = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        # Each process's part is in the sums of all of them.
+        return sum_over_replicas(grad)
 
 
 def is_sharded(x: Tensor) -> bool:

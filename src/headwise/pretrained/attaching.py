@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from headwise.heads.multi_head import MultiHeadAttention
+from headwise.messages import did_you_mean
 from headwise.models.plan import OVER_HEADS, SYSTEMS, system_class
 from headwise.pretrained.checkpointing import (
     ExactCheckpointing,
@@ -17,7 +18,6 @@ from headwise.pretrained.gates import NAME, HeadGates, Surroundings
 from headwise.pretrained.layouts import SITES, AttentionModule, HeadLayout, attention_modules
 from headwise.pretrained.losses import AuxiliaryLosses
 from headwise.pretrained.padding import QueryPadding
-from headwise.spelling import did_you_mean
 
 Model = TypeVar("Model", bound=nn.Module)
 

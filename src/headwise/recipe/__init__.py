@@ -5,7 +5,7 @@
 - `systems`: settings of the rules of training of systems, and keys of older recipes.
 - `pretrained`: what a recipe takes over from the run that its model starts from.
 - `file`: reads a recipe file and applies `--set` and the changes of a system.
-- `differences`: tells in what two recipes differ.
+- `differences`: tells how two recipes differ.
 - `shipped`: the recipe files that come with headwise.
 - `schema`: walks over the classes of settings, for the two files below.
 - `errors`: explains what is wrong with a recipe.

@@ -6,7 +6,7 @@ A task is imported only when a recipe asks for it, since some need optional pack
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from headwise.spelling import did_you_mean, shown
+from headwise.messages import did_you_mean, shown
 
 if TYPE_CHECKING:
     from headwise.tasks.task import Task

@@ -1,4 +1,4 @@
-"""The values of recipes key by key, and in what two recipes differ."""
+"""How two recipes differ, key by key."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def differences(old: str, new: str) -> list[str]:
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Returns the values of a recipe by their whole keys.
+    """Returns the values of a recipe by their keys with dots.
 
     >>> flatten({"model": {"norm": "pre", "embed_dim": 8}})
     {'model.norm': 'pre', 'model.embed_dim': 8}

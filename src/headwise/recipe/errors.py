@@ -5,9 +5,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from headwise.messages import did_you_mean, shown, with_words_cut
 from headwise.recipe.schema import kinds, locate, tag
 from headwise.recipe.settings import Recipe
-from headwise.spelling import did_you_mean, shown, with_words_cut
 
 _EXPECTED = "Input should be "  # how pydantic begins most of its messages
 # Which errors of pydantic say that keys were expected.

@@ -20,6 +20,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from headwise.files import is_file
+from headwise.messages import cut, shown
 from headwise.plain_yaml import read_yaml
 from headwise.recipe.catalogue import task_class
 from headwise.recipe.errors import RecipeError, explain, unknown
@@ -27,7 +28,6 @@ from headwise.recipe.pretrained import SYSTEM
 from headwise.recipe.settings import Recipe
 from headwise.recipe.shipped import shipped_recipes
 from headwise.recipe.systems import rule_key, with_rules, with_todays_keys
-from headwise.spelling import cut, shown
 
 Change = tuple[tuple[str, ...], Any]  # a path of keys, and the new value at this path
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from headwise.checksums import SUMS, find_damage
+from headwise.checksums import find_damage, how_to_accept_changes
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import TransformerConfig
 from headwise.recipe.pretrained import model_folder, pretrained_config
@@ -51,8 +51,8 @@ def read_pretrained(kind: type[_Model], run: Path, config: TransformerConfig) ->
     if damage := find_damage(model_folder(run)):
         raise ValueError(
             f"model.pretrained is {run}, whose model is damaged ({damage}): train that run again "
-            f"from its checkpoints, or copy its model again; if you have changed a file yourself, "
-            f"delete its line in {model_folder(run) / SUMS}"
+            f"from its checkpoints, or copy its model again; "
+            f"{how_to_accept_changes(model_folder(run))}"
         )
     there = pretrained_config(run, kind.config_class)
     assert there is not None

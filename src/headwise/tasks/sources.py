@@ -4,14 +4,15 @@ The readers of each kind of data are in its own package, in a module `reading`.
 """
 
 import gzip
-import hashlib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-# A gzip file that has this much text, and this many times what the file has, is taken for a bomb:
-# text that somebody has written shrinks to a tenth at best.
+from headwise.checksums import sha256_of
+
+# A gzip file that expands to more than so many bytes, and to more than so many times its size, is
+# refused, since it may be made to fill the memory. Ordinary text shrinks to a tenth at best.
 _BOMB_BYTES, _BOMB_FACTOR = 2**28, 100
 _SHOWN = 12  # digits of a hash that notes show, enough to tell data apart
 
@@ -29,9 +30,9 @@ def unreadable(path: Path, error: OSError) -> CorpusError:
 
 
 def check_regular(path: Path) -> None:
-    """Raises `CorpusError` for what may never end: a pipe, a device.
+    """Raises `CorpusError` for a pipe or a device, which may never end.
 
-    Files are read more than once, for their hashes too, which a pipe does not allow.
+    A pipe also cannot be read twice: once for the data, once for their hash.
     """
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise CorpusError(
@@ -99,15 +100,12 @@ def file_in_words(path: Path) -> str:
 
     The whole hash is what `sha256sum` prints for the file, gzip or not.
     """
-    digest = hashlib.sha256()
     check_regular(path.expanduser())
     try:
-        with path.expanduser().open("rb") as file:
-            while block := file.read(2**20):
-                digest.update(block)
+        digest = sha256_of(path.expanduser())
     except OSError as error:
         raise unreadable(path, error) from None
-    return f"{path.name} (SHA-256 {digest.hexdigest()[:_SHOWN]})"
+    return f"{path.name} (SHA-256 {digest[:_SHOWN]})"
 
 
 def part_in_words(size: str, origin: str, items: str, digest: str) -> str:

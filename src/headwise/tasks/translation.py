@@ -15,8 +15,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from headwise.models.base import HeadwiseModel
-from headwise.models.config import Seq2SeqConfig
-from headwise.models.seq2seq import Seq2SeqLM, shift_right
+from headwise.models.seq2seq import Seq2SeqConfig, Seq2SeqLM, shift_right
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipe.settings import Recipe, TokenModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread

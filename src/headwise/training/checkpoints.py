@@ -17,7 +17,7 @@ from headwise.training.settings import TrainingSettings
 
 WEIGHTS = "model.safetensors"
 STATE = "trainer_state.json"
-DAMAGED = "damaged-"  # before the name of a checkpoint that was set aside
+DAMAGED = "damaged-"  # before the name of a checkpoint that is no longer used
 
 
 class CheckpointError(ValueError):
@@ -57,7 +57,7 @@ def find_checkpoint_damage(checkpoint: Path) -> str:
 
 
 def _unreadable(path: Path) -> str:
-    """What is seen of damage without sums, which an older headwise did not write."""
+    """What is wrong with a file, as far as it shows without its SHA-256 (of older versions)."""
     if not path.is_file():
         return f"{path.name} is missing"
     try:
@@ -67,8 +67,8 @@ def _unreadable(path: Path) -> str:
             with safe_open(path, framework="pt") as weights:
                 weights.keys()
         else:
-            zipfile.ZipFile(path).close()  # reads the directory, which is the end of the file
-    except Exception as error:  # whatever a byte that has changed makes of these formats
+            zipfile.ZipFile(path).close()  # reads the list of its files, which is at the end
+    except Exception as error:  # the readers of damaged files raise anything
         return f"{path.name} cannot be read: {_first_line(error)}"
     return ""
 
@@ -89,11 +89,10 @@ def sources_of_model(found: Sequence[Path], settings: TrainingSettings) -> list[
 
 
 def set_damaged_aside(folder: Path, settings: TrainingSettings, *, has_model: bool) -> str:
-    """Has the last checkpoint of a run be a whole one.
+    """Renames damaged checkpoints, so that the last one of a run is whole.
 
-    Damaged checkpoints get another name. Of a finished run those that its model is made of have to
-    be whole too: where one is not, it and all after it are set aside, since training again from the
-    one before it gives the same model.
+    Of a finished run, those that its model is made of have to be whole too: if one is not, it and
+    all after it are renamed, since training on from the one before it gives the same model.
 
     Args:
         folder: of the run.
@@ -101,7 +100,7 @@ def set_damaged_aside(folder: Path, settings: TrainingSettings, *, has_model: bo
         has_model: whether the run has its final model, and needs no checkpoint to make it.
 
     Returns:
-        What was set aside, why, and where the run goes on, in a sentence; empty if all are whole.
+        A sentence on what was renamed, why, and where the run goes on; empty if all are whole.
     """
     reasons = []
     while found := checkpoints(folder):

@@ -17,9 +17,9 @@ from torch.optim import Optimizer
 
 from headwise.heads.rule import Losses, Moment, Rule, RuleSettings
 from headwise.heads.system import System
+from headwise.messages import did_you_mean
 from headwise.models.parameters import decayed_parameters
 from headwise.models.plan import rule_name, system_class, system_name
-from headwise.spelling import did_you_mean
 
 Records = dict[str, dict[str, dict[str, list[float]]]]
 

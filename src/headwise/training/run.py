@@ -1,6 +1,7 @@
 """Trains a model from the first step, or from the last checkpoint, and writes the final model."""
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -90,8 +91,8 @@ def run_training(
 
     Raises:
         Interrupted: the user pressed Ctrl-C; a checkpoint was written.
-        CheckpointError: a checkpoint was damaged or removed during training, or holds more than
-            tensors and plain values.
+        CheckpointError: a checkpoint was damaged or removed during training, or contains other
+            objects than tensors and plain values.
         ValueError: the model has nothing of what `settings.train` says.
     """
     freeze_all_but(model, settings.train)
@@ -109,11 +110,7 @@ def run_training(
         console=console,
     )
     if settings.train == "nothing":
-        trainer.evaluate()
-        if trainer.args.should_save:
-            with written_whole(folder / MODEL) as partial:
-                model.save_pretrained(partial)
-                _write_model_sums(partial)
+        _evaluate_and_save(trainer, model, folder)
         return Run(model, trainer.state.log_history, 0, 0, 0, trained)
     has_model = trainer.args.should_save and is_whole_model(folder)
     if trainer.args.should_save:
@@ -123,15 +120,7 @@ def run_training(
     trainer.accelerator.wait_for_everyone()
     found = checkpoints(folder)
     if not found or not is_finished(read_state(found[-1])):
-        try:
-            trainer.train(resume_from_checkpoint=str(found[-1]) if found else None)
-        except UnpicklingError as error:  # it does not say of which file
-            raise CheckpointError(
-                f"{found[-1]} holds more than tensors and plain values, and to read that could run "
-                f"code of others: delete it to go on from the one before it"
-            ) from error
-        if trainer.stop.interrupted:
-            raise Interrupted(f"stopped at step {trainer.state.global_step}")
+        _train_from(trainer, found)
         has_model = False
     found = checkpoints(folder)
     if not found:
@@ -142,10 +131,7 @@ def run_training(
     state = read_state(found[-1])
     if trainer.args.should_save:
         if state["global_step"] < state["max_steps"]:
-            best = state["best_global_step"]
-            why = f"no better loss since step {best:,}" if best else "no loss was finite"
-            where = f"at step {state['global_step']:,} of {state['max_steps']:,}"
-            _say(trainer, f"{label}: stopped early {where}: {why}")
+            _say(trainer, f"{label}: {_how_it_stopped_early(state)}")
         if not has_model:
             _write_model(type(model), settings, folder, found)
     trainer.accelerator.wait_for_everyone()
@@ -161,8 +147,36 @@ def run_training(
 
 
 def is_whole_model(folder: Path) -> bool:
-    """Whether a run has its final model, and its files are those that were written."""
+    """Whether a run has its final model, undamaged."""
     return (folder / MODEL / SUMS).is_file() and not find_damage(folder / MODEL)
+
+
+def _evaluate_and_save(trainer: Trainer, model: PreTrainedModel, folder: Path) -> None:
+    """Does what is left to do for a model that is not trained."""
+    trainer.evaluate()
+    if trainer.args.should_save:
+        with written_whole(folder / MODEL) as partial:
+            model.save_pretrained(partial)
+            _write_model_sums(partial)
+
+
+def _train_from(trainer: Trainer, found: list[Path]) -> None:
+    """Trains to the end, from the last checkpoint if there is one."""
+    try:
+        trainer.train(resume_from_checkpoint=str(found[-1]) if found else None)
+    except UnpicklingError as error:  # it does not say of which file
+        raise CheckpointError(
+            f"{found[-1]} holds more than tensors and plain values, and to read that could run "
+            f"code of others: delete it to go on from the one before it"
+        ) from error
+    if trainer.stop.interrupted:
+        raise Interrupted(f"stopped at step {trainer.state.global_step}")
+
+
+def _how_it_stopped_early(state: Mapping[str, Any]) -> str:
+    best = state["best_global_step"]
+    why = f"no better loss since step {best:,}" if best else "no loss was finite"
+    return f"stopped early at step {state['global_step']:,} of {state['max_steps']:,}: {why}"
 
 
 def _write_model(
@@ -189,9 +203,9 @@ def _write_model(
 
 
 def _write_model_sums(folder: Path) -> None:
-    """Writes the sums of what decides the output of a model.
+    """Writes the SHA-256 of the files that decide what a model computes.
 
-    Other files may be changed, such as the card, or how it generates by default.
+    The other files, such as its card and its settings of generation, a user may edit.
     """
     write_sums(folder, ["config.json", *(path.name for path in folder.glob("*.safetensors"))])
 

@@ -9,7 +9,8 @@ from typing import Literal
 
 from torch import nn
 
-from headwise.models.parameters import gate_parameters, output_parameters
+from headwise.models.parameters import gate_parameters
+from headwise.pretrained.parameters import output_parameters
 
 TrainedPart = Literal["all", "gates+output", "gates", "nothing"]
 

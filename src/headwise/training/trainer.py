@@ -255,8 +255,8 @@ class Trainer(RulesMixin, transformers.Trainer):
             if not run.is_dir():
                 raise CheckpointError(
                     f"{run} was removed or renamed while the run was trained, so that its "
-                    f"checkpoint has no place; start the run again, from the folder if it is "
-                    f"somewhere else"
+                    f"checkpoint cannot be written; start the run again, with the folder's new "
+                    f"name if it has one"
                 )
             remove_partial(run)
         # One process begins and renames the folder, and all of them write into it.

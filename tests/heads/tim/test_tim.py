@@ -15,9 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 import headwise as hw
 from headwise.heads.system import Place
 from headwise.heads.tim import IndependentMechanismsLayer
-from headwise.models.config import Seq2SeqConfig
 from headwise.models.layers import DecoderInputs, DecoderLayer, EncoderLayer
 from headwise.models.losses import AuxiliaryLoss
+from headwise.models.seq2seq import Seq2SeqConfig
 
 DIM, HEADS, FFN, KDIM = 12, 4, 16, 6
 BATCH, TIME, KEYS = 2, 4, 5

@@ -1,7 +1,6 @@
 """Means and differences of scores, with the chance of seeds and of test items together."""
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -11,15 +10,12 @@ from headwise.analysis.chance.estimates import Difference, Estimate, Source
 from headwise.analysis.chance.multiple_comparisons import corrected
 from headwise.analysis.chance.variances import (
     Spread,
-    detectable_difference,
     estimated,
     judged,
     total,
 )
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.significance import LEAST_ITEMS, Statistic, resampled_scores
-
-_MOST_SEEDS = 1000  # with more, a difference is one of other items
 
 
 class Resampled(NamedTuple):
@@ -190,75 +186,19 @@ def difference_to(number: float, system: Resampled, comparisons: int = 1) -> Dif
     Returns:
         As `difference`; None also for a single run.
     """
-    parts = _parts([system])
+    parts = spreads_of([system])
     if system.seeds < 2 or parts is None:
         return None
     source: Source = "seeds" if system.resamples is None else "seeds and items"
     return judged(float(system.scores.mean()) - number, total(parts), source, comparisons)
 
 
-class SamplesNeeded(NamedTuple):
-    """What it would take to find a difference with probability 0.8.
+def spreads_of(systems: Sequence[Resampled]) -> list[Spread] | None:
+    """Returns the variance that the items add, if scores are made from them, and each system's.
 
-    Attributes:
-        seeds: so many of each system; None if no number is enough on these items.
-        items: so many test items, at the least; None if those at hand are enough.
+    None if a system has no finite score, or the items say nothing: there are too few, or a resample
+    has no score.
     """
-
-    seeds: int | None
-    items: int | None
-
-
-def needed(
-    effect: float, system: Resampled, baseline: Resampled | None = None, comparisons: int = 1
-) -> SamplesNeeded | None:
-    """Returns how many seeds, or else items, would find a true difference of a size.
-
-    The variances are taken to be those that were seen.
-
-    Args:
-        effect: the size of the difference, above 0.
-        system, baseline: their scores; without a baseline the difference is that to a number.
-        comparisons: as in `difference`.
-
-    Returns:
-        None if nothing is known of the seeds: single runs, or no finite scores.
-
-    >>> wide = Resampled(np.array([1.0, 3.0, 2.0, 4.0, 5.0]), None, 0)
-    >>> needed(1.0, wide)
-    SamplesNeeded(seeds=22, items=None)
-    """
-    systems = [system] if baseline is None else [system, baseline]
-    parts = _parts(systems)
-    if parts is None or min(each.seeds for each in systems) < 2:
-        return None
-    of_items = [] if system.resamples is None else parts[:1]
-    of_seeds = parts[len(of_items) :]
-
-    def detectable(seeds: int) -> float:
-        spreads = list(of_items)
-        for spread, each in zip(of_seeds, systems, strict=True):
-            doubt = spread.doubt * (each.seeds / seeds) ** 2 * (each.seeds - 1) / (seeds - 1)
-            spreads.append(Spread(spread.variance * each.seeds / seeds, doubt))
-        spread = total(spreads)
-        return detectable_difference(spread, comparisons) if spread.variance else 0.0
-
-    if detectable(_MOST_SEEDS) <= effect:
-        return SamplesNeeded(
-            bisect_left(range(2, _MOST_SEEDS), True, key=_down_to(effect, detectable)) + 2, None
-        )
-    if not of_items:
-        return SamplesNeeded(None, None)
-    alone = detectable_difference(of_items[0], comparisons)
-    return SamplesNeeded(None, max(system.items, math.ceil(system.items * (alone / effect) ** 2)))
-
-
-def _down_to(effect: float, detectable: Callable[[int], float]) -> Callable[[int], bool]:
-    return lambda seeds: detectable(seeds) <= effect
-
-
-def _parts(systems: Sequence[Resampled]) -> list[Spread] | None:
-    """The variance that the items add, if scores are made from them, and that of each system."""
     if not all(system.seeds for system in systems):
         return None
     of_seeds = [_of_seeds(system) for system in systems if system.seeds > 1]

@@ -8,8 +8,9 @@ import torch
 from headwise.analysis.papers.models import encoder_decoder, language_model
 from headwise.analysis.papers.table import Figure, Paper
 from headwise.heads.system import Place
-from headwise.models.parameters import gate_parameters, output_parameters
+from headwise.models.parameters import gate_parameters
 from headwise.models.plan import build_system
+from headwise.pretrained.parameters import output_parameters
 
 
 def mae_figures() -> Paper:

@@ -11,8 +11,8 @@ from torch import nn
 from headwise.analysis.cost import count_parameters, forward_macs, parameters_by_part
 from headwise.heads.system import Macs
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
-from headwise.models.config import Seq2SeqConfig
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
+from headwise.models.seq2seq import Seq2SeqConfig
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
 from headwise.models.transformer import DecoderStack, EncoderStack
 

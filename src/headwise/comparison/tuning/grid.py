@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
+from headwise.messages import shown
 from headwise.plain_yaml import read_yaml
 from headwise.recipe import RecipeError, RecipeFile
 from headwise.recipe.file import Change, split_path
 from headwise.recipe.systems import with_todays_keys
-from headwise.spelling import shown
 
 KeyPath = tuple[str, ...]  # of a key: ("training", "learning_rate")
 

@@ -19,7 +19,7 @@ from headwise.experiment.folders import claim_folder, is_main_process
 from headwise.experiment.history import curves
 from headwise.experiment.one_system import train_model
 from headwise.experiment.preparing import batches
-from headwise.experiment.reading import DamagedError, read_record
+from headwise.experiment.reading import DamagedError, discard, read_record
 from headwise.recipe.settings import Recipe
 from headwise.tasks.task import Task
 from headwise.training.checkpoints import checkpoints
@@ -77,8 +77,5 @@ def finished_try(
     try:
         return read_record(TryResult, folder / TRY, "the try has to be trained again")
     except DamagedError as error:
-        said = f"{label}: {error.problem}: the try is trained again"
-        console.print(said, style="yellow", highlight=False, markup=False, soft_wrap=True)
-        if is_main_process():
-            (folder / TRY).unlink(missing_ok=True)
+        discard(folder / TRY, error, console, label, "the try is trained again")
         return None

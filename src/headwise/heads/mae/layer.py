@@ -21,7 +21,8 @@ from headwise.heads.mae.rule import BlockCoordinateDescent, Step
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Place, Routing
 from headwise.heads.words import Words
-from headwise.ops.bounds import MOST_EXPERTS, MOST_HEADS, check_number, check_parameters, written
+from headwise.messages import shown_number
+from headwise.ops.bounds import MOST_EXPERTS, MOST_HEADS, check_number, check_parameters
 from headwise.ops.masks import hides_the_future, real_positions
 from headwise.ops.recompute import as_at_first, is_repeated
 from headwise.ops.replicas import sum_over_replicas, uniform_noise
@@ -148,8 +149,8 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         if experts > MOST_EXPERTS:
             raise ValueError(
                 f"dropped_heads = {dropped_heads} of num_heads = {num_heads} make "
-                f"{written(experts)} experts, one for each choice of the heads that are left out, "
-                f"expected at most {MOST_EXPERTS:,}: leave out fewer heads, such as 1 or 2"
+                f"{shown_number(experts)} experts, one for each choice of the heads that are left "
+                f"out, expected at most {MOST_EXPERTS:,}: leave out fewer heads, such as 1 or 2"
             )
         check_parameters(
             gate_hidden_dim * (embed_dim + experts),

@@ -110,15 +110,22 @@ def running_mean(
 
 
 def _window_starts(real: Tensor, window: int) -> Tensor:
-    """Where a window of the last `window` real positions begins for each position, `(batch, time)`.
+    """For each position, where the window of the last `window` real positions begins.
 
     It begins behind the last real position that it leaves out; padding there counts for nothing.
+
+    Args:
+        real: boolean `(batch, time)`, `False` at padding.
+        window: how many real positions it has.
+
+    Returns:
+        `(batch, time)`.
 
     >>> _window_starts(torch.tensor([[True, False, True, True, False]]), window=2).tolist()
     [[0, 0, 0, 1, 1]]
     """
     count = real.cumsum(1)  # of real positions up to each one
-    # Where the window begins that leaves out the first 0, 1, ... of them: behind the last of these.
+    # A window that leaves out the first n real positions begins right after the n-th: starts[n].
     behind = torch.arange(1, real.size(1) + 1, device=real.device)
     starts = count.new_zeros(real.size(0), real.size(1) + 1).scatter(1, count * real, behind * real)
     return starts.gather(1, (count - window).clamp(min=0))

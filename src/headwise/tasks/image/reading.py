@@ -188,7 +188,10 @@ def _decoded(content: bytes, name: str, limits: Limits) -> Image.Image | None:
 
 @contextmanager
 def _without_pillows_limit() -> Iterator[None]:
-    """Pillow has one limit for a whole process, beyond which it warns or counts as broken."""
+    """While this context is open, Pillow's limit of pixels is off, since `Limits` has its own.
+
+    Pillow has one limit for the whole process, and warns or raises an error beyond it.
+    """
     before = Image.MAX_IMAGE_PIXELS
     Image.MAX_IMAGE_PIXELS = None
     try:
@@ -218,8 +221,8 @@ def read_idx(path: Path, limits: Limits) -> Iterator[Image.Image]:
         with gzip.open(path) if packed else path.open("rb") as file:
             sizes = _idx_sizes(file.read(16), path, limits)
             expected = sizes[0] * sizes[1] * sizes[2]
-            # No more is read than the header says and one byte, and no room made for what is not
-            # there.
+            # At most one byte more than the header says, and in blocks: `read(size)` takes memory
+            # for `size` bytes, even if the file is shorter.
             blocks = iter(lambda: file.read(2**20), b"")
             content = b"".join(_up_to(expected + 1, blocks))
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:

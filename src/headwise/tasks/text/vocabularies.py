@@ -43,8 +43,8 @@ _JOIN: dict[Marks, decoders.Decoder] = {
 }
 
 
-# Learning from a word takes time that grows with the square of its length: so while it learns,
-# byte-pair encoding sees longer ones than this many bytes in pieces. Encoding takes them whole.
+# The time of learning from a word grows with the square of its length. So in learning, byte-pair
+# encoding sees words of more bytes than this in pieces; in encoding it takes them whole.
 LONGEST_WORD = 256
 _PIECES = pre_tokenizers.Split(Regex(f".{{1,{LONGEST_WORD}}}"), "isolated")
 

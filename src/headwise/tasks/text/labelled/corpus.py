@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from headwise.messages import did_you_mean
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.spelling import did_you_mean
 from headwise.tasks.further_tests import in_test_set
 from headwise.tasks.sources import CorpusError, file_in_words, part_in_words
 from headwise.tasks.splits import divide, given_parts, sample

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from headwise.spelling import did_you_mean
+from headwise.messages import did_you_mean
 from headwise.tasks.sources import CorpusError, file_in_words
 from headwise.tasks.splits import PARTS
 from headwise.tasks.text.labelled.corpus import LabelledCorpus, make_corpus

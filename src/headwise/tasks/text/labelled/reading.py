@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from headwise.spelling import did_you_mean
+from headwise.messages import did_you_mean
 from headwise.tasks.sources import CorpusError, load_hub_split, read_lines, text_field
 from headwise.tasks.splits import Part
 

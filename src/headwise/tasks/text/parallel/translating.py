@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
-from headwise.models.config import Seq2SeqConfig
-from headwise.models.seq2seq import Seq2SeqLM
+from headwise.models.seq2seq import Seq2SeqConfig, Seq2SeqLM
 from headwise.tasks.text.parallel.dataset import TranslationItem, collate_pairs
 from headwise.tasks.text.parallel.metrics import TranslationEvaluation
 from headwise.tasks.text.tokenization import TranslationTokenizer

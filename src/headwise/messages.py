@@ -1,4 +1,4 @@
-"""How messages name what was given: misspelled names with the right spelling, long values cut."""
+"""Parts of error messages: suggestions for misspelled names, and values that are not too long."""
 
 import re
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 
 
 def shown(value: object) -> str:
-    """Returns a value as messages show it: as Python writes it, at most 200 characters of that.
+    """Returns a value as Python writes it, cut after 200 characters.
 
     >>> shown("batch_tokens")
     "'batch_tokens'"
@@ -41,14 +41,23 @@ def shown(value: object) -> str:
 
 
 def cut(text: str) -> str:
-    """Returns the first 200 characters of a text, and says how many it has if these are not all."""
+    """Returns a text, or its first 200 characters and how many it has if it is longer."""
     if len(text) <= _LONGEST:
         return text
     return f"{text[:_LONGEST]}… ({len(text):,} characters)"
 
 
+def shown_number(number: int) -> str:
+    """Returns a whole number, rounded down to a power of ten from 10^18 on.
+
+    >>> shown_number(225_792_840), shown_number(4 * 10**30)
+    ('225,792,840', '10^30')
+    """
+    return f"{number:,}" if number < 10**18 else f"10^{len(str(number)) - 1}"
+
+
 def with_words_cut(text: str) -> str:
-    """Returns a message in which no word is so long that nobody reads it, such as a path.
+    """Returns a message in which very long words, such as paths, are cut.
 
     >>> with_words_cut(f"there is no file {'x' * 5000}")[-23:]
     'xxx… (5,000 characters)'

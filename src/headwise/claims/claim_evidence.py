@@ -1,14 +1,14 @@
-"""What is at hand for a claim at a scale: reads the records of the systems that it speaks of."""
+"""The evidence for a claim at a scale: the records of the systems that its tests name."""
 
 import math
 from collections.abc import Sequence
 
-from headwise.claims.declared import Claim, Elsewhere, Scale, Subject
+from headwise.claims.choosing import choice_of
+from headwise.claims.declared import AtScale, Claim, Scale, Subject
 from headwise.claims.evidence import TIMES, StoredTimes, read_run, read_times, run_path
 from headwise.claims.experiments import Places, find_experiment, read_recipe, recipe_hash
 from headwise.claims.fingerprint import computes_alike, fingerprint
 from headwise.claims.quantities import Found, Kept, find_quantity
-from headwise.claims.running import choice_of
 from headwise.recipe import RecipeFile
 from headwise.recipe.settings import Recipe
 
@@ -16,14 +16,14 @@ _MOST_SEEDS = 100  # that are looked for
 _COMPUTED: dict[str, list[float]] = {}  # hash of a recipe to its fingerprint
 
 
-class AtHand:
-    """What is kept of the systems that a claim speaks of.
+class ClaimEvidence:
+    """The records of the systems that the tests of a claim name.
 
     Attributes:
         used: system and data set to the runs that were read of them, those that diverged too.
     """
 
-    def __init__(self, claim: Claim, scale: Scale, where: Elsewhere, places: Places) -> None:
+    def __init__(self, claim: Claim, scale: Scale, where: AtScale, places: Places) -> None:
         self.where = where
         self.folder = places.of(scale, where.experiment).evidence
         self.file: RecipeFile = read_recipe(find_experiment(scale, where.experiment), None)

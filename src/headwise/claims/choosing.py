@@ -1,0 +1,82 @@
+"""Lets the systems of an experiment choose tuned values, and keeps what they have chosen."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from headwise.claims.evidence import StoredTries, read_tries, tuning_path
+from headwise.claims.experiments import Places, chosen_changes, recipe_hash
+from headwise.claims.needed import Needed
+from headwise.comparison.summary import Experiment as Prepared
+from headwise.comparison.tuning.candidates import candidates
+from headwise.comparison.tuning.choosing import tune
+from headwise.comparison.tuning.grid import Grid
+from headwise.files import write_text
+from headwise.recipe import RecipeFile
+from headwise.recipe.file import Change
+from headwise.tasks.task import Task
+
+
+def choice_of(plain: RecipeFile, evidence: Path, system: str) -> list[Change]:
+    """Returns the values that a system has chosen, as changes to its recipe; empty if none.
+
+    Args:
+        plain: the recipe of the experiment, with the names of folders as `read_recipe` leaves them.
+        evidence: the folder with the evidence of the experiment.
+        system: name of the system.
+    """
+    kept = _kept(plain, evidence, system)
+    return [] if kept is None else chosen_changes(kept.chosen_values)
+
+
+def let_choose(
+    file: RecipeFile,
+    plain: RecipeFile,
+    own: Places,
+    task: Task,
+    dataset: str | None,
+    needed: Needed,
+    grid: Grid,
+    console: Console,
+    jobs: int,
+) -> None:
+    """Lets every system choose that has not done so, and keeps what it has chosen.
+
+    Args:
+        file: the recipe, with the folders of this machine.
+        plain: the same, with the names of folders as `read_recipe` leaves them.
+        own: the folders of the experiment.
+        task: the data that systems choose on.
+        dataset: name of these data, if there are several.
+        needed: the systems.
+        grid: the values that they choose from.
+        console: for bars and notes.
+        jobs: how many tries to train at a time.
+    """
+    names = {system for systems in needed.systems.values() for system in systems}
+    waiting = [
+        name
+        for name in file.system_names
+        if name in names and _kept(plain, own.evidence, name) is None
+    ]
+    if not waiting:
+        return
+    recipes = {name: file.system(name, dataset) for name in waiting}
+    tried = {dataset: {name: candidates(file, name, dataset, grid) for name in waiting}}
+    prepared = Prepared(own.runs / (dataset or ""), task, recipes, matched={}, tries={})
+    chosen = tune({dataset: prepared}, tried, grid.steps, console, jobs)[dataset].tries
+    for name, tries in chosen.items():
+        made = StoredTries(recipe=_hash_before(plain, name), tries=tries)
+        write_text(tuning_path(own.evidence, name), made.model_dump_json(indent=1) + "\n")
+
+
+def _kept(plain: RecipeFile, evidence: Path, system: str) -> StoredTries | None:
+    """The tries of a system, if they are those of its recipe of today."""
+    kept = read_tries(tuning_path(evidence, system))
+    return kept if kept is not None and kept.recipe == _hash_before(plain, system) else None
+
+
+def _hash_before(plain: RecipeFile, system: str) -> str:
+    """A hash of the recipe of a system before it chose."""
+    dataset = None if plain.has_data else plain.dataset_names[0]
+    return recipe_hash(plain.system(system, dataset))
