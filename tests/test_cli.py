@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 import soundfile
 import tiny_tasks
+import typer
 from torchrun import on_two_processes
 from typer.testing import CliRunner
 
 from headwise.analysis.behaviour.ablations.declared import Level
 from headwise.analysis.formatting import count
 from headwise.cli import app, explaining
+from headwise.cli.printing import clear_errors
 from headwise.experiment import one_system, reading
 from headwise.recipe import load_recipe, shipped_recipes
 from headwise.tasks import translation
@@ -617,3 +619,10 @@ def test_compare_with_two_processes_gives_the_losses_of_one(world):
 
 def test_the_levels_of_ablations_are_those_of_the_analysis() -> None:
     assert [level.value for level in explaining.Level] == list(get_args(Level))
+
+
+def test_an_error_of_the_system_begins_with_the_path(tmp_path, capsys):
+    with pytest.raises(typer.Exit), clear_errors():
+        (tmp_path / "none" / "file").read_text()
+    reason = "cannot be read or written (No such file or directory)"
+    assert capsys.readouterr().err == f"error: {tmp_path}/none/file: {reason}\n"

@@ -140,3 +140,13 @@ def test_sums_are_those_that_sha256sum_writes(tmp_path):
     assert find_damage(tmp_path) == "b is not as it was written"
     assert is_changed(tmp_path / "b")
     assert not is_changed(tmp_path / "a") and not is_changed(tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("sums", "said"),
+    [(b"", "SHA256SUMS has no line for a"), (b"\xff\x00", "SHA256SUMS has a line without a name")],
+)
+def test_damaged_sums_are_named_and_not_the_files(tmp_path, sums, said):
+    (tmp_path / "a").write_bytes(b"abc")
+    (tmp_path / "SHA256SUMS").write_bytes(sums)
+    assert find_damage(tmp_path, ["a"]) == said

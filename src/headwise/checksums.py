@@ -59,10 +59,14 @@ def find_damage(folder: Path, needed: Iterable[str] = ()) -> str:
         return ""
     try:
         sums = _read(folder)
+        if "" in sums:
+            return f"{SUMS} has a line without a name"
         for name in sorted({*sums, *needed}):
             if not (folder / name).is_file():
                 return f"{name} is missing"
-            if sha256_of(folder / name) != sums.get(name):
+            if name not in sums:
+                return f"{SUMS} has no line for {name}"
+            if sha256_of(folder / name) != sums[name]:
                 return f"{name} is not as it was written"
     except OSError as error:
         return f"its files cannot be read: {error}"

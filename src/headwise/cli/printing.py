@@ -32,8 +32,17 @@ def clear_errors(when_stopped: str = "") -> Iterator[None]:
     except BrokenPipeError:  # the reader of our output has closed it
         raise typer.Exit(0) from None
     except (ValueError, OSError) as error:
-        print_error(str(error))
+        print_error(_said_by(error))
         raise typer.Exit(2) from None
+
+
+def _said_by(error: ValueError | OSError) -> str:
+    """The words of an error; those of the system without their number, and the path first."""
+    path = getattr(error, "filename", None)
+    reason = getattr(error, "strerror", None)
+    if path is None or reason is None or not str(error).startswith("[Errno"):
+        return str(error)
+    return f"{path}: cannot be read or written ({reason})"
 
 
 def print_error(text: str) -> None:
