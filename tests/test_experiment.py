@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import shutil
 
 import numerals
@@ -22,6 +23,7 @@ from headwise.experiment.folders import FolderError, claim_folder
 from headwise.experiment.one_system import train_system
 from headwise.experiment.preparing import build_model, prepare_task, with_seed
 from headwise.experiment.reading import open_run, read_recipe
+from headwise.models.trust import NotTrustedError
 from headwise.recipe import load_recipe
 from headwise.tasks.text.tokenization import TranslationTokenizer
 from headwise.training.run import Interrupted
@@ -313,6 +315,23 @@ def test_what_is_no_finished_run_cannot_be_opened(tmp_path, file, missing, said)
     gone.unlink() if gone.is_file() else gone.rmdir()
     with pytest.raises(FolderError, match=said):
         open_run(tmp_path)
+
+
+def test_a_model_that_was_deleted_is_written_anew_as_the_message_says(tmp_path, file):
+    claim_folder(tmp_path, file.system("mae"))
+    (tmp_path / "result.json").touch()
+    with pytest.raises(FolderError, match=r"model cannot be read \(it is missing\): delete result"):
+        open_run(tmp_path)
+
+
+def test_a_class_that_is_not_trusted_is_no_damage(run, tmp_path):
+    run = shutil.copytree(run, tmp_path / "run")
+    (run / "model/SHA256SUMS").unlink()
+    config = run / "model/config.json"
+    config.write_text(re.sub(r'"mae"', '"not_imported:System"', config.read_text()))
+    with pytest.raises(NotTrustedError, match=r"say --trust") as raised:
+        open_run(run)
+    assert "result.json" not in str(raised.value)
 
 
 def test_a_folder_of_several_runs_names_them(compared):

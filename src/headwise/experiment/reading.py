@@ -22,6 +22,7 @@ from headwise.experiment.folders import (
 )
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import TransformerConfig
+from headwise.models.trust import NotTrustedError
 from headwise.recipe import load_recipe
 from headwise.recipe.catalogue import task_class
 from headwise.recipe.settings import Recipe
@@ -116,13 +117,18 @@ def read_model(folder: Path, task: type[Task]) -> HeadwiseModel:
 
     Raises:
         FolderError: the run is not finished, or its files are damaged.
+        NotTrustedError: its model names a class whose module is not imported.
     """
+    if (folder / RESULT).is_file() and not (folder / MODEL).exists():
+        raise FolderError(_how_to_mend_model(folder, "it is missing"))
     _check_holds(folder, "finished", MODEL)
     _check_holds(folder, "whole", *task.saved)
     if damage := find_damage(folder / MODEL):
         raise FolderError(_how_to_mend_model(folder, damage))
     try:
         model = task.model_class.from_pretrained(folder / MODEL)
+    except NotTrustedError:
+        raise  # its files are whole
     except (SafetensorError, OSError, ValueError) as error:
         raise FolderError(_how_to_mend_model(folder, str(error))) from error
     model.to("cuda" if torch.cuda.is_available() else "cpu")

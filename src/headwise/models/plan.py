@@ -45,7 +45,7 @@ from headwise.heads.tim import IndependentMechanismsLayer
 from headwise.heads.weighted import BranchedAttention
 from headwise.messages import did_you_mean, shown
 from headwise.models.sites import stack_of
-from headwise.models.trust import is_trusting, registered
+from headwise.models.trust import NotTrustedError, is_trusting, registered
 
 SYSTEMS: dict[str, type[System]] = {
     "standard": MultiHeadAttention,
@@ -110,7 +110,8 @@ def system_class(name: Any) -> type[System]:
     """The class of a system, by its short name or as `module:Class`.
 
     Raises:
-        ValueError: there is none of that name, or its module is not imported and not trusted.
+        NotTrustedError: its module is not imported, and importing it is not allowed.
+        ValueError: there is none of that name.
     """
     if not isinstance(name, str):
         raise ValueError(_unknown("it names the system", name, list(SYSTEMS)))
@@ -127,7 +128,7 @@ def system_class(name: Any) -> type[System]:
             f"the system {shown(name)} cannot be loaded: expected module:Class, with both names"
         )
     if module_name not in sys.modules and not is_trusting():
-        raise ValueError(
+        raise NotTrustedError(
             f"the system {shown(name)} is of a module that is not imported, and importing it would "
             f"run its code; if you trust it, say --trust to a command, or import "
             f"{shown(module_name)} first in a program"
@@ -241,7 +242,7 @@ def _entry(where: str, entry: Any) -> Spec:
     try:
         system = system_class(entry.get("system"))
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
+        raise type(error)(f"{where}: {error}") from error  # one of trust stays one
     options = _options(system)
     known = sorted({"layers", *options} - _SET_BY_MODEL)
     for option, value in entry.items():

@@ -19,6 +19,10 @@ _VARIABLE = "HEADWISE_TRUST"
 _registered: dict[str, type[System]] = {}
 
 
+class NotTrustedError(ValueError):
+    """A plan names a class whose module is not imported, and importing it is not allowed."""
+
+
 def register(system: type[System], name: str | None = None) -> type[System]:
     """Lets plans, and so recipes and saved models, name a system of your own.
 
