@@ -183,7 +183,7 @@ def test_embeddings_are_shared_as_far_as_the_vocabularies_are(world, tmp_path, j
 def test_a_model_beyond_the_memory_is_refused_before_it_is_built(file, run, monkeypatch):
     recipe = file.system("mae")
     data = prepare_task(recipe, run, QUIET)
-    monkeypatch.setattr(preparing, "memory", lambda: 20_000)
+    monkeypatch.setattr(preparing, "installed_memory", lambda: 20_000)
     monkeypatch.setattr(data, "build_model", None)
     with pytest.raises(ValueError, match=r"parameters, whose weights take .* of this machine"):
         build_model(recipe, data)
