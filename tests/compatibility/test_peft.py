@@ -213,7 +213,7 @@ def test_gradient_checkpointing(system):
         return {name: gradient.clone() for name, gradient in found.items()}
 
     expected = gradients()
-    model.activation_checkpointing_enable()
+    model.gradient_checkpointing_enable()
     model.enable_input_require_grads()
     for name, gradient in gradients().items():
         torch.testing.assert_close(gradient, expected[name], rtol=0, atol=1e-6)

@@ -261,7 +261,7 @@ def test_gradient_checkpointing(system):
     for kind in CONFIGS:
         model = tiny_model(kind, system, **rates).train()
         checkpointed = copy.deepcopy(model)
-        checkpointed.activation_checkpointing_enable()
+        checkpointed.gradient_checkpointing_enable()
         computed = Counter()
         layer = checkpointed.get_submodule("decoder" if kind == "causal" else "encoder").layers[0]
         next(layer.children()).register_forward_pre_hook(lambda *_, seen=computed: seen.update("x"))
@@ -278,7 +278,7 @@ def test_gradient_checkpointing_and_caches(system):
         filled = model(**given, use_cache=True).past_key_values
         assert filled.get_seq_length() == 6
         expected = model.generate(given["input_ids"], max_new_tokens=3, do_sample=False)
-        model.activation_checkpointing_enable()
+        model.gradient_checkpointing_enable()
         again = model.generate(given["input_ids"], max_new_tokens=3, do_sample=False)
         assert torch.equal(again, expected)
         model.train()
@@ -286,7 +286,7 @@ def test_gradient_checkpointing_and_caches(system):
         with pytest.raises(ValueError, match="past_key_values holds positions already"):
             model(**given, past_key_values=filled)
         with pytest.raises(ValueError, match="use_reentrant is True, expected False"):
-            model.activation_checkpointing_enable({"use_reentrant": True})
+            model.gradient_checkpointing_enable({"use_reentrant": True})
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")

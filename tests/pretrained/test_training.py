@@ -43,9 +43,7 @@ def test_gradient_checkpointing_is_exact(name, reentrant):
     given = labelled(model)
     other = {k: v.flip(0) for k, v in given.items()}  # its padding is in other rows
     checkpointed = copy.deepcopy(model)
-    checkpointed.activation_checkpointing_enable(
-        activation_checkpointing_kwargs={"use_reentrant": reentrant}
-    )
+    checkpointed.gradient_checkpointing_enable({"use_reentrant": reentrant})
     for each in (model, checkpointed):
         (each(**given).loss + 2 * each(**other).loss).backward()
     for (path, expected), found in zip(
@@ -65,7 +63,7 @@ def test_gradient_checkpointing_is_exact(name, reentrant):
 def test_losses_of_the_system_are_added(name, checkpointing, as_tuple):
     model = hw.gate_heads(without_dropout(tiny(name)), "moh", **SYSTEMS["moh"])
     if checkpointing:
-        model.activation_checkpointing_enable()
+        model.gradient_checkpointing_enable()
     given = labelled(model)
 
     def loss(**more):
@@ -85,7 +83,7 @@ def test_losses_of_the_system_are_added(name, checkpointing, as_tuple):
 
 def test_reentrant_checkpointing_would_lose_their_gradient():
     model = hw.gate_heads(tiny("gpt2").train(), "moh", **SYSTEMS["moh"])
-    model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": True})
+    model.gradient_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": True})
     with pytest.raises(RuntimeError, match="use_reentrant"):
         model(**labelled(model))
     with torch.no_grad():

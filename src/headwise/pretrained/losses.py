@@ -47,7 +47,7 @@ class AuxiliaryLosses:
         if self.lacks_gradient and torch.is_grad_enabled():
             raise RuntimeError(
                 "the loss of the system over the heads has no gradient, since reentrant gradient "
-                "checkpointing takes it away: give activation_checkpointing_enable() or "
+                "checkpointing takes it away: give gradient_checkpointing_enable() or "
                 "TrainingArguments the checkpointing option use_reentrant=False"
             )
         total = torch.stack([loss.to(collected[0].device) for loss in collected]).sum()
