@@ -83,7 +83,7 @@ def test_losses_of_the_system_are_added(name, checkpointing, as_tuple):
 
 def test_reentrant_checkpointing_would_lose_their_gradient():
     model = hw.gate_heads(tiny("gpt2").train(), "moh", **SYSTEMS["moh"])
-    model.gradient_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": True})
+    model.gradient_checkpointing_enable({"use_reentrant": True})
     with pytest.raises(RuntimeError, match="use_reentrant"):
         model(**labelled(model))
     with torch.no_grad():
