@@ -86,7 +86,7 @@ class MultiHeadAttention(Attention):
 
     @classmethod
     def from_attention(cls, attention: nn.Module, *, neutral: bool = True, **options: Any) -> Self:
-        """Returns an attention with the weights of a standard one, which computes the same.
+        """Returns an attention of this class that starts from the weights of a standard attention.
 
         The sizes, device, dtype, mode of training and `requires_grad` are those of the source,
         which stays as it is and shares no memory with the result. What a subclass adds starts

@@ -149,7 +149,7 @@ class TransformerConfig(PreTrainedConfig):
         return super().to_dict() | others
 
     def to_diff_dict(self) -> dict[str, Any]:
-        """Returns what is saved."""
+        """Returns the values that `save_pretrained` writes: no second names of the same setting."""
         others = self._other_names()
         return {name: value for name, value in super().to_diff_dict().items() if name not in others}
 

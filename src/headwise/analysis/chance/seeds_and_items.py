@@ -8,12 +8,7 @@ import numpy as np
 
 from headwise.analysis.chance.estimates import Difference, Estimate, Source
 from headwise.analysis.chance.multiple_comparisons import corrected
-from headwise.analysis.chance.variances import (
-    Spread,
-    estimated,
-    judged,
-    total,
-)
+from headwise.analysis.chance.variances import Spread, estimated, judged, total
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.significance import LEAST_ITEMS, Statistic, resampled_scores
 

@@ -275,7 +275,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
 
 
 class ExpertGate(nn.Module):
-    """A distribution over experts: softmax(W₂ tanh(W₁ BatchNorm(summary))).
+    """Computes a distribution over experts: softmax(W₂ tanh(W₁ BatchNorm(summary))).
 
     Args:
         embed_dim: width of the summary.

@@ -156,7 +156,7 @@ def _scikit_learn() -> str:
 def _read_parts(
     settings: DigitsImages | FolderImages | IdxImages | HubImages, broken: list[str]
 ) -> tuple[dict[Part, np.ndarray], dict[str, str], str]:
-    """Reads the parts that a source has.
+    """Reads the images of a source: training, validation and test part, as far as it has them.
 
     Returns:
         The parts, the file or split of each in words, and words on where all of them come from.

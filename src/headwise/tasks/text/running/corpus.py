@@ -267,7 +267,7 @@ def _words(line: str) -> int:
 
 
 def _note(documents: Sequence[Document], origin: str, seen: Container[str] = ()) -> str:
-    """Returns what the notes say of a part: its size, where it comes from, and a hash.
+    """Returns a line on a part of the corpus for the user: its size, its source and its hash.
 
     Args:
         documents: of the part.
