@@ -273,7 +273,7 @@ def print_scores(scores: "Sequence[Score]", console: Console) -> None:
 
 
 def print_difference(difference: "Difference | None", score: "Score", console: Console) -> None:
-    """Prints the difference of two runs' scores with its interval and p, and what these leave out."""
+    """Prints how the scores of two runs differ, with interval and p, and what these leave out."""
     if difference is None:
         text = "There are too few items, or no finite scores, to test the difference."
     else:
