@@ -9,11 +9,7 @@ from torch import nn
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.messages import did_you_mean
 from headwise.models.plan import OVER_HEADS, SYSTEMS, system_class
-from headwise.pretrained.checkpointing import (
-    ExactCheckpointing,
-    checkpoint_as_before,
-    checkpointed_layer,
-)
+from headwise.pretrained.checkpointing import checkpoint_as_before, exact_checkpointing
 from headwise.pretrained.gates import NAME, HeadGates, Surroundings
 from headwise.pretrained.layouts import SITES, AttentionModule, HeadLayout, attention_modules
 from headwise.pretrained.losses import AuxiliaryLosses
@@ -137,11 +133,10 @@ def attach(
         if key not in around:
             siblings = [other for other in every if (other.stack, other.layer) == key]
             own = next((other for other in siblings if other.site != "decoder_cross"), None)
-            layer = checkpointed_layer(model, place.path)
             around[key] = Surroundings(
                 losses,
                 padding=None if own is None else QueryPadding(own),
-                checkpointing=None if layer is None else ExactCheckpointing(layer),
+                checkpointing=exact_checkpointing(model, place.path),
                 layers=1 + max(other.layer for other in every if other.stack == place.stack),
             )
         place.module.add_module(NAME, HeadGates(system, options, place, around[key]))

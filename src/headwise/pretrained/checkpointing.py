@@ -19,13 +19,17 @@ class ExactCheckpointing:
 
     Args:
         layer: the layer.
+        caller: the module that calls it. Hooks of the layer itself run inside the checkpoint up to
+            transformers 5.20, which is too late to exchange the function.
     """
 
-    def __init__(self, layer: GradientCheckpointingLayer) -> None:
-        self.handle = layer.register_forward_pre_hook(self.prepare)
+    def __init__(self, layer: GradientCheckpointingLayer, caller: nn.Module) -> None:
+        self.layer = layer
+        self.handle = caller.register_forward_pre_hook(self.prepare)
 
-    def prepare(self, layer: Any, args: object) -> None:
-        """Before the layer, and so before the call of the function that checkpoints it."""
+    def prepare(self, caller: nn.Module, args: object) -> None:
+        """Before the caller, and so before the call of the function that checkpoints the layer."""
+        layer: Any = self.layer
         if layer.gradient_checkpointing and layer.training:
             # Where transformers keeps the function; it has no public way to exchange it.
             function = layer._gradient_checkpointing_func
@@ -46,16 +50,20 @@ class _Repeating:
         return self.function(Repeatable(function), *args)
 
 
-def checkpointed_layer(model: nn.Module, path: str) -> GradientCheckpointingLayer | None:
-    """Returns the layer around a module that gradient checkpointing computes again; None if none.
+def exact_checkpointing(model: nn.Module, path: str) -> ExactCheckpointing | None:
+    """Has the layer around a module be checkpointed exactly; None if there is no such layer.
 
     Args:
         model: the model.
         path: of the module in the model.
     """
     names = path.split(".")
-    around = (model.get_submodule(".".join(names[:end])) for end in range(len(names), -1, -1))
-    return next((m for m in around if isinstance(m, GradientCheckpointingLayer)), None)
+    around = [model.get_submodule(".".join(names[:end])) for end in range(len(names), -1, -1)]
+    for at, layer in enumerate(around):
+        if isinstance(layer, GradientCheckpointingLayer):
+            callers = (m for m in around[at + 1 :] if not isinstance(m, nn.ModuleList))
+            return ExactCheckpointing(layer, next(callers))
+    return None
 
 
 def checkpoint_as_before(model: nn.Module) -> None:
