@@ -18,18 +18,19 @@ class ExactCheckpointing:
     """Has a layer be checkpointed by `Repeatable`, whenever its checkpointing is switched on.
 
     Args:
-        layer: the layer.
-        caller: the module that calls it. Hooks of the layer itself run inside the checkpoint up to
-            transformers 5.20, which is too late to exchange the function.
+        caller: the module that calls the layer. Hooks of the layer itself run inside the checkpoint
+            up to transformers 5.20, which is too late to exchange the function.
+        path: of the layer in the caller. The layer itself is not kept: whoever copies what stands
+            over its heads would copy the layer too.
     """
 
-    def __init__(self, layer: GradientCheckpointingLayer, caller: nn.Module) -> None:
-        self.layer = layer
+    def __init__(self, caller: nn.Module, path: str) -> None:
+        self.path = path
         self.handle = caller.register_forward_pre_hook(self.prepare)
 
     def prepare(self, caller: nn.Module, args: object) -> None:
         """Before the caller, and so before the call of the function that checkpoints the layer."""
-        layer: Any = self.layer
+        layer: Any = caller.get_submodule(self.path)
         if layer.gradient_checkpointing and layer.training:
             # Where transformers keeps the function; it has no public way to exchange it.
             function = layer._gradient_checkpointing_func
@@ -58,12 +59,14 @@ def exact_checkpointing(model: nn.Module, path: str) -> ExactCheckpointing | Non
         path: of the module in the model.
     """
     names = path.split(".")
-    around = [model.get_submodule(".".join(names[:end])) for end in range(len(names), -1, -1)]
-    for at, layer in enumerate(around):
-        if isinstance(layer, GradientCheckpointingLayer):
-            callers = (m for m in around[at + 1 :] if not isinstance(m, nn.ModuleList))
-            return ExactCheckpointing(layer, next(callers))
-    return None
+    modules = [model.get_submodule(".".join(names[:end])) for end in range(len(names) + 1)]
+    layers = [at for at, m in enumerate(modules) if isinstance(m, GradientCheckpointingLayer)]
+    if not layers:
+        return None
+    at = layers[-1]
+    callers = (end for end in range(at) if not isinstance(modules[end], nn.ModuleList))
+    by = max(callers, default=at)  # a layer without a model is called by its user
+    return ExactCheckpointing(modules[by], ".".join(names[by:at]))
 
 
 def checkpoint_as_before(model: nn.Module) -> None:
