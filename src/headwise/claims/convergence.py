@@ -72,11 +72,6 @@ def in_a_sentence(name: str, found: Convergence | None) -> str:
     Args:
         name: of the system.
         found: of its seeds.
-
-    >>> print(in_a_sentence("standard", Convergence(1900, 2.641, 2000, 2.643, 0.004, 2.0)))
-    The mean validation loss of standard was lowest at step 1,900 of 2,000 (2.641), and 2.643 at \
-the end. Over the last tenth of the steps it fell by 0.004, which is 0.2% of its whole fall: it had \
-converged.
     """
     if found is None:
         return f"Too few validations of {name} are kept to say whether it had converged."

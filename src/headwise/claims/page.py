@@ -15,9 +15,9 @@ from headwise.claims.experiments import Places, experiments, find_experiment, re
 from headwise.claims.key_figures import key_figure
 from headwise.claims.needed import Needed, needed_runs
 from headwise.claims.pictures.differences import differences_picture
+from headwise.claims.pictures.forest_of_tests import forest_of_tests
 from headwise.claims.pictures.loss_curves import loss_curves
 from headwise.claims.pictures.overview import overview
-from headwise.claims.pictures.tests_forest import tests_forest
 from headwise.claims.totals import totals
 from headwise.claims.verdicts import Kind, Verdict
 from headwise.files import write_text
@@ -55,7 +55,9 @@ class Section(NamedTuple):
 
     scale: Scale
     name: str
+    recipe: str
     description: str
+    changes: str
     claims: str
     tables: Sequence[ExperimentTables]
     pictures: Mapping[str, str]
@@ -77,7 +79,7 @@ def claims_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> Clai
         if scale == SCALES[0] or any(verdicts[name, scale].runs for name in claims)
         for ending, svg in (
             (".svg", overview(papers, verdicts, scale)),
-            (_TESTS, tests_forest(papers, verdicts, scale)),
+            (_TESTS, forest_of_tests(papers, verdicts, scale)),
         )
         if svg is not None
     }
@@ -105,7 +107,8 @@ def claims_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> Clai
         sections=sections,
         little=LITTLE,
     )
-    return ClaimsPage(text, of_claims | {n: s for each in sections for n, s in each.pictures.items()})
+    of_experiments = {name: svg for each in sections for name, svg in each.pictures.items()}
+    return ClaimsPage(text, of_claims | of_experiments)
 
 
 def write_page(path: Path, page: ClaimsPage) -> None:
@@ -117,11 +120,14 @@ def write_page(path: Path, page: ClaimsPage) -> None:
 
 def _section(results: Sequence[ExperimentResult], claims: Mapping[str, Claim]) -> Section:
     first = results[0]
+    experiment = find_experiment(first.scale, first.name)
     drawn = {"differences": differences_picture(results), "losses": loss_curves(results)}
     return Section(
         first.scale,
         first.name,
-        first.systems[0].recipe.description,
+        experiment.recipe,
+        read_recipe(experiment, None).recipe.description,
+        _in_code(experiment.changes),
         _claims_of(claims, first.scale, first.name),
         [experiment_tables(result) for result in results],
         {
@@ -130,6 +136,10 @@ def _section(results: Sequence[ExperimentResult], claims: Mapping[str, Claim]) -
             if svg is not None
         },
     )
+
+
+def _in_code(changes: Sequence[str]) -> str:
+    return ", ".join(f"`{change}`" for change in changes)
 
 
 def _claims_of(claims: Mapping[str, Claim], scale: Scale, experiment: str) -> str:
@@ -155,7 +165,7 @@ def _rows(claims: Mapping[str, Claim], places: Places) -> list[Row]:
                     name,
                     read_recipe(experiment, None).recipe.task,
                     experiment.recipe,
-                    ", ".join(f"`{change}`" for change in experiment.changes) or "–",
+                    _in_code(experiment.changes) or "–",
                     _chosen(needed.get(name), places.of(scale, name)),
                     _claims_of(claims, scale, name),
                 )

@@ -20,6 +20,7 @@ class Totals(NamedTuple):
         trained: how many claims have results of runs.
         with_many_seeds: how many of these have five seeds of every system.
         timed, counted: how many are measured without training, and how many are counted.
+        stale: how many rest on what the code computes otherwise today.
         runs, systems: how many there are; systems of different experiments count each.
         hours: of training of all runs, on all machines together.
         machines: on which they were trained.
@@ -33,6 +34,7 @@ class Totals(NamedTuple):
     with_many_seeds: int
     timed: int
     counted: int
+    stale: int
     runs: int
     systems: int
     hours: float
@@ -76,6 +78,7 @@ def totals(
         with_many_seeds=sum(known[name].seeds >= MANY_SEEDS for name in trained),
         timed=sum(claims[name].quantity.is_of_times for name in known),
         counted=sum(claims[name].quantity.kind == "figures" for name in known),
+        stale=sum(bool(of.stale) for of in known.values()),
         runs=len(runs),
         systems=len({(result.name, system.name) for result in here for system in result.systems}),
         hours=sum(run.minutes for run in runs) / 60,

@@ -7,7 +7,7 @@ from headwise.analysis.figures.svg import MUTED, SERIES, TEXT, drawing, panels
 from headwise.analysis.formatting import heading, in_words, signed
 from headwise.claims.experiment_results import ExperimentResult
 from headwise.claims.pictures.card import card
-from headwise.claims.pictures.intervals import draw_interval
+from headwise.claims.pictures.intervals import draw_interval, name_sides
 
 _WIDTH, _ROW = 640, 22
 
@@ -37,7 +37,7 @@ def differences_picture(results: Sequence[ExperimentResult]) -> str | None:
     is_higher = score is None or score.higher_is_better
     identity = f"claims-{first.scale}-{first.name}-differences"
     with drawing(identity):
-        figure, (left, right) = panels(64 + _ROW * len(rows), columns=2, width=_WIDTH)
+        figure, (left, right) = panels(72 + _ROW * len(rows), columns=2, width=_WIDTH)
         for axes, index, better in ((left, 1, is_higher), (right, 2, False)):
             axes.axvline(0, color=MUTED, linewidth=1.2)
             for number, row in enumerate(rows):
@@ -51,8 +51,7 @@ def differences_picture(results: Sequence[ExperimentResult]) -> str | None:
             axes.grid(visible=False, axis="y")
             axes.tick_params(axis="y", length=0, labelcolor=TEXT)
             axes.locator_params(axis="x", nbins=5)
-            low, high = ("worse", "better") if better else ("better", "worse")
-            axes.set_title(f"← {low}      {high} →", fontsize=11, color=MUTED)
+            name_sides(axes, *(("worse", "better") if better else ("better", "worse")))
         left.set_yticks(range(len(rows)), [row[0] for row in rows], fontsize=11)
         left.set_ylim(len(rows) - 0.4, -0.6)
         left.set_xlabel(heading(name))

@@ -2,7 +2,18 @@
 
 from matplotlib.axes import Axes
 
+from headwise.analysis.figures.svg import MUTED
+
 _DOT = 6.5
+
+
+def name_sides(axes: Axes, left: str, right: str) -> None:
+    """Says above a plot what its left and its right half mean."""
+    for place, text, side in ((0.0, f"← {left}", "left"), (1.0, f"{right} →", "right")):
+        axes.annotate(
+            text, (place, 1.0), xycoords="axes fraction", xytext=(0, 5),
+            textcoords="offset points", ha=side, fontsize=11, color=MUTED,
+        )  # fmt: skip
 
 
 def draw_interval(

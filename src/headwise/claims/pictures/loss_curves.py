@@ -1,4 +1,4 @@
-"""The picture of an experiment: the validation losses of its systems over the steps."""
+"""The picture of an experiment: the validation losses of its systems near the end of training."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from headwise.claims.experiment_results import (
 from headwise.claims.pictures.card import card
 
 _WIDTH, _HEIGHT, _COLUMNS = 640, 150, 3  # of all panels, and of a row of them
-_FROM = 0.25  # of the steps: before, all curves fall alike and would set the scale
+_FROM = 0.5  # of the steps: before, all curves fall alike and would set the scale
 
 
 class _Panel(NamedTuple):
@@ -45,22 +45,21 @@ def loss_curves(results: Sequence[ExperimentResult]) -> str | None:
     rows = -(-len(shown) // columns)
     identity = f"claims-{first.scale}-{first.name}-losses"
     with drawing(identity):
-        size = (_WIDTH / 72, (46 + _HEIGHT * rows) / 72)
+        size = (_WIDTH / 72, (70 + _HEIGHT * rows) / 72)
         figure = Figure(figsize=size, dpi=72, layout="constrained")
-        grid = figure.subplots(rows, columns, squeeze=False, sharex=True)
-        alone = len(results) == 1
-        for axes, panel in zip(grid.flat, shown, strict=False):
+        # On one data set all panels have one scale, so that they can be compared.
+        one_scale = len(results) == 1
+        grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=one_scale)
+        for number, (axes, panel) in enumerate(zip(grid.flat, shown, strict=False)):
             _draw(axes, panel)
+            axes.tick_params(length=0, labelbottom=number >= len(shown) - columns)
         for axes in list(grid.flat)[len(shown) :]:
             axes.set_axis_off()
-        if alone:  # one scale, so that panels can be compared
-            ends = [axes.get_ylim() for axes in list(grid.flat)[: len(shown)]]
-            for axes in list(grid.flat)[: len(shown)]:
-                axes.set_ylim(min(low for low, _ in ends), max(high for _, high in ends))
         figure.supylabel("Validation loss", fontsize=12, color=MUTED)
-        figure.supxlabel(
-            f"Step     - - - {first.baseline}     —— the system named above", fontsize=12,
-            color=MUTED,
+        figure.supxlabel("Step", fontsize=12, color=MUTED)
+        figure.suptitle(
+            f"dashed: {first.baseline}; solid: the named system; shaded: range of the seeds",
+            fontsize=11, color=MUTED,
         )  # fmt: skip
         return card(figure, identity, _told(shown, first))
 
@@ -118,6 +117,6 @@ def _told(shown: Sequence[_Panel], first: ExperimentResult) -> str:
             ends += [f"{mean[max(mean)]:.3f}"] if mean else []
         said.append(f"{panel.title} {' against '.join(ends)}")
     return (
-        f"Validation loss over the steps, mean and range of the seeds, beside {first.baseline}; "
-        f"at the end {'; '.join(said)}."
+        f"Validation loss in the second half of the steps, mean and range of the seeds, beside "
+        f"{first.baseline}; at the end {'; '.join(said)}."
     )

@@ -14,7 +14,7 @@ from headwise.claims.verdicts import Kind, Verdict
 
 _COLUMNS, _WIDTH, _HEIGHT, _GAP, _HEAD = 5, 132, 38, 6, 24  # of tiles, in points
 _LEGEND = 30
-_LETTERS = 84  # of the title of a paper
+_LETTERS = 96  # of the title of a paper
 
 
 def overview(
@@ -65,9 +65,7 @@ def _legend(axes: Axes, kinds: list[Kind]) -> None:
         left += 16 + 7.4 * len(said) + 18
 
 
-def _tile(
-    axes: Axes, place: tuple[float, float], name: str, short: str, verdict: Verdict
-) -> None:
+def _tile(axes: Axes, place: tuple[float, float], name: str, short: str, verdict: Verdict) -> None:
     mark = MARKS[verdict.kind]
     known = verdict.kind != "not run"
     for alpha, face, edge in ((0.16, mark.colour, "none"), (1.0, "none", mark.colour)):
@@ -76,7 +74,7 @@ def _tile(
                 FancyBboxPatch(
                     (place[0] + 4, place[1] + 4), _WIDTH - 8, _HEIGHT - 8,
                     boxstyle="round,pad=4,rounding_size=5", facecolor=face, edgecolor=edge,
-                    alpha=alpha, linewidth=1.2, linestyle="-" if known else ":",
+                    alpha=alpha, linewidth=1.2, linestyle="-" if known else ":", clip_on=False,
                 )
             )  # fmt: skip
     axes.text(
@@ -88,6 +86,4 @@ def _tile(
         place[0] + _WIDTH - 8, place[1] + 16, sign, fontsize=13, fontweight="bold",
         color=mark.colour, ha="right",
     )  # fmt: skip
-    axes.text(
-        place[0] + 8, place[1] + 31, short, fontsize=10.5, color=TEXT if known else MUTED
-    )
+    axes.text(place[0] + 8, place[1] + 31, short, fontsize=10.5, color=TEXT if known else MUTED)

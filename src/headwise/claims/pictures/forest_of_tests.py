@@ -8,13 +8,13 @@ from headwise.analysis.figures.svg import GRID, MUTED, TEXT, drawing, panel
 from headwise.analysis.formatting import signed
 from headwise.claims.declared import Paper, Scale
 from headwise.claims.pictures.card import card
-from headwise.claims.pictures.intervals import draw_interval
+from headwise.claims.pictures.intervals import draw_interval, name_sides
 from headwise.claims.pictures.marks import MARKS
 from headwise.claims.verdicts import Kind, Standing, Verdict
 
-_WIDTH, _ROW = 680, 19
+_WIDTH, _ROW = 720, 19
 _LIMIT = 5.0  # margins, beyond which an interval is cut
-_LETTERS = 46  # of a test
+_LETTERS = 54  # of a test
 
 
 class _Row(NamedTuple):
@@ -24,7 +24,7 @@ class _Row(NamedTuple):
     standing: Standing
 
 
-def tests_forest(
+def forest_of_tests(
     papers: list[Paper], verdicts: Mapping[tuple[str, Scale], Verdict], scale: Scale
 ) -> str | None:
     """Returns an SVG file with a row for each test; None if no test has a difference.
@@ -45,7 +45,7 @@ def tests_forest(
         return None
     identity = f"claims-{scale}-tests"
     with drawing(identity):
-        figure, axes = panel(66 + _ROW * len(rows), width=_WIDTH)
+        figure, axes = panel(76 + _ROW * len(rows), width=_WIDTH)
         axes.axvspan(-1, 1, color=GRID, alpha=0.45, linewidth=0)
         axes.axvline(0, color=MUTED, linewidth=1.2)
         for number, row in enumerate(rows):
@@ -62,9 +62,10 @@ def tests_forest(
         axes.tick_params(axis="y", length=0, labelcolor=TEXT)
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.grid(visible=False, axis="y")
-        axes.set_xlim(-_LIMIT, _LIMIT)
+        axes.set_xlim(-_LIMIT - 0.4, _LIMIT + 0.4)
         axes.set_xticks(range(-4, 5, 2), ["−4", "−2", "0", "+2", "+4"])
-        axes.set_xlabel("← first is worse     margins     first is better →")
+        axes.set_xlabel("Difference in units of the margin")
+        name_sides(axes, "the first is worse", "the first is better")
         return card(figure, identity, _told(rows))
 
 
