@@ -45,6 +45,15 @@ def test_the_tables_of_an_experiment(experiment):
     assert row.score.startswith("**−9.0 [")
 
 
+def test_a_row_says_what_a_reader_should_doubt(experiment):
+    doubtful = experiment.systems[0]._replace(is_stale=True, diverged=1, is_tuned=True)
+    row, _ = experiment_tables(
+        experiment._replace(systems=[doubtful, experiment.systems[1]])
+    ).systems
+    assert (row.name, row.seeds) == ("standard (stale)", "3, 1 diverged")
+    assert "given" not in row.rate
+
+
 def test_a_system_whose_baseline_is_missing_has_no_differences(tmp_path):
     alone = result([system(tmp_path, "other", [1.0, 1.1])])
     tables = experiment_tables(alone)

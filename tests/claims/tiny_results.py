@@ -20,7 +20,16 @@ def system(folder: Path, name: str, losses: list[float]) -> SystemResult:
     score = Found(Resampled(10 * np.array(losses), None, 0), True, 1, "score")
     loss = Found(Resampled(np.array(losses), None, 0), False, 3, "loss")
     recipe = load_recipe("interface-strings").recipe
-    return SystemResult(name, recipe, False, kept, 0, score=score, loss=loss)
+    return SystemResult(
+        name,
+        recipe,
+        is_tuned=False,
+        runs=kept,
+        diverged=0,
+        is_stale=False,
+        score=score,
+        loss=loss,
+    )
 
 
 def result(systems: list[SystemResult]) -> ExperimentResult:

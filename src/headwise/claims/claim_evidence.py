@@ -40,6 +40,19 @@ def sound(runs: Sequence[Kept]) -> list[Kept]:
     return [each for each in runs if math.isfinite(each.run.validation_loss)]
 
 
+def fingerprint_today(recipe: Recipe) -> Sequence[float]:
+    """Returns what the code computes today; once for all claims that ask for it."""
+    key = recipe_hash(recipe)
+    if key not in _COMPUTED:
+        _COMPUTED[key] = fingerprint(recipe)
+    return _COMPUTED[key]
+
+
+def is_stale(runs: Sequence[Kept], recipe: Recipe) -> bool:
+    """Whether one of the runs was made by code that computes otherwise than today's."""
+    return any(not computes_alike(each.run.fingerprint, fingerprint_today(recipe)) for each in runs)
+
+
 class ClaimEvidence:
     """The records of the systems that the tests of a claim name.
 
@@ -83,18 +96,12 @@ class ClaimEvidence:
         """The systems whose runs were made by code that computes otherwise than today's."""
         found = dict.fromkeys(self._times_stale)
         for here, runs in self.used.items():
-            today = self.fingerprint_today(here) if runs else []
-            if any(not computes_alike(each.run.fingerprint, today) for each in runs):
+            if is_stale(runs, self.recipe_of(here)):
                 found[here.system] = None
         return list(found)
 
     def fingerprint_today(self, here: Subject) -> Sequence[float]:
-        """What the code computes today; once for all claims that ask for it."""
-        recipe = self.recipe_of(here)
-        key = recipe_hash(recipe)
-        if key not in _COMPUTED:
-            _COMPUTED[key] = fingerprint(recipe)
-        return _COMPUTED[key]
+        return fingerprint_today(self.recipe_of(here))
 
     def note_stale_times(self, name: str) -> None:
         self._times_stale.append(name)

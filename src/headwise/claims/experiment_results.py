@@ -9,7 +9,7 @@ from headwise.analysis.chance.estimates import Difference
 from headwise.analysis.chance.multiple_comparisons import corrected
 from headwise.analysis.chance.seeds_and_items import difference
 from headwise.claims.choosing import choice_of
-from headwise.claims.claim_evidence import kept_runs, sound
+from headwise.claims.claim_evidence import is_stale, kept_runs, sound
 from headwise.claims.declared import SCALES, Quantity, Scale, Subject
 from headwise.claims.experiments import Places, experiments, find_experiment, read_recipe
 from headwise.claims.quantities import Found, Kept, find_quantity
@@ -29,6 +29,7 @@ class SystemResult(NamedTuple):
         is_tuned: whether it has chosen anything.
         runs: its seeds, without those that diverged; at least one.
         diverged: how many diverged.
+        is_stale: whether the code computes something else today than when they were made.
         score: the first score of the test part; None if the task has none that is finite.
         loss: the test loss.
     """
@@ -38,6 +39,7 @@ class SystemResult(NamedTuple):
     is_tuned: bool
     runs: Sequence[Kept]
     diverged: int
+    is_stale: bool
     score: Found | None
     loss: Found | None
 
@@ -122,7 +124,14 @@ def _of_system(
         find_quantity(Quantity(kind=kind), here, kept, recipe) for kind in ("score", "loss")
     )
     return SystemResult(
-        name, recipe, bool(choice), kept, len(runs) - len(kept), score=score, loss=loss
+        name,
+        recipe,
+        is_tuned=bool(choice),
+        runs=kept,
+        diverged=len(runs) - len(kept),
+        is_stale=is_stale(kept, recipe),
+        score=score,
+        loss=loss,
     )
 
 

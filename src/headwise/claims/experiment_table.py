@@ -76,7 +76,7 @@ def _row(system: SystemResult) -> SystemRow:
     curves = [curve for curve in system.curves if curve]
     rate = system.recipe.training.learning_rate
     return SystemRow(
-        name=system.name,
+        name=system.name + (" (stale)" if system.is_stale else ""),
         seeds=f"{len(runs)}" + (f", {system.diverged} diverged" if system.diverged else ""),
         parameters=count(runs[0].parameters),
         macs=count(runs[0].macs),

@@ -17,6 +17,7 @@ from headwise.claims.needed import Needed, needed_runs
 from headwise.claims.pictures.differences import differences_picture
 from headwise.claims.pictures.forest_of_tests import forest_of_tests
 from headwise.claims.pictures.loss_curves import loss_curves
+from headwise.claims.pictures.marks import MARKS
 from headwise.claims.pictures.overview import overview
 from headwise.claims.totals import totals
 from headwise.claims.verdicts import Kind, Verdict
@@ -99,6 +100,7 @@ def claims_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> Clai
             for scale in SCALES
         },
         kinds=KINDS,
+        signs={kind: mark.sign for kind, mark in MARKS.items()},
         key_figures={name: key_figure(verdicts[name, SCALES[0]]) for name in claims},
         totals=[totals(claims, verdicts, results, scale) for scale in SCALES],
         overviews=[name for name in of_claims if not name.endswith(_TESTS)],

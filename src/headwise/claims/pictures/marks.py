@@ -17,7 +17,7 @@ class Mark(NamedTuple):
 MARKS: dict[Kind, Mark] = {
     "confirmed": Mark("✓", SERIES[3], "confirmed"),
     "contradicted": Mark("✗", SERIES[2], "contradicted"),
-    "no difference": Mark("=", SERIES[1], "no difference found"),
+    "no difference": Mark("=", SERIES[1], "no difference"),
     "cannot be told": Mark("?", MUTED, "cannot be told"),
     "not run": Mark("–", MUTED, "not run"),
 }

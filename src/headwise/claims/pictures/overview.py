@@ -12,9 +12,9 @@ from headwise.claims.pictures.card import card
 from headwise.claims.pictures.marks import MARKS
 from headwise.claims.verdicts import Kind, Verdict
 
-_COLUMNS, _WIDTH, _HEIGHT, _GAP, _HEAD = 5, 132, 38, 6, 24  # of tiles, in points
+_COLUMNS, _WIDTH, _HEIGHT, _GAP, _HEAD = 4, 146, 40, 6, 24  # of tiles, in points
 _LEGEND = 30
-_LETTERS = 96  # of the title of a paper
+_LETTERS = 100  # of the title of a paper
 
 
 def overview(
@@ -59,10 +59,10 @@ def _legend(axes: Axes, kinds: list[Kind]) -> None:
     """The marks with their meaning and how often each occurs, spread over the width."""
     left = 0.0
     for kind, mark in MARKS.items():
-        axes.text(left, 13, mark.sign, fontsize=14, color=mark.colour, fontweight="bold")
+        axes.text(left, 13, mark.sign, fontsize=13, color=mark.colour, fontweight="bold")
         said = f"{kinds.count(kind)} {mark.name}"
-        axes.text(left + 16, 13, said, fontsize=12, color=TEXT)
-        left += 16 + 7.4 * len(said) + 18
+        axes.text(left + 15, 13, said, fontsize=11.5, color=TEXT)
+        left += 15 + 6.9 * len(said) + 13
 
 
 def _tile(axes: Axes, place: tuple[float, float], name: str, short: str, verdict: Verdict) -> None:
@@ -78,12 +78,12 @@ def _tile(axes: Axes, place: tuple[float, float], name: str, short: str, verdict
                 )
             )  # fmt: skip
     axes.text(
-        place[0] + 8, place[1] + 16, name, fontsize=12, fontweight="bold",
+        place[0] + 8, place[1] + 16, name, fontsize=13, fontweight="bold",
         color=TEXT if known else MUTED,
     )  # fmt: skip
     sign = f"{mark.sign} stale" if verdict.stale else mark.sign
     axes.text(
-        place[0] + _WIDTH - 8, place[1] + 16, sign, fontsize=13, fontweight="bold",
+        place[0] + _WIDTH - 8, place[1] + 16, sign, fontsize=14, fontweight="bold",
         color=mark.colour, ha="right",
     )  # fmt: skip
-    axes.text(place[0] + 8, place[1] + 31, short, fontsize=10.5, color=TEXT if known else MUTED)
+    axes.text(place[0] + 8, place[1] + 33, short, fontsize=12, color=TEXT if known else MUTED)
