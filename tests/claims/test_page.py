@@ -133,7 +133,7 @@ def test_pictures_say_all_that_they_show(experiment):
     for name, svg in drawn.items():
         labels[name] = ElementTree.fromstring(svg).get("aria-label")
         assert "var(" not in svg and "#0a0a" not in svg and "#0101" not in svg
-    assert "S1 it is better: contradicted; S2" in labels["tiles"]
+    assert "S1 it is better: contradicted (stale); S2" in labels["tiles"]
     assert "S1, other better than standard: −1.5, −9.0 to +0.2, contradicted" in labels["tests"]
     assert "other score −9.0, " in labels["differences"]
     assert "loss −0.900, −1.316 to −0.484" in labels["differences"]

@@ -1,5 +1,6 @@
 """What the kept runs of an experiment say of its systems, whichever claims they are for."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -45,9 +46,13 @@ class SystemResult(NamedTuple):
 
     @property
     def curves(self) -> list[Curve]:
-        """The validation losses of each seed."""
+        """The finite validation losses of each seed."""
         return [
-            {int(r["step"]): r["eval_loss"] for r in each.run.history if "eval_loss" in r}
+            {
+                int(record["step"]): record["eval_loss"]
+                for record in each.run.history
+                if math.isfinite(record.get("eval_loss", math.nan))
+            }
             for each in self.runs
         ]
 
@@ -140,9 +145,9 @@ def _differences(found: Mapping[str, Found | None], baseline: str) -> dict[str, 
     if base is None:
         return {}
     others = {name: of for name, of in found.items() if name != baseline and of is not None}
-    return corrected(
-        {name: difference(of.values, base.values, len(others)) for name, of in others.items()}
-    )
+    made = {name: difference(of.values, base.values, len(others)) for name, of in others.items()}
+    # Single runs say nothing of other seeds.
+    return corrected({n: None if of and of.source == "items" else of for n, of in made.items()})
 
 
 def mean_over_seeds(curves: Sequence[Curve]) -> Curve:

@@ -130,7 +130,7 @@ def _section(results: Sequence[ExperimentResult], claims: Mapping[str, Claim]) -
         experiment.recipe,
         read_recipe(experiment, None).recipe.description,
         _in_code(experiment.changes),
-        _claims_of(claims, first.scale, first.name),
+        ", ".join(f"[{id}](#{id.lower()})" for id in _claims_of(claims, first.scale, first.name)),
         [experiment_tables(result) for result in results],
         {
             f"claims-{first.scale}-{first.name}-{kind}.svg": svg
@@ -144,14 +144,13 @@ def _in_code(changes: Sequence[str]) -> str:
     return ", ".join(f"`{change}`" for change in changes)
 
 
-def _claims_of(claims: Mapping[str, Claim], scale: Scale, experiment: str) -> str:
+def _claims_of(claims: Mapping[str, Claim], scale: Scale, experiment: str) -> list[str]:
     """The ids of the claims that an experiment tests."""
-    using = [
+    return [
         name
         for name, claim in claims.items()
         if (where := claim.experiment_at(scale)) is not None and where.experiment == experiment
     ]
-    return ", ".join(using) or "–"
 
 
 def _rows(claims: Mapping[str, Claim], places: Places) -> list[Row]:
@@ -169,7 +168,7 @@ def _rows(claims: Mapping[str, Claim], places: Places) -> list[Row]:
                     experiment.recipe,
                     _in_code(experiment.changes) or "–",
                     _chosen(needed.get(name), places.of(scale, name)),
-                    _claims_of(claims, scale, name),
+                    ", ".join(_claims_of(claims, scale, name)) or "–",
                 )
             )
     return rows

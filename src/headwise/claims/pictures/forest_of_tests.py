@@ -75,8 +75,7 @@ def _told(rows: list[_Row]) -> str:
         value, low, high = (
             signed(x) for x in (row.standing.value, row.standing.low, row.standing.high)
         )
-        kind = MARKS[row.kind].name
-        said.append(f"{row.claim}, {row.test}: {value}, {low} to {high}, {kind}")
+        said.append(f"{row.claim}, {row.test}: {value}, {low} to {high}, {row.kind}")
     return f"Differences in units of the margin with their 95% intervals: {'; '.join(said)}."
 
 

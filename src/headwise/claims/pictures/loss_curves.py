@@ -1,6 +1,5 @@
 """The picture of an experiment: the validation losses of its systems near the end of training."""
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -80,10 +79,10 @@ def _panels(results: Sequence[ExperimentResult]) -> list[_Panel]:
 
 
 def _late(system: SystemResult) -> list[Curve]:
-    """The finite losses of each seed without the first steps."""
+    """The losses of each seed without the first steps."""
     last = max((step for curve in system.curves for step in curve), default=0)
     late = [
-        {s: loss for s, loss in curve.items() if s >= _FROM * last and math.isfinite(loss)}
+        {step: loss for step, loss in curve.items() if step >= _FROM * last}
         for curve in system.curves
     ]
     return [curve for curve in late if len(curve) > 1]

@@ -11,13 +11,12 @@ class Mark(NamedTuple):
 
     sign: str
     colour: str
-    name: str
 
 
 MARKS: dict[Kind, Mark] = {
-    "confirmed": Mark("✓", SERIES[3], "confirmed"),
-    "contradicted": Mark("✗", SERIES[2], "contradicted"),
-    "no difference": Mark("=", SERIES[1], "no difference"),
-    "cannot be told": Mark("?", MUTED, "cannot be told"),
-    "not run": Mark("–", MUTED, "not run"),
+    "confirmed": Mark("✓", SERIES[3]),
+    "contradicted": Mark("✗", SERIES[2]),
+    "no difference": Mark("=", SERIES[1]),
+    "cannot be told": Mark("?", MUTED),
+    "not run": Mark("–", MUTED),
 }

@@ -50,7 +50,8 @@ def overview(
                 place = (column * (_WIDTH + _GAP), top + row * (_HEIGHT + _GAP))
                 verdict = verdicts[name, scale]
                 _tile(axes, place, name, claim.short, verdict)
-                said.append(f"{name} {claim.short}: {MARKS[verdict.kind].name}")
+                stale = " (stale)" if verdict.stale else ""
+                said.append(f"{name} {claim.short}: {verdict.kind}{stale}")
             top += -(-len(paper.claims) // _COLUMNS) * (_HEIGHT + _GAP)
         return card(figure, identity, f"Verdicts at the scale {scale}: {'; '.join(said)}.")
 
@@ -60,7 +61,7 @@ def _legend(axes: Axes, kinds: list[Kind]) -> None:
     left = 0.0
     for kind, mark in MARKS.items():
         axes.text(left, 13, mark.sign, fontsize=13, color=mark.colour, fontweight="bold")
-        said = f"{kinds.count(kind)} {mark.name}"
+        said = f"{kinds.count(kind)} {kind}"
         axes.text(left + 15, 13, said, fontsize=11.5, color=TEXT)
         left += 15 + 6.9 * len(said) + 13
 
