@@ -31,13 +31,14 @@ class Row(NamedTuple):
     claims: str
 
 
-def render_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> str:
+def render_page(papers: list[Paper], verdicts: Verdicts, places: Places, why: str) -> str:
     """Returns the page in Markdown.
 
     Args:
         papers: the claims.
         verdicts: what is known of each claim at each scale.
         places: the folders of this machine, of which the evidence counts.
+        why: the section that answers questions why, see `why_section`.
     """
     template = resources.files("headwise") / "claims" / "page.md.jinja"
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -53,6 +54,7 @@ def render_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> str:
         counts=counts,
         kinds=KINDS,
         rows=_rows(claims, places),
+        why=why,
     )
 
 
