@@ -4,11 +4,13 @@
 - `scales.yaml`, `recipes/`: the runs that there are at each scale, which `experiments` reads.
 - `needed`: the runs that claims need; `running` has those trained that are missing, `choosing` lets
   systems choose tuned values, `keeping` trains a run and keeps what claims need of it.
+- `questions`: why a system does worse than its paper says, as one key of a recipe that is varied;
+  `conditions`: what that changes of an experiment; `answers` and `trends`: what it shows.
 - `evidence`: the records that are kept, small enough to be committed; `claim_evidence` reads the
   records for one claim.
 - `fingerprint`: tells whether the code still computes what it did when a run was made.
 - `quantities`: the number that a claim is about; `judging` tests it, `verdicts` says what follows.
-- `planning`: how long the runs take; `page`: writes docs/claims.md.
+- `planning`: how long the runs take; `page` and `why_page`: write docs/claims.md.
 
 The statistics are those of comparisons: `headwise.analysis.chance`.
 """

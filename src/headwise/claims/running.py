@@ -192,7 +192,8 @@ def _let_choose(
         return
     on, file, own = conditions.experiment.tune_on, conditions.file, conditions.own
     if on not in tasks:
-        first = next(iter(needed.systems.values()))[0]
+        named = {system for systems in needed.systems.values() for system in systems}
+        first = next(system for system in conditions.plain.system_names if system in named)
         tasks[on] = read_task(file, own, first, on, console)
     let_choose(file, conditions.plain, own, tasks[on], on, needed, grid, console, jobs)
 

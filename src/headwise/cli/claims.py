@@ -226,11 +226,9 @@ def _print_answers(questions: "Iterable[Question]", places: "Places", console: C
     from headwise.claims.answers import answer
 
     for question in questions:
-        found = answer(question, places)
-        console.print(
-            f"{question.name}: {question.asks}", style="bold", highlight=False, markup=False
-        )
-        for line in found.lines():
+        said = f"{question.name}: {question.asks}"
+        console.print(said, style="bold", highlight=False, markup=False, soft_wrap=True)
+        for line in answer(question, places).lines():
             console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
 
 
