@@ -24,6 +24,8 @@ from headwise.claims.quantities import Found, Kept, find_quantity
 from headwise.claims.questions import Question, Value
 from headwise.claims.trends import Trend, trend_kind
 
+_Trained = tuple[str, Conditions]  # a system, and under what conditions
+
 
 class AtPoint(NamedTuple):
     """A system at one value of the key.
@@ -96,25 +98,33 @@ class Answer(NamedTuple):
 
 def answer(question: Question, places: Places) -> Answer:
     """Returns what is known of a question; nothing is trained for it."""
-    runs: dict[tuple[Conditions, str], list[Kept]] = {}
+    where = {
+        (system, value): question.conditions(value, system, places)
+        for system in question.systems
+        for value in question.at
+    }
+    runs: dict[_Trained, list[Kept]] = {}
     stale: dict[str, None] = {}
-    for conditions, systems in question.runs(places):
-        for system in systems:
-            recipe = conditions.recipe(system, question.dataset)
-            here = Subject(system=system, dataset=question.dataset)
-            found = kept_runs(conditions.own.evidence, here, recipe)
-            runs[conditions, system] = found
-            today = fingerprint_today(recipe) if found else []
-            if any(not computes_alike(each.run.fingerprint, today) for each in found):
-                stale[system] = None
+    for system, conditions in dict.fromkeys((name, of) for (name, _), of in where.items()):
+        recipe = conditions.recipe(system, question.dataset)
+        here = Subject(system=system, dataset=question.dataset)
+        found = runs[system, conditions] = kept_runs(conditions.own.evidence, here, recipe)
+        today = fingerprint_today(recipe) if found else []
+        if any(not computes_alike(each.run.fingerprint, today) for each in found):
+            stale[system] = None
     other: Literal["score", "loss"] = "loss" if question.quantity == "score" else "score"
-    told = _at_points(question, question.quantity, runs, places)
-    kept = [(conditions, each) for (conditions, _), of in runs.items() for each in of]
+    told, beside = (
+        _at_points(question, where, _quantities(question, kind, runs))
+        for kind in (question.quantity, other)
+    )
+    baseline = question.systems[0]
+    one_baseline = where[baseline, question.at[0]] == where[baseline, question.at[-1]]
+    kept = [(conditions, each) for (_, conditions), of in runs.items() for each in of]
     return Answer(
         question=question,
         told=told,
-        beside=_at_points(question, other, runs, places),
-        trends=_trends(question, told, places),
+        beside=beside,
+        trends=_trends(question, told, one_baseline=one_baseline),
         runs=len(kept),
         shared=sum(not conditions.folder for conditions, _ in kept),
         seeds=min(len(sound(of)) for of in runs.values()),
@@ -124,53 +134,47 @@ def answer(question: Question, places: Places) -> Answer:
     )
 
 
+def _quantities(
+    question: Question, kind: Literal["score", "loss"], runs: Mapping[_Trained, list[Kept]]
+) -> dict[_Trained, Found | None]:
+    return {
+        (system, conditions): find_quantity(
+            Quantity(kind=kind),
+            Subject(system=system),
+            sound(of),
+            conditions.recipe(system, question.dataset),
+        )
+        for (system, conditions), of in runs.items()
+    }
+
+
 def _at_points(
     question: Question,
-    kind: Literal["score", "loss"],
-    runs: Mapping[tuple[Conditions, str], list[Kept]],
-    places: Places,
+    where: Mapping[tuple[str, Value], Conditions],
+    quantities: Mapping[_Trained, Found | None],
 ) -> dict[str, list[AtPoint]]:
-    baseline = question.systems[0]
     found: dict[str, list[AtPoint]] = {system: [] for system in question.systems}
-    for value in question.at:
-        quantities = {
-            system: _quantity(question, kind, value, system, runs, places) for system in found
-        }
-        theirs = quantities[baseline]
-        for system, ours in quantities.items():
-            if ours is None or theirs is None or system == baseline:
-                found[system].append(AtPoint(ours, None, None))
-                continue
-            apart = float(ours.values.scores.mean() - theirs.values.scores.mean())
-            judged = difference(ours.values, theirs.values)
-            if judged is not None and judged.source == "items":
-                judged = None  # single runs say nothing of other seeds
-            found[system].append(AtPoint(ours, apart, judged))
+    baseline = question.systems[0]
+    for (system, value), conditions in where.items():
+        ours = quantities[system, conditions]
+        theirs = quantities[baseline, where[baseline, value]]
+        if ours is None or theirs is None or system == baseline:
+            found[system].append(AtPoint(ours, None, None))
+            continue
+        apart = float(ours.values.scores.mean() - theirs.values.scores.mean())
+        judged = difference(ours.values, theirs.values)
+        if judged is not None and judged.source == "items":
+            judged = None  # single runs say nothing of other seeds
+        found[system].append(AtPoint(ours, apart, judged))
     return found
 
 
-def _quantity(
-    question: Question,
-    kind: Literal["score", "loss"],
-    value: Value,
-    system: str,
-    runs: Mapping[tuple[Conditions, str], list[Kept]],
-    places: Places,
-) -> Found | None:
-    conditions = question.conditions(value, system, places)
-    recipe = conditions.recipe(system, question.dataset)
-    kept = sound(runs[conditions, system])
-    return find_quantity(Quantity(kind=kind), Subject(system=system), kept, recipe)
-
-
 def _trends(
-    question: Question, told: Mapping[str, list[AtPoint]], places: Places
+    question: Question, told: Mapping[str, list[AtPoint]], *, one_baseline: bool
 ) -> dict[str, Trend]:
     baseline, *others = question.systems
-    ends = (question.at[0], question.at[-1])
-    shared = len({question.conditions(value, baseline, places) for value in ends}) == 1
     changes = {
-        system: _change(told[system], told[baseline], len(others), baseline_shared=shared)
+        system: _change(told[system], told[baseline], len(others), one_baseline=one_baseline)
         for system in others
     }
     return {
@@ -180,7 +184,7 @@ def _trends(
 
 
 def _change(
-    ours: list[AtPoint], theirs: list[AtPoint], comparisons: int, *, baseline_shared: bool
+    ours: list[AtPoint], theirs: list[AtPoint], comparisons: int, *, one_baseline: bool
 ) -> Difference | None:
     """The difference at the last point minus that at the first; None of single runs."""
     ends = [points[n].found for n in (-1, 0) for points in (ours, theirs)]
@@ -188,7 +192,7 @@ def _change(
     if len(values) < len(ends) or min(each.seeds for each in values) < 2:
         return None
     last, their_last, first, their_first = values
-    if baseline_shared:
+    if one_baseline:
         return difference(last, first, comparisons)
     return change_of_difference((last, their_last), (first, their_first), comparisons)
 

@@ -6,6 +6,7 @@
     evidence/SCALE/EXPERIMENT/times.json            times of steps and tokens, measured in turns
     evidence/SCALE/verdicts.json                    what all of it says of the claims
 
+Runs in which a question varies a key lie in EXPERIMENT/why/QUESTION/VALUE/, under the same names.
 With several data sets, each has a folder in that of the experiment. A file is complete in itself,
 so that it can be made on one machine and read on another; all are small enough to be committed.
 """

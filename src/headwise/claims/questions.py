@@ -6,10 +6,10 @@ has anyway its runs are taken.
 """
 
 from functools import cache
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 from typing_extensions import Self
 
 from headwise.claims import declared
@@ -134,10 +134,18 @@ def all_questions(scale: Scale) -> dict[str, Question]:
 @cache
 def _declared(text: str, scale: Scale) -> dict[str, Question]:
     of_scale = (read_yaml(text) or {}).get(scale) or {}
-    return {
-        name: Question.model_validate({"name": name, "scale": scale, **values})
-        for name, values in of_scale.items()
-    }
+    return {name: _question(name, scale, values) for name, values in of_scale.items()}
+
+
+def _question(name: str, scale: Scale, values: dict[str, Any]) -> Question:
+    try:
+        return Question.model_validate({"name": name, "scale": scale, **values})
+    except ValidationError as error:
+        problems = "".join(
+            f"\n  {'.'.join(map(str, each['loc']))}: {each['msg']}".replace("  : Value error,", " ")
+            for each in error.errors(include_url=False)
+        )
+        raise ValueError(f"questions.yaml, {scale}, {name}:{problems}") from None
 
 
 def find_questions(names: list[str], scale: Scale) -> dict[str, Question]:

@@ -226,9 +226,10 @@ def _print_answers(questions: "Iterable[Question]", places: "Places", console: C
     from headwise.claims.answers import answer
 
     for question in questions:
+        found = answer(question, places)
         said = f"{question.name}: {question.asks}"
         console.print(said, style="bold", highlight=False, markup=False, soft_wrap=True)
-        for line in answer(question, places).lines():
+        for line in found.lines():
             console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
 
 
