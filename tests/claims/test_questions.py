@@ -146,6 +146,19 @@ def test_which_point_shares_runs_depends_on_what_was_chosen(tmp_path):
 
 
 @pytest.mark.usefixtures("_tiny")
+def test_systems_choose_in_the_experiment_before_a_point_is_trained(tmp_path):
+    places = tiny_claims.places_in(tmp_path)
+    run_question(all_questions("laptop")["rate"], [1], places, QUIET)
+    folder = places.runs / "laptop" / "chosen"
+    tuned = [path.parent.name for path in _records(places, "*-tuning.json")]
+    assert tuned == ["chosen"] * 2
+    for where, rate in ((folder, "0.01"), (folder / "why" / "rate" / "0.001", "0.001")):
+        for system in ("standard", "mae"):
+            recipe = (where / f"{system}-seed1" / "recipe.yaml").read_text(encoding="utf-8")
+            assert f"learning_rate: {rate}\n" in recipe
+
+
+@pytest.mark.usefixtures("_tiny")
 def test_a_key_of_one_system_leaves_the_baseline_as_it_is(tmp_path):
     places = tiny_claims.places_in(tmp_path)
     question = all_questions("laptop")["gates"]
@@ -300,5 +313,5 @@ def test_what_the_shipped_questions_name_is_there(scale, tmp_path):
             assert computes_alike(fingerprint(same), fingerprint(shared.plain.system(varied)))
 
 
-def _records(places):
-    return list(places.evidence.rglob("*.json"))
+def _records(places, pattern="*-seed?.json"):
+    return list(places.evidence.rglob(pattern))

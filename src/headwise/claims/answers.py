@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from headwise.analysis.chance.estimates import Difference
 from headwise.analysis.chance.multiple_comparisons import corrected
-from headwise.analysis.chance.seeds_and_items import change_of_difference, difference
+from headwise.analysis.chance.seeds_and_items import Resampled, change_of_difference, difference
 from headwise.analysis.formatting import NONE, signed
 from headwise.claims.claim_evidence import fingerprint_today, kept_runs, sound
 from headwise.claims.conditions import Conditions
@@ -178,18 +178,23 @@ def _trends(
         for system in others
     }
     return {
-        system: _trend(question, told[system], change)
+        system: _trend(question, told[system], told[baseline], change)
         for system, change in corrected(changes).items()
     }
+
+
+def _at_ends(ours: list[AtPoint], theirs: list[AtPoint]) -> list[Resampled]:
+    """Of the last and of the first point the system's values and the baseline's, if known."""
+    ends = [points[n].found for n in (-1, 0) for points in (ours, theirs)]
+    return [found.values for found in ends if found is not None]
 
 
 def _change(
     ours: list[AtPoint], theirs: list[AtPoint], comparisons: int, *, one_baseline: bool
 ) -> Difference | None:
     """The difference at the last point minus that at the first; None of single runs."""
-    ends = [points[n].found for n in (-1, 0) for points in (ours, theirs)]
-    values = [found.values for found in ends if found is not None]
-    if len(values) < len(ends) or min(each.seeds for each in values) < 2:
+    values = _at_ends(ours, theirs)
+    if len(values) < 4 or min(each.seeds for each in values) < 2:
         return None
     last, their_last, first, their_first = values
     if one_baseline:
@@ -197,17 +202,24 @@ def _change(
     return change_of_difference((last, their_last), (first, their_first), comparisons)
 
 
-def _trend(question: Question, points: list[AtPoint], change: Difference | None) -> Trend:
-    first, last = points[0], points[-1]
-    if first.value is None or last.value is None or last.found is None:
+def _trend(
+    question: Question,
+    ours: list[AtPoint],
+    theirs: list[AtPoint],
+    change: Difference | None,
+) -> Trend:
+    values, found = _at_ends(ours, theirs), ours[-1].found
+    if len(values) < 4 or found is None:
         return Trend("not run", question.margin)
-    if change is None or first.difference is None or last.difference is None:
-        single = first.difference is None or last.difference is None
-        return Trend("one seed" if single else "cannot be told", question.margin)
-    kind = trend_kind(first.difference, last.difference, change, question.margin)
+    if min(each.seeds for each in values) < 2:
+        return Trend("one seed", question.margin)
+    first, last = ours[0].difference, ours[-1].difference
+    if change is None or first is None or last is None:  # such as too few test items
+        return Trend("cannot be told", question.margin)
+    kind = trend_kind(first, last, change, question.margin)
     if kind not in ("grows", "shrinks", "changes its sign"):
         return Trend(kind, question.margin, change)
-    gains = (change.value > 0) == last.found.higher_is_better
+    gains = (change.value > 0) == found.higher_is_better
     towards: Literal["the system", "the baseline"] = "the system" if gains else "the baseline"
     return Trend(kind, question.margin, change, towards)
 

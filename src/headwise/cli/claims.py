@@ -112,7 +112,7 @@ def why(
     scale: ScaleName = "laptop",
     evidence: Evidence = _EVIDENCE,
 ) -> None:
-    """Tell what runs that vary one key say of why a system does worse; `run NAME` trains them."""
+    """Say why systems do worse, as far as runs that vary one key tell; trains nothing."""
     with clear_errors():
         from headwise.claims.questions import find_questions
 
