@@ -94,6 +94,37 @@ laptop:
 gpu:
 paper:
 """
+QUESTIONS = """
+laptop:
+  length:
+    asks: Does more training help?
+    claims: [S1]
+    experiment: counting
+    systems: [standard, mae]
+    over: training.max_steps
+    at: [3, 6]
+    quantity: loss
+    margin: 100.0
+  rate:
+    asks: Is it the learning rate?
+    experiment: chosen
+    systems: [standard, mae]
+    over: training.learning_rate
+    at: [1.0e-3, 1.0e-2]
+    quantity: score
+    margin: 1.0
+  gates:
+    asks: Is it the number of heads that are dropped?
+    experiment: counting
+    systems: [standard, mae]
+    over: systems.mae.model.attention.dropped_heads
+    at: [1, 2]
+    own: 1
+    changes: [systems.mae.model.attention.system=mae]
+    learning_rate: chosen at every point
+    quantity: loss
+    margin: 1.0
+"""
 
 
 def write_catalogue(folder: Path) -> None:
@@ -101,6 +132,7 @@ def write_catalogue(folder: Path) -> None:
     (folder / "papers").mkdir(parents=True)
     (folder / "recipes").mkdir()
     (folder / "papers" / "1-tests.yaml").write_text(PAPER, encoding="utf-8")
+    (folder / "questions.yaml").write_text(QUESTIONS, encoding="utf-8")
     (folder / "scales.yaml").write_text(SCALES, encoding="utf-8")
     recipe = yaml.safe_load(numerals.RECIPE.format(folder="{data}"))
     started = {"pretrained": "{runs}/counting/{system}-seed1"}

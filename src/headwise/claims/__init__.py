@@ -4,6 +4,8 @@
 - `scales.yaml`, `recipes/`: the runs that there are at each scale, which `experiments` reads.
 - `needed`: the runs that claims need; `running` has those trained that are missing, `choosing` lets
   systems choose tuned values, `keeping` trains a run and keeps what claims need of it.
+- `questions`: why a system does worse than its paper says, as one key of a recipe that is varied;
+  `conditions`: what that changes of an experiment; `answers` and `trends`: what it shows.
 - `evidence`: the records that are kept, small enough to be committed; `claim_evidence` reads the
   records for one claim.
 - `fingerprint`: tells whether the code still computes what it did when a run was made.
@@ -11,7 +13,7 @@
 - `planning`: how long the runs take.
 - `page`: writes docs/claims.md from `*.md.jinja`; `experiment_results` and `experiment_table` have
   what it says of an experiment, `convergence` whether a baseline had stopped learning, `totals`
-  what it says of all claims, `pictures/` its SVG files.
+  what it says of all claims, `why_page` its answers why, `pictures/` its SVG files.
 
 The statistics are those of comparisons: `headwise.analysis.chance`.
 """

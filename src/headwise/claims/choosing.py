@@ -29,6 +29,11 @@ def choice_of(plain: RecipeFile, evidence: Path, system: str) -> list[Change]:
     return [] if kept is None else chosen_changes(kept.chosen_values)
 
 
+def has_chosen(plain: RecipeFile, evidence: Path, system: str) -> bool:
+    """Returns whether a system has chosen; the arguments are those of `choice_of`."""
+    return _kept(plain, evidence, system) is not None
+
+
 def let_choose(
     file: RecipeFile,
     plain: RecipeFile,
@@ -57,7 +62,7 @@ def let_choose(
     waiting = [
         name
         for name in file.system_names
-        if name in names and _kept(plain, own.evidence, name) is None
+        if name in names and not has_chosen(plain, own.evidence, name)
     ]
     if not waiting:
         return

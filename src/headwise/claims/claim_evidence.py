@@ -41,7 +41,7 @@ def sound(runs: Sequence[Kept]) -> list[Kept]:
 
 
 def fingerprint_today(recipe: Recipe) -> Sequence[float]:
-    """Returns what the code computes today; once for all claims that ask for it."""
+    """Returns what the code computes today for a recipe; once for all who ask for it."""
     key = recipe_hash(recipe)
     if key not in _COMPUTED:
         _COMPUTED[key] = fingerprint(recipe)

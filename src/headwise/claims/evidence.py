@@ -5,6 +5,7 @@
     evidence/SCALE/EXPERIMENT/SYSTEM-tuning.json    what the system chose from, and what it chose
     evidence/SCALE/EXPERIMENT/times.json            times of steps and tokens, measured in turns
 
+Runs in which a question varies a key lie in EXPERIMENT/why/QUESTION/VALUE/, under the same names.
 With several data sets, each has a folder in that of the experiment. A file is complete in itself,
 so that it can be made on one machine and read on another; all are small enough to be committed.
 """

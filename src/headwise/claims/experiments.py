@@ -86,7 +86,9 @@ def find_experiment(scale: Scale, name: str) -> Experiment:
     """
     known = experiments(scale)
     if name not in known:
-        raise ValueError(f"the scale {scale} has no experiment {name!r}, which a claim names")
+        raise ValueError(
+            f"the scale {scale} has no experiment {name!r}, which a claim or a question names"
+        )
     return known[name]
 
 

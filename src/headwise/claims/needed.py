@@ -56,7 +56,14 @@ def needed_runs(claims: Mapping[str, Claim], scale: Scale) -> dict[str, Needed]:
 
 def models_to_start_from(scale: Scale, experiment: str, systems: tuple[str, ...]) -> Needed:
     """Returns runs whose models others start from, with all that claims want of these runs."""
-    needed = Needed({None: list(systems)}, {}, {}, [], models=True)
+    return needed_of_systems(scale, experiment, {None: list(systems)})._replace(models=True)
+
+
+def needed_of_systems(
+    scale: Scale, experiment: str, systems: dict[str | None, list[str]]
+) -> Needed:
+    """Returns runs of an experiment, with all that claims want of these runs."""
+    needed = Needed(systems, {}, {}, [])
     for claim in all_claims().values():
         where = claim.experiment_at(scale)
         if where is not None and where.experiment == experiment:

@@ -21,6 +21,7 @@ from headwise.claims.pictures.marks import MARKS
 from headwise.claims.pictures.overview import overview
 from headwise.claims.totals import totals
 from headwise.claims.verdicts import Kind, Verdict
+from headwise.claims.why_page import why_section
 from headwise.files import write_text
 
 Verdicts = Mapping[tuple[str, Scale], Verdict]
@@ -85,6 +86,7 @@ def claims_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> Clai
         if svg is not None
     }
     sections = [_section(of, claims) for of in results]
+    why = why_section(places)
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
@@ -108,9 +110,10 @@ def claims_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> Clai
         rows=_rows(claims, places),
         sections=sections,
         little=LITTLE,
+        why=why.text,
     )
     of_experiments = {name: svg for each in sections for name, svg in each.pictures.items()}
-    return ClaimsPage(text, of_claims | of_experiments)
+    return ClaimsPage(text, of_claims | of_experiments | why.pictures)
 
 
 def write_page(path: Path, page: ClaimsPage) -> None:

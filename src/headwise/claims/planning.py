@@ -18,10 +18,12 @@ from pydantic import BaseModel, Field
 from rich.console import Console
 from torch import Tensor
 
+from headwise.claims.conditions import Conditions
 from headwise.claims.declared import Scale
-from headwise.claims.evidence import read_record, run_path
+from headwise.claims.evidence import read_record
 from headwise.claims.experiments import Places, find_experiment, grid_of, read_recipe
 from headwise.claims.needed import Needed, models_to_start_from
+from headwise.claims.questions import Question
 from headwise.claims.running import read_task
 from headwise.experiment.preparing import batches, build_model
 from headwise.files import write_text
@@ -50,7 +52,8 @@ class PlannedMinutes(NamedTuple):
     """The minutes of one system of an experiment on one core.
 
     Attributes:
-        experiment, system: names.
+        experiment: its name; of a question with the question and the value of its key.
+        system: name of the system.
         runs: how many runs there are, over data sets and seeds.
         tries: how many tries choose the tuned values.
         steps: of a run; None if the budget is in epochs.
@@ -82,36 +85,53 @@ def plan(
         seeds: how many seeds each system is trained with.
         places: the folders of this machine, of which the evidence counts.
     """
+    return [
+        row
+        for name, of in needed.items()
+        for row in _under(Conditions(scale, name, places), of, seeds)
+    ]
+
+
+def plan_question(question: Question, seeds: int, places: Places) -> list[PlannedMinutes]:
+    """Returns the minutes of the runs of a question; shared ones included.
+
+    Args:
+        question: the question.
+        seeds, places: as in `plan`.
+    """
+    return [
+        row
+        for conditions, systems in question.runs(places)
+        for row in _under(conditions, Needed({question.dataset: systems}, {}, {}, []), seeds)
+    ]
+
+
+def _under(conditions: Conditions, needed: Needed, seeds: int) -> list[PlannedMinutes]:
+    """The minutes of systems under conditions, at the seconds of the experiment."""
     found = []
-    for name, of in needed.items():
-        own = places.of(scale, name)
-        experiment = find_experiment(scale, name)
-        file = read_recipe(experiment, None)
-        grid = grid_of(experiment)
-        measured = read_seconds(own.evidence)
-        for system in file.system_names:
-            datasets = [dataset for dataset, names in of.systems.items() if system in names]
-            if not datasets:
-                continue
-            recipe = file.system(system, datasets[0])
-            steps = recipe.training.max_steps
-            tries = 0 if grid is None else len(grid.combinations())
-            seconds = measured.get(system)
-            of_each = 1 if of.models else seeds  # others start from the first alone
-            runs = of_each * len(datasets)
-            each = total = None
-            if steps is not None and seconds is not None:
-                each = steps * seconds * _OVERHEAD / 60
-                of_tries = tries * (grid.steps or steps) / steps if grid is not None else 0
-                total = each * (runs + of_tries)
-            kept = sum(
-                run_path(own.evidence / (dataset or ""), system, seed).is_file()
-                for dataset in datasets
-                for seed in range(1, of_each + 1)
-            )
-            found.append(
-                PlannedMinutes(name, system, runs, tries, steps, seconds, each, total, kept)
-            )
+    grid = grid_of(conditions.experiment) if conditions.chooses else None
+    measured = read_seconds(conditions.unchanged.own.evidence)
+    name = conditions.title.partition(" ")[2]
+    for system in conditions.plain.system_names:
+        datasets = [dataset for dataset, names in needed.systems.items() if system in names]
+        if not datasets:
+            continue
+        steps = conditions.plain.system(system, datasets[0]).training.max_steps
+        tries = 0 if grid is None else len(grid.combinations())
+        seconds = measured.get(system)
+        of_each = 1 if needed.models else seeds  # others start from the first alone
+        runs = of_each * len(datasets)
+        each = total = None
+        if steps is not None and seconds is not None:
+            each = steps * seconds * _OVERHEAD / 60
+            of_tries = tries * (grid.steps or steps) / steps if grid is not None else 0
+            total = each * (runs + of_tries)
+        kept = sum(
+            conditions.run_path(system, dataset, seed).is_file()
+            for dataset in datasets
+            for seed in range(1, of_each + 1)
+        )
+        found.append(PlannedMinutes(name, system, runs, tries, steps, seconds, each, total, kept))
     return found
 
 

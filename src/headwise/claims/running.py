@@ -1,4 +1,4 @@
-"""Has the runs trained that claims need and that are missing.
+"""Has the runs trained that claims and questions need and that are missing.
 
 Runs are trained in folders of their own, as `headwise compare` does it: they can be stopped at any
 time, and go on. What the claims need of a finished run is then kept in `evidence`, and no machine
@@ -6,19 +6,21 @@ that has the evidence trains the run again.
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from headwise.claims.choosing import choice_of, let_choose
+from headwise.claims.choosing import has_chosen, let_choose
+from headwise.claims.conditions import Conditions
 from headwise.claims.declared import Scale
-from headwise.claims.evidence import read_run, run_path
-from headwise.claims.experiments import Places, find_experiment, grid_of, read_recipe
+from headwise.claims.evidence import read_run
+from headwise.claims.experiments import Places, grid_of
 from headwise.claims.fingerprint import computes_alike, fingerprint
 from headwise.claims.keeping import Keep, kept_run, train_and_keep
-from headwise.claims.needed import Needed, models_to_start_from
+from headwise.claims.needed import Needed, models_to_start_from, needed_of_systems
+from headwise.claims.questions import Question
 from headwise.comparison.planned import PlannedRun
 from headwise.comparison.running import train_runs
 from headwise.experiment.preparing import prepare_task, with_seed
@@ -57,51 +59,38 @@ def run_experiment(
         Interrupted: Ctrl-C came; the next call goes on.
         RunsFailed: some runs failed; the next call tries them again.
     """
-    experiment = find_experiment(scale, name)
-    own = places.of(scale, name)
-    plain = read_recipe(experiment, None)
-    runs = [
-        (system, dataset, seed)
-        for seed in seeds
-        for dataset, systems in needed.systems.items()
-        for system in plain.system_names  # the baseline first
-        if system in systems
-    ]
-    if renew:
-        for run in runs:
-            _forget_if_out_of_date(_keep(plain, own, needed, *run), _folder(own, *run))
-    if all(_keep(plain, own, needed, *run).kept() is not None for run in runs):
-        return
-    for other, systems in experiment.needs.items():
-        before = models_to_start_from(scale, other, systems)
-        run_experiment(scale, other, before, seeds[:1], places, console, jobs=jobs, renew=renew)
-    file = read_recipe(experiment, own)
-    console.print(f"{scale} {name}", style="bold", highlight=False, markup=False)
-    tasks = {
-        dataset: read_task(file, own, systems[0], dataset, console)
-        for dataset, systems in needed.systems.items()
-    }
-    if (grid := grid_of(experiment)) is not None:
-        on = experiment.tune_on
-        if on not in tasks:
-            tasks[on] = read_task(file, own, runs[0][0], on, console)
-        let_choose(file, plain, own, tasks[on], on, needed, grid, console, jobs)
-    planned = []
-    for system, dataset, seed in runs:
-        keep = _keep(plain, own, needed, system, dataset, seed)
-        recipe = file.system(system, dataset, choice_of(plain, own.evidence, system))
-        planned.append(
-            PlannedRun(
-                recipe=with_seed(recipe, seed),
-                system=system,
-                folder=_folder(own, system, dataset, seed),
-                task=tasks[dataset],
-                label=" ".join([*([dataset] if dataset else []), system, f"seed {seed}"]),
-                train=partial(train_and_keep, keep=keep),
-                finished=partial(kept_run, keep=keep),
-            )
-        )
-    train_runs(planned, console, jobs=jobs)
+    conditions = Conditions(scale, name, places)
+    _run_under(conditions, needed, seeds, console, jobs=jobs, renew=renew)
+
+
+def run_question(
+    question: Question,
+    seeds: Sequence[int],
+    places: Places,
+    console: Console,
+    *,
+    jobs: int = 1,
+    renew: bool = False,
+) -> None:
+    """Trains what is missing for a question, the runs of the experiment that it shares included.
+
+    Args:
+        question: the question.
+        seeds, places, console, jobs, renew: as in `run_experiment`, which says what it raises.
+    """
+    scale, name = question.scale, question.experiment
+    own = Conditions(scale, name, places)
+    systems = {question.dataset: list(question.systems)}
+    # Which points share runs of the experiment depends on what the systems have chosen there.
+    if not question.tuned_at_every_point and _are_to_choose(own, question.systems):
+        _have_started(own, seeds, console, jobs=jobs, renew=renew)
+        _let_choose(own, Needed(systems, {}, {}, []), {}, console, jobs)
+    for conditions, some in question.runs(places):
+        if conditions == own:
+            needed = needed_of_systems(scale, name, {question.dataset: some})
+        else:
+            needed = Needed({question.dataset: some}, {}, {}, [])
+        _run_under(conditions, needed, seeds, console, jobs=jobs, renew=renew)
 
 
 def read_task(
@@ -125,25 +114,100 @@ def read_task(
     )
 
 
-def _keep(
-    plain: RecipeFile,
-    own: Places,
+def _run_under(
+    conditions: Conditions,
     needed: Needed,
-    system: str,
-    dataset: str | None,
-    seed: int,
-) -> Keep:
-    return Keep(
-        path=run_path(own.evidence / (dataset or ""), system, seed),
-        recipe=plain.system(system, dataset, choice_of(plain, own.evidence, system)),
-        ablations=needed.ablations.get(system, ()),
-        scored=needed.scored.get(system, ()),
-        model=_folder(own, system, dataset, seed) / MODEL if needed.models else None,
+    seeds: Sequence[int],
+    console: Console,
+    *,
+    jobs: int,
+    renew: bool,
+) -> None:
+    """Trains what is missing under conditions; without anything missing, no data are read."""
+    runs = [
+        (system, dataset, seed)
+        for seed in seeds
+        for dataset, systems in needed.systems.items()
+        for system in conditions.plain.system_names  # the baseline first
+        if system in systems
+    ]
+    if renew:
+        for run in runs:
+            _forget_if_out_of_date(_keep(conditions, needed, *run), conditions.run_folder(*run))
+    if all(_keep(conditions, needed, *run).kept() is not None for run in runs):
+        return
+    _have_started(conditions, seeds, console, jobs=jobs, renew=renew)
+    console.print(conditions.title, style="bold", highlight=False, markup=False)
+    tasks = {
+        dataset: read_task(conditions.file, conditions.own, systems[0], dataset, console)
+        for dataset, systems in needed.systems.items()
+    }
+    if conditions.chooses:
+        _let_choose(conditions, needed, tasks, console, jobs)
+    planned = []
+    for system, dataset, seed in runs:
+        keep = _keep(conditions, needed, system, dataset, seed)
+        recipe = conditions.file.system(system, dataset, conditions.choice(system))
+        planned.append(
+            PlannedRun(
+                recipe=with_seed(recipe, seed),
+                system=system,
+                folder=conditions.run_folder(system, dataset, seed),
+                task=tasks[dataset],
+                label=" ".join([*([dataset] if dataset else []), system, f"seed {seed}"]),
+                train=partial(train_and_keep, keep=keep),
+                finished=partial(kept_run, keep=keep),
+            )
+        )
+    train_runs(planned, console, jobs=jobs)
+
+
+def _have_started(
+    conditions: Conditions, seeds: Sequence[int], console: Console, *, jobs: int, renew: bool
+) -> None:
+    """Trains the runs from which others start."""
+    scale = conditions.scale
+    for other, systems in conditions.experiment.needs.items():
+        before = models_to_start_from(scale, other, systems)
+        run_experiment(
+            *(scale, other, before, seeds[:1], conditions.places, console), jobs=jobs, renew=renew
+        )
+
+
+def _are_to_choose(conditions: Conditions, systems: Iterable[str]) -> bool:
+    return grid_of(conditions.experiment) is not None and not all(
+        has_chosen(conditions.plain, conditions.own.evidence, system) for system in systems
     )
 
 
-def _folder(own: Places, system: str, dataset: str | None, seed: int) -> Path:
-    return own.runs / (dataset or "") / f"{system}-seed{seed}"
+def _let_choose(
+    conditions: Conditions,
+    needed: Needed,
+    tasks: dict[str | None, Task],
+    console: Console,
+    jobs: int,
+) -> None:
+    """Lets systems choose tuned values; `tasks` has the data that are read already."""
+    if (grid := grid_of(conditions.experiment)) is None:
+        return
+    on, file, own = conditions.experiment.tune_on, conditions.file, conditions.own
+    if on not in tasks:
+        named = {system for systems in needed.systems.values() for system in systems}
+        first = next(system for system in conditions.plain.system_names if system in named)
+        tasks[on] = read_task(file, own, first, on, console)
+    let_choose(file, conditions.plain, own, tasks[on], on, needed, grid, console, jobs)
+
+
+def _keep(
+    conditions: Conditions, needed: Needed, system: str, dataset: str | None, seed: int
+) -> Keep:
+    return Keep(
+        path=conditions.run_path(system, dataset, seed),
+        recipe=conditions.recipe(system, dataset),
+        ablations=needed.ablations.get(system, ()),
+        scored=needed.scored.get(system, ()),
+        model=conditions.run_folder(system, dataset, seed) / MODEL if needed.models else None,
+    )
 
 
 def _forget_if_out_of_date(keep: Keep, folder: Path) -> None:

@@ -11,13 +11,20 @@ from rich.text import Text
 from headwise.cli.printing import clear_errors, print_error, print_path, silence
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from headwise.claims.declared import Scale
     from headwise.claims.experiments import Places
+    from headwise.claims.questions import Question
 
 claims = typer.Typer(help="The papers' claims: what is known of them, and how to test them.")
 
 Ids = Annotated[
-    list[str] | None, typer.Argument(metavar="[ID]...", help="Claims: W1 M1. By default all.")
+    list[str] | None,
+    typer.Argument(
+        metavar="[ID]...",
+        help="Claims: W1 M1, or questions why: data-size. By default all claims.",
+    ),
 ]
 ScaleName = Annotated[str, typer.Option(metavar="SCALE", help="laptop, gpu or paper.")]
 Seeds = Annotated[int, typer.Option(min=1, help="How many seeds each system is trained with.")]
@@ -72,25 +79,46 @@ def run(
 ) -> None:
     """Train what is missing for claims and say what it shows; a stopped run continues."""
     with clear_errors("The same command goes on from here."):
-        from headwise.claims.declared import find_claims
         from headwise.claims.needed import needed_runs
-        from headwise.claims.running import run_experiment
+        from headwise.claims.questions import claims_and_questions
+        from headwise.claims.running import run_experiment, run_question
         from headwise.claims.timing import measure_times
         from headwise.comparison import RunsFailed
 
         silence()
         at, places, console = _scale(scale), _places(data, runs, evidence), Console()
-        asked = find_claims(ids or [])
+        asked, questions = claims_and_questions(ids or [], at)
+        numbers = range(1, seeds + 1)
         try:
             for name, needed in needed_runs(asked, at).items():
-                numbers = range(1, seeds + 1)
                 run_experiment(at, name, needed, numbers, places, console, jobs=jobs, renew=renew)
                 if needed.times:
                     measure_times(at, name, needed, places, console, renew=renew)
+            for question in questions.values():
+                run_question(question, numbers, places, console, jobs=jobs, renew=renew)
         except RunsFailed as error:
             print_error(f"{error}\nThe same command tries again.")
             raise typer.Exit(1) from None
         _print_verdicts(asked, at, places, console)
+        _print_answers(questions.values(), places, console)
+
+
+@claims.command()
+def why(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Questions: data-size. By default all."),
+    ] = None,
+    scale: ScaleName = "laptop",
+    evidence: Evidence = _EVIDENCE,
+) -> None:
+    """Say why systems do worse, as far as runs that vary one key tell; trains nothing."""
+    with clear_errors():
+        from headwise.claims.questions import find_questions
+
+        silence()
+        at, places = _scale(scale), _places(None, _RUNS, evidence)
+        _print_answers(find_questions(names or [], at).values(), places, Console())
 
 
 @claims.command()
@@ -108,21 +136,29 @@ def plan(
 ) -> None:
     """Say how long the runs of claims take, from measured seconds per step."""
     with clear_errors("The same command goes on from here."):
-        from headwise.claims.declared import find_claims
-        from headwise.claims.needed import needed_runs
-        from headwise.claims.planning import measure_seconds, with_needs
+        from headwise.claims.needed import Needed, needed_runs
+        from headwise.claims.planning import measure_seconds, plan_question, with_needs
         from headwise.claims.planning import plan as planned_minutes
+        from headwise.claims.questions import claims_and_questions
 
         silence()
         at, places, console = _scale(scale), _places(data, runs, evidence), Console()
-        needed = with_needs(needed_runs(find_claims(ids or []), at), at)
+        asked, questions = claims_and_questions(ids or [], at)
+        needed = with_needs(needed_runs(asked, at), at)
         if measure:
             for name, of in needed.items():
                 measure_seconds(at, name, of, places, console)
+            for question in questions.values():
+                of = Needed({question.dataset: list(question.systems)}, {}, {}, [])
+                measure_seconds(at, question.experiment, of, places, console)
         table = Table(box=None, pad_edge=False)
         for number, header in enumerate(("", "runs", "tries", "steps", "s/step", "min/run", "min")):
             table.add_column(header, justify="right" if number else "left")
         rows = planned_minutes(needed, at, seeds, places)
+        for question in questions.values():
+            known = {(row.experiment, row.system) for row in rows}
+            more = plan_question(question, seeds, places)
+            rows += [row for row in more if (row.experiment, row.system) not in known]
         before = ""
         for row in rows:
             if row.experiment != before:
@@ -179,6 +215,17 @@ def _print_verdicts(
             parts = (finding.test, finding.figures, finding.difference, finding.kind)
             said = "; ".join(part for part in (*parts, finding.remark) if part)
             console.print(f"  {said}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _print_answers(questions: "Iterable[Question]", places: "Places", console: Console) -> None:
+    from headwise.claims.answers import answer
+
+    for question in questions:
+        found = answer(question, places)
+        said = f"{question.name}: {question.asks}"
+        console.print(said, style="bold", highlight=False, markup=False, soft_wrap=True)
+        for line in found.lines():
+            console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _scale(name: str) -> "Scale":

@@ -188,6 +188,40 @@ def difference_to(number: float, system: Resampled, comparisons: int = 1) -> Dif
     return judged(float(system.scores.mean()) - number, total(parts), source, comparisons)
 
 
+def change_of_difference(
+    last: tuple[Resampled, Resampled], first: tuple[Resampled, Resampled], comparisons: int = 1
+) -> Difference | None:
+    """Returns by how much the difference of two systems is another one under other conditions.
+
+    All runs are independent of each other, so that the variances that seeds add are those of four
+    means. The test items are the same: resamples of them are taken of the change as a whole, in
+    which much of what an item does to all runs cancels.
+
+    Args:
+        last, first: under each of two conditions the scores of a system and of its baseline, all on
+            the same items.
+        comparisons: as in `difference`.
+
+    Returns:
+        The difference of `last` minus that of `first`; None if there is nothing to judge it by:
+        single runs, no finite scores, or fewer than ten items.
+    """
+    several = [*last, *first]
+    if min(each.seeds for each in several) < 2:
+        return None
+    (a, b), (c, d) = (tuple(each.scores.mean() for each in pair) for pair in (last, first))
+    value = float(a - b - (c - d))
+    spreads = [_of_seeds(each) for each in several]
+    resamples = [each.resamples.mean(0) for each in several if each.resamples is not None]
+    if len(resamples) < len(several):
+        return judged(value, total(spreads), "seeds", comparisons)
+    changes = resamples[0] - resamples[1] - (resamples[2] - resamples[3])
+    if several[0].items < LEAST_ITEMS or not np.isfinite(changes).all():
+        return None
+    spread = total([_of_items(changes, several[0].items), *spreads])
+    return judged(value, spread, "seeds and items", comparisons)
+
+
 def spreads_of(systems: Sequence[Resampled]) -> list[Spread] | None:
     """Returns the variance that the items add, if scores are made from them, and each system's.
 

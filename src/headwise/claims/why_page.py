@@ -1,0 +1,55 @@
+"""Writes the section of docs/claims.md that answers questions why, and its pictures."""
+
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import NamedTuple
+
+from jinja2 import Environment, StrictUndefined
+
+from headwise.analysis.formatting import decimals, p_value
+from headwise.claims.answers import AtPoint, answer, interval
+from headwise.claims.declared import SCALES
+from headwise.claims.experiments import Places
+from headwise.claims.pictures.trend_lines import trend_lines
+from headwise.claims.quantities import Found
+from headwise.claims.questions import all_questions
+
+
+class WhySection(NamedTuple):
+    """The section in Markdown, and its pictures: name of a file to the text of the SVG."""
+
+    text: str
+    pictures: dict[str, str]
+
+
+def why_section(places: Places) -> WhySection:
+    """Returns what is known of all questions.
+
+    Args:
+        places: the folders of this machine, of which the evidence counts.
+    """
+    answers = [answer(each, places) for scale in SCALES for each in all_questions(scale).values()]
+    drawn = {
+        f"why-{each.question.scale}-{each.question.name}.svg": svg
+        for each in answers
+        if (svg := trend_lines(each)) is not None
+    }
+    template = resources.files("headwise") / "claims" / "why.md.jinja"
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.globals.update(
+        {"interval": interval, "decimals": decimals, "p_value": p_value, "example": _example}
+    )
+    text = environment.from_string(template.read_text(encoding="utf-8")).render(
+        answers=answers, pictures=drawn, links=_links
+    )
+    return WhySection(text.strip(), drawn)
+
+
+def _example(rows: Mapping[str, Sequence[AtPoint]]) -> Found | None:
+    """One of the figures of a table, which all have one unit; None if there are none."""
+    found = (point.found for points in rows.values() for point in points)
+    return next((each for each in found if each is not None), None)
+
+
+def _links(claims: Sequence[str]) -> str:
+    return ", ".join(f"[{name}](#{name.lower()})" for name in claims)
