@@ -1,6 +1,7 @@
 """Runs of claims: shared, kept, moved, interrupted, and out of date."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import tiny_claims
@@ -76,6 +77,13 @@ def test_what_is_kept_of_a_run(places):
     assert path.stat().st_size + path.with_suffix(".npz").stat().st_size < 30_000
     assert not list(own(places).runs.glob("*/checkpoint-*"))
     assert read_times(own(places).evidence / "times.json").step.keys() == {"standard", "mae"}
+
+
+def test_a_run_lacks_scores_under_an_ablation_whose_loss_it_has(places):
+    recipe = read_recipe(find_experiment("laptop", "counting"), None).system("mae")
+    keep = keeping.Keep(run_path(own(places).evidence, "mae", 1), recipe, ("mae=random",), ())
+    assert keep.kept() is not None
+    assert replace(keep, scored=("mae=random",)).kept() is None
 
 
 @pytest.mark.parametrize("name", ["S1", "L1", "E1", "W1", "G1", "T1", "F1"])

@@ -10,12 +10,15 @@ With several data sets, each has a folder in that of the experiment. A file is c
 so that it can be made on one machine and read on another; all are small enough to be committed.
 """
 
+import math
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from headwise.analysis.results import AttentionRecord, RunResult, Tries
 from headwise.analysis.speed import OverRounds
@@ -124,9 +127,19 @@ def read_rows(path: Path, key: str) -> np.ndarray | None:
     Args:
         path: of the record.
         key: as in `write_run`.
+
+    Raises:
+        ValueError: the file of the rows is missing or damaged.
     """
-    with np.load(path.with_suffix(".npz")) as kept:
-        return kept[key].astype(np.float64) if key in kept else None
+    rows = path.with_suffix(".npz")
+    try:
+        with np.load(rows) as kept:
+            return kept[key].astype(np.float64) if key in kept else None
+    except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
+        raise ValueError(
+            f"{rows} cannot be read ({error}): copy it again, or delete {path}, and headwise "
+            f"claims run makes both anew"
+        ) from None
 
 
 def read_tries(path: Path) -> StoredTries | None:
@@ -172,9 +185,11 @@ def thinned(result: RunResult) -> list[dict[str, float]]:
 
 
 def best_step(history: Sequence[Mapping[str, float]]) -> int | None:
-    """Returns the step of the lowest validation loss."""
-    found = [(r["eval_loss"], int(r["step"])) for r in history if "eval_loss" in r]
-    return min(found)[1] if found else None
+    """Returns the step of the lowest validation loss; None if none is finite."""
+    validations = [r for r in history if math.isfinite(r.get("eval_loss", math.nan))]
+    if not validations:
+        return None
+    return int(min(validations, key=lambda r: r["eval_loss"])["step"])
 
 
 def _small(values: Any) -> np.ndarray:
@@ -189,5 +204,5 @@ def read_record(kind: Any, path: Path) -> Any:
     """Returns a record of a kind; None if there is none, or none that can be read today."""
     try:
         return kind.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValidationError):
+    except (OSError, ValueError):
         return None

@@ -49,7 +49,7 @@ _LIKE_BERT = HeadLayout(
 _LIKE_BART = HeadLayout("out_proj", "num_heads")
 _LIKE_LLAMA = HeadLayout("o_proj", "config.num_attention_heads")
 
-# Arguments of attentions that are not what their names contain.
+# Arguments of attentions that are neither their mask nor their cache, though named like them.
 _NEITHER = ("use_cache", "cache_position", "head_mask", "layer_head_mask", "cross_attn_head_mask")
 
 # By the name of the attention's class.
