@@ -150,6 +150,17 @@ def test_a_run_whose_code_computes_otherwise_is_stale(places, tmp_path, monkeypa
     ]
 
 
+def test_times_over_a_baseline_that_computes_otherwise_are_stale(places, tmp_path):
+    evidence = tmp_path / "evidence"
+    shutil.copytree(places.evidence, evidence)
+    path = evidence / "laptop" / "counting" / "times.json"
+    kept = read_times(path)
+    kept.fingerprints["standard"][0] += 0.01
+    path.write_text(kept.model_dump_json())
+    moved = places._replace(evidence=evidence)
+    assert verdict_on(all_claims()["T1"], "laptop", moved).stale == ["standard"]
+
+
 def test_an_interrupted_claim_goes_on(places, tmp_path, monkeypatch):
     moved = places._replace(evidence=tmp_path / "evidence", runs=tmp_path / "runs")
     whole, trained = keeping.train_system, []

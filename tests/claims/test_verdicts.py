@@ -13,7 +13,7 @@ from headwise.analysis.chance.seeds_and_items import (
     difference_to,
     within_runs,
 )
-from headwise.claims.declared import SCALES, Against, papers
+from headwise.claims.declared import SCALES, Against, Subject, papers
 from headwise.claims.experiments import experiments, find_experiment, read_recipe
 from headwise.claims.fingerprint import computes_alike, fingerprint
 from headwise.claims.needed import needed_runs
@@ -127,3 +127,12 @@ def test_the_page_is_what_the_evidence_says(tmp_path):
     assert done.exit_code == 0
     written = (root / "docs" / "claims.md").read_text(encoding="utf-8")
     assert page.read_text(encoding="utf-8") == written, "headwise claims page"
+
+
+def test_a_subject_in_words():
+    experts = tuple(f"mae=without-expert,expert={expert}" for expert in range(2))
+    words = "mae (cost of without-expert, on average)"
+    assert str(Subject(system="mae", without=experts)) == words
+    assert str(Subject(system="mae", without=("mae=top",), layer=-1)) == (
+        "mae (cost of top) in its last layer"
+    )
