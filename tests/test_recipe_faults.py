@@ -306,6 +306,6 @@ def test_the_configurations_that_people_build_are_built():
 )
 def test_the_damaged_recipe_of_the_run_to_start_from_is_named(tmp_path, text, said):
     (tmp_path / "recipe.yaml").write_text(text)
-    with pytest.raises(ValueError, match="recipe.yaml, the recipe of the run") as caught:
+    with pytest.raises(ValueError, match=r"recipe\.yaml, the recipe of the run") as caught:
         with_encoding({"model": {"pretrained": str(tmp_path)}}, ("tokenizer",))
     assert said in str(caught.value)

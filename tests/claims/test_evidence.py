@@ -29,5 +29,5 @@ def test_damaged_rows_are_named(tmp_path, kept):
     assert read_rows(path, "BLEU") is None
     whole = path.with_suffix(".npz").read_bytes()
     path.with_suffix(".npz").write_bytes(whole[:kept])
-    with pytest.raises(ValueError, match="a-seed1.npz cannot be read"):
+    with pytest.raises(ValueError, match=r"a-seed1\.npz cannot be read"):
         read_rows(path, "loss")

@@ -58,7 +58,7 @@ class Subject(BaseModel):
         parts += [f"({self.dataset})"] if self.dataset else []
         parts += [f"evaluated with {self.ablated}"] if self.ablated else []
         if self.without:
-            # "mae=without-expert,expert=0" is the ablation `without-expert`.
+            # "SYSTEM=without-expert,expert=0" is the ablation `without-expert`.
             ablations = {text.partition("=")[2].partition(",")[0]: None for text in self.without}
             mean = ", on average" if len(self.without) > 1 else ""
             parts.append(f"(cost of {', '.join(ablations)}{mean})")
