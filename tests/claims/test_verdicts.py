@@ -90,6 +90,10 @@ def test_a_change_within_runs_does_not_hold_what_runs_differ_by():
 def test_needed_is_a_number_of_seeds_alone_without_items():
     values = Resampled(np.array([1.0, 2.0, 3.0]), None, 0)
     assert samples_needed(0.001, values) == SamplesNeeded(None, None)
+    # So it is where the score of only one system is made from items, as in `difference`.
+    generator = np.random.default_rng(4)
+    one, other = (drawn(generator, 0, 5) for _ in range(2))
+    assert samples_needed(1.0, one, other._replace(resamples=None)).seeds > 1
 
 
 def test_fingerprints_are_the_same_again_and_differ_by_system():
