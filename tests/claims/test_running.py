@@ -161,6 +161,19 @@ def test_times_over_a_baseline_that_computes_otherwise_are_stale(places, tmp_pat
     assert verdict_on(all_claims()["T1"], "laptop", moved).stale == ["standard"]
 
 
+def test_times_that_another_claim_needs_are_kept(places, tmp_path):
+    evidence = tmp_path / "evidence"
+    shutil.copytree(places.evidence, evidence)
+    path = evidence / "laptop" / "counting" / "times.json"
+    kept = read_times(path)
+    kept.fingerprints["standard"][0] += 0.01
+    path.write_text(kept.model_dump_json())
+    of_baseline = needed_runs(all_claims(), "laptop")["counting"]._replace(times=["standard"])
+    moved = places._replace(evidence=evidence, runs=tmp_path / "runs")
+    measure_times("laptop", "counting", of_baseline, moved, QUIET, renew=True)
+    assert read_times(path).step.keys() == {"standard", "mae"}
+
+
 def test_an_interrupted_claim_goes_on(places, tmp_path, monkeypatch):
     moved = places._replace(evidence=tmp_path / "evidence", runs=tmp_path / "runs")
     whole, trained = keeping.train_system, []
