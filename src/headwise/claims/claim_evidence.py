@@ -59,9 +59,11 @@ class ClaimEvidence:
         return [each for each in self.runs(subject) if math.isfinite(each.run.validation_loss)]
 
     def quantity_of(self, subject: Subject) -> Found | None:
+        """The number that the claim is about; None if the runs do not have it."""
         return find_quantity(self.quantity, subject, self.sound_runs(subject), self.recipe(subject))
 
     def times(self) -> StoredTimes | None:
+        """The times of the experiment; None if they were not measured."""
         return read_times(self.folder / TIMES)
 
     def stale(self) -> list[str]:
@@ -82,4 +84,5 @@ class ClaimEvidence:
         return _COMPUTED[key]
 
     def note_stale_times(self, name: str) -> None:
+        """Has `stale` name a system whose times are those of other code."""
         self._times_stale.append(name)

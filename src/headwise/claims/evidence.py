@@ -79,7 +79,7 @@ class StoredTries(BaseModel):
 
 
 class StoredTimes(BaseModel):
-    """Times of the systems of an experiment over those of its first system."""
+    """Times of the systems of an experiment, relative to those of its first system."""
 
     model_config = RECORD
 
@@ -92,12 +92,12 @@ class StoredTimes(BaseModel):
 
 
 def run_path(folder: Path, system: str, seed: int) -> Path:
-    """Returns where the record of a run is kept in the folder of its experiment."""
+    """Returns the path of the record of a run in the folder of its experiment."""
     return folder / f"{system}-seed{seed}.json"
 
 
 def tuning_path(folder: Path, system: str) -> Path:
-    """Returns where it is kept what a system chose."""
+    """Returns the path of the record of what a system chose."""
     return folder / f"{system}-tuning.json"
 
 
@@ -165,7 +165,7 @@ def rows_key(score: str, *, test: str | None = None, ablation: str | None = None
 
 
 def rows_of(outcome: Outcome) -> np.ndarray | None:
-    """Returns the rows of the first score, which ranks systems; None if it is not made from any."""
+    """Returns the rows of the first score, which ranks systems; None if it is made from no rows."""
     rows = outcome.items.get(outcome.scores[0].name)
     return None if rows is None else np.asarray(rows)
 

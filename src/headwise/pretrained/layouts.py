@@ -141,7 +141,9 @@ class AttentionModule(NamedTuple):
         return {"embed_dim": embed_dim, "num_heads": num_heads, "head_dim": width // num_heads}
 
     def check_arguments(self) -> None:
-        """Checks that mask and cache are not passed by: gates would not notice that they are there.
+        """Checks that the layout names the module's mask and cache as its `forward` does.
+
+        Under other names the gates would not see them, and would compute as if there were none.
 
         Raises:
             ValueError: the module's `forward` lacks an argument that the layout names, and has one
