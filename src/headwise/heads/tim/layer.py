@@ -21,7 +21,7 @@ from headwise.heads.tim.mechanisms import (
 from headwise.heads.words import Words
 from headwise.ops.activations import Activation, check_activation
 from headwise.ops.bounds import MOST_HEADS, check_number, check_parameters
-from headwise.ops.masks import padding_positions
+from headwise.ops.masks import of_queries, padding_positions
 from headwise.ops.shapes import check_sequences
 
 _MOST_MECHANISMS = 1000  # of which each attends to each other, at each position
@@ -264,6 +264,7 @@ class IndependentMechanismsLayer(System):
         else:
             check_memory(memory, memory_key_padding_mask, x.size(0), self.kdim)
 
+        offset = 0 if cache is None else cache.get_seq_length()
         h = self._before(self.norm1, x)
         competition = self._compete(h)
         read = self.self_attention(
@@ -278,7 +279,7 @@ class IndependentMechanismsLayer(System):
         )
         x = self._after(self.norm1, x, self._scale(read.output, competition))
         if query_padding_mask is None and key_padding_mask is not None:
-            query_padding_mask = key_padding_mask[:, -x.size(1) :]
+            query_padding_mask = of_queries(key_padding_mask, offset, x.size(1))
 
         if self.cross_attention is not None and self.cross_norm is not None:
             of_memory = self.cross_attention(
