@@ -96,6 +96,15 @@ def test_needed_is_a_number_of_seeds_alone_without_items():
     assert samples_needed(1.0, one, other._replace(resamples=None)).seeds > 1
 
 
+def test_a_subject_in_words():
+    experts = tuple(f"mae=without-expert,expert={expert}" for expert in range(2))
+    words = "mae (cost of without-expert, on average)"
+    assert str(Subject(system="mae", without=experts)) == words
+    assert str(Subject(system="mae", without=("mae=top",), layer=-1)) == (
+        "mae (cost of top) in its last layer"
+    )
+
+
 def test_fingerprints_are_the_same_again_and_differ_by_system():
     recipe = load_recipe("images-digits")
     one = fingerprint(recipe.system("mae-3"))
@@ -131,12 +140,3 @@ def test_the_page_is_what_the_evidence_says(tmp_path):
     assert done.exit_code == 0
     written = (root / "docs" / "claims.md").read_text(encoding="utf-8")
     assert page.read_text(encoding="utf-8") == written, "headwise claims page"
-
-
-def test_a_subject_in_words():
-    experts = tuple(f"mae=without-expert,expert={expert}" for expert in range(2))
-    words = "mae (cost of without-expert, on average)"
-    assert str(Subject(system="mae", without=experts)) == words
-    assert str(Subject(system="mae", without=("mae=top",), layer=-1)) == (
-        "mae (cost of top) in its last layer"
-    )

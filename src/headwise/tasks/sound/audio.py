@@ -21,7 +21,7 @@ from headwise.tasks.sources import CorpusError
 Waveform = NDArray[np.float32]  # (samples,)
 
 SUFFIXES = (".wav", ".flac")
-_RATES = (1_000, 1_000_000)  # the sampling rates of sound
+RATES = (1_000, 1_000_000)  # the sampling rates of sound
 
 
 class AudioError(CorpusError):
@@ -180,10 +180,10 @@ def _header(sound: Any, name: object) -> AudioInfo:
         raise AudioError(
             f"{name} has no samples, expected at least one; record it again, or leave it out"
         )
-    if not _RATES[0] <= sound.samplerate <= _RATES[1]:
+    if not RATES[0] <= sound.samplerate <= RATES[1]:
         raise AudioError(
             f"{name} has {sound.samplerate:,} samples per second by its header, expected "
-            f"{_RATES[0]:,} to {_RATES[1]:,}: resampled, it would have another length by far; mend "
+            f"{RATES[0]:,} to {RATES[1]:,}: resampled, it would have another length by far; mend "
             f"its header, or leave it out"
         )
     # libsndfile reads what there is, and notes so in its log.
