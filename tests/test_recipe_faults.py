@@ -15,6 +15,7 @@ from headwise.models.config import TransformerConfig
 from headwise.models.trust import trusting
 from headwise.recipe import RecipeError, load_recipe
 from headwise.recipe.catalogue import TASKS, task_class
+from headwise.recipe.pretrained import with_encoding
 from headwise.recipe.schema import kinds
 from headwise.recipe.settings import ModelSettings
 from headwise.settings import Settings
@@ -298,3 +299,13 @@ def test_the_configurations_that_people_build_are_built():
     ]
     for each in sizes:
         assert isinstance(CausalLMConfig(vocab_size=256_000, **each), TransformerConfig)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("", "it has no keys"), ("- a", "it has no keys"), ("a: [", "not valid")]
+)
+def test_the_damaged_recipe_of_the_run_to_start_from_is_named(tmp_path, text, said):
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(ValueError, match=r"recipe\.yaml, the recipe of the run") as caught:
+        with_encoding({"model": {"pretrained": str(tmp_path)}}, ("tokenizer",))
+    assert said in str(caught.value)

@@ -154,7 +154,8 @@ def _check_keys(node: yaml.MappingNode) -> None:
             raise _NotPlain("a key is a list or a mapping, expected text", key)
         if kind not in ("str", "merge"):
             raise _NotPlain(
-                f"the key {name or 'null'} is {_KINDS[kind]}, expected text; put it in quotes", key
+                f"the key {cut(name) or 'null'} is {_KINDS[kind]}, expected text; put it in quotes",
+                key,
             )
         line = key.start_mark.line + 1
         if name in lines:

@@ -8,6 +8,7 @@ from synthetic import comparison
 from headwise.analysis.curve_page import curve_rows, render_curve
 from headwise.analysis.results import RunResult
 from headwise.analysis.score_curve import score_curve
+from headwise.checksums import write_summed
 from headwise.experiment.gathering import gather_runs
 
 HOSTILE = '<script src="https://evil.example/x.js">alert("x")</script> & café'
@@ -116,3 +117,14 @@ def test_keys_without_a_number_and_folders_without_runs(folder, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="has no finished run"):
         gather_runs([tmp_path / "empty"], "model.layers")
+
+
+def test_a_damaged_recipe_is_named(folder):
+    recipe = folder / "share-0.1" / "a-seed1" / "recipe.yaml"
+    recipe.write_text("task: images\ndata: [")
+    with pytest.raises(ValueError, match=r"a-seed1/recipe.yaml cannot be read: line 2: "):
+        gather_runs([folder], "data.train_fraction")
+    write_summed(recipe, "task: images\n")
+    recipe.write_text("task: speech\n")
+    with pytest.raises(ValueError, match=r"a-seed1/recipe.yaml is not as it was written"):
+        gather_runs([folder], "data.train_fraction")

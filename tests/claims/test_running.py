@@ -1,6 +1,7 @@
 """Runs of claims: shared, kept, moved, interrupted, and out of date."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -79,6 +80,13 @@ def test_what_is_kept_of_a_run(places):
     assert read_times(own(places).evidence / "times.json").step.keys() == {"standard", "mae"}
 
 
+def test_a_run_lacks_scores_under_an_ablation_whose_loss_it_has(places):
+    recipe = read_recipe(find_experiment("laptop", "counting"), None).system("mae")
+    keep = keeping.Keep(run_path(own(places).evidence, "mae", 1), recipe, ("mae=random",), ())
+    assert keep.kept() is not None
+    assert replace(keep, scored=("mae=random",)).kept() is None
+
+
 @pytest.mark.parametrize("name", ["S1", "L1", "E1", "W1", "G1", "T1", "F1"])
 def test_every_kind_of_quantity_has_a_verdict(places, name):
     verdict = verdict_on(all_claims()[name], "laptop", places)
@@ -141,6 +149,30 @@ def test_a_run_whose_code_computes_otherwise_is_stale(places, tmp_path, monkeypa
     assert [p.name for p in sorted((tmp_path / "runs/laptop/counting").glob("*seed*"))] == [
         "mae-seed1"
     ]
+
+
+def test_times_over_a_baseline_that_computes_otherwise_are_stale(places, tmp_path):
+    evidence = tmp_path / "evidence"
+    shutil.copytree(places.evidence, evidence)
+    path = evidence / "laptop" / "counting" / "times.json"
+    kept = read_times(path)
+    kept.fingerprints["standard"][0] += 0.01
+    path.write_text(kept.model_dump_json())
+    moved = places._replace(evidence=evidence)
+    assert verdict_on(all_claims()["T1"], "laptop", moved).stale == ["standard"]
+
+
+def test_times_that_another_claim_needs_are_kept(places, tmp_path):
+    evidence = tmp_path / "evidence"
+    shutil.copytree(places.evidence, evidence)
+    path = evidence / "laptop" / "counting" / "times.json"
+    kept = read_times(path)
+    kept.fingerprints["standard"][0] += 0.01
+    path.write_text(kept.model_dump_json())
+    of_baseline = needed_runs(all_claims(), "laptop")["counting"]._replace(times=["standard"])
+    moved = places._replace(evidence=evidence, runs=tmp_path / "runs")
+    measure_times("laptop", "counting", of_baseline, moved, QUIET, renew=True)
+    assert read_times(path).step.keys() == {"standard", "mae"}
 
 
 def test_an_interrupted_claim_goes_on(places, tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from headwise.analysis.chance.seeds_and_items import (
     difference_to,
     within_runs,
 )
-from headwise.claims.declared import SCALES, Against, papers
+from headwise.claims.declared import SCALES, Against, Subject, papers
 from headwise.claims.experiments import experiments, find_experiment, read_recipe
 from headwise.claims.fingerprint import computes_alike, fingerprint
 from headwise.claims.needed import needed_runs
@@ -92,6 +92,19 @@ def test_a_change_within_runs_does_not_hold_what_runs_differ_by():
 def test_needed_is_a_number_of_seeds_alone_without_items():
     values = Resampled(np.array([1.0, 2.0, 3.0]), None, 0)
     assert samples_needed(0.001, values) == SamplesNeeded(None, None)
+    # So it is where the score of only one system is made from items, as in `difference`.
+    generator = np.random.default_rng(4)
+    one, other = (drawn(generator, 0, 5) for _ in range(2))
+    assert samples_needed(1.0, one, other._replace(resamples=None)).seeds > 1
+
+
+def test_a_subject_in_words():
+    experts = tuple(f"mae=without-expert,expert={expert}" for expert in range(2))
+    words = "mae (cost of without-expert, on average)"
+    assert str(Subject(system="mae", without=experts)) == words
+    assert str(Subject(system="mae", without=("mae=top",), layer=-1)) == (
+        "mae (cost of top) in its last layer"
+    )
 
 
 def test_fingerprints_are_the_same_again_and_differ_by_system():

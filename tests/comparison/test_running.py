@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import numerals
 import pytest
@@ -14,8 +15,10 @@ from rich.console import Console
 from headwise.analysis.report import write_report
 from headwise.analysis.results import Benchmark, Comparison
 from headwise.comparison import RunsFailed, compare_systems
-from headwise.comparison.side_by_side import _for_process
+from headwise.comparison.planned import Failure
+from headwise.comparison.side_by_side import _for_process, _Processes, _Worker
 from headwise.experiment import one_system
+from headwise.files import NoSpaceError
 from headwise.models.trust import trusting
 from headwise.recipe import load_recipe
 
@@ -140,6 +143,28 @@ def test_a_run_that_fails_leaves_the_others_alone(world, tmp_path, trouble, one_
     assert found.missing == []
     losses = {system.runs[0].validation_loss for system in found.systems}
     assert len(losses) == 1  # all three are the standard system
+
+
+@pytest.mark.parametrize(
+    ("end", "left"),
+    [
+        (Failure("another process has the folder"), [".partial-checkpoint-3"]),
+        (NoSpaceError("the disk is full"), [".partial-checkpoint-3"]),
+        ("", []),  # it was killed
+    ],
+)
+def test_what_another_process_writes_is_left_alone(tmp_path, end, left):
+    (tmp_path / ".partial-checkpoint-3").mkdir()
+    run = SimpleNamespace(folder=tmp_path, label="mae", result=lambda console: None)
+    process = SimpleNamespace(join=lambda: None, exitcode=0)
+    worker = _Worker(run, 0, process, SimpleNamespace(close=lambda: None), 0, end)
+    processes = _Processes(1, QUIET, None, tmp_path)
+    if isinstance(end, NoSpaceError):  # the other runs would find no space either
+        with pytest.raises(NoSpaceError, match="the disk is full"):
+            processes._result(worker)
+    else:
+        assert isinstance(processes._result(worker), Failure)
+    assert [path.name for path in tmp_path.iterdir()] == left
 
 
 @pytest.mark.slow

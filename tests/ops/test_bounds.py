@@ -101,6 +101,7 @@ def test_a_model_that_no_machine_holds(config, sizes, said):
     [
         (hw.CausalLMConfig, {"share_embeddings": True}),
         (hw.CausalLMConfig, {"share_embeddings": False, "positions": "learned"}),
+        (hw.CausalLMConfig, {"share_embeddings": True, "adaptive_cutoffs": [500, 2000]}),
         (hw.CausalLMConfig, {"attention": "weighted"}),
         (hw.CausalLMConfig, {"attention": {"system": "tim", "layers": [1]}, "layers": 3}),
         (hw.Seq2SeqConfig, {"share_embeddings": "all", "positions": "learned"}),

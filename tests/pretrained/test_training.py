@@ -57,6 +57,44 @@ def test_gradient_checkpointing_is_exact(name, reentrant):
     assert not [f for f in functions if type(f).__module__.startswith("headwise")]
 
 
+class Wrapper(nn.Module):
+    """A wrapper that passes attributes on, as those of FSDP do."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.module, name)
+
+    def forward(self, *args, **kwargs):
+        return self.module(*args, **kwargs)
+
+
+def test_a_layer_in_a_wrapper_is_checkpointed_exactly():
+    model = without_dropout(train_at_random(hw.gate_heads(tiny("gpt2"))))
+    given = labelled(model)
+    wrapped = copy.deepcopy(model)
+    wrapped.gradient_checkpointing_enable({"use_reentrant": False})
+    layers = wrapped.base_model.h
+    for index, layer in enumerate(layers):
+        layers[index] = Wrapper(layer)
+    for each in (model, wrapped):
+        each(**given).loss.backward()
+    for expected, found in zip(model.buffers(), wrapped.buffers(), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_layers_may_be_taken_out():
+    model = without_dropout(hw.gate_heads(tiny("gpt2")))
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    del model.base_model.h[-1]
+    model(**labelled(model)).loss.backward()
+
+
 @pytest.mark.parametrize("as_tuple", [False, True])
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("name", ["bert", "gpt2", "t5"])

@@ -16,7 +16,8 @@ from headwise.recipe import load_recipe
 from headwise.tasks.image.corpus import ImageCorpus
 from headwise.tasks.image.drawing import draw_samples
 from headwise.tasks.image.palette import Raster
-from headwise.tasks.images import ImageEvaluation, ImageModel, ImageRecipe, Images
+from headwise.tasks.image.recipe import ImageEvaluation, ImageModel, ImageRecipe
+from headwise.tasks.images import Images
 from headwise.tasks.significance import score_of
 from headwise.tasks.sources import CorpusError
 from headwise.tasks.task import Wish

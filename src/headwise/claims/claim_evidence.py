@@ -87,9 +87,11 @@ class ClaimEvidence:
         return sound(self.runs(subject))
 
     def quantity_of(self, subject: Subject) -> Found | None:
+        """The number that the claim is about; None if the runs do not have it."""
         return find_quantity(self.quantity, subject, self.sound_runs(subject), self.recipe(subject))
 
     def times(self) -> StoredTimes | None:
+        """The times of the experiment; None if they were not measured."""
         return read_times(self.folder / TIMES)
 
     def stale(self) -> list[str]:
@@ -104,4 +106,5 @@ class ClaimEvidence:
         return fingerprint_today(self.recipe_of(here))
 
     def note_stale_times(self, name: str) -> None:
+        """Has `stale` name a system whose times are those of other code."""
         self._times_stale.append(name)

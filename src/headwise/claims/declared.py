@@ -6,7 +6,7 @@ or more tests of it: one system against another, or one system against numbers.
 
 from functools import cache
 from importlib import resources
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from typing_extensions import Self
@@ -57,10 +57,13 @@ class Subject(BaseModel):
         parts += [f"on {self.on}"] if self.on else []
         parts += [f"({self.dataset})"] if self.dataset else []
         parts += [f"evaluated with {self.ablated}"] if self.ablated else []
-        parts += [f"without {self.without[0].partition('=')[2]}"] if self.without else []
-        parts += ["in its last layer" if self.layer == -1 else f"in layer {self.layer}"] * (
-            self.layer is not None
-        )
+        if self.without:
+            # "SYSTEM=without-expert,expert=0" is the ablation `without-expert`.
+            ablations = {text.partition("=")[2].partition(",")[0]: None for text in self.without}
+            mean = ", on average" if len(self.without) > 1 else ""
+            parts.append(f"(cost of {', '.join(ablations)}{mean})")
+        if self.layer is not None:
+            parts.append("in its last layer" if self.layer == -1 else f"in layer {self.layer}")
         return " ".join(parts)
 
 
@@ -95,7 +98,6 @@ class Within(BaseModel):
     model_config = STRICT
 
     of: Named
-    baseline: Named | None = Field(None, description="Of times: the system whose time is 1.")
     at_least: float | None = None
     at_most: float | None = None
 
@@ -126,11 +128,11 @@ class Quantity(BaseModel):
 
     @property
     def is_of_curves(self) -> bool:
-        return self.kind in OfCurves.__args__  # type: ignore[attr-defined]
+        return self.kind in get_args(OfCurves)
 
     @property
     def is_of_times(self) -> bool:
-        return self.kind in OfTimes.__args__  # type: ignore[attr-defined]
+        return self.kind in get_args(OfTimes)
 
 
 class AtScale(BaseModel):
@@ -190,7 +192,6 @@ class Claim(BaseModel):
     def subjects(self) -> list[Subject]:
         """Returns all that the tests speak of, without repetitions."""
         named = [s for t in self.tests for s in (t.of, getattr(t, "than", None)) if s is not None]
-        named += [t.baseline for t in self.tests if isinstance(t, Within) and t.baseline]
         return list(dict.fromkeys(named))
 
 

@@ -10,12 +10,15 @@ With several data sets, each has a folder in that of the experiment. A file is c
 so that it can be made on one machine and read on another; all are small enough to be committed.
 """
 
+import math
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from headwise.analysis.results import AttentionRecord, RunResult, Tries
 from headwise.analysis.speed import OverRounds
@@ -76,7 +79,7 @@ class StoredTries(BaseModel):
 
 
 class StoredTimes(BaseModel):
-    """Times of the systems of an experiment over those of its first system."""
+    """Times of the systems of an experiment, relative to those of its first system."""
 
     model_config = RECORD
 
@@ -89,12 +92,12 @@ class StoredTimes(BaseModel):
 
 
 def run_path(folder: Path, system: str, seed: int) -> Path:
-    """Returns where the record of a run is kept in the folder of its experiment."""
+    """Returns the path of the record of a run in the folder of its experiment."""
     return folder / f"{system}-seed{seed}.json"
 
 
 def tuning_path(folder: Path, system: str) -> Path:
-    """Returns where it is kept what a system chose."""
+    """Returns the path of the record of what a system chose."""
     return folder / f"{system}-tuning.json"
 
 
@@ -124,9 +127,19 @@ def read_rows(path: Path, key: str) -> np.ndarray | None:
     Args:
         path: of the record.
         key: as in `write_run`.
+
+    Raises:
+        ValueError: the file of the rows is missing or damaged.
     """
-    with np.load(path.with_suffix(".npz")) as kept:
-        return kept[key].astype(np.float64) if key in kept else None
+    rows = path.with_suffix(".npz")
+    try:
+        with np.load(rows) as kept:
+            return kept[key].astype(np.float64) if key in kept else None
+    except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
+        raise ValueError(
+            f"{rows} cannot be read ({error}): copy it again, or delete {path}, and headwise "
+            f"claims run makes both anew"
+        ) from None
 
 
 def read_tries(path: Path) -> StoredTries | None:
@@ -152,7 +165,7 @@ def rows_key(score: str, *, test: str | None = None, ablation: str | None = None
 
 
 def rows_of(outcome: Outcome) -> np.ndarray | None:
-    """Returns the rows of the first score, which ranks systems; None if it is not made from any."""
+    """Returns the rows of the first score, which ranks systems; None if it is made from no rows."""
     rows = outcome.items.get(outcome.scores[0].name)
     return None if rows is None else np.asarray(rows)
 
@@ -172,9 +185,11 @@ def thinned(result: RunResult) -> list[dict[str, float]]:
 
 
 def best_step(history: Sequence[Mapping[str, float]]) -> int | None:
-    """Returns the step of the lowest validation loss."""
-    found = [(r["eval_loss"], int(r["step"])) for r in history if "eval_loss" in r]
-    return min(found)[1] if found else None
+    """Returns the step of the lowest validation loss; None if none is finite."""
+    validations = [r for r in history if math.isfinite(r.get("eval_loss", math.nan))]
+    if not validations:
+        return None
+    return int(min(validations, key=lambda r: r["eval_loss"])["step"])
 
 
 def _small(values: Any) -> np.ndarray:
@@ -189,5 +204,5 @@ def read_record(kind: Any, path: Path) -> Any:
     """Returns a record of a kind; None if there is none, or none that can be read today."""
     try:
         return kind.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValidationError):
+    except (OSError, ValueError):
         return None

@@ -99,7 +99,6 @@ def read_recipe(experiment: Experiment, places: Places | None) -> RecipeFile:
         experiment: the experiment.
         places: the folders of this machine; None to leave their names as they stand.
     """
-
     own = declared.CATALOGUE / "recipes" / f"{experiment.recipe}.yaml"
     texts = [
         own.read_text(encoding="utf-8") if own.is_file() else _shipped(experiment.recipe),

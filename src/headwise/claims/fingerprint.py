@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
-from transformers import PretrainedConfig, set_seed
+from transformers import PreTrainedConfig, set_seed
 
 from headwise.models.base import HeadwiseModel
 from headwise.recipe.catalogue import task_class
@@ -62,7 +62,7 @@ def fingerprint(recipe: Recipe) -> list[float]:
     return numbers
 
 
-def _random(example: Tensor, config: PretrainedConfig) -> Tensor:
+def _random(example: Tensor, config: PreTrainedConfig) -> Tensor:
     """Several sequences of random tokens, or of numbers from 0 to 1, in the shape of an example."""
     shape = (_BATCH, *example.shape[1:])
     if example.is_floating_point():

@@ -26,7 +26,7 @@ from headwise.analysis.how_soon import (
 from headwise.analysis.papers.published import published_figures
 from headwise.analysis.papers.table import Paper
 from headwise.claims.claim_evidence import ClaimEvidence
-from headwise.claims.declared import Against, Claim, Quantity, Scale, Within
+from headwise.claims.declared import Against, Claim, Quantity, Scale, Subject, Within
 from headwise.claims.experiments import Places, experiments
 from headwise.claims.fingerprint import computes_alike
 from headwise.claims.quantities import Found, find_quantity
@@ -106,7 +106,7 @@ def _judged(tested: _Tested, found: Difference | None) -> Finding:
     kind = judge(test, oriented)
     if finding.kind == "cannot be told" and kind in ("confirmed", "no difference"):
         kind = "cannot be told"  # the figures are bounds
-    remarks = [finding.remark] * bool(finding.remark)
+    remarks = [finding.remark] if finding.remark else []
     if kind == "cannot be told":
         remarks.append(tested.needed)
     return finding.model_copy(
@@ -199,7 +199,8 @@ def _on_curves(
     wanted = samples_needed(margin, Resampled(rows, None, 0), Resampled(columns, None, 0), count)
     if of_steps:
         value, low, high = (math.exp(x) for x in (found.value, found.low, found.high))
-        shown = f"{'≥ ' * bool(bounds)}{value:.2f} [{low:.2f}, {high:.2f}] of the baseline's steps"
+        at_least = "≥ " if bounds else ""
+        shown = f"{at_least}{value:.2f} [{low:.2f}, {high:.2f}] of the baseline's steps"
     else:
         shown = f"{_interval(found.value, found.low, found.high, 3)} at equal training loss"
     least = min(len(ours), len(theirs))
@@ -243,16 +244,16 @@ def _on_range(test: Within, evidence: ClaimEvidence) -> Finding:
 def _on_times(claim: Claim, test: Against | Within, evidence: ClaimEvidence) -> Finding:
     words = f"{test.of} {_bounds(test)}" if isinstance(test, Within) else str(test.of)
     times = evidence.times()
-    here = evidence.where.named(test.of)
-    name = here.system
+    name = evidence.where.named(test.of).system
     if not isinstance(test, Within) or times is None:
         return Finding(test=words, kind="not run")
     found = (times.step if claim.quantity.kind == "time of a step" else times.token).get(name)
     if found is None:
         return Finding(test=words, kind="not run")
-    today = evidence.fingerprint_today(here)
-    if not computes_alike(times.fingerprints.get(name, []), today):
-        evidence.note_stale_times(name)
+    for system in dict.fromkeys([name, times.baseline]):
+        today = evidence.fingerprint_today(Subject(system=system))
+        if not computes_alike(times.fingerprints.get(system, []), today):
+            evidence.note_stale_times(system)
     return Finding(
         test=words,
         kind=judge_range(found.low, found.high, test.at_least, test.at_most),

@@ -59,7 +59,9 @@ class Keep:
             return None
         if self.model is not None and not self.model.is_dir():
             return None
-        return found if set(self.ablations) <= set(found.ablations) else None
+        has_losses = set(self.ablations) <= set(found.ablations)
+        has_scores = set(self.scored) <= set(found.ablated_scores)
+        return found if has_losses and has_scores else None
 
 
 def kept_run(

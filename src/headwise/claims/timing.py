@@ -32,7 +32,7 @@ def measure_times(
     Args:
         scale: the scale.
         name: of the experiment; its first system is the baseline.
-        needed: which of its systems.
+        needed: which of its systems; those whose times are known are measured with them.
         places: the folders of this machine.
         console: for notes.
         renew: measure again if the code computes something else today.
@@ -41,9 +41,11 @@ def measure_times(
     experiment = find_experiment(scale, name)
     plain = read_recipe(experiment, None)
     baseline = plain.system_names[0]
-    systems = list(dict.fromkeys([baseline, *needed.times]))
-    today = {system: fingerprint(plain.system(system)) for system in systems}
     known = read_times(own.evidence / TIMES)
+    # Other claims may need what is known already, and all are measured in turns with the baseline.
+    before = [] if known is None else [s for s in plain.system_names if s in known.fingerprints]
+    systems = list(dict.fromkeys([baseline, *before, *needed.times]))
+    today = {system: fingerprint(plain.system(system)) for system in systems}
     if known is not None and all(
         system in known.fingerprints
         and not (renew and not computes_alike(known.fingerprints[system], today[system]))

@@ -136,18 +136,18 @@ def together(kinds: Sequence[Kind]) -> Kind:
     return next((kind for kind in order if kind in kinds), "confirmed")
 
 
-def what_it_takes(needed: SamplesNeeded | None, item_name: str = "items") -> str:
+def what_it_takes(needed: SamplesNeeded | None) -> str:
     """Says how many seeds or items would find what cannot be told.
 
     >>> what_it_takes(SamplesNeeded(seeds=12, items=None))
     'it would take 12 seeds'
-    >>> what_it_takes(SamplesNeeded(seeds=None, items=4000), "sentences")
-    'no number of seeds is enough; it would take 4,000 sentences'
+    >>> what_it_takes(SamplesNeeded(seeds=None, items=4000))
+    'no number of seeds is enough; it would take 4,000 items'
     """
     if needed is None:
         return "it would take more than one seed"
     if needed.seeds is not None:
         return f"it would take {needed.seeds:,} seeds"
     if needed.items is not None:
-        return f"no number of seeds is enough; it would take {needed.items:,} {item_name}"
+        return f"no number of seeds is enough; it would take {needed.items:,} items"
     return "it would take more than 1,000 seeds"

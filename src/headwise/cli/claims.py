@@ -27,7 +27,9 @@ Ids = Annotated[
     ),
 ]
 ScaleName = Annotated[str, typer.Option(metavar="SCALE", help="laptop, gpu or paper.")]
-Seeds = Annotated[int, typer.Option(min=1, help="How many seeds each system is trained with.")]
+Seeds = Annotated[
+    int, typer.Option(min=1, max=100, help="How many seeds each system is trained with.")
+]
 Data = Annotated[
     Path | None,
     typer.Option(envvar="HEADWISE_DATA", help="Folder with the data, see docs/claims.md."),

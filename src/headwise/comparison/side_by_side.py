@@ -30,7 +30,7 @@ from torch.multiprocessing import get_context
 
 from headwise.comparison.planned import Ended, Failure, PlannedRun
 from headwise.experiment.locking import locked
-from headwise.files import no_space_told, remove_partial
+from headwise.files import NoSpaceError, no_space_told, remove_partial
 from headwise.recipe.settings import Recipe
 from headwise.tasks.task import Task
 from headwise.training.interrupted import Interrupted
@@ -54,6 +54,7 @@ def train_side_by_side(
 
     Raises:
         Interrupted: Ctrl-C or SIGTERM came, and all runs that were at work have stopped.
+        NoSpaceError: the disk is full, and all runs that were at work have stopped.
     """
     with (
         TemporaryDirectory(prefix="headwise-") as scratch,
@@ -72,7 +73,7 @@ class _Worker:
         process: that trains it.
         messages: what the run prints, how far it is, and at the end why it has not finished.
         bar: of the run.
-        end: why the run has not finished: an error, or where it stopped.
+        end: why the run has not finished: an error, a full disk, or where it stopped.
     """
 
     run: PlannedRun[Any]
@@ -80,7 +81,7 @@ class _Worker:
     process: BaseProcess
     messages: Connection
     bar: TaskID
-    end: Failure | str = ""
+    end: Failure | NoSpaceError | str = ""
 
     def death(self) -> str:
         """Waits for the end of the process; returns what it died of, empty if it did not."""
@@ -165,7 +166,9 @@ class _Processes:
                 gone.append(worker)
         return gone
 
-    def _show(self, worker: _Worker, message: Printed | Position | Failure | str) -> None:
+    def _show(
+        self, worker: _Worker, message: Printed | Position | Failure | NoSpaceError | str
+    ) -> None:
         if isinstance(message, Printed):
             self.console.print(*message.objects, **message.options)
         elif isinstance(message, Position):
@@ -177,9 +180,11 @@ class _Processes:
         """What became of a run whose process has ended; None if it was stopped as asked."""
         death = worker.death()
         worker.messages.close()
-        remove_partial(worker.run.folder)
+        if isinstance(worker.end, NoSpaceError):
+            raise worker.end
         if isinstance(worker.end, Failure):
-            return worker.end
+            return worker.end  # what stands in its folder may be of another process that has it
+        remove_partial(worker.run.folder)
         if (result := worker.run.result(self.console)) is not None:
             return result
         if self.stopping:
@@ -284,6 +289,8 @@ def _train(
         send(str(stop))
     except KeyboardInterrupt:
         pass  # it was stopped when it was not training, and goes on from there
+    except NoSpaceError as error:
+        send(error)
     except Exception as error:
         send(Failure.of(error))
 

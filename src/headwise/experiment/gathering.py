@@ -7,7 +7,7 @@ from typing import Any
 from transformers import AutoConfig
 
 from headwise.analysis.results import RunResult
-from headwise.experiment.folders import RECIPE, RESULT, FolderError
+from headwise.experiment.folders import RECIPE, RESULT, FolderError, check_stamp
 from headwise.experiment.reading import read_result
 from headwise.messages import cut, did_you_mean, shown
 from headwise.plain_yaml import read_yaml
@@ -43,7 +43,11 @@ def gather_runs(folders: Sequence[Path], key: str) -> list[tuple[float, RunResul
 
 
 def _number(run: Path, key: str) -> float:
-    value: Any = read_yaml(with_defaults((run / RECIPE).read_text(encoding="utf-8")))
+    check_stamp(run / RECIPE)
+    try:
+        value: Any = read_yaml(with_defaults((run / RECIPE).read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise FolderError(f"{run / RECIPE} cannot be read: {error}") from None
     numbers = [name for name, each in flatten(value).items() if _is_number(each)]
     for name in split_path(key):
         value = value.get(name) if isinstance(value, dict) else None

@@ -59,7 +59,7 @@ class AdaptiveEmbedding(nn.Module):
         padding_idx: int | None = None,
     ) -> None:
         super().__init__()
-        check_bands(vocab_size, embed_dim, cutoffs, factor)
+        bands = band_sizes(vocab_size, embed_dim, cutoffs, factor)
         if padding_idx is not None and not 0 <= padding_idx < cutoffs[0]:
             raise ValueError(
                 f"padding_idx is {padding_idx}, expected a word of the first band, 0 to "
@@ -67,13 +67,12 @@ class AdaptiveEmbedding(nn.Module):
             )
         self.embed_dim = embed_dim
         self.edges = (0, *cutoffs, vocab_size)  # band i has the words from edge i up to edge i + 1
-        widths = [embed_dim // factor**band for band in range(len(cutoffs) + 1)]
         self.bands = nn.ModuleList(
-            nn.Embedding(last - first, width, padding_idx if first == 0 else None)
-            for (first, last), width in zip(pairwise(self.edges), widths, strict=True)
+            nn.Embedding(words, width, padding_idx if band == 0 else None)
+            for band, (words, width) in enumerate(bands)
         )
         self.projections = nn.ModuleList(
-            nn.Linear(width, embed_dim, bias=False) for width in widths
+            nn.Linear(width, embed_dim, bias=False) for _, width in bands
         )
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -204,8 +203,19 @@ def naive_log_probs(
     return torch.stack(rows)
 
 
-def check_bands(vocab_size: int, embed_dim: int, cutoffs: Sequence[int], factor: int) -> None:
-    """Raises `ValueError` if the words cannot be divided into these bands."""
+def band_sizes(
+    vocab_size: int, embed_dim: int, cutoffs: Sequence[int], factor: int
+) -> list[tuple[int, int]]:
+    """Returns how many words each band has, and the width of their embeddings.
+
+    The arguments are those of `AdaptiveEmbedding`.
+
+    Raises:
+        ValueError: the words cannot be divided into these bands.
+
+    >>> band_sizes(100, 16, cutoffs=[10, 40], factor=4)
+    [(10, 16), (30, 4), (60, 1)]
+    """
     edges = (0, *cutoffs, vocab_size)
     if not cutoffs or any(first >= last for first, last in pairwise(edges)):
         raise ValueError(
@@ -217,6 +227,10 @@ def check_bands(vocab_size: int, embed_dim: int, cutoffs: Sequence[int], factor:
             f"adaptive_factor is {factor}, expected a number that divides embed_dim = {embed_dim} "
             f"{len(cutoffs)} times, once for each of adaptive_cutoffs"
         )
+    return [
+        (last - first, embed_dim // factor**band)
+        for band, (first, last) in enumerate(pairwise(edges))
+    ]
 
 
 def _precise(logits: Tensor) -> Tensor:

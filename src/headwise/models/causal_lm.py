@@ -7,7 +7,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from headwise.models.adaptive import AdaptiveEmbedding, AdaptiveSoftmax, check_bands
+from headwise.models.adaptive import AdaptiveEmbedding, AdaptiveSoftmax, band_sizes
 from headwise.models.base import HeadwiseModel
 from headwise.models.cache import DecodingCache
 from headwise.models.config import LanguageModelConfig
@@ -59,7 +59,6 @@ class CausalLMConfig(LanguageModelConfig):
         self.adaptive_dropout = adaptive_dropout
         super().__init__(vocab_size, **kwargs)
         if adaptive_cutoffs is not None:
-            check_bands(vocab_size, self.embed_dim, adaptive_cutoffs, adaptive_factor)
             for name, expected in (("share_embeddings", True), ("label_smoothing", 0)):
                 value = getattr(self, name)
                 if value != expected:
@@ -72,6 +71,12 @@ class CausalLMConfig(LanguageModelConfig):
 
     def default_positions(self) -> int:
         return self.max_length + 1
+
+    def parameters_of_tokens(self) -> int:
+        if self.adaptive_cutoffs is None:
+            return super().parameters_of_tokens()
+        sizes = (self.vocab_size, self.embed_dim, self.adaptive_cutoffs, self.adaptive_factor)
+        return sum(width * (words + self.embed_dim) for words, width in band_sizes(*sizes))
 
 
 @dataclass

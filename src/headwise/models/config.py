@@ -314,6 +314,9 @@ class LanguageModelConfig(StackConfig):
         return self.max_length
 
     def parameters_outside_layers(self) -> int:
+        return super().parameters_outside_layers() + self.parameters_of_tokens()
+
+    def parameters_of_tokens(self) -> int:
+        """Returns how many parameters the embeddings of tokens have, in input and output."""
         embeddings = 1 if self.share_embeddings else 2
-        of_tokens = self.embed_dim * self.vocab_size * embeddings
-        return super().parameters_outside_layers() + of_tokens
+        return self.embed_dim * self.vocab_size * embeddings

@@ -137,9 +137,8 @@ def of_queries(padding: Tensor, offset: int | Tensor, queries: int) -> Tensor:
     """
     if isinstance(offset, Tensor):
         return padding.index_select(-1, offset + torch.arange(queries, device=padding.device))
-    return padding[
-        ..., padding.size(-1) - queries :
-    ]  # [-queries:] would be all where there are none
+    first = padding.size(-1) - queries  # [-queries:] would be all of it where there are no queries
+    return padding[..., first:]
 
 
 def hides_the_future(attn_mask: Tensor | None) -> bool:

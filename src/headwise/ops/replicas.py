@@ -44,7 +44,7 @@ def sum_over_replicas(x: Tensor) -> Tensor:
 
 
 class _AllReduce(torch.autograd.Function):
-    """`dist.all_reduce`, which has no gradient; that of `torch.distributed.nn` is deprecated."""
+    """`dist.all_reduce` with a gradient. The one of `torch.distributed.nn` is deprecated."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from headwise.ops.recompute import Repeatable
 
 
 class ExactCheckpointing:
-    """Has a layer be checkpointed by `Repeatable`, whenever its checkpointing is switched on.
+    """Makes a layer know when it is computed again, whenever its checkpointing is switched on.
 
     Args:
         caller: the module that calls the layer. Hooks of the layer itself run inside the checkpoint
@@ -29,9 +29,9 @@ class ExactCheckpointing:
         self.handle = caller.register_forward_pre_hook(self.prepare)
 
     def prepare(self, caller: nn.Module, args: object) -> None:
-        """Before the caller, and so before the call of the function that checkpoints the layer."""
-        layer: Any = caller.get_submodule(self.path)
-        if layer.gradient_checkpointing and layer.training:
+        """Exchanges the function that checkpoints the layer, before the caller calls it."""
+        layer: Any = self._layer(caller)
+        if layer is not None and layer.gradient_checkpointing and layer.training:
             # Where transformers keeps the function; it has no public way to exchange it.
             function = layer._gradient_checkpointing_func
             if not isinstance(function, _Repeating):
@@ -40,9 +40,20 @@ class ExactCheckpointing:
     def remove(self) -> None:
         self.handle.remove()
 
+    def _layer(self, caller: nn.Module) -> GradientCheckpointingLayer | None:
+        try:
+            there = caller.get_submodule(self.path)
+        except AttributeError:
+            return None  # the user has taken it out of the model
+        if isinstance(there, GradientCheckpointingLayer):
+            return there
+        # FSDP puts wrappers around layers.
+        inside = (m for m in there.modules() if isinstance(m, GradientCheckpointingLayer))
+        return next(inside, None)
+
 
 class _Repeating:
-    """A function that checkpoints, whose function knows when it computes again."""
+    """A checkpointing function, to which every layer comes as `Repeatable`."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -60,13 +71,13 @@ def exact_checkpointing(model: nn.Module, path: str) -> ExactCheckpointing | Non
     """
     names = path.split(".")
     modules = [model.get_submodule(".".join(names[:end])) for end in range(len(names) + 1)]
-    layers = [at for at, m in enumerate(modules) if isinstance(m, GradientCheckpointingLayer)]
+    layers = [end for end, m in enumerate(modules) if isinstance(m, GradientCheckpointingLayer)]
     if not layers:
         return None
-    at = layers[-1]
-    callers = (end for end in range(at) if not isinstance(modules[end], nn.ModuleList))
-    by = max(callers, default=at)  # a layer without a model is called by its user
-    return ExactCheckpointing(modules[by], ".".join(names[by:at]))
+    layer = layers[-1]
+    callers = (end for end in range(layer) if not isinstance(modules[end], nn.ModuleList))
+    caller = max(callers, default=layer)  # a layer without a model is called by its user
+    return ExactCheckpointing(modules[caller], ".".join(names[caller:layer]))
 
 
 def checkpoint_as_before(model: nn.Module) -> None:

@@ -49,7 +49,7 @@ _LIKE_BERT = HeadLayout(
 _LIKE_BART = HeadLayout("out_proj", "num_heads")
 _LIKE_LLAMA = HeadLayout("o_proj", "config.num_attention_heads")
 
-# Arguments of attentions that are not what their names contain.
+# Arguments of attentions that are neither their mask nor their cache, though named like them.
 _NEITHER = ("use_cache", "cache_position", "head_mask", "layer_head_mask", "cross_attn_head_mask")
 
 # By the name of the attention's class.
@@ -141,7 +141,9 @@ class AttentionModule(NamedTuple):
         return {"embed_dim": embed_dim, "num_heads": num_heads, "head_dim": width // num_heads}
 
     def check_arguments(self) -> None:
-        """Checks that mask and cache are not passed by: gates would not notice that they are there.
+        """Checks that the layout names the module's mask and cache as its `forward` does.
+
+        Under other names the gates would not see them, and would compute as if there were none.
 
         Raises:
             ValueError: the module's `forward` lacks an argument that the layout names, and has one

@@ -99,12 +99,12 @@ def with_encoding(given: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, 
         keys: the parts of a recipe that say how data are encoded, such as `tokenizer`.
 
     Raises:
-        ValueError: a key of these parts contradicts the run.
+        ValueError: a key of these parts contradicts the run, or the run's recipe is damaged.
     """
     taken = dict(given)
     run = any_run(Path(given["model"]["pretrained"]))
     path = model_folder(run).parent / _RECIPE
-    there = read_yaml(path.read_text(encoding="utf-8")) if is_file(path) else {}
+    there = _read_recipe(path) if is_file(path) else {}
     for part in keys:
         of_run = there.get(part)
         own = taken.get(part) or {}
@@ -116,6 +116,20 @@ def with_encoding(given: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, 
                 raise ValueError(_conflict(part, name, value, of_run[key], run))
         taken[part] = {**of_run, **own}
     return taken
+
+
+def _read_recipe(path: Path) -> Mapping[str, Any]:
+    try:
+        values = read_yaml(path.read_text(encoding="utf-8"))
+        if isinstance(values, Mapping):
+            return values
+        problem: object = "it has no keys"
+    except ValueError as error:
+        problem = error
+    raise ValueError(
+        f"{path}, the recipe of the run that model.pretrained names, cannot be read ({problem}): "
+        f"copy the run again"
+    )
 
 
 def _check_plan(given: Any, config: TransformerConfig, run: Path) -> None:

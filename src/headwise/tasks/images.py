@@ -1,20 +1,20 @@
 """The image task: a causal model of the colours of pixels in raster order.
 
 It follows section 4.1 of Lamb et al. 2021, *Transformers with Competitive Ensembles of Independent
-Mechanisms*, https://arxiv.org/abs/2103.00336. The package `image` has its pieces: which images to
-read (`settings`), readers (`reading`), the division into parts (`corpus`), colours (`palette`),
-sequences (`dataset`), samples and maps (`drawing`), and the measure of figure 2 (`metrics`).
+Mechanisms*, https://arxiv.org/abs/2103.00336. The package `image` has its pieces: the recipe
+(`recipe`), which images to read (`settings`), readers (`reading`), the division into parts
+(`corpus`), colours (`palette`), sequences (`dataset`), samples and maps (`drawing`), and the
+measure of figure 2 (`metrics`).
 """
 
 import hashlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor
 from typing_extensions import Self
 
@@ -23,15 +23,14 @@ from headwise.models.base import HeadwiseModel
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.models.decisions import decisions_by_position
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.recipe.settings import EvaluationSettings, LanguageModelSettings, Recipe
-from headwise.settings import LARGEST_SEED
 from headwise.tasks.image.corpus import ImageCorpus, digest_images, load_images
 from headwise.tasks.image.dataset import ImageDataset
 from headwise.tasks.image.drawing import draw_samples, sample_images, sheet, winner_map
 from headwise.tasks.image.metrics import specialisation
-from headwise.tasks.image.palette import FILE_NAME, PaletteSettings, Raster
+from headwise.tasks.image.palette import FILE_NAME, Raster
 from headwise.tasks.image.pixels import pixel_positions
-from headwise.tasks.image.settings import ImageSettings, PairImages, image_shape
+from headwise.tasks.image.recipe import ImageEvaluation, ImageModel, ImageRecipe
+from headwise.tasks.image.settings import PairImages, image_shape
 from headwise.tasks.outcome import Outcome, Picture, Score
 from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic, of_totals
@@ -43,81 +42,6 @@ _BATCH_TOKENS = 16_384  # tokens of a batch in evaluation
 _UNKNOWN = 225  # a light grey for the pixels that the model completes
 _DRAWN = 16  # images that `headwise generate` draws by default
 _DECODED, _DECODED_PIXELS = 8, 64  # images and pixels of each that measure the speed of decoding
-
-
-class ImageModel(LanguageModelSettings):
-    """Sizes of the causal model, whose tokens are colours."""
-
-    starts_from = CausalLMConfig
-
-    def config(self, **encoding: Any) -> CausalLMConfig:
-        return CausalLMConfig(**self.sizes(), **encoding)
-
-
-class ImageEvaluation(EvaluationSettings):
-    """How many images and maps the evaluation draws, and how."""
-
-    samples: int = Field(16, ge=0, le=1_000_000, description="How many images the model draws.")
-    completions: int = Field(
-        8,
-        ge=0,
-        le=1_000_000,
-        description="How many images the model completes, given their upper half.",
-    )
-    maps: int = Field(
-        8,
-        ge=0,
-        le=1_000_000,
-        description="How many images get a map of what counts most at each pixel.",
-    )
-    temperature: float = Field(
-        1.0,
-        ge=0.001,
-        le=1000,
-        description="Temperature by which the logits are divided when pixels are drawn. Below 1, "
-        "the images vary less.",
-    )
-    top_k: int | None = Field(
-        None,
-        ge=1,
-        le=1_000_000,
-        description="How many of the likeliest colours a pixel is drawn from. By default it is "
-        "drawn from all colours.",
-    )
-    seed: int = Field(1, ge=0, le=LARGEST_SEED, description="Seed of the random draws.")
-
-
-class ImageRecipe(Recipe):
-    """A recipe of the image task."""
-
-    encoding_keys = ("palette",)
-
-    task: Literal["images"] = Field("images", description="The task of the recipe.")
-    data: ImageSettings = Field(
-        default_factory=lambda: PairImages(), description="Which images the model learns."
-    )
-    palette: PaletteSettings = Field(
-        default_factory=lambda: PaletteSettings(),
-        description="How the colours of the images are chosen.",
-    )
-    model: ImageModel = Field(
-        default_factory=lambda: ImageModel(), description="Sizes and attention of the model."
-    )
-    evaluation: ImageEvaluation = Field(
-        default_factory=lambda: ImageEvaluation(),
-        description="How many images and maps the evaluation draws, and how.",
-    )
-
-    @model_validator(mode="after")
-    def _check_size(self) -> Self:
-        height, width, _ = image_shape(self.data)
-        if height * width > self.training.batch_tokens:
-            raise ValueError(
-                f"data.size makes images of {height * width:,} pixels, expected at most "
-                f"training.batch_tokens, {self.training.batch_tokens:,}: a batch holds at least "
-                f"one image"
-            )
-        return self
 
 
 class Images(Task):

@@ -46,7 +46,7 @@ def samples_needed(
     parts = spreads_of(systems)
     if parts is None or min(each.seeds for each in systems) < 2:
         return None
-    of_items = [] if system.resamples is None else parts[:1]
+    of_items = [] if any(each.resamples is None for each in systems) else parts[:1]
     of_seeds = parts[len(of_items) :]
 
     def detectable(seeds: int) -> float:

@@ -135,19 +135,15 @@ def difference(system: Resampled, baseline: Resampled, comparisons: int = 1) -> 
     fewest = min(system.seeds, baseline.seeds)
     if not fewest:
         return None
+    parts = spreads_of([system, baseline])
+    if parts is None:
+        return None
     value = float(system.scores.mean() - baseline.scores.mean())
     if system.resamples is None or baseline.resamples is None:
-        if fewest == 1:
-            return None
-        return judged(value, total([_of_seeds(system), _of_seeds(baseline)]), "seeds", comparisons)
-    differences = system.resamples.mean(0) - baseline.resamples.mean(0)
-    if system.items < LEAST_ITEMS or not np.isfinite(differences).all():
-        return None
-    items = _of_items(differences, system.items)
+        return None if fewest == 1 else judged(value, total(parts), "seeds", comparisons)
     if fewest == 1:
-        return _of_runs(value, differences, items)
-    spread = total([items, _of_seeds(system), _of_seeds(baseline)])
-    return judged(value, spread, "seeds and items", comparisons)
+        return _of_runs(value, system.resamples.mean(0) - baseline.resamples.mean(0), parts[0])
+    return judged(value, total(parts), "seeds and items", comparisons)
 
 
 def within_runs(changed: Resampled, unchanged: Resampled) -> Resampled:

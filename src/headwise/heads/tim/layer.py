@@ -10,6 +10,7 @@ from typing_extensions import Self
 from headwise.heads.cache import AttentionCache
 from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
 from headwise.heads.tim.ablations import ABLATIONS, Competing
+from headwise.heads.tim.checks import check_division, check_memory, check_no_memory
 from headwise.heads.tim.grouped import grouped_feed_forward, grouped_linear
 from headwise.heads.tim.mechanisms import (
     MechanismAttention,
@@ -20,7 +21,7 @@ from headwise.heads.tim.mechanisms import (
 from headwise.heads.words import Words
 from headwise.ops.activations import Activation, check_activation
 from headwise.ops.bounds import MOST_HEADS, check_number, check_parameters
-from headwise.ops.masks import check_padding_mask, padding_positions
+from headwise.ops.masks import of_queries, padding_positions
 from headwise.ops.shapes import check_sequences
 
 _MOST_MECHANISMS = 1000  # of which each attends to each other, at each position
@@ -141,7 +142,7 @@ class IndependentMechanismsLayer(System):
                 f"out, or build the layer with cross_attention=True"
             )
         self.kdim = embed_dim if kdim is None else kdim
-        _check_division(
+        check_division(
             num_mechanisms,
             embed_dim=embed_dim,
             num_heads=num_heads,
@@ -257,8 +258,13 @@ class IndependentMechanismsLayer(System):
             cache: of self-attention, for decoding step by step.
             cross_cache: of cross-attention, a static one.
         """
-        self._check_inputs(x, memory, memory_key_padding_mask, cross_cache)
+        check_sequences("x", x, self.embed_dim)
+        if self.cross_attention is None:
+            check_no_memory(memory, memory_key_padding_mask, cross_cache)
+        else:
+            check_memory(memory, memory_key_padding_mask, x.size(0), self.kdim)
 
+        offset = 0 if cache is None else cache.get_seq_length()
         h = self._before(self.norm1, x)
         competition = self._compete(h)
         read = self.self_attention(
@@ -273,7 +279,7 @@ class IndependentMechanismsLayer(System):
         )
         x = self._after(self.norm1, x, self._scale(read.output, competition))
         if query_padding_mask is None and key_padding_mask is not None:
-            query_padding_mask = key_padding_mask[:, -x.size(1) :]
+            query_padding_mask = of_queries(key_padding_mask, offset, x.size(1))
 
         if self.cross_attention is not None and self.cross_norm is not None:
             of_memory = self.cross_attention(
@@ -355,38 +361,6 @@ class IndependentMechanismsLayer(System):
         total = x + F.dropout(update, self.residual_dropout, self.training)
         return total if self.pre_norm else norm(total)
 
-    def _check_inputs(
-        self,
-        x: Tensor,
-        memory: Tensor | None,
-        memory_key_padding_mask: Tensor | None,
-        cross_cache: AttentionCache | None,
-    ) -> None:
-        check_sequences("x", x, self.embed_dim)
-        if self.cross_attention is None:
-            for name, value in (
-                ("memory", memory),
-                ("memory_key_padding_mask", memory_key_padding_mask),
-                ("cross_cache", cross_cache),
-            ):
-                if value is not None:
-                    raise ValueError(
-                        f"{name} was given, but the layer attends over no memory; build it with "
-                        f"cross_attention=True, or leave {name} out"
-                    )
-            return
-        if memory is None:
-            raise ValueError(
-                f"memory is None, expected the encoder's output, (batch, keys, {self.kdim}): the "
-                f"layer was built with cross_attention=True"
-            )
-        check_sequences("memory", memory, self.kdim)
-        if memory.size(0) != x.size(0):
-            raise ValueError(
-                f"memory has batch size {memory.size(0)}, expected that of x, {x.size(0)}"
-            )
-        check_padding_mask("memory_key_padding_mask", memory_key_padding_mask, *memory.shape[:2])
-
     def extra_repr(self) -> str:
         return (
             f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, ffn_dim={self.ffn_dim}, "
@@ -394,14 +368,3 @@ class IndependentMechanismsLayer(System):
             f"competition={self.competition_weight is not None}, "
             f"norm={'pre' if self.pre_norm else 'post'}"
         )
-
-
-def _check_division(num_mechanisms: int, **sizes: int) -> None:
-    if num_mechanisms < 1:
-        raise ValueError(f"num_mechanisms is {num_mechanisms}, expected a positive number")
-    for name, size in sizes.items():
-        if size < 1 or size % num_mechanisms:
-            raise ValueError(
-                f"{name} is {size}, expected a positive multiple of num_mechanisms = "
-                f"{num_mechanisms}: every mechanism has an equal share; choose sizes that divide"
-            )

@@ -13,7 +13,7 @@ from headwise.settings import LARGEST_SEED, Settings
 from headwise.tasks.further_tests import TESTS, HubTest
 from headwise.tasks.splits import DividedSettings, HubSettings, SampledSettings
 
-LARGEST_SIZE = 4096
+_LARGEST_SIZE = 4096
 _SIZE = (
     "Height and width of the images in pixels. The largest square in the middle of an image is "
     "cut out and resized."
@@ -56,7 +56,7 @@ class ImageData(DividedSettings):
     key_of_tests = "path"
 
     tests: dict[Name, Annotated[ImageTest, Field(discriminator="corpus")]] = TESTS
-    size: int = Field(32, ge=1, le=LARGEST_SIZE, description=_SIZE)
+    size: int = Field(32, ge=1, le=_LARGEST_SIZE, description=_SIZE)
     mode: Literal["rgb", "grey"] = Field("rgb", description=_MODE)
     max_pixels: int = Field(
         100_000_000,
@@ -80,7 +80,7 @@ class DigitsImages(ImageData):
     corpus: Literal["digits"] = Field(
         "digits", description="The handwritten digits of scikit-learn."
     )
-    size: int = Field(8, ge=1, le=LARGEST_SIZE, description=_SIZE)
+    size: int = Field(8, ge=1, le=_LARGEST_SIZE, description=_SIZE)
     mode: Literal["rgb", "grey"] = Field("grey", description=_MODE)
 
 
@@ -90,7 +90,7 @@ class PhotographsImages(ImageData):
     corpus: Literal["photographs"] = Field(
         "photographs", description="Patches of the two sample photographs of scikit-learn."
     )
-    size: int = Field(8, ge=1, le=LARGEST_SIZE, description=_SIZE)
+    size: int = Field(8, ge=1, le=_LARGEST_SIZE, description=_SIZE)
     patch: int = Field(
         16,
         ge=1,
@@ -114,7 +114,7 @@ class IdxImages(ImageData):
     """IDX files, the format of MNIST."""
 
     corpus: Literal["idx"] = Field("idx", description="IDX files, the format of MNIST.")
-    size: int = Field(28, ge=1, le=LARGEST_SIZE, description=_SIZE)
+    size: int = Field(28, ge=1, le=_LARGEST_SIZE, description=_SIZE)
     mode: Literal["rgb", "grey"] = Field("grey", description=_MODE)
     train: Path = Field(
         description="The IDX file of the training images, compressed with gzip or not (MNIST: "

@@ -18,11 +18,10 @@ from typing import cast
 
 import torch
 from tokenizers import models
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from headwise.checksums import find_damage, write_sums
 from headwise.files import written_whole
-from headwise.models.trust import is_trusting
 from headwise.tasks.text.token_names import token_names
 from headwise.tasks.text.tokenizer_settings import (
     SPECIAL_TOKENS,
@@ -31,7 +30,14 @@ from headwise.tasks.text.tokenizer_settings import (
     TextTokenizerSettings,
     TokenizerSettings,
 )
-from headwise.tasks.text.vocabularies import has_pieces, joined, ready_made, train_bpe, train_words
+from headwise.tasks.text.vocabularies import (
+    has_pieces,
+    joined,
+    read_tokenizer,
+    ready_made,
+    train_bpe,
+    train_words,
+)
 
 TOKENIZER = "tokenizer"  # folder of the tokenizer inside the folder of a run
 
@@ -357,8 +363,7 @@ def _load(folder: Path) -> PreTrainedTokenizerFast:
             f"started again, learns the same tokenizer from the same data"
         )
     try:
-        # Without this it asks on the terminal, where a text to translate may be the answer.
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=is_trusting())
+        return read_tokenizer(folder)
     except Exception as error:  # the Rust library raises nothing narrower
         raise ValueError(
             f"folder is {folder}, expected a tokenizer that can be read: {error}"

@@ -185,15 +185,24 @@ def has_pieces(tokenizer: PreTrainedTokenizerFast) -> bool:
     return isinstance(backend.model, models.WordLevel) and backend.decoder is not None
 
 
+def read_tokenizer(source: Path | str) -> PreTrainedTokenizerFast:
+    """Returns the tokenizer of a folder, or of a name on the Hugging Face hub.
+
+    Code that comes with it runs only if the user has said so (`headwise.models.trust`). Without a
+    word on that, transformers asks on the terminal, where a text to translate may be the answer.
+    """
+    found: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(
+        source, trust_remote_code=is_trusting()
+    )
+    return found
+
+
 def _find(name: str) -> PreTrainedTokenizerFast:
     path = Path(name).expanduser()
     try:
         if (path / "tokenizer.json").is_file() and not (path / "tokenizer_config.json").is_file():
             return PreTrainedTokenizerFast(tokenizer_file=str(path / "tokenizer.json"))
-        # Without this it asks on the terminal, where a text to translate may be the answer.
-        found = AutoTokenizer.from_pretrained(
-            path if path.is_dir() else name, trust_remote_code=is_trusting()
-        )
+        found = read_tokenizer(path if path.is_dir() else name)
     except Exception as error:  # transformers, its hub client and the Rust library raise anything
         raise ValueError(
             f"tokenizer.pretrained is {name}, expected a folder with tokenizer.json, or the name "

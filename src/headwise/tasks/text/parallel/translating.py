@@ -93,24 +93,18 @@ def translate_ids(
         sources: tokens of each text, at least one text.
         settings: see `translate`.
     """
-    items: list[TranslationItem] = [{"input_ids": ids, "labels": []} for ids in sources]
-    inputs = collate_pairs(items, tokenizer.pad_token_id)
     limits = [settings.max_length(len(ids)) for ids in sources]
     if (most := model.config.max_positions) is not None:
         limits = [min(limit, most) for limit in limits]
-    with torch.no_grad():
-        outputs = model.generate(
-            inputs["input_ids"].to(model.device),
-            attention_mask=inputs["attention_mask"].to(model.device),
-            num_beams=settings.beam_size,
-            length_penalty=settings.length_penalty,
-            # The start token counts as one of the sequence.
-            max_length=max(limits) + 1,
-            stopping_criteria=StoppingCriteriaList([_OwnLimit(limits)]),
-            early_stopping=False,
-            do_sample=False,
-        )
-    return outputs[:, 1:].tolist()
+    outputs = _search(
+        model,
+        tokenizer,
+        sources,
+        settings,
+        max_length=max(limits) + 1,  # the start token counts as one of the sequence
+        stopping_criteria=StoppingCriteriaList([_OwnLimit(limits)]),
+    )
+    return outputs.tolist()
 
 
 def write_tokens(
@@ -129,22 +123,35 @@ def write_tokens(
         settings: beam size and length penalty.
         length: length of each translation.
     """
-    items: list[TranslationItem] = [
-        {"input_ids": ids, "labels": []} for ids in tokenizer.encode_source(list(texts))
-    ]
+    sources = tokenizer.encode_source(list(texts))
+    lengths = {"min_new_tokens": length, "max_new_tokens": length}
+    return _search(model, tokenizer, sources, settings, **lengths).numel()
+
+
+def _search(
+    model: Seq2SeqLM,
+    tokenizer: TranslationTokenizer,
+    sources: Sequence[list[int]],
+    settings: TranslationEvaluation,
+    **limits: Any,
+) -> Tensor:
+    """The tokens of the best hypotheses of beam search, behind the start token.
+
+    `limits` are what `generate` is told of their length.
+    """
+    items: list[TranslationItem] = [{"input_ids": ids, "labels": []} for ids in sources]
     inputs = collate_pairs(items, tokenizer.pad_token_id)
     with torch.no_grad():
-        outputs = model.generate(
+        outputs: Tensor = model.generate(
             inputs["input_ids"].to(model.device),
             attention_mask=inputs["attention_mask"].to(model.device),
             num_beams=settings.beam_size,
             length_penalty=settings.length_penalty,
-            min_new_tokens=length,
-            max_new_tokens=length,
             early_stopping=False,
             do_sample=False,
+            **limits,
         )
-    return outputs[:, 1:].numel()  # behind the start token
+    return outputs[:, 1:]
 
 
 class _OwnLimit(StoppingCriteria):

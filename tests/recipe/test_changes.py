@@ -1,0 +1,198 @@
+"""What a recipe means: systems, data sets, and changes from the command line."""
+
+import pytest
+from small_recipe import DEMO
+
+from headwise.recipe import RecipeError, load_recipe
+
+
+def test_a_system_is_the_recipe_with_its_changes(small):
+    file = load_recipe(small)
+    base, mae = file.system("standard"), file.system("mae")
+    assert (base.model.attention, base.model.dropout, base.training.max_steps) == (
+        "standard",
+        0.3,
+        5,
+    )
+    assert (mae.model.attention, mae.model.dropout, mae.training.max_steps) == ("mae", 0.1, 7)
+    assert mae.model.embed_dim == 16  # what it does not name stays
+    assert (mae.training.mae.period, mae.training.mae.unit) == (2, "steps")
+    assert base.training.mae.unit == "epochs"
+
+
+def test_a_plan_of_attention_is_replaced_as_a_whole(tmp_path):
+    path = tmp_path / "plans.yaml"
+    path.write_text(
+        """
+        model: {attention: {encoder_self: mae}}
+        training: {max_steps: 1}
+        systems: {cross: {model: {attention: {decoder_cross: mae}}}}
+        """
+    )
+    assert load_recipe(str(path)).system("cross").model.attention == {"decoder_cross": "mae"}
+
+
+@pytest.mark.parametrize(
+    ("change", "path", "value"),
+    [
+        ("training.max_steps=100", ("training", "max_steps"), 100),
+        ("training.learning_rate=1e-3", ("training", "learning_rate"), 1e-3),
+        ("training.adam_betas=[0.8, 0.9]", ("training", "adam_betas"), (0.8, 0.9)),
+        ("training.mae.period=3", ("training", "mae", "period"), 3),
+        ("model.attention={encoder_self: moa}", ("model", "attention"), {"encoder_self": "moa"}),
+        ("description=a = b", ("description",), "a = b"),
+        (" training . seed = 4 ", ("training", "seed"), 4),
+    ],
+)
+def test_set_changes_one_key(small, change, path, value):
+    found = load_recipe(small, [change]).recipe
+    for key in path:
+        found = getattr(found, key)
+    assert found == value
+
+
+def test_the_command_line_wins_over_a_systems_changes(small):
+    file = load_recipe(small, ["training.max_steps=11", "model.dropout=0"])
+    for system in ("standard", "mae"):
+        assert file.system(system).training.max_steps == 11
+        assert file.system(system).model.dropout == 0
+    assert file.system("mae").model.attention == "mae"
+
+
+@pytest.mark.parametrize(
+    "changes", [["model={embed_dim: 32}"], ["model={embed_dim: 32}", "training={max_steps: 3}"]]
+)
+def test_a_whole_part_on_the_command_line_leaves_what_systems_change_in_it(small, changes):
+    file = load_recipe(small, changes)
+    mae = file.system("mae")
+    assert (mae.model.embed_dim, mae.model.attention, mae.model.dropout) == (32, "mae", 0.1)
+    assert file.system("standard").model.attention == "standard"
+    assert mae.training.max_steps == 7
+
+
+def test_a_data_set_is_the_recipe_with_its_changes(tmp_path):
+    path = tmp_path / "languages.yaml"
+    path.write_text(
+        """
+        data: {corpus: interface-strings, max_length: 20}
+        training: {max_steps: 1}
+        systems: {standard: {}, mae: {model: {attention: mae}}}
+        datasets:
+          french: {}
+          german: {language: de, max_length: 30}
+          mine: {corpus: files, train: {source: a, target: b}}
+        seeds: [1, 2]
+        """
+    )
+    file = load_recipe(str(path), ["data.max_ratio=2"])
+    assert file.dataset_names == ["french", "german", "mine"]
+    german = file.system("mae", "german")
+    assert (german.data.language, german.data.max_length, german.data.max_ratio) == ("de", 30, 2)
+    assert german.model.attention == "mae"
+    assert (german.systems, german.datasets, german.seeds) == ({}, {}, [])
+    assert file.system(None, "french").data.max_length == 20
+    # The keys of one kind of corpus are not those of another.
+    assert file.system("standard", "mine").data.max_length is None
+    with pytest.raises(RecipeError, match=r"there is no data set 'germna' .* mean 'german'"):
+        file.system("mae", "germna")
+    with pytest.raises(RecipeError, match=r"data set german:\n  data\.language"):
+        load_recipe(str(path), ["datasets.german.language=xx"])
+
+
+def test_data_sets_that_say_all_need_no_data_beside_them(tmp_path):
+    path = tmp_path / "alone.yaml"
+    # With the built-in docstrings in place of data, max_length would be above batch_tokens.
+    path.write_text(
+        """
+        task: classification
+        data: {max_length: 64}
+        training: {max_steps: 1, batch_tokens: 64}
+        systems: {standard: {}}
+        datasets:
+          mine: {corpus: files, train: a.tsv}
+          theirs: {corpus: docstrings, max_length: 32}
+        """
+    )
+    file = load_recipe(str(path))
+    mine = file.system("standard", "mine").data
+    assert (mine.corpus, mine.max_length) == ("files", 64)
+    assert file.system(None, "theirs").data.max_length == 32
+    changed = load_recipe(str(path), ["data.max_length=16"])
+    assert changed.system(None, "theirs").data.max_length == 16
+    with pytest.raises(RecipeError, match=r"no data of its own, expected .*: mine, theirs"):
+        file.system("standard")
+    assert not file.is_set(("training", "learning_rate"), "standard")
+    # The recipe in a report gives the same data sets.
+    again = tmp_path / "again.yaml"
+    again.write_text(file.yaml())
+    assert load_recipe(str(again)).system("standard", "mine").data == mine
+    path.write_text(path.read_text().replace("corpus: docstrings, ", ""))
+    with pytest.raises(RecipeError, match=r"data set theirs:\n  data\.corpus is missing"):
+        load_recipe(str(path))
+    path.write_text(path.read_text().replace("corpus: files, ", ""))
+    with pytest.raises(RecipeError, match=r"data set mine:\n  data\.corpus is missing"):
+        load_recipe(str(path))
+
+
+def test_a_path_under_systems_changes_that_system_alone(small):
+    file = load_recipe(small, ["systems.mae.training.max_steps=9"])
+    assert file.system("mae").training.max_steps == 9
+    assert file.system("standard").training.max_steps == 5
+
+
+def test_of_two_changes_of_one_key_the_later_wins(small):
+    changes = ["training.max_steps=9", "training.max_steps=8"]
+    assert load_recipe(small, changes).recipe.training.max_steps == 8
+
+
+def test_a_system_can_be_added_on_the_command_line(small):
+    file = load_recipe(small, ["systems.wide.model.embed_dim=64"])
+    assert file.system_names == ["standard", "mae", "wide"]
+    assert file.system("wide").model.embed_dim == 64
+
+
+def test_null_takes_a_value_back(small):
+    recipe = load_recipe(small, ["training.max_steps=null", "training.epochs=2"]).recipe
+    assert (recipe.training.max_steps, recipe.training.epochs) == (None, 2)
+
+
+def test_a_budget_in_epochs_takes_the_place_of_one_in_steps(small):
+    file = load_recipe(small, ["training.epochs=3"])
+    for system in file.system_names:  # one of them has max_steps of its own
+        training = file.system(system).training
+        assert (training.max_steps, training.epochs) == (None, 3)
+    of_one = load_recipe(small, ["systems.mae.training.epochs=3"])
+    assert of_one.system("mae").training.max_steps is None
+    assert of_one.system("standard").training.max_steps == 5
+    back = load_recipe(small, ["training.epochs=3", "training.max_steps=4"]).recipe.training
+    assert (back.max_steps, back.epochs) == (4, None)
+
+
+def test_one_attention_for_all_is_no_comparison(small):
+    load_recipe(small, ["systems.mae.model.attention=moa"]).check_comparable()
+    file = load_recipe(small, ["model.attention=moa"])
+    with pytest.raises(RecipeError, match=r"--set systems\.mae\.model\.attention="):
+        file.check_comparable()
+    without_own = load_recipe(small, ["model.attention=moa", "systems={a: {}, b: {}}"])
+    without_own.check_comparable()
+
+
+def test_the_kind_of_corpus_counts_wherever_it_is_named():
+    changes = ["data.train.source=a.txt", "data.train.target=b.txt", "data.corpus=files"]
+    assert str(load_recipe(DEMO, changes).recipe.data.train.source) == "a.txt"
+
+
+def test_another_kind_of_corpus_drops_the_keys_of_the_first():
+    changes = ["data.corpus=files", "data.train.source=a.txt", "data.train.target=b.txt"]
+    recipe = load_recipe(DEMO, changes).recipe
+    assert recipe.data.corpus == "files"
+    assert str(recipe.data.train.source) == "a.txt"
+    # Naming the kind that it has already drops nothing.
+    assert load_recipe(DEMO, ["data.corpus=interface-strings"]).recipe.data.language == "fr"
+
+
+def test_changes_do_not_reach_the_next_recipe(small):
+    load_recipe(small, ["training.max_steps=100", "systems.mae.model.dropout=0.9"])
+    file = load_recipe(small)
+    assert file.recipe.training.max_steps == 5
+    assert file.system("mae").model.dropout == 0.1
