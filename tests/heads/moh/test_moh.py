@@ -172,7 +172,7 @@ def test_what_a_standard_attention_does_not_have_has_to_be_given():
     said = (
         r"shared_heads and top_k are missing, .* as in MixtureOfHeads\.from_attention\(attention, "
     )
-    with pytest.raises(ValueError, match=said + r"shared_heads=\.\.\., top_k=\.\.\.\)"):
+    with pytest.raises(ValueError, match=said + r", shared_heads=\.\.\., top_k=\.\.\.\)"):
         hw.MixtureOfHeads.from_attention(standard)
     with pytest.raises(ValueError, match=r"top_k is missing, .* give it"):
         hw.MixtureOfHeads.from_attention(standard, shared_heads=2)
