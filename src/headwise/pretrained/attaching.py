@@ -37,7 +37,8 @@ def gate_heads(
     The system stands between what the heads of an attention have read and the output projection, as
     a child `head_gates` of the attention's module, and sees the hidden states that the attention is
     called with. Where these are causal, gates look at no later position; while the model generates,
-    what they remember is kept beside the keys and values. Padding is left out, as far as attention
+    what they remember is kept beside the keys and values; a cache that was filled before, without
+    the gates, is an error for those that remember. Padding is left out, as far as attention
     masks tell of it. In training, losses of the system are added to the `loss` that the model
     returns.
 

@@ -34,7 +34,7 @@ class GateMemory:
     values: None = None
 
     def __init__(self) -> None:
-        self.sites: dict[str, AttentionCache] = {}
+        self.sites: dict[str, _SeesAll] = {}
 
     def get_seq_length(self) -> int:
         return 0
@@ -71,7 +71,32 @@ class GateMemory:
             change(site)
 
 
-class _GrowingMemory(AttentionCache):
+class _SeesAll(AttentionCache):
+    """Is an error where a system starts to remember beside keys and values that it has not seen.
+
+    Attributes:
+        path: of the system's attention module.
+        missed: how many positions the cache held before the call, while nothing is remembered.
+    """
+
+    path: str = ""
+    missed: int | Tensor = 0
+
+    def recall(self, name: str, last: int, like: Tensor, *, skip_empty: bool = False) -> Tensor:
+        if name not in self.memory and self.missed:
+            raise ValueError(
+                f"past_key_values holds {int(self.missed)} positions that the gates over the heads "
+                f"at {self.path!r} have not seen: it was filled before gate_heads; fill a new one "
+                f"with the gates in the model"
+            )
+        return super().recall(name, last, like, skip_empty=skip_empty)
+
+
+class _FixedMemory(_SeesAll, FixedAttentionCache):
+    """Keeps what is remembered in tensors that stay where they are."""
+
+
+class _GrowingMemory(_SeesAll):
     """Keeps some past of a single sequence even if `activate_past_recording` has not been called.
 
     Assisted decoding, which has one sequence, calls it while the cache is still empty: before there
@@ -89,13 +114,17 @@ class _GrowingMemory(AttentionCache):
             self.memory[name] = torch.cat([before, steps[:, -_MOST_REMOVED:]], dim=1)
 
 
-def memory_beside(cache: Cache | None, name: str, layers: int) -> AttentionCache | None:
+def memory_beside(
+    cache: Cache | None, path: str, layers: int, new: int | None
+) -> AttentionCache | None:
     """Returns what a system remembers beside a cache of transformers; None without cache.
 
     Args:
-        cache: the cache that an attention is called with.
-        name: the path of the system's attention module.
+        cache: the cache that an attention is called with, which holds its keys and values by now.
+        path: of the system's attention module.
         layers: how many layers of the model have keys and values in the cache.
+        new: how many positions the attention is called with; None if the cache may hold others that
+            the system has not seen.
     """
     if cache is None:
         return None
@@ -108,7 +137,11 @@ def memory_beside(cache: Cache | None, name: str, layers: int) -> AttentionCache
             cache.layers.append(cache.layer_class_to_replicate())
         memory = GateMemory()
         cache.layers.append(memory)
-    if name not in memory.sites:
+    if path not in memory.sites:
         room = cache.get_max_length(0) if cache.is_compileable else 0
-        memory.sites[name] = FixedAttentionCache(room) if room > 0 else _GrowingMemory()
-    return memory.sites[name]
+        memory.sites[path] = _FixedMemory(room) if room > 0 else _GrowingMemory()
+        memory.sites[path].path = path
+    site = memory.sites[path]
+    if new is not None and not site.memory and not torch.compiler.is_compiling():
+        site.missed = cache.get_seq_length() - new
+    return site

@@ -169,10 +169,8 @@ def test_query_norms_have_no_parameters_and_three_quarters_of_the_heads_as_in_th
 
 def test_what_a_standard_attention_does_not_have_has_to_be_given():
     standard = hw.MultiHeadAttention(DIM, HEADS)
-    said = (
-        r"shared_heads and top_k are missing, .* as in MixtureOfHeads\.from_attention\(attention, "
-    )
-    with pytest.raises(ValueError, match=said + r", shared_heads=\.\.\., top_k=\.\.\.\)"):
+    said = r"shared_heads and top_k are missing, .*\(attention, shared_heads=\.\.\., top_k=\.\.\.\)"
+    with pytest.raises(ValueError, match=said):
         hw.MixtureOfHeads.from_attention(standard)
     with pytest.raises(ValueError, match=r"top_k is missing, .* give it"):
         hw.MixtureOfHeads.from_attention(standard, shared_heads=2)
