@@ -2,6 +2,7 @@
 
 import copy
 import random
+import warnings
 
 import pytest
 import torch
@@ -143,7 +144,7 @@ def test_a_prompt_that_is_reused():
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["gpt2", "t5"])
 @pytest.mark.parametrize("kind", ["dynamic", "lazy", "static"])
-def test_a_cache_that_was_filled_before_the_gates_came_is_an_error(name, kind):
+def test_a_cache_that_was_filled_before_the_gates_came_gives_a_warning(name, kind):
     """Of systems that remember: what they have not seen they cannot know."""
     model = tiny(name).eval()
     sizes = model.config.get_text_config(decoder=True)
@@ -166,12 +167,14 @@ def test_a_cache_that_was_filled_before_the_gates_came_is_an_error(name, kind):
 
     before, another = filled(), filled()
     hw.gate_heads(model)
-    said = r"holds 3 positions that the gates over the heads at '\S+' have not seen"
-    with pytest.raises(ValueError, match=said):
+    with pytest.warns(UserWarning, match="holds 3 positions that the gates over heads have not"):
         step(tokens[:, 3:], before)
-    step(tokens[:, 3:], filled())
-    hw.gate_heads(hw.remove(model), "gated")  # decides at each position by that alone
-    step(tokens[:, 3:], another)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step(tokens[:, 3:4], before)  # once is enough
+        step(tokens[:, 3:], filled())
+        hw.gate_heads(hw.remove(model), "gated")  # decides at each position by that alone
+        step(tokens[:, 3:], another)
 
 
 @torch.no_grad()

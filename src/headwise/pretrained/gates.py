@@ -63,7 +63,6 @@ class HeadGates(nn.Module):
         self.around = around
         self.projection = place.layout.projection
         self.queries = place.queries if system.needs_queries else None
-        self.checks_cache = place.layout.hands_on_caches
         self.arguments = Arguments(place.module, (place.layout.cache,))
         self.call = _Call()
         self.handles = [
@@ -135,12 +134,7 @@ class HeadGates(nn.Module):
             heads,
             self.call.queries,
             padding=None if padding is None else padding.positions,
-            cache=memory_beside(
-                self.call.cache,
-                self.path,
-                self.around.layers,
-                hidden.size(1) if self.checks_cache else None,
-            ),
+            cache=memory_beside(self.call.cache, self.path, self.around.layers, hidden.size(1)),
         )
         if routing is not None and routing.loss is not None:
             learns = any(parameter.requires_grad for parameter in self.system.parameters())

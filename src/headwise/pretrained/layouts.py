@@ -32,9 +32,6 @@ class HeadLayout:
         cache: name of the argument of `forward` that holds the cache of keys and values.
         cross: names under which such modules stand in a layer as cross-attention, whose queries are
             those of the layer's self-attention.
-        hands_on_caches: whether the model's `generate` returns caches as they are. If it makes new
-            ones of keys and values alone, an assistant starts to remember anew in each of its
-            turns, which may only lead it to worse proposals.
     """
 
     projection: str
@@ -44,7 +41,6 @@ class HeadLayout:
     mask: str = "attention_mask"
     cache: str = "past_key_values"
     cross: tuple[str, ...] = ("encoder_attn", "crossattention", "EncDecAttention")
-    hands_on_caches: bool = True
 
 
 _LIKE_BERT = HeadLayout(
@@ -73,7 +69,7 @@ LAYOUTS: dict[str, HeadLayout] = {
     "BartAttention": _LIKE_BART,
     "MBartAttention": _LIKE_BART,
     "MarianAttention": _LIKE_BART,
-    "WhisperAttention": replace(_LIKE_BART, hands_on_caches=False),
+    "WhisperAttention": _LIKE_BART,
     "ViTAttention": HeadLayout("o_proj", "num_attention_heads"),
 }
 

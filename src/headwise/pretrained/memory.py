@@ -1,5 +1,6 @@
 """What systems over heads remember while a model generates, beside its keys and values."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -72,22 +73,24 @@ class GateMemory:
 
 
 class _SeesAll(AttentionCache):
-    """Is an error where a system starts to remember beside keys and values that it has not seen.
+    """Warns where a system starts to remember beside keys and values that it has not seen.
+
+    It is no error: a learned prefix of keys and values has nothing that a system could see.
 
     Attributes:
-        path: of the system's attention module.
         missed: how many positions the cache held before the call, while nothing is remembered.
     """
 
-    path: str = ""
     missed: int | Tensor = 0
 
     def recall(self, name: str, last: int, like: Tensor, *, skip_empty: bool = False) -> Tensor:
         if name not in self.memory and self.missed:
-            raise ValueError(
-                f"past_key_values holds {int(self.missed)} positions that the gates over the heads "
-                f"at {self.path!r} have not seen: it was filled before gate_heads; fill a new one "
-                f"with the gates in the model"
+            warnings.warn(
+                f"past_key_values holds {int(self.missed)} positions that the gates over heads "
+                f"have not seen, since it was filled without them: gates that remember count from "
+                f"here on, and give something else than for the whole text. Fill a new cache after "
+                f"gate_heads, unless these are a learned prefix",
+                stacklevel=2,
             )
         return super().recall(name, last, like, skip_empty=skip_empty)
 
@@ -114,17 +117,14 @@ class _GrowingMemory(_SeesAll):
             self.memory[name] = torch.cat([before, steps[:, -_MOST_REMOVED:]], dim=1)
 
 
-def memory_beside(
-    cache: Cache | None, path: str, layers: int, new: int | None
-) -> AttentionCache | None:
+def memory_beside(cache: Cache | None, path: str, layers: int, new: int) -> AttentionCache | None:
     """Returns what a system remembers beside a cache of transformers; None without cache.
 
     Args:
         cache: the cache that an attention is called with, which holds its keys and values by now.
         path: of the system's attention module.
         layers: how many layers of the model have keys and values in the cache.
-        new: how many positions the attention is called with; None if the cache may hold others that
-            the system has not seen.
+        new: how many positions the attention is called with.
     """
     if cache is None:
         return None
@@ -140,8 +140,7 @@ def memory_beside(
     if path not in memory.sites:
         room = cache.get_max_length(0) if cache.is_compileable else 0
         memory.sites[path] = _FixedMemory(room) if room > 0 else _GrowingMemory()
-        memory.sites[path].path = path
     site = memory.sites[path]
-    if new is not None and not site.memory and not torch.compiler.is_compiling():
+    if not site.memory and not torch.compiler.is_compiling():
         site.missed = cache.get_seq_length() - new
     return site
