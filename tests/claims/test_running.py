@@ -2,6 +2,7 @@
 
 import shutil
 
+import numpy as np
 import pytest
 import tiny_claims
 from rich.console import Console
@@ -212,6 +213,12 @@ def test_the_commands(places, tmp_path):
     told("page", "--output", str(page), *evidence)
     text = page.read_text(encoding="utf-8")
     assert "### S1" in text and "2 seeds" in text and "| `laptop` |" in text
+    scores = [read_run(run_path(own(places).evidence, "mae", n)).scores[0].value for n in (1, 2)]
+    section = text.partition("### Experiment counting")[2]
+    assert f"| {np.mean(scores):.1f} ± {np.std(scores, ddof=1):.1f} |" in section
+    named = {path.partition(")")[0] for path in text.split("](pictures/")[1:]}
+    assert {path.name for path in (tmp_path / "pictures").iterdir()} == named
+    assert {f"claims-laptop-counting-{kind}.svg" for kind in ("differences", "losses")} < named
 
 
 def test_wrong_names_are_errors():

@@ -8,7 +8,10 @@
   records for one claim.
 - `fingerprint`: tells whether the code still computes what it did when a run was made.
 - `quantities`: the number that a claim is about; `judging` tests it, `verdicts` says what follows.
-- `planning`: how long the runs take; `page`: writes docs/claims.md.
+- `planning`: how long the runs take.
+- `page`: writes docs/claims.md from `*.md.jinja`; `experiment_results` and `experiment_table` have
+  what it says of an experiment, `convergence` whether a baseline had stopped learning, `totals`
+  what it says of all claims, `pictures/` its SVG files.
 
 The statistics are those of comparisons: `headwise.analysis.chance`.
 """

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 from headwise.claims.choosing import choice_of
 from headwise.claims.declared import AtScale, Claim, Scale, Subject
@@ -14,6 +15,42 @@ from headwise.recipe.settings import Recipe
 
 _MOST_SEEDS = 100  # that are looked for
 _COMPUTED: dict[str, list[float]] = {}  # hash of a recipe to its fingerprint
+
+
+def kept_runs(folder: Path, here: Subject, recipe: Recipe) -> list[Kept]:
+    """Returns the runs of a system that were made with a recipe, by their seeds.
+
+    Args:
+        folder: with the evidence of the experiment.
+        here: names the system and its data set.
+        recipe: of the system on these data; runs of other recipes are left out.
+    """
+    expected = recipe_hash(recipe)
+    return [
+        Kept(path, run)
+        for seed in range(1, _MOST_SEEDS + 1)
+        if (path := run_path(folder / (here.dataset or ""), here.system, seed)).is_file()
+        and (run := read_run(path)) is not None
+        and run.recipe == expected
+    ]
+
+
+def sound(runs: Sequence[Kept]) -> list[Kept]:
+    """Returns those runs that did not diverge."""
+    return [each for each in runs if math.isfinite(each.run.validation_loss)]
+
+
+def fingerprint_today(recipe: Recipe) -> Sequence[float]:
+    """Returns what the code computes today; once for all claims that ask for it."""
+    key = recipe_hash(recipe)
+    if key not in _COMPUTED:
+        _COMPUTED[key] = fingerprint(recipe)
+    return _COMPUTED[key]
+
+
+def is_stale(runs: Sequence[Kept], recipe: Recipe) -> bool:
+    """Whether one of the runs was made by code that computes otherwise than today's."""
+    return any(not computes_alike(each.run.fingerprint, fingerprint_today(recipe)) for each in runs)
 
 
 class ClaimEvidence:
@@ -43,20 +80,11 @@ class ClaimEvidence:
         here = self.where.named(subject)
         key = Subject(system=here.system, dataset=here.dataset)
         if key not in self.used:
-            expected = recipe_hash(self.recipe_of(here))
-            folder = self.folder / (here.dataset or "")
-            self.used[key] = [
-                Kept(path, run)
-                for seed in range(1, _MOST_SEEDS + 1)
-                if (path := run_path(folder, here.system, seed)).is_file()
-                and (run := read_run(path)) is not None
-                and run.recipe == expected
-            ]
+            self.used[key] = kept_runs(self.folder, key, self.recipe_of(here))
         return self.used[key]
 
     def sound_runs(self, subject: Subject) -> list[Kept]:
-        """Those that did not diverge."""
-        return [each for each in self.runs(subject) if math.isfinite(each.run.validation_loss)]
+        return sound(self.runs(subject))
 
     def quantity_of(self, subject: Subject) -> Found | None:
         return find_quantity(self.quantity, subject, self.sound_runs(subject), self.recipe(subject))
@@ -68,18 +96,12 @@ class ClaimEvidence:
         """The systems whose runs were made by code that computes otherwise than today's."""
         found = dict.fromkeys(self._times_stale)
         for here, runs in self.used.items():
-            today = self.fingerprint_today(here) if runs else []
-            if any(not computes_alike(each.run.fingerprint, today) for each in runs):
+            if is_stale(runs, self.recipe_of(here)):
                 found[here.system] = None
         return list(found)
 
     def fingerprint_today(self, here: Subject) -> Sequence[float]:
-        """What the code computes today; once for all claims that ask for it."""
-        recipe = self.recipe_of(here)
-        key = recipe_hash(recipe)
-        if key not in _COMPUTED:
-            _COMPUTED[key] = fingerprint(recipe)
-        return _COMPUTED[key]
+        return fingerprint_today(self.recipe_of(here))
 
     def note_stale_times(self, name: str) -> None:
         self._times_stale.append(name)

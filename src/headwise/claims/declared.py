@@ -161,6 +161,7 @@ class Claim(BaseModel):
     model_config = STRICT
 
     says: str = Field(description="The sentence in our words.")
+    short: str = Field("", description="What it is about in two or three words, for pictures.")
     where: str = Field(description="Table, figure or section of the paper.")
     printed: str = Field(description="The paper's own figures.")
     confirmed_if: str = Field(description="What would confirm it here.")

@@ -4,7 +4,6 @@
     evidence/SCALE/EXPERIMENT/SYSTEM-seed1.npz      a row for each test item, to resample
     evidence/SCALE/EXPERIMENT/SYSTEM-tuning.json    what the system chose from, and what it chose
     evidence/SCALE/EXPERIMENT/times.json            times of steps and tokens, measured in turns
-    evidence/SCALE/verdicts.json                    what all of it says of the claims
 
 With several data sets, each has a folder in that of the experiment. A file is complete in itself,
 so that it can be made on one machine and read on another; all are small enough to be committed.

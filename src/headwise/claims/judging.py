@@ -34,6 +34,7 @@ from headwise.claims.verdicts import (
     Finding,
     Kind,
     Oriented,
+    Standing,
     Verdict,
     judge,
     judge_range,
@@ -113,6 +114,12 @@ def _judged(tested: _Tested, found: Difference | None) -> Finding:
             "kind": kind,
             "difference": f"{finding.difference}, {p_value(found.corrected_p_value)}",
             "remark": "; ".join(remarks),
+            "standing": Standing(
+                value=oriented.value / tested.margin,
+                low=oriented.low / tested.margin,
+                high=oriented.high / tested.margin,
+                p=oriented.p,
+            ),
         }
     )
 

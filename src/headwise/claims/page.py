@@ -1,22 +1,42 @@
-"""Writes docs/claims.md from what is kept: nothing on the page is typed by hand."""
+"""Writes docs/claims.md and its pictures from what is kept: nothing in them is typed by hand."""
 
-from collections.abc import Mapping
-from importlib import resources
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from headwise.claims.convergence import LITTLE
 from headwise.claims.declared import SCALES, Claim, Paper, Scale
 from headwise.claims.evidence import read_tries, tuning_path
+from headwise.claims.experiment_results import ExperimentResult, experiment_results
+from headwise.claims.experiment_table import ExperimentTables, experiment_tables
 from headwise.claims.experiments import Places, experiments, find_experiment, read_recipe
+from headwise.claims.key_figures import key_figure
 from headwise.claims.needed import Needed, needed_runs
+from headwise.claims.pictures.differences import differences_picture
+from headwise.claims.pictures.forest_of_tests import forest_of_tests
+from headwise.claims.pictures.loss_curves import loss_curves
+from headwise.claims.pictures.marks import MARKS
+from headwise.claims.pictures.overview import overview
+from headwise.claims.totals import totals
 from headwise.claims.verdicts import Kind, Verdict
+from headwise.files import write_text
 
 Verdicts = Mapping[tuple[str, Scale], Verdict]
 KINDS: tuple[Kind, ...] = (
     *("confirmed", "contradicted", "no difference", "cannot be told"),
     "not run",
 )
+PICTURES = "pictures"  # the folder beside the page
+_TESTS = "-tests.svg"
+
+
+class ClaimsPage(NamedTuple):
+    """The page in Markdown, and its pictures: name of a file to its text."""
+
+    text: str
+    pictures: Mapping[str, str]
 
 
 class Row(NamedTuple):
@@ -31,29 +51,106 @@ class Row(NamedTuple):
     claims: str
 
 
-def render_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> str:
-    """Returns the page in Markdown.
+class Section(NamedTuple):
+    """The results of an experiment as the page shows them."""
+
+    scale: Scale
+    name: str
+    recipe: str
+    description: str
+    changes: str
+    claims: str
+    tables: Sequence[ExperimentTables]
+    pictures: Mapping[str, str]
+
+
+def claims_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> ClaimsPage:
+    """Returns the page and its pictures.
 
     Args:
         papers: the claims.
         verdicts: what is known of each claim at each scale.
         places: the folders of this machine, of which the evidence counts.
     """
-    template = resources.files("headwise") / "claims" / "page.md.jinja"
-    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     claims = {name: claim for paper in papers for name, claim in paper.claims.items()}
-    counts = {
-        scale: {kind: sum(verdicts[n, scale].kind == kind for n in claims) for kind in KINDS}
+    results = experiment_results(places)
+    of_claims = {
+        f"claims-{scale}{ending}": svg
         for scale in SCALES
+        if scale == SCALES[0] or any(verdicts[name, scale].runs for name in claims)
+        for ending, svg in (
+            (".svg", overview(papers, verdicts, scale)),
+            (_TESTS, forest_of_tests(papers, verdicts, scale)),
+        )
+        if svg is not None
     }
-    return environment.from_string(template.read_text(encoding="utf-8")).render(
+    sections = [_section(of, claims) for of in results]
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    text = environment.get_template("page.md.jinja").render(
         papers=papers,
         verdicts=verdicts,
         scales=SCALES,
-        counts=counts,
+        counts={
+            scale: {kind: sum(verdicts[n, scale].kind == kind for n in claims) for kind in KINDS}
+            for scale in SCALES
+        },
         kinds=KINDS,
+        signs={kind: mark.sign for kind, mark in MARKS.items()},
+        key_figures={name: key_figure(verdicts[name, SCALES[0]]) for name in claims},
+        totals=[totals(claims, verdicts, results, scale) for scale in SCALES],
+        overviews=[name for name in of_claims if not name.endswith(_TESTS)],
+        forests=[name for name in of_claims if name.endswith(_TESTS)],
         rows=_rows(claims, places),
+        sections=sections,
+        little=LITTLE,
     )
+    of_experiments = {name: svg for each in sections for name, svg in each.pictures.items()}
+    return ClaimsPage(text, of_claims | of_experiments)
+
+
+def write_page(path: Path, page: ClaimsPage) -> None:
+    """Writes the page, and its pictures into a folder beside it."""
+    for name, svg in page.pictures.items():
+        write_text(path.parent / PICTURES / name, svg)
+    write_text(path, page.text)
+
+
+def _section(results: Sequence[ExperimentResult], claims: Mapping[str, Claim]) -> Section:
+    first = results[0]
+    experiment = find_experiment(first.scale, first.name)
+    drawn = {"differences": differences_picture(results), "losses": loss_curves(results)}
+    return Section(
+        first.scale,
+        first.name,
+        experiment.recipe,
+        read_recipe(experiment, None).recipe.description,
+        _in_code(experiment.changes),
+        ", ".join(f"[{id}](#{id.lower()})" for id in _claims_of(claims, first.scale, first.name)),
+        [experiment_tables(result) for result in results],
+        {
+            f"claims-{first.scale}-{first.name}-{kind}.svg": svg
+            for kind, svg in drawn.items()
+            if svg is not None
+        },
+    )
+
+
+def _in_code(changes: Sequence[str]) -> str:
+    return ", ".join(f"`{change}`" for change in changes)
+
+
+def _claims_of(claims: Mapping[str, Claim], scale: Scale, experiment: str) -> list[str]:
+    """The ids of the claims that an experiment tests."""
+    return [
+        name
+        for name, claim in claims.items()
+        if (where := claim.experiment_at(scale)) is not None and where.experiment == experiment
+    ]
 
 
 def _rows(claims: Mapping[str, Claim], places: Places) -> list[Row]:
@@ -63,20 +160,15 @@ def _rows(claims: Mapping[str, Claim], places: Places) -> list[Row]:
         needed = needed_runs(claims, scale)
         for name in experiments(scale):
             experiment = find_experiment(scale, name)
-            using = [
-                claim
-                for claim, of in claims.items()
-                if (where := of.experiment_at(scale)) is not None and where.experiment == name
-            ]
             rows.append(
                 Row(
                     scale,
                     name,
                     read_recipe(experiment, None).recipe.task,
                     experiment.recipe,
-                    ", ".join(f"`{change}`" for change in experiment.changes) or "–",
+                    _in_code(experiment.changes) or "–",
                     _chosen(needed.get(name), places.of(scale, name)),
-                    ", ".join(using) or "–",
+                    ", ".join(_claims_of(claims, scale, name)) or "–",
                 )
             )
     return rows

@@ -23,6 +23,17 @@ from headwise.tasks.outcome import RECORD
 Kind = Literal["confirmed", "contradicted", "no difference", "cannot be told", "not run"]
 
 
+class Standing(BaseModel):
+    """A difference in units of its margin, positive where the first system is better."""
+
+    model_config = RECORD
+
+    value: float
+    low: float = Field(description="Lower end of the 95% interval.")
+    high: float = Field(description="Upper end of the 95% interval.")
+    p: float = Field(description="Corrected over the tests of the claim.")
+
+
 class Finding(BaseModel):
     """What one test of a claim found."""
 
@@ -36,6 +47,9 @@ class Finding(BaseModel):
         "", description="Of a score: the difference of the test loss, which the verdict is not of."
     )
     remark: str = Field("", description="What else the verdict says, such as how many seeds.")
+    standing: Standing | None = Field(
+        None, description="Of a test of two systems, once there is a difference with an interval."
+    )
 
 
 class Verdict(BaseModel):

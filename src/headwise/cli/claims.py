@@ -161,12 +161,11 @@ def page(
     output: Annotated[Path, typer.Option(help="File of the page.")] = Path("docs/claims.md"),
     evidence: Evidence = _EVIDENCE,
 ) -> None:
-    """Write docs/claims.md from what is kept."""
+    """Write docs/claims.md and its pictures from what is kept."""
     with clear_errors():
         from headwise.claims.declared import SCALES, papers
         from headwise.claims.judging import verdict_on
-        from headwise.claims.page import render_page
-        from headwise.files import write_text
+        from headwise.claims.page import claims_page, write_page
 
         silence()
         places = _places(None, _RUNS, evidence)
@@ -177,7 +176,7 @@ def page(
             for name, claim in paper.claims.items()
             for scale in SCALES
         }
-        write_text(output, render_page(of_papers, verdicts, places))
+        write_page(output, claims_page(of_papers, verdicts, places))
         print_path(Console(), "page", output)
 
 

@@ -1,0 +1,90 @@
+"""What the page says of all claims at a scale together: how many, by how much work, and chance."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from headwise.analysis.chance.estimates import SIGNIFICANT
+from headwise.analysis.formatting import count
+from headwise.claims.declared import Claim, Scale
+from headwise.claims.experiment_results import ExperimentResult
+from headwise.claims.verdicts import Verdict
+
+MANY_SEEDS = 5
+
+
+class Totals(NamedTuple):
+    """All claims at one scale.
+
+    Attributes:
+        scale: the scale.
+        trained: how many claims have results of runs.
+        with_many_seeds: how many of these have five seeds of every system.
+        timed, counted: how many are measured without training, and how many are counted.
+        stale: how many rest on what the code computes otherwise today.
+        runs, systems: how many there are; systems of different experiments count each.
+        hours: of training of all runs, on all machines together.
+        machines: on which they were trained.
+        smallest, largest: parameters of the systems.
+        tested: how many claims rest on tests of significance.
+        significant: how many of these have a significant difference.
+    """
+
+    scale: Scale
+    trained: int
+    with_many_seeds: int
+    timed: int
+    counted: int
+    stale: int
+    runs: int
+    systems: int
+    hours: float
+    machines: Sequence[str]
+    smallest: str
+    largest: str
+    tested: int
+    significant: int
+
+    @property
+    def by_chance(self) -> float:
+        """How many claims would have a significant difference if no system differed at all."""
+        return SIGNIFICANT * self.tested
+
+
+def totals(
+    claims: Mapping[str, Claim],
+    verdicts: Mapping[tuple[str, Scale], Verdict],
+    results: Sequence[Sequence[ExperimentResult]],
+    scale: Scale,
+) -> Totals:
+    """Returns what is known of all claims at a scale together.
+
+    Args:
+        claims: the claims by their ids.
+        verdicts: what is known of each at each scale.
+        results: the experiments with runs, each on its data sets.
+        scale: the scale.
+    """
+    known = {
+        name: verdicts[name, scale] for name in claims if verdicts[name, scale].kind != "not run"
+    }
+    trained = [name for name in known if known[name].runs]
+    tests = [[f.standing.p for f in of.findings if f.standing] for of in known.values()]
+    here = [result for of in results for result in of if result.scale == scale]
+    runs = [each.run for result in here for system in result.systems for each in system.runs]
+    sizes = [run.parameters for run in runs]
+    return Totals(
+        scale=scale,
+        trained=len(trained),
+        with_many_seeds=sum(known[name].seeds >= MANY_SEEDS for name in trained),
+        timed=sum(claims[name].quantity.is_of_times for name in known),
+        counted=sum(claims[name].quantity.kind == "figures" for name in known),
+        stale=sum(bool(of.stale) for of in known.values()),
+        runs=len(runs),
+        systems=len({(result.name, system.name) for result in here for system in result.systems}),
+        hours=sum(run.minutes for run in runs) / 60,
+        machines=sorted({run.machine for run in runs}),
+        smallest=count(min(sizes, default=0)),
+        largest=count(max(sizes, default=0)),
+        tested=sum(bool(of) for of in tests),
+        significant=sum(any(p < SIGNIFICANT for p in of) for of in tests),
+    )

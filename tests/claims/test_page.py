@@ -1,0 +1,156 @@
+"""What docs/claims.md says, against numbers computed by hand."""
+
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from scipy import stats
+from tiny_results import result, system
+
+from headwise.analysis.figures.svg import SERIES, drawing, panel
+from headwise.analysis.formatting import p_value, signed
+from headwise.claims.convergence import convergence, in_a_sentence
+from headwise.claims.declared import Claim, Paper
+from headwise.claims.experiment_table import experiment_tables
+from headwise.claims.pictures.card import card
+from headwise.claims.pictures.differences import differences_picture
+from headwise.claims.pictures.forest_of_tests import forest_of_tests
+from headwise.claims.pictures.loss_curves import loss_curves
+from headwise.claims.pictures.overview import overview
+from headwise.claims.totals import totals
+from headwise.claims.verdicts import Finding, Kind, Standing, Verdict
+
+LOSSES = {"standard": [2.0, 2.1, 2.2], "other": [1.0, 1.2, 1.4]}
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evidence")
+    return result([system(folder, name, losses) for name, losses in LOSSES.items()])
+
+
+def test_the_tables_of_an_experiment(experiment):
+    tables = experiment_tables(experiment)
+    standard, other = tables.systems
+    assert (standard.seeds, standard.parameters, standard.minutes) == ("3", "1.20M", "2.0")
+    # The sample deviation of 2.0, 2.1, 2.2 is 0.1; scores are ten times as large.
+    assert (standard.loss, standard.score) == ("2.100 ± 0.100", "21.0 ± 1.0")
+    # Each seed is validated at its loss + 1, + 0.1 and + 0.2.
+    assert (standard.lowest, standard.last) == ("2.200", "2.300")
+    (row,) = tables.differences
+    assert row.name == other.name == "other"
+    welch = stats.ttest_ind(LOSSES["other"], LOSSES["standard"], equal_var=False)
+    low, high = (signed(end, 3) for end in welch.confidence_interval())
+    assert row.loss == f"**−0.900 [{low}, {high}], {p_value(welch.pvalue)}**"
+    assert row.score.startswith("**−9.0 [")
+
+
+def test_a_row_says_what_a_reader_should_doubt(experiment):
+    doubtful = experiment.systems[0]._replace(is_stale=True, diverged=1, is_tuned=True)
+    row, _ = experiment_tables(
+        experiment._replace(systems=[doubtful, experiment.systems[1]])
+    ).systems
+    assert (row.name, row.seeds) == ("standard (stale)", "3, 1 diverged")
+    assert "given" not in row.rate
+
+
+def test_a_system_whose_baseline_is_missing_has_no_differences(tmp_path):
+    alone = result([system(tmp_path, "other", [1.0, 1.1])])
+    tables = experiment_tables(alone)
+    assert (len(tables.systems), tables.differences, tables.ending) == (1, [], "")
+    assert differences_picture([alone]) is None
+    assert loss_curves([alone]) is None
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        (2.995, "fell by 0.005, which is 0.2% of its whole fall: it had converged"),
+        (2.9, "fell by 0.100, which is 4.8% of its whole fall: it was still learning"),
+        (3.2, "rose by 0.200, which is 10.0% of its whole fall: it had learned what it could"),
+    ],
+)
+def test_whether_a_system_had_converged(last, words):
+    found = convergence([{100: 5.0, 900: 3.0, 1000: last}])
+    assert words in in_a_sentence("standard", found)
+    assert "of 1,000" in in_a_sentence("standard", found)
+
+
+def test_too_few_validations_say_nothing():
+    assert convergence([{100: 5.0, 200: 4.0}, {100: 5.0}]) is None
+    assert "Too few validations" in in_a_sentence("standard", None)
+
+
+def claim(kind="score", **others) -> Claim:
+    test = {"of": "other", "holds": "better", "than": "standard", "margin": 0.5}
+    tests = [] if kind == "figures" else [test]
+    said = dict.fromkeys(("says", "where", "printed", "confirmed_if"), "-")
+    return Claim(quantity={"kind": kind}, tests=tests, experiment="translation", **said, **others)
+
+
+def verdict(kind: Kind, p: float | None = None, **others) -> Verdict:
+    standing = None if p is None else Standing(value=-1.5, low=-9.0, high=0.25, p=p)
+    finding = Finding(test="other better than standard", kind=kind, standing=standing)
+    return Verdict(kind=kind, findings=[finding], **others)
+
+
+CLAIMS = {
+    "S1": claim(short="it is better"),
+    "S2": claim(),
+    "T1": claim("time of a step"),
+    "F1": claim("figures"),
+    "N1": claim(),
+}
+OF = {
+    "S1": verdict("contradicted", 0.01, runs=6, seeds=5, stale=["other"]),
+    "S2": verdict("cannot be told", 0.4, runs=4, seeds=2),
+    "T1": verdict("confirmed"),
+    "F1": verdict("confirmed"),
+    "N1": Verdict(kind="not run"),
+}
+VERDICTS = {(name, "laptop"): of for name, of in OF.items()}
+PAPERS = [Paper(paper="A paper", link="https://example.org", claims=CLAIMS)]
+
+
+def test_the_totals_count_each_claim_and_run_once(experiment):
+    found = totals(CLAIMS, VERDICTS, [[experiment]], "laptop")
+    assert (found.trained, found.with_many_seeds, found.timed, found.counted) == (2, 1, 1, 1)
+    assert (found.runs, found.systems, found.stale) == (6, 2, 1)
+    assert found.hours == pytest.approx(6 * 2.0 / 60)
+    assert (found.tested, found.significant) == (2, 1)
+    assert found.by_chance == pytest.approx(0.1)
+    assert (found.smallest, found.largest, found.machines) == ("1.20M", "1.20M", ["a machine"])
+
+
+def test_pictures_say_all_that_they_show(experiment):
+    drawn = {
+        "tiles": overview(PAPERS, VERDICTS, "laptop"),
+        "tests": forest_of_tests(PAPERS, VERDICTS, "laptop"),
+        "differences": differences_picture([experiment]),
+        "losses": loss_curves([experiment]),
+    }
+    labels = {}
+    for name, svg in drawn.items():
+        labels[name] = ElementTree.fromstring(svg).get("aria-label")
+        assert "var(" not in svg and "#0a0a" not in svg and "#0101" not in svg
+    assert "S1 it is better: contradicted (stale); S2" in labels["tiles"]
+    assert "S1, other better than standard: −1.5, −9.0 to +0.2, contradicted" in labels["tests"]
+    assert "other score −9.0, " in labels["differences"]
+    assert "loss −0.900, −1.316 to −0.484" in labels["differences"]
+    assert "other 1.400 against 2.300" in labels["losses"]
+    assert overview(PAPERS, VERDICTS, "laptop") == drawn["tiles"]  # byte for byte
+
+
+def test_only_places_of_a_picture_are_rounded():
+    with drawing("a"):
+        figure, axes = panel(100)
+        axes.plot([0, 1 / 3], [0, np.pi], color=SERIES[1])
+        axes.set_title("0.12345")
+        svg = card(figure, "a", "A line to 0.33333.")
+    assert ">0.12345<" in svg and "A line to 0.33333." in svg
+    assert not [text for text in svg.split('d="')[1:] if "." in text and long(text.split('"')[0])]
+    assert "#1f3fd0" in svg
+
+
+def long(path: str) -> bool:
+    return any(len(number.partition(".")[2]) > 2 for number in path.split())
