@@ -1,4 +1,6 @@
-"""What is said of runs that patience stopped."""
+"""What is said of runs that ended before their last step."""
+
+import math
 
 from synthetic import comparison
 
@@ -26,6 +28,20 @@ def test_of_several_seeds_those_that_were_stopped_are_named() -> None:
         "standard at step 450 of 600 (lowest at 200) with seed 1 and "
         "at step 450 of 600 with seed 2."
     )
+
+
+def test_a_run_without_a_loss_is_told_apart_from_one_that_patience_stopped() -> None:
+    made = comparison(("standard", "mae-7", "moa"))
+    for system, loss in zip(made.systems, (2.5, math.nan, math.inf), strict=True):
+        (run,) = system.runs
+        run.steps, run.early_stop = 450, EarlyStop(planned_steps=1200, best_step=300)
+        run.history.append({"step": 450, "eval_loss": loss})
+    assert early_stops(made) == [
+        "Stopped early, for want of a better validation loss: standard at step 450 of 1,200 "
+        "(lowest at 300).",
+        "Stopped early, because the validation loss was no number: mae-7 at step 450 of 1,200 "
+        "(lowest at 300); moa at step 450 of 1,200 (lowest at 300).",
+    ]
 
 
 def test_nothing_is_said_where_nobody_was() -> None:

@@ -238,6 +238,9 @@ def test_the_commands(places, tmp_path):
     assert "Gates make it" in told(*evidence)
     assert "S1: " in told("run", "S1", "--seeds", "2", *evidence, "--runs", str(tmp_path / "runs"))
     assert "mae" in told("plan", "S1", *evidence)
+    for arguments, said in (([], "all claims at scale laptop take"), (["S1", "--all"], "--all is")):
+        done = CliRunner().invoke(app, ["claims", "run", *arguments, *evidence])
+        assert (done.exit_code, said in done.output.replace("\n", " ")) == (2, True), done.output
     page = tmp_path / "claims.md"
     told("page", "--output", str(page), *evidence)
     text = page.read_text(encoding="utf-8")

@@ -1,7 +1,8 @@
 """Whatever stands behind `headwise`, it ends with 0, 1 or 2, and an error is short and clear.
 
 The commands and their options are those of the program itself. Left out is what waits for somebody
-(`--serve`) or opens a browser (`--open`); what trains has a recipe of two steps.
+(`--serve`), opens a browser (`--open`) or takes long (`claims run`, `--measure`); what trains has
+a recipe of two steps.
 """
 
 import traceback
@@ -18,9 +19,10 @@ from typer.testing import CliRunner
 
 from headwise.cli import app
 
-COMMANDS = typer.main.get_command(app).commands
+COMMANDS: dict[str, Any] = dict(typer.main.get_command(app).commands)
+COMMANDS |= {f"claims {name}": COMMANDS["claims"].commands[name] for name in ("plan", "page")}
 TRAINING = ("train", "compare")
-LEFT_OUT = ("--serve", "--open")
+LEFT_OUT = ("--serve", "--open", "--measure")
 LONGEST_MESSAGE = 8_000
 STDIN = st.one_of(st.just("one two\n"), st.text(max_size=40), st.binary(max_size=20))
 
@@ -69,6 +71,8 @@ SENSIBLE = {
     "port": ["0"],
     "output": ["made", "made.html", "run"],
     "changes": ["evaluation.beam_size=1", "evaluation.length_penalty=0.5"],
+    "ids": ["W1", "M1"],
+    "scale": ["laptop", "gpu", "paper"],
 }
 # Of these no training becomes long and no model large.
 HARMLESS = st.sampled_from(
@@ -127,7 +131,7 @@ def values(draw: st.DrawFn, command: str, name: str) -> str:
 
 @st.composite
 def lines(draw: st.DrawFn, command: str) -> list[str]:
-    found = [command]
+    found = command.split()
     for parameter in COMMANDS[command].params:
         name: Any = parameter.name
         if parameter.param_type_name == "argument":

@@ -113,6 +113,18 @@ def test_inputs(name, args, parts):
             {"attn_mask": torch.ones(TIME, TIME, dtype=torch.uint8)},
             ["attn_mask has dtype torch.uint8", "torch.bool"],
         ),
+        (
+            None,
+            {"key_padding_mask": [[False] * TIME] * BATCH},
+            ["key_padding_mask is of type list", "torch.tensor(...) makes one"],
+        ),
+        (
+            None,
+            {"attn_mask": boolean(TIME, TIME).numpy(), "key_padding_mask": boolean(BATCH, TIME)},
+            ["attn_mask is of type ndarray", "torch.tensor(...) makes one"],
+        ),
+        (KEY, {"query_padding_mask": [False]}, ["query_padding_mask is of type list"]),
+        (None, {"key_padding_mask": torch.tensor(True)}, ["key_padding_mask is a single value"]),
         (KEY, {"attn_mask": boolean(KEYS, TIME)}, ["attn_mask has shape (3, 5)", "= (5, 3)"]),
         (None, {"attn_mask": boolean(3, TIME, TIME)}, ["shape (3, 5, 5)", "(batch * heads"]),
         (None, {"attn_mask": boolean(BATCH, 7, TIME, TIME)}, ["(2, 7, 5, 5)", "(batch, 1 or"]),

@@ -2,12 +2,13 @@
 
 import copy
 import random
+import warnings
 
 import pytest
 import torch
 from architectures import GENERATING, inputs, source, tiny, tiny_sizes
 from gated import train_at_random
-from transformers import CompileConfig, DynamicCache, StaticCache
+from transformers import CompileConfig, DynamicCache, EncoderDecoderCache, StaticCache
 
 import headwise as hw
 
@@ -138,6 +139,42 @@ def test_a_prompt_that_is_reused():
     cache.crop(-(cache.get_seq_length() - 5))
     step = model(input_ids=tokens[:, 5:], past_key_values=cache).logits
     torch.testing.assert_close(step, model(input_ids=tokens).logits[:, 5:])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["gpt2", "t5"])
+@pytest.mark.parametrize("kind", ["dynamic", "lazy", "static"])
+def test_a_cache_that_was_filled_before_the_gates_came_gives_a_warning(name, kind):
+    """Of systems that remember: what they have not seen they cannot know."""
+    model = tiny(name).eval()
+    sizes = model.config.get_text_config(decoder=True)
+    read = source(model, random.Random(0), batch=1) if name == "t5" else {}
+    tokens = torch.tensor([[3, 1, 4, 1, 5]])
+
+    def step(part, cache):
+        key = "decoder_input_ids" if name == "t5" else "input_ids"
+        model(**read, **{key: part}, past_key_values=cache)
+
+    def filled():
+        cache = {
+            "dynamic": lambda: DynamicCache(config=sizes),
+            "lazy": DynamicCache,
+            "static": lambda: StaticCache(config=sizes, max_cache_len=16),
+        }[kind]()
+        cache = EncoderDecoderCache(cache, DynamicCache()) if name == "t5" else cache
+        step(tokens[:, :3], cache)
+        return cache
+
+    before, another = filled(), filled()
+    hw.gate_heads(model)
+    with pytest.warns(UserWarning, match="holds 3 positions that the gates over heads have not"):
+        step(tokens[:, 3:], before)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step(tokens[:, 3:4], before)  # once is enough
+        step(tokens[:, 3:], filled())
+        hw.gate_heads(hw.remove(model), "gated")  # decides at each position by that alone
+        step(tokens[:, 3:], another)
 
 
 @torch.no_grad()

@@ -75,7 +75,10 @@ class Course(BaseModel):
 
 
 class EarlyStop(BaseModel):
-    """Where a run was stopped early, because its validation loss had not improved for long."""
+    """Where a run ended early: its validation loss had not improved for long, or was no number.
+
+    Which of the two it was, the last validation loss tells.
+    """
 
     model_config = RECORD
 
@@ -106,7 +109,8 @@ class RunResult(BaseModel):
     steps: int
     early_stop: EarlyStop | None = Field(
         default=None,
-        description="Set if `training.patience` ended the run; `steps` says after which step.",
+        description="Set if `training.patience` ended the run, or a validation loss that is no "
+        "number; `steps` says after which step.",
     )
     seconds: float = Field(
         description="Wall-clock time of training in seconds, without interruptions."

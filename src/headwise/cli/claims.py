@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from headwise.claims.declared import Scale
     from headwise.claims.experiments import Places
+    from headwise.claims.needed import Needed
     from headwise.claims.questions import Question
 
 claims = typer.Typer(help="The papers' claims: what is known of them, and how to test them.")
@@ -78,8 +79,14 @@ def run(
     renew: Annotated[
         bool, typer.Option("--renew", help="Train again what the code computes otherwise today.")
     ] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Train for all claims, without asking first.")
+    ] = False,
 ) -> None:
-    """Train what is missing for claims and say what it shows; a stopped run continues."""
+    """Train what is missing for claims and say what it shows; a stopped run continues.
+
+    Without an ID it says how long all of them take, and asks before it goes on.
+    """
     with clear_errors("The same command goes on from here."):
         from headwise.claims.needed import needed_runs
         from headwise.claims.questions import claims_and_questions
@@ -89,8 +96,14 @@ def run(
 
         silence()
         at, places, console = _scale(scale), _places(data, runs, evidence), Console()
+        if ids and every:
+            raise ValueError(
+                f"--all is given with the claims {' '.join(ids)}, expected one of both"
+            )
         asked, questions = claims_and_questions(ids or [], at)
         numbers = range(1, seeds + 1)
+        if not ids and not every:
+            _ask_for_all(needed_runs(asked, at), at, seeds, places)
         try:
             for name, needed in needed_runs(asked, at).items():
                 run_experiment(at, name, needed, numbers, places, console, jobs=jobs, renew=renew)
@@ -203,6 +216,31 @@ def page(
         }
         write_page(output, claims_page(of_papers, verdicts, places))
         print_path(Console(), "page", output)
+
+
+def _ask_for_all(needed: "dict[str, Needed]", at: "Scale", seeds: int, places: "Places") -> None:
+    """Says how long the runs take that all claims lack, and asks whether to begin.
+
+    Raises:
+        ValueError: there is nobody to ask.
+    """
+    import sys
+
+    from headwise.claims.planning import plan, with_needs
+
+    rows = plan(with_needs(needed, at), at, seeds, places)
+    minutes = sum((row.total or 0.0) * (1 - row.kept / max(1, row.runs)) for row in rows)
+    unknown = sum(row.total is None and row.kept < row.runs for row in rows)
+    if not minutes and not unknown:
+        return  # all of them have been trained
+    said = f"all claims at scale {at} take about {minutes / 60:.1f} hours on one core"
+    said += f", and {unknown} systems whose time is not known" if unknown else ""
+    if not sys.stdin.isatty():
+        raise ValueError(
+            f"{said}: name some, as in headwise claims run W1, or add --all to train for all; "
+            f"headwise claims plan shows the minutes of each system"
+        )
+    typer.confirm(f"{said[0].upper()}{said[1:]}. Begin?", abort=True)
 
 
 def _print_verdicts(

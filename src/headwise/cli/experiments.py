@@ -179,6 +179,7 @@ def train(
         from headwise.experiment.one_system import train_system
         from headwise.experiment.preparing import prepare_task
         from headwise.recipe import load_recipe
+        from headwise.training.diverging import REMEDIES
 
         silence()
         file = load_recipe(recipe, changes or [])
@@ -197,8 +198,7 @@ def train(
         if diverged(result):
             print_error(
                 f"the training has diverged: its validation loss is {result.validation_loss}; "
-                f"train into another folder with a smaller training.learning_rate, a longer "
-                f"training.warmup_steps, or training.clip_norm=1"
+                f"train into another folder with {REMEDIES}"
             )
             raise typer.Exit(1)
         print_next_commands(console, folder)

@@ -18,6 +18,7 @@ from headwise.ops.attention import (
 from headwise.ops.bounds import MOST_HEADS, check_number, check_parameters
 from headwise.ops.masks import (
     check_attention_mask,
+    check_mask,
     check_padding_mask,
     merge_masks,
     of_queries,
@@ -215,6 +216,7 @@ class Attention(System):
         key = query if key is None else key
         value = key if value is None else value
         self._check_inputs(query, key, value)
+        check_mask("key_padding_mask", key_padding_mask)
         check_padding_mask("query_padding_mask", query_padding_mask, *query.shape[:2])
         if query_padding_mask is None and is_self_attention and key_padding_mask is not None:
             # The queries are the last of the keys; the shape is checked with that of the keys.

@@ -29,11 +29,28 @@ def real_positions(like: Tensor, padding: Tensor | None) -> Tensor:
     return real if padding is None else real.masked_fill(padding, 0.0)
 
 
+def check_mask(name: str, mask: Tensor | None) -> None:
+    """Raise `ValueError` unless `mask` is None or a boolean or float tensor, of whatever shape."""
+    if mask is None:
+        return
+    check_tensor(name, mask)
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise ValueError(
+            f"{name} has dtype {mask.dtype}, expected torch.bool (True = not attended) or a float "
+            f"mask that is added to the logits; for a 0/1 mask of what to keep, pass `mask == 0`"
+        )
+    if not mask.dim():
+        raise ValueError(
+            f"{name} is a single value, expected an entry for each position; leave it out if all "
+            f"are attended"
+        )
+
+
 def check_padding_mask(name: str, mask: Tensor | None, batch: int, time: int) -> None:
     """Raise `ValueError` unless `mask` is None or a boolean or float `(batch, time)` tensor."""
     if mask is None:
         return
-    _check_dtype(name, mask)
+    check_mask(name, mask)
     if mask.shape != (batch, time):
         hint = (
             " (it is laid out as (time, batch): headwise puts the batch first; build "
@@ -53,7 +70,7 @@ def check_attention_mask(
     """Raise `ValueError` unless `mask` is None or of a shape that `Attention.forward` documents."""
     if mask is None:
         return
-    _check_dtype("attn_mask", mask)
+    check_mask("attn_mask", mask)
     allowed = (
         (queries, keys),
         (batch * heads, queries, keys),
@@ -165,12 +182,3 @@ def blocks(mask: Tensor) -> Tensor:
     if not mask.is_floating_point():
         return mask
     return mask <= max(-1e8, torch.finfo(mask.dtype).min)
-
-
-def _check_dtype(name: str, mask: Tensor) -> None:
-    check_tensor(name, mask)
-    if mask.dtype != torch.bool and not mask.is_floating_point():
-        raise ValueError(
-            f"{name} has dtype {mask.dtype}, expected torch.bool (True = not attended) or a float "
-            f"mask that is added to the logits; for a 0/1 mask of what to keep, pass `mask == 0`"
-        )

@@ -37,9 +37,10 @@ def gate_heads(
     The system stands between what the heads of an attention have read and the output projection, as
     a child `head_gates` of the attention's module, and sees the hidden states that the attention is
     called with. Where these are causal, gates look at no later position; while the model generates,
-    what they remember is kept beside the keys and values. Padding is left out, as far as attention
-    masks tell of it. In training, losses of the system are added to the `loss` that the model
-    returns.
+    what they remember is kept beside the keys and values; if a cache was filled before, without the
+    gates, those that remember count from there on, and warn of it. Padding is left out, as far as
+    attention masks tell of it. In training, losses of the system are added to the `loss` that the
+    model returns.
 
     The system's parameters are float32 if the model's have fewer bits. To train them alone, freeze
     the model first: `headwise.gate_heads(model.requires_grad_(False))`.

@@ -134,7 +134,7 @@ class HeadGates(nn.Module):
             heads,
             self.call.queries,
             padding=None if padding is None else padding.positions,
-            cache=memory_beside(self.call.cache, self.path, self.around.layers),
+            cache=memory_beside(self.call.cache, self.path, self.around.layers, hidden.size(1)),
         )
         if routing is not None and routing.loss is not None:
             learns = any(parameter.requires_grad for parameter in self.system.parameters())

@@ -1,5 +1,6 @@
 """What systems over heads remember while a model generates, beside its keys and values."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -34,7 +35,7 @@ class GateMemory:
     values: None = None
 
     def __init__(self) -> None:
-        self.sites: dict[str, AttentionCache] = {}
+        self.sites: dict[str, _SeesAll] = {}
 
     def get_seq_length(self) -> int:
         return 0
@@ -71,7 +72,34 @@ class GateMemory:
             change(site)
 
 
-class _GrowingMemory(AttentionCache):
+class _SeesAll(AttentionCache):
+    """Warns where a system starts to remember beside keys and values that it has not seen.
+
+    It is no error: a learned prefix of keys and values has nothing that a system could see.
+
+    Attributes:
+        missed: how many positions the cache held before the call, while nothing is remembered.
+    """
+
+    missed: int | Tensor = 0
+
+    def recall(self, name: str, last: int, like: Tensor, *, skip_empty: bool = False) -> Tensor:
+        if name not in self.memory and self.missed:
+            warnings.warn(
+                f"past_key_values holds {int(self.missed)} positions that the gates over heads "
+                f"have not seen, since it was filled without them: gates that remember count from "
+                f"here on, and give something else than for the whole text. Fill a new cache after "
+                f"gate_heads, unless these are a learned prefix",
+                stacklevel=2,
+            )
+        return super().recall(name, last, like, skip_empty=skip_empty)
+
+
+class _FixedMemory(_SeesAll, FixedAttentionCache):
+    """Keeps what is remembered in tensors that stay where they are."""
+
+
+class _GrowingMemory(_SeesAll):
     """Keeps some past of a single sequence even if `activate_past_recording` has not been called.
 
     Assisted decoding, which has one sequence, calls it while the cache is still empty: before there
@@ -89,13 +117,14 @@ class _GrowingMemory(AttentionCache):
             self.memory[name] = torch.cat([before, steps[:, -_MOST_REMOVED:]], dim=1)
 
 
-def memory_beside(cache: Cache | None, name: str, layers: int) -> AttentionCache | None:
+def memory_beside(cache: Cache | None, path: str, layers: int, new: int) -> AttentionCache | None:
     """Returns what a system remembers beside a cache of transformers; None without cache.
 
     Args:
-        cache: the cache that an attention is called with.
-        name: the path of the system's attention module.
+        cache: the cache that an attention is called with, which holds its keys and values by now.
+        path: of the system's attention module.
         layers: how many layers of the model have keys and values in the cache.
+        new: how many positions the attention is called with.
     """
     if cache is None:
         return None
@@ -108,7 +137,10 @@ def memory_beside(cache: Cache | None, name: str, layers: int) -> AttentionCache
             cache.layers.append(cache.layer_class_to_replicate())
         memory = GateMemory()
         cache.layers.append(memory)
-    if name not in memory.sites:
+    if path not in memory.sites:
         room = cache.get_max_length(0) if cache.is_compileable else 0
-        memory.sites[name] = FixedAttentionCache(room) if room > 0 else _GrowingMemory()
-    return memory.sites[name]
+        memory.sites[path] = _FixedMemory(room) if room > 0 else _GrowingMemory()
+    site = memory.sites[path]
+    if not site.memory and not torch.compiler.is_compiling():
+        site.missed = cache.get_seq_length() - new
+    return site

@@ -12,6 +12,8 @@ from headwise.recipe.settings import Recipe
 _EXPECTED = "Input should be "  # how pydantic begins most of its messages
 # Which errors of pydantic say that keys were expected.
 _NO_MAPPING = ("dict_type", "model_type", "model_attributes_type")
+_WHOLE_NUMBER = ("int_parsing", "int_from_float", "int_type")
+_NAME_PATTERN = "string_pattern_mismatch"  # no value has a pattern but the names of `Name`
 
 
 class RecipeError(ValueError):
@@ -64,6 +66,15 @@ def _explain(recipe: type[Recipe], problem: Any) -> str:
         return f"{value}, expected the path of a file or a folder, which is text; put it in quotes"
     if kind in _NO_MAPPING:
         return f"{value}, expected keys with values"
+    if kind in _WHOLE_NUMBER:
+        return f"{value}, expected a whole number in digits, such as 1000"
+    if kind == "float_parsing":
+        return f"{value}, expected a number, such as 0.1 or 1e-3"
+    if kind == _NAME_PATTERN:
+        return (
+            f"{'.'.join(keys[:-1])} has the name {shown(problem['input'])}, expected one of "
+            f"letters, digits and . _ + - alone, which begins with a letter of A to Z or a digit"
+        )
     if message.startswith(_EXPECTED):
         expected = message.removeprefix(_EXPECTED).partition(", unable to parse")[0]
         number = "a number " if expected.startswith(("greater", "less")) else ""

@@ -247,7 +247,11 @@ def load_recipe(name: str, changes: Sequence[str] = ()) -> RecipeFile:
     except ValueError as error:
         raise RecipeError(f"recipe {name}: {error}") from error
     if not isinstance(raw, dict):
-        raise RecipeError(f"recipe {name} has no keys, expected at least training")
+        found = {list: "is a list", type(None): "is empty"}.get(type(raw), f"is {shown(raw)}")
+        raise RecipeError(
+            f"recipe {name} {found}, expected keys with values, such as "
+            f"training: {{max_steps: 1000}}"
+        )
     parsed = [_parse_change(change) for change in changes]
     parsed.sort(key=lambda change: change[0][-1] != _KIND)  # the kind first
     return RecipeFile(name, raw, parsed)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from headwise.checksums import find_damage
 from headwise.training.callbacks import StopEarly
+from headwise.training.diverging import has_diverged
 from headwise.training.settings import TrainingSettings
 
 WEIGHTS = "model.safetensors"
@@ -43,7 +44,8 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
 
 def is_finished(state: Mapping[str, Any]) -> bool:
     """Whether a checkpoint with this state of the trainer is the last of its run."""
-    return state["global_step"] >= state["max_steps"] or StopEarly.has_stopped(state)
+    at_end = state["global_step"] >= state["max_steps"]
+    return bool(at_end or StopEarly.has_stopped(state) or has_diverged(state))
 
 
 def find_checkpoint_damage(checkpoint: Path) -> str:

@@ -25,6 +25,7 @@ from headwise.training.checkpoints import (
     set_damaged_aside,
     sources_of_model,
 )
+from headwise.training.diverging import REMEDIES, has_diverged, last_validation_loss
 from headwise.training.interrupted import Interrupted
 from headwise.training.settings import TrainingSettings
 from headwise.training.trained_part import count_trained, freeze_all_but
@@ -56,7 +57,7 @@ class Run:
 
     @property
     def stopped_early(self) -> bool:
-        """Whether `settings.patience` ended the run."""
+        """Whether `settings.patience` ended the run, or a validation loss that is no number."""
         return self.steps < self.planned_steps
 
 
@@ -130,8 +131,8 @@ def run_training(
         )
     state = read_state(found[-1])
     if trainer.args.should_save:
-        if state["global_step"] < state["max_steps"]:
-            _say(trainer, f"{label}: {_how_it_stopped_early(state)}")
+        if why := _why_it_ended(state):
+            _say(trainer, f"{label}: {why}")
         if not has_model:
             _write_model(type(model), settings, folder, found)
     trainer.accelerator.wait_for_everyone()
@@ -173,10 +174,17 @@ def _train_from(trainer: Trainer, found: list[Path]) -> None:
         raise Interrupted(f"stopped at step {trainer.state.global_step}")
 
 
-def _how_it_stopped_early(state: Mapping[str, Any]) -> str:
-    best = state["best_global_step"]
-    why = f"no better loss since step {best:,}" if best else "no loss was finite"
-    return f"stopped early at step {state['global_step']:,} of {state['max_steps']:,}: {why}"
+def _why_it_ended(state: Mapping[str, Any]) -> str:
+    """Says that a run has diverged, or was stopped early; empty if it came to its end."""
+    where = f"at step {state['global_step']:,} of {state['max_steps']:,}"
+    if has_diverged(state):
+        return (
+            f"the training has diverged and ends {where}: its validation loss is "
+            f"{last_validation_loss(state)}; try {REMEDIES}"
+        )
+    if state["global_step"] >= state["max_steps"]:
+        return ""
+    return f"stopped early {where}: no better loss since step {state['best_global_step']:,}"
 
 
 def _write_model(

@@ -29,6 +29,7 @@ from headwise.training.callbacks import (
     WatchPlateau,
 )
 from headwise.training.checkpoints import STATE, CheckpointError, checkpoints
+from headwise.training.diverging import StopDiverged
 from headwise.training.loggers import figures, write_logs_into
 from headwise.training.rules import TrainingRules
 from headwise.training.rules_mixin import RulesMixin
@@ -47,13 +48,13 @@ class Trainer(RulesMixin, transformers.Trainer):
 
     The systems in the model are trained by their rules, with the settings that `settings` has for
     them. A run can be stopped at any time and goes on from its last checkpoint with the same losses
-    as if it had not been; checkpoints appear under their name only when they are whole. What the
-    rules record is among the records of the losses, as `{"step": ..., "recorded": {system: {path:
-    {name: [...]}}}}`; what `measure` finds is in those of validations, as
-    `{"measured": {name: figure}}`, and so is what `snapshot` finds, as `{"snapshot": {...}}`, which
-    has a record before the first step too. Neither changes the training. With several processes
-    (`torchrun`, `accelerate launch`) each takes its share of every batch, and losses are those of
-    one process.
+    as if it had not been; checkpoints appear under their name only when they are whole. A run whose
+    validation loss is no number ends there. What the rules record is among the records of the
+    losses, as `{"step": ..., "recorded": {system: {path: {name: [...]}}}}`; what `measure` finds is
+    in those of validations, as `{"measured": {name: figure}}`, and so is what `snapshot` finds, as
+    `{"snapshot": {...}}`, which has a record before the first step too. Neither changes the
+    training. With several processes (`torchrun`, `accelerate launch`) each takes its share of every
+    batch, and losses are those of one process.
 
     Args:
         model: what to train.
@@ -101,7 +102,7 @@ class Trainer(RulesMixin, transformers.Trainer):
             train_dataset=cast(Any, train),
             eval_dataset=cast(Any, validation),
             data_collator=collate,
-            callbacks=[EvaluateAtEnd(), self.progress, self.stop],
+            callbacks=[EvaluateAtEnd(), StopDiverged(), self.progress, self.stop],
         )
         write_logs_into(self, folder)
         if self.rules.rules:

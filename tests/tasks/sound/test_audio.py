@@ -1,6 +1,7 @@
 """Sound files of all kinds, good and bad."""
 
 import os
+import re
 import struct
 
 import numpy as np
@@ -12,7 +13,7 @@ from headwise.tasks.sound import audio
 from headwise.tasks.sound.audio import (
     AudioError,
     audio_info,
-    check_finite,
+    check_samples,
     decode_audio,
     find_audio,
     read_audio,
@@ -64,7 +65,7 @@ def test_what_is_no_sound_is_an_error_that_names_the_file(tmp_path):
         ("empty.wav", "is empty"),
         ("text.wav", "cannot be read as sound"),
         ("nothing.wav", "no samples"),
-        ("nan.wav", "sample 17 is NaN or infinite"),
+        ("nan.wav", "sample 17 is nan, expected numbers of about -1 to 1"),
         ("missing.wav", "does not exist"),
     ):
         with pytest.raises(AudioError, match=words):
@@ -95,10 +96,38 @@ def test_there_and_back(tmp_path):
     assert np.abs(resample(resample(wave, 8_000, 44_100), 44_100, 8_000) - wave).max() < 1e-3
 
 
-def test_a_loud_sample_is_finite():
-    check_finite(np.full((4, 2), 3e38, np.float32), "loud.wav")
-    with pytest.raises(AudioError, match=r"x\.wav: sample 12 is"):
-        check_finite(np.array([0.0, 1.0, -np.inf]), "x.wav", first=10)
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, 3e38, -1e10])
+def test_a_sample_that_no_sound_has_is_named(wrong):
+    check_samples(np.array([[1.0, -1.0], [2.0**31, -(2.0**31)]], np.float32), "loud.wav")
+    check_samples(np.zeros((0, 2), np.float32), "nothing.wav")
+    sound = np.zeros((5, 2), np.float32)
+    sound[2:, 1] = wrong
+    with pytest.raises(AudioError, match=rf"x\.wav: sample 12 is {re.escape(f'{wrong:g}')}, exp"):
+        check_samples(sound, "x.wav", first=10)
+
+
+def test_a_flac_file_with_less_than_its_header_says_is_an_error(tmp_path):
+    path = sounds.write(tmp_path / "whole.flac", sounds.tone(8_000, 8_000), 8_000)
+    assert audio_info(path) == (8_000, 8_000, 1)
+    whole = path.read_bytes()
+    # The 36 bits before the MD5 sum are the number of samples.
+    lying = whole[:21] + bytes([whole[21] | 15]) + b"\xff" * 4 + whole[26:]
+    for encoded, stated in ((lying, "68,719,476,735"), (whole[:-2_000], "8,000")):
+        path.write_bytes(encoded)
+        for read in (audio_info, lambda path: decode_audio(path.read_bytes(), 8_000, path.name)):
+            with pytest.raises(
+                AudioError, match=rf"whole\.flac has fewer samples than the {stated}"
+            ):
+                read(path)
+
+
+def test_a_sound_in_memory_has_a_longest_length(tmp_path, monkeypatch):
+    path = sounds.write(tmp_path / "a.flac", sounds.tone(1_000, 8_000, channels=2), 8_000)
+    monkeypatch.setattr(audio, "LONGEST", 2_000)
+    assert len(decode_audio(path.read_bytes(), 8_000, "a")) == 1_000
+    monkeypatch.setattr(audio, "LONGEST", 1_999)
+    with pytest.raises(AudioError, match=r"row 3 has 1,000 samples in 2 channels, expected at mo"):
+        decode_audio(path.read_bytes(), 8_000, "row 3")
 
 
 def test_a_missing_package_says_what_to_install(monkeypatch):

@@ -198,7 +198,7 @@ def test_a_fault_late_in_a_file_leaves_nothing_behind(tmp_path):
     sound = sounds.tone(90_000, 8_000)
     sound[80_123] = np.inf
     source = sounds.write(tmp_path / "a.wav", sound, 8_000, subtype="FLOAT")
-    with pytest.raises(AudioError, match=r"a\.wav: sample 80123 is NaN or infinite"):
+    with pytest.raises(AudioError, match=r"a\.wav: sample 80123 is inf"):
         enhance_file(model(rate=8_000).float(), CONTEXT, source, tmp_path / "b.wav")
     assert [path.name for path in tmp_path.iterdir()] == ["a.wav"]
 

@@ -22,6 +22,12 @@ Waveform = NDArray[np.float32]  # (samples,)
 
 SUFFIXES = (".wav", ".flac")
 RATES = (1_000, 1_000_000)  # the sampling rates of sound
+# The largest sample, that of 32-bit integers which were saved without scaling: the squares and sums
+# of spectra stay far within float32.
+LOUDEST = 2.0**31
+# How many samples a sound in memory may have over all channels: 3 hours at 48 kHz, 2 GiB.
+# Formats that compress silence hold any length in a few bytes.
+LONGEST = 2**29
 
 
 class AudioError(CorpusError):
@@ -117,7 +123,8 @@ def read_audio(path: Path, rate: int, start: int = 0, samples: int | None = None
             is shorter if the file ends before.
 
     Raises:
-        AudioError: if the file cannot be read or has samples that are NaN or infinite.
+        AudioError: if the file cannot be read, or has samples that no sound has; see
+            `check_samples`.
     """
     soundfile = speech_package("soundfile")
     info = audio_info(path)
@@ -145,16 +152,22 @@ def decode_audio(encoded: bytes, rate: int, name: str) -> Waveform:
         name: the name of the file in errors.
 
     Raises:
-        AudioError: if the content cannot be decoded or has samples that are NaN or infinite.
+        AudioError: if the content cannot be decoded, is too long, or has samples that no sound has;
+            see `check_samples`.
     """
     soundfile = speech_package("soundfile")
     try:
         with soundfile.SoundFile(io.BytesIO(encoded)) as file:
-            its_rate = _header(file, name).rate
+            header = _header(file, name)
+            if header.samples * header.channels > LONGEST:
+                raise AudioError(
+                    f"{name} has {header.samples:,} samples in {header.channels} channels, "
+                    f"expected at most {LONGEST:,} in all; cut it into parts, or leave it out"
+                )
             sound = file.read(dtype="float32", always_2d=True)
     except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
         raise AudioError(_unreadable(name, error)) from None
-    return resample(_mono(sound, name), its_rate, rate)
+    return resample(_mono(sound, name), header.rate, rate)
 
 
 def resample(wave: Waveform, rate: int, wanted: int) -> Waveform:
@@ -194,31 +207,48 @@ def _header(sound: Any, name: object) -> AudioInfo:
             f"{name} has {int(cut[2]):,} bytes of sound, expected {int(cut[1]):,} by its header: "
             f"it was cut off; copy it again, or leave it out"
         )
+    if sound.format == "FLAC" and not _has_last_sample(sound):
+        raise AudioError(
+            f"{name} has fewer samples than the {sound.frames:,} of its header: it was cut off, or "
+            f"its header is wrong; copy it again, or leave it out"
+        )
     return AudioInfo(sound.samplerate, sound.frames, sound.channels)
 
 
-def check_finite(sound: NDArray[np.floating], name: str, first: int = 0) -> None:
-    """Raises `AudioError` if a sample is NaN or infinite.
+def _has_last_sample(sound: Any) -> bool:
+    """Whether an opened `soundfile.SoundFile` has as many samples as its header says."""
+    try:
+        sound.seek(sound.frames - 1)
+        found = len(sound.read(1)) == 1
+        sound.seek(0)
+    except RuntimeError:  # of which soundfile's own errors are a kind
+        return False
+    return found
+
+
+def check_samples(sound: NDArray[np.floating], name: str, first: int = 0) -> None:
+    """Raises `AudioError` if a sample is NaN, infinite, or larger than `LOUDEST`.
 
     Args:
         sound: samples, `(samples, ...)`.
         name: the name of the file in the error.
         first: position of the first of these samples in the file.
     """
-    # A finite sum has finite terms, and it is much faster to compute than a test of each.
-    if np.isfinite(np.sum(sound, dtype=np.float64)):
+    # Both are NaN if a sample is, and are much faster to find than a test of each.
+    if not len(sound) or (sound.min() >= -LOUDEST and sound.max() <= LOUDEST):
         return
-    wrong = ~np.isfinite(sound.reshape(len(sound), -1)).all(axis=1)
-    if wrong.any():
-        raise AudioError(
-            f"{name}: sample {first + int(wrong.argmax())} is NaN or infinite, expected a finite "
-            f"number; export the sound again, or leave it out"
-        )
+    flat = sound.reshape(len(sound), -1)
+    position = int((~(np.abs(flat) <= LOUDEST)).any(axis=1).argmax())
+    value = next(value for value in flat[position] if not abs(value) <= LOUDEST)
+    raise AudioError(
+        f"{name}: sample {first + position} is {value:g}, expected numbers of about -1 to 1, and "
+        f"none beyond {LOUDEST:,.0f}; export the sound again, or leave it out"
+    )
 
 
 def _mono(sound: NDArray[np.float32], name: str) -> Waveform:
     """Returns the mean of the channels of `(samples, channels)`."""
-    check_finite(sound, name)
+    check_samples(sound, name)
     return np.ascontiguousarray(sound.mean(axis=1, dtype=np.float32))
 
 

@@ -22,7 +22,7 @@ from headwise.tasks.sound.audio import (
     SUFFIXES,
     AudioError,
     audio_info,
-    check_finite,
+    check_samples,
     speech_package,
 )
 from headwise.tasks.sound.spectrum import Spectrum, magnitude, with_phase
@@ -162,7 +162,7 @@ def enhance_file(
         nonlocal read
         with soundfile.SoundFile(str(source)) as file:
             for block in file.blocks(BLOCK_SECONDS * rate, dtype="float32", always_2d=True):
-                check_finite(block, str(source), first=read)
+                check_samples(block, str(source), first=read)
                 read += len(block)
                 yield block
                 if advance is not None:
