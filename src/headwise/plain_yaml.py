@@ -4,9 +4,11 @@ YAML has more, some of which surprises whoever writes a recipe, and some of whic
 Of a key that is given twice, only the last value counts; a number or a date as a key is no name; a
 tag creates other objects; a few aliases of aliases stand for more values than fit into memory; and
 deeply nested brackets exhaust the stack. Each of these is an error here that names the line. Dates
-are read as text.
+are read as text. So is what the older YAML 1.1 takes for a truth value (`no`, the language) or for
+a number in base 60 (`12:30`); numbers and truth values are those of YAML 1.2.
 """
 
+import re
 from typing import Any
 
 import yaml
@@ -20,7 +22,18 @@ _MOST_VALUES = 100_000  # with every alias written out
 _LONGEST_NUMBER = 100  # digits
 _OF_YAML = "tag:yaml.org,2002:"
 # What an unquoted word may mean in YAML, but not here: it is text.
-_UNKNOWN = (f"{_OF_YAML}timestamp", f"{_OF_YAML}value")
+_UNKNOWN = [f"{_OF_YAML}{kind}" for kind in ("timestamp", "value", "bool", "int", "float")]
+# The core schema of YAML 1.2, and `_` between digits: kind, pattern, and how a value may begin.
+_CORE = (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?[0-9][0-9_]*|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+0123456789.",
+    ),
+)
 _KINDS = {"int": "a number", "float": "a number", "bool": "a truth value", "null": "empty"}
 
 
@@ -36,6 +49,8 @@ def read_yaml(text: str) -> Any:
 
     >>> read_yaml("{released: 2020-01-01, sizes: [1, 2.5]}")
     {'released': '2020-01-01', 'sizes': [1, 2.5]}
+    >>> read_yaml("{language: no, learning_rate: 1e-3, shuffle: true, length: 010}")
+    {'language': 'no', 'learning_rate': 0.001, 'shuffle': True, 'length': 10}
     >>> read_yaml("{steps: 5, steps: 6}")
     Traceback (most recent call last):
     ...
@@ -129,10 +144,9 @@ class _PlainLoader(yaml.SafeLoader):
         digits = node.value
         try:
             if len(digits) <= _LONGEST_NUMBER:
-                is_whole = node.tag.endswith(":int")
-                return (
-                    self.construct_yaml_int(node) if is_whole else self.construct_yaml_float(node)
-                )
+                if node.tag.endswith(":float"):
+                    return self.construct_yaml_float(node)
+                return int(digits, 0 if digits.startswith(("0o", "0x")) else 10)
             problem = f"it has {len(digits):,} digits, expected at most {_LONGEST_NUMBER}"
         except ValueError:
             problem = "it cannot be read; put it in quotes if it is meant as text"
@@ -172,5 +186,9 @@ _PlainLoader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag not in _UNKNOWN]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+for _kind, _pattern, _first in _CORE:
+    _PlainLoader.add_implicit_resolver(
+        f"{_OF_YAML}{_kind}", re.compile(f"^(?:{_pattern})$"), list(_first)
+    )
 for _kind in ("int", "float"):
     _PlainLoader.add_constructor(f"{_OF_YAML}{_kind}", _PlainLoader.construct_number)
