@@ -18,8 +18,9 @@ from pydantic import BaseModel, Field
 from rich.console import Console
 from torch import Tensor
 
+from headwise.claims.claim_evidence import kept_runs
 from headwise.claims.conditions import Conditions
-from headwise.claims.declared import Scale
+from headwise.claims.declared import Scale, Subject
 from headwise.claims.evidence import read_record
 from headwise.claims.experiments import Places, find_experiment, grid_of, read_recipe
 from headwise.claims.needed import Needed, models_to_start_from
@@ -127,9 +128,13 @@ def _under(conditions: Conditions, needed: Needed, seeds: int) -> list[PlannedMi
             of_tries = tries * (grid.steps or steps) / steps if grid is not None else 0
             total = each * (runs + of_tries)
         kept = sum(
-            conditions.run_path(system, dataset, seed).is_file()
+            each.run.seed <= of_each
             for dataset in datasets
-            for seed in range(1, of_each + 1)
+            for each in kept_runs(
+                conditions.own.evidence,
+                Subject(system=system, dataset=dataset),
+                conditions.recipe(system, dataset),
+            )
         )
         found.append(PlannedMinutes(name, system, runs, tries, steps, seconds, each, total, kept))
     return found
