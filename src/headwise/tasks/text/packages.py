@@ -41,5 +41,10 @@ def versions(packages: Sequence[str]) -> Iterator[str]:
     """Yields the name and version of each package, whose distribution may have another name."""
     distributions = metadata.packages_distributions()
     for package in packages:
-        names = distributions.get(package.partition(".")[0], [])
-        yield f"{package} {metadata.version(names[0])}" if names else package
+        top = package.partition(".")[0]
+        # Python 3.10 does not know of distributions without a list of their top-level packages.
+        names = distributions.get(top, [top])
+        try:
+            yield f"{package} {metadata.version(names[0])}"
+        except metadata.PackageNotFoundError:  # of the standard library
+            yield package
