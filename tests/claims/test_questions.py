@@ -293,7 +293,8 @@ def test_the_commands(asked, tmp_path):
     assert "did you mean 'length'" in told("run", "lenght", code=2)
     told("page", "--output", str(tmp_path / "claims.md"), *evidence)
     page = (tmp_path / "claims.md").read_text(encoding="utf-8")
-    rows = [line for line in page.splitlines() if line.startswith("| mae | ")]
+    section = page.partition("\n## Why\n")[2]
+    rows = [line for line in section.splitlines() if line.startswith("| mae | ")]
     assert rows[0].endswith("| no change larger than 100 found |") and rows[0].count("[") == 3
     picture = (tmp_path / "pictures" / "why-laptop-length.svg").read_text(encoding="utf-8")
     assert "mae" in picture and "training.max_steps" in picture

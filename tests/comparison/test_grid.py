@@ -29,10 +29,10 @@ def test_values_are_yaml_and_lists_stand_in_brackets():
         ["training.learning_rate = 1e-3, 0.3", "training.adam_betas=[0.9, 0.98],[0.9, 0.999]"], 50
     )
     assert grid == Grid(
-        {RATE: ["1e-3", 0.3], ("training", "adam_betas"): [[0.9, 0.98], [0.9, 0.999]]}, 50
+        {RATE: [1e-3, 0.3], ("training", "adam_betas"): [[0.9, 0.98], [0.9, 0.999]]}, 50
     )
     assert len(grid.combinations()) == 4
-    assert grid.combinations()[1] == [(RATE, "1e-3"), (("training", "adam_betas"), [0.9, 0.999])]
+    assert grid.combinations()[1] == [(RATE, 1e-3), (("training", "adam_betas"), [0.9, 0.999])]
 
 
 def test_nothing_is_tuned_without_the_option():

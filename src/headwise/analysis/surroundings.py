@@ -17,4 +17,5 @@ def machine() -> str:
     """Returns the machine in words."""
     if torch.cuda.is_available():
         return f"{torch.cuda.device_count()} × {torch.cuda.get_device_name()}"
-    return f"CPU, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"CPU, {os.cpu_count()} cores, {threads} thread{'s' if threads > 1 else ''}"

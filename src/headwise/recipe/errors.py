@@ -12,7 +12,7 @@ from headwise.recipe.settings import Recipe
 _EXPECTED = "Input should be "  # how pydantic begins most of its messages
 # Which errors of pydantic say that keys were expected.
 _NO_MAPPING = ("dict_type", "model_type", "model_attributes_type")
-_WHOLE_NUMBER = ("int_parsing", "int_from_float", "int_type")
+_WHOLE_NUMBER = ("int_parsing", "int_parsing_size", "int_from_float", "int_type")
 _NAME_PATTERN = "string_pattern_mismatch"  # no value has a pattern but the names of `Name`
 
 
