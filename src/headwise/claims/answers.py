@@ -15,11 +15,10 @@ from headwise.analysis.chance.estimates import Difference
 from headwise.analysis.chance.multiple_comparisons import corrected
 from headwise.analysis.chance.seeds_and_items import Resampled, change_of_difference, difference
 from headwise.analysis.formatting import NONE, signed
-from headwise.claims.claim_evidence import fingerprint_today, kept_runs, sound
+from headwise.claims.claim_evidence import is_stale, kept_runs, sound
 from headwise.claims.conditions import Conditions
 from headwise.claims.declared import Quantity, Subject
 from headwise.claims.experiments import Places
-from headwise.claims.fingerprint import computes_alike
 from headwise.claims.quantities import Found, Kept, find_quantity
 from headwise.claims.questions import Question, Value
 from headwise.claims.trends import Trend, trend_kind
@@ -109,8 +108,7 @@ def answer(question: Question, places: Places) -> Answer:
         recipe = conditions.recipe(system, question.dataset)
         here = Subject(system=system, dataset=question.dataset)
         found = runs[system, conditions] = kept_runs(conditions.own.evidence, here, recipe)
-        today = fingerprint_today(recipe) if found else []
-        if any(not computes_alike(each.run.fingerprint, today) for each in found):
+        if is_stale(found, recipe):
             stale[system] = None
     other: Literal["score", "loss"] = "loss" if question.quantity == "score" else "score"
     told, beside = (

@@ -4,13 +4,12 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from headwise.claims.choosing import choice_of
+from headwise.claims.conditions import Conditions
 from headwise.claims.declared import AtScale, Claim, Scale, Subject
 from headwise.claims.evidence import TIMES, StoredTimes, read_run, read_times, run_path
-from headwise.claims.experiments import Places, find_experiment, read_recipe, recipe_hash
+from headwise.claims.experiments import Places, recipe_hash
 from headwise.claims.fingerprint import computes_alike, fingerprint
 from headwise.claims.quantities import Found, Kept, find_quantity
-from headwise.recipe import RecipeFile
 from headwise.recipe.settings import Recipe
 
 _MOST_SEEDS = 100  # that are looked for
@@ -62,8 +61,8 @@ class ClaimEvidence:
 
     def __init__(self, claim: Claim, scale: Scale, where: AtScale, places: Places) -> None:
         self.where = where
-        self.folder = places.of(scale, where.experiment).evidence
-        self.file: RecipeFile = read_recipe(find_experiment(scale, where.experiment), None)
+        self.conditions = Conditions(scale, where.experiment, places)
+        self.folder = self.conditions.own.evidence
         self.quantity = claim.quantity
         self.used: dict[Subject, list[Kept]] = {}
         self._times_stale: list[str] = []
@@ -72,8 +71,7 @@ class ClaimEvidence:
         return self.recipe_of(self.where.named(subject))
 
     def recipe_of(self, here: Subject) -> Recipe:
-        choice = choice_of(self.file, self.folder, here.system)
-        return self.file.system(here.system, here.dataset, choice)
+        return self.conditions.recipe(here.system, here.dataset)
 
     def runs(self, subject: Subject) -> list[Kept]:
         """The runs of a system with the recipe of today, by their seeds."""

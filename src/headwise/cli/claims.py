@@ -83,7 +83,7 @@ def run(
         bool, typer.Option("--all", help="Train for all claims, without asking first.")
     ] = False,
 ) -> None:
-    """Train what is missing for claims and say what it shows; a stopped run continues.
+    """Train the runs that claims lack and print the verdicts; a stopped run continues.
 
     Without an ID it says how long all of them take, and asks before it goes on.
     """
