@@ -53,7 +53,7 @@ def check_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None
             raise FolderError(
                 f"{folder} holds a run of another recipe:\n  "
                 + "\n  ".join(changed)
-                + "\nUse the recipe it was started with, or another output folder."
+                + "\nUse the recipe it was started with, another output folder, or remove this one."
             )
         return
     if folder.exists() and not folder.is_dir():
