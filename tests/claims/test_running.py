@@ -10,16 +10,17 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from headwise.claims import keeping
-from headwise.claims.choosing import choice_of
+from headwise.claims.choosing import tries_of
+from headwise.claims.conditions import Conditions
 from headwise.claims.declared import all_claims, find_claims
 from headwise.claims.evidence import read_run, read_times, read_tries, run_path, tuning_path
-from headwise.claims.experiments import find_experiment, read_recipe
 from headwise.claims.judging import verdict_on
 from headwise.claims.needed import needed_runs
 from headwise.claims.planning import measure_seconds, plan, with_needs
 from headwise.claims.running import run_experiment
 from headwise.claims.timing import measure_times
 from headwise.cli import app
+from headwise.comparison.tuning.grid import parse_grid
 from headwise.training.interrupted import Interrupted
 
 pytestmark = pytest.mark.usefixtures("few_rounds", "catalogue")
@@ -81,7 +82,7 @@ def test_what_is_kept_of_a_run(places):
 
 
 def test_a_run_lacks_scores_under_an_ablation_whose_loss_it_has(places):
-    recipe = read_recipe(find_experiment("laptop", "counting"), None).system("mae")
+    recipe = Conditions("laptop", "counting", places).plain.system("mae")
     keep = keeping.Keep(run_path(own(places).evidence, "mae", 1), recipe, ("mae=random",), ())
     assert keep.kept() is not None
     assert replace(keep, scored=("mae=random",)).kept() is None
@@ -202,19 +203,35 @@ def test_an_interrupted_claim_goes_on(places, tmp_path, monkeypatch):
     assert "more than one seed" in found.findings[0].remark
 
 
-def test_systems_choose_once_from_equal_tries(places, tmp_path):
+@pytest.fixture(scope="module")
+def tuned(places, tmp_path_factory):
+    """An experiment whose systems have chosen."""
     needed = needed_runs(find_claims(["S1"]), "laptop")["counting"]
-    moved = places._replace(evidence=tmp_path / "evidence", runs=tmp_path / "runs")
+    folder = tmp_path_factory.mktemp("tuned")
+    moved = places._replace(evidence=folder / "evidence", runs=folder / "runs")
     run_experiment("laptop", "chosen", needed, [1], moved, QUIET)
-    chosen = moved.of("laptop", "chosen")
+    return Conditions("laptop", "chosen", moved)
+
+
+def test_systems_choose_once_from_equal_tries(tuned):
+    chosen = tuned.own
     for system in ("standard", "mae"):
         tries = read_tries(tuning_path(chosen.evidence, system)).tries
         assert len(tries.tries) == 2
         assert tries.tries[tries.chosen].values == {"training.learning_rate": 1e-2}
-    file = read_recipe(find_experiment("laptop", "chosen"), None)
-    assert choice_of(file, chosen.evidence, "mae") == [(("training", "learning_rate"), 1e-2)]
+    assert tuned.choice("mae") == [(("training", "learning_rate"), 1e-2)]
     stored = (chosen.runs / "mae-seed1" / "recipe.yaml").read_text()
     assert "learning_rate: 0.01" in stored
+
+
+@pytest.mark.parametrize(
+    ("values", "steps", "count"),
+    [("1e-4,1e-2", 3, True), ("1e-3,1e-2", 3, False), ("1e-4,1e-2", 2, False)],
+)
+def test_tries_of_other_values_count_for_nothing(tuned, values, steps, count):
+    grid = parse_grid([f"training.learning_rate={values}"], steps)
+    found = tries_of(tuned.plain, tuned.own.evidence, "mae", grid)
+    assert (found is not None) == count
 
 
 def test_the_plan_counts_minutes_and_what_is_there(places):

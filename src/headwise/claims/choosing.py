@@ -1,37 +1,39 @@
 """Lets the systems of an experiment choose tuned values, and keeps what they have chosen."""
 
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from headwise.claims.evidence import StoredTries, read_tries, tuning_path
-from headwise.claims.experiments import Places, chosen_changes, recipe_hash
+from headwise.claims.experiments import Places, recipe_hash
 from headwise.claims.needed import Needed
 from headwise.comparison.summary import Experiment as Prepared
 from headwise.comparison.tuning.candidates import candidates
 from headwise.comparison.tuning.choosing import tune
-from headwise.comparison.tuning.grid import Grid
+from headwise.comparison.tuning.grid import Grid, dotted
 from headwise.files import write_text
 from headwise.recipe import RecipeFile
-from headwise.recipe.file import Change
 from headwise.tasks.task import Task
 
 
-def choice_of(plain: RecipeFile, evidence: Path, system: str) -> list[Change]:
-    """Returns the values that a system has chosen, as changes to its recipe; empty if none.
+def tries_of(
+    plain: RecipeFile, evidence: Path, system: str, grid: Grid | None
+) -> StoredTries | None:
+    """Returns the tries from which a system has chosen; None if it has not, or does not choose.
+
+    Tries of another recipe, or of other values than those of the grid, count for nothing.
 
     Args:
         plain: the recipe of the experiment, with the names of folders as `read_recipe` leaves them.
         evidence: the folder with the evidence of the experiment.
         system: name of the system.
+        grid: what the systems of the experiment choose from; None without tuning.
     """
-    kept = _kept(plain, evidence, system)
-    return [] if kept is None else chosen_changes(kept.chosen_values)
-
-
-def has_chosen(plain: RecipeFile, evidence: Path, system: str) -> bool:
-    """Returns whether a system has chosen; the arguments are those of `choice_of`."""
-    return _kept(plain, evidence, system) is not None
+    kept = None if grid is None else read_tries(tuning_path(evidence, system))
+    if grid is None or kept is None or (kept.grid, kept.steps) != (_values(grid), grid.steps):
+        return None
+    return kept if kept.recipe == _hash_before(plain, system) else None
 
 
 def let_choose(
@@ -62,7 +64,7 @@ def let_choose(
     waiting = [
         name
         for name in file.system_names
-        if name in names and not has_chosen(plain, own.evidence, name)
+        if name in names and tries_of(plain, own.evidence, name, grid) is None
     ]
     if not waiting:
         return
@@ -71,14 +73,14 @@ def let_choose(
     prepared = Prepared(own.runs / (dataset or ""), task, recipes, matched={}, tries={})
     chosen = tune({dataset: prepared}, tried, grid.steps, console, jobs)[dataset].tries
     for name, tries in chosen.items():
-        made = StoredTries(recipe=_hash_before(plain, name), tries=tries)
+        made = StoredTries(
+            recipe=_hash_before(plain, name), grid=_values(grid), steps=grid.steps, tries=tries
+        )
         write_text(tuning_path(own.evidence, name), made.model_dump_json(indent=1) + "\n")
 
 
-def _kept(plain: RecipeFile, evidence: Path, system: str) -> StoredTries | None:
-    """The tries of a system, if they are those of its recipe of today."""
-    kept = read_tries(tuning_path(evidence, system))
-    return kept if kept is not None and kept.recipe == _hash_before(plain, system) else None
+def _values(grid: Grid) -> dict[str, list[Any]]:
+    return {dotted(path): values for path, values in grid.values.items()}
 
 
 def _hash_before(plain: RecipeFile, system: str) -> str:

@@ -8,10 +8,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from headwise.claims.choosing import choice_of
+from headwise.claims.choosing import tries_of
 from headwise.claims.declared import Scale
-from headwise.claims.evidence import run_path
-from headwise.claims.experiments import Experiment, Places, find_experiment, read_recipe
+from headwise.claims.evidence import StoredTries, run_path
+from headwise.claims.experiments import (
+    Experiment,
+    Places,
+    chosen_changes,
+    find_experiment,
+    grid_of,
+    read_recipe,
+)
 from headwise.recipe import RecipeFile
 from headwise.recipe.file import Change, split_path
 from headwise.recipe.settings import Recipe
@@ -70,10 +77,15 @@ class Conditions:
         """Returns the recipe with the folders of this machine."""
         return read_recipe(self.experiment, self.places.of(self.scale, self.name))
 
+    def tries(self, system: str) -> StoredTries | None:
+        """Returns the tries from which a system has chosen under these conditions, if it has."""
+        return tries_of(self.plain, self.own.evidence, system, grid_of(self.experiment))
+
     def choice(self, system: str) -> list[Change]:
         """Returns the tuned values of a system, as changes to its recipe; empty if none."""
         if self.chooses:
-            return choice_of(self.plain, self.own.evidence, system)
+            tries = self.tries(system)
+            return [] if tries is None else chosen_changes(tries.chosen_values)
         varied = [split_path(change.partition("=")[0]) for change in self.changes]
         ours = {path[2:] if path[:2] == ("systems", system) else path for path in varied}
         return [change for change in self.unchanged.choice(system) if change[0] not in ours]

@@ -70,6 +70,8 @@ class StoredTries(BaseModel):
     model_config = RECORD
 
     recipe: str = Field(description="Hash of the recipe before the choice.")
+    grid: dict[str, list[Any]] = Field(description="Path of a tuned key to its values.")
+    steps: int | None = Field(description="Steps of a try; None for as many as a run.")
     tries: Tries
 
     @property

@@ -2,19 +2,17 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
 from headwise.analysis.chance.estimates import Difference
 from headwise.analysis.chance.multiple_comparisons import corrected
 from headwise.analysis.chance.seeds_and_items import difference
-from headwise.claims.choosing import choice_of
 from headwise.claims.claim_evidence import is_stale, kept_runs, sound
+from headwise.claims.conditions import Conditions
 from headwise.claims.declared import SCALES, Quantity, Scale, Subject
-from headwise.claims.experiments import Places, experiments, find_experiment, read_recipe
+from headwise.claims.experiments import Places, experiments
 from headwise.claims.quantities import Found, Kept, find_quantity
-from headwise.recipe import RecipeFile
 from headwise.recipe.catalogue import task_class
 from headwise.recipe.settings import Recipe
 
@@ -87,41 +85,39 @@ def experiment_results(places: Places) -> list[list[ExperimentResult]]:
     found = []
     for scale in SCALES:
         for name in experiments(scale):
-            folder = places.of(scale, name).evidence
-            if next(folder.rglob("*-seed*.json"), None) is None:
+            conditions = Conditions(scale, name, places)
+            if next(conditions.own.evidence.rglob("*-seed*.json"), None) is None:
                 continue  # to read a recipe takes a while
-            of_datasets = list(_on_datasets(scale, name, folder))
+            of_datasets = list(_on_datasets(conditions))
             if of_datasets:
                 found.append(of_datasets)
     return found
 
 
-def _on_datasets(scale: Scale, name: str, folder: Path) -> Iterator[ExperimentResult]:
-    file = read_recipe(find_experiment(scale, name), None)
+def _on_datasets(conditions: Conditions) -> Iterator[ExperimentResult]:
+    file = conditions.plain
     for dataset in [*([None] if file.has_data else []), *file.dataset_names]:
         systems = [
             result
             for system in file.system_names
-            if (result := _of_system(file, folder, system, dataset)) is not None
+            if (result := _of_system(conditions, system, dataset)) is not None
         ]
         if not systems:
             continue
         task = task_class(systems[0].recipe.task)
         baseline = file.system_names[0]
         yield ExperimentResult(
-            *(scale, name, dataset, systems[0].recipe.task, task.loss_name, baseline, systems),
+            *(conditions.scale, conditions.name, dataset),
+            *(systems[0].recipe.task, task.loss_name, baseline, systems),
             scores=_differences({s.name: s.score for s in systems}, baseline),
             losses=_differences({s.name: s.loss for s in systems}, baseline),
         )
 
 
-def _of_system(
-    file: RecipeFile, folder: Path, name: str, dataset: str | None
-) -> SystemResult | None:
-    choice = choice_of(file, folder, name)
-    recipe = file.system(name, dataset, choice)
+def _of_system(conditions: Conditions, name: str, dataset: str | None) -> SystemResult | None:
+    recipe = conditions.recipe(name, dataset)
     here = Subject(system=name, dataset=dataset)
-    runs = kept_runs(folder, here, recipe)
+    runs = kept_runs(conditions.own.evidence, here, recipe)
     kept = sound(runs)
     if not kept:
         return None
@@ -131,7 +127,7 @@ def _of_system(
     return SystemResult(
         name,
         recipe,
-        is_tuned=bool(choice),
+        is_tuned=bool(conditions.choice(name)),
         runs=kept,
         diverged=len(runs) - len(kept),
         is_stale=is_stale(kept, recipe),

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from headwise.claims.conditions import Conditions
 from headwise.claims.convergence import LITTLE
 from headwise.claims.declared import SCALES, Claim, Paper, Scale
-from headwise.claims.evidence import read_tries, tuning_path
 from headwise.claims.experiment_results import ExperimentResult, experiment_results
 from headwise.claims.experiment_table import ExperimentTables, experiment_tables
 from headwise.claims.experiments import Places, experiments, find_experiment, read_recipe
@@ -48,6 +48,7 @@ class Row(NamedTuple):
     task: str
     recipe: str
     changes: str
+    tuned: str
     chosen: str
     claims: str
 
@@ -170,6 +171,7 @@ def _rows(claims: Mapping[str, Claim], places: Places) -> list[Row]:
                     read_recipe(experiment, None).recipe.task,
                     experiment.recipe,
                     _in_code(experiment.changes) or "–",
+                    _in_code(experiment.tune) or "–",
                     _chosen(needed.get(name), places.of(scale, name)),
                     ", ".join(_claims_of(claims, scale, name)) or "–",
                 )
@@ -177,13 +179,14 @@ def _rows(claims: Mapping[str, Claim], places: Places) -> list[Row]:
     return rows
 
 
-def _chosen(needed: Needed | None, own: Places) -> str:
+def _chosen(needed: Needed | None, conditions: Conditions) -> str:
     """What systems have chosen from equal tries, as far as it is known."""
     found = []
     systems = [] if needed is None else [s for of in needed.systems.values() for s in of]
     for system in dict.fromkeys(systems):
-        kept = read_tries(tuning_path(own.evidence, system))
+        kept = conditions.tries(system)
         if kept is not None:
             values = ", ".join(str(value) for value in kept.chosen_values.values())
-            found.append(f"{system} {values}")
+            mark = r"\*" if kept.tries.notes else ""
+            found.append(f"{system} {values}{mark}")
     return "; ".join(found) or "–"

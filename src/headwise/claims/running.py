@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from headwise.claims.choosing import has_chosen, let_choose
+from headwise.claims.choosing import let_choose
 from headwise.claims.conditions import Conditions
 from headwise.claims.declared import Scale
 from headwise.claims.evidence import read_run
@@ -175,8 +175,8 @@ def _have_started(
 
 
 def _are_to_choose(conditions: Conditions, systems: Iterable[str]) -> bool:
-    return grid_of(conditions.experiment) is not None and not all(
-        has_chosen(conditions.plain, conditions.own.evidence, system) for system in systems
+    return grid_of(conditions.experiment) is not None and any(
+        conditions.tries(system) is None for system in systems
     )
 
 
