@@ -31,9 +31,10 @@ def tries_of(
         grid: what the systems of the experiment choose from; None without tuning.
     """
     kept = None if grid is None else read_tries(tuning_path(evidence, system))
-    if grid is None or kept is None or (kept.grid, kept.steps) != (_values(grid), grid.steps):
+    if grid is None or kept is None:
         return None
-    return kept if kept.recipe == _hash_before(plain, system) else None
+    from_these = (kept.grid, kept.steps, kept.equal_within) == _told(grid)
+    return kept if from_these and kept.recipe == _hash_before(plain, system) else None
 
 
 def let_choose(
@@ -71,16 +72,25 @@ def let_choose(
     recipes = {name: file.system(name, dataset) for name in waiting}
     tried = {dataset: {name: candidates(file, name, dataset, grid) for name in waiting}}
     prepared = Prepared(own.runs / (dataset or ""), task, recipes, matched={}, tries={})
-    chosen = tune({dataset: prepared}, tried, grid.steps, console, jobs)[dataset].tries
+    chosen = tune(
+        {dataset: prepared}, tried, grid.steps, console, jobs, equal_within=grid.equal_within
+    )[dataset].tries
+    values, steps, equal_within = _told(grid)
     for name, tries in chosen.items():
         made = StoredTries(
-            recipe=_hash_before(plain, name), grid=_values(grid), steps=grid.steps, tries=tries
+            recipe=_hash_before(plain, name),
+            grid=values,
+            steps=steps,
+            equal_within=equal_within,
+            tries=tries,
         )
         write_text(tuning_path(own.evidence, name), made.model_dump_json(indent=1) + "\n")
 
 
-def _values(grid: Grid) -> dict[str, list[Any]]:
-    return {dotted(path): values for path, values in grid.values.items()}
+def _told(grid: Grid) -> tuple[dict[str, list[Any]], int | None, float]:
+    """What a record of tries says of the grid."""
+    values = {dotted(path): values for path, values in grid.values.items()}
+    return values, grid.steps, grid.equal_within
 
 
 def _hash_before(plain: RecipeFile, system: str) -> str:

@@ -72,6 +72,7 @@ class StoredTries(BaseModel):
     recipe: str = Field(description="Hash of the recipe before the choice.")
     grid: dict[str, list[Any]] = Field(description="Path of a tuned key to its values.")
     steps: int | None = Field(description="Steps of a try; None for as many as a run.")
+    equal_within: float = Field(0.0, description="Losses so near to the lowest count as equal.")
     tries: Tries
 
     @property

@@ -38,6 +38,12 @@ class Experiment(BaseModel):
         (), description="What every system chooses from, as `--tune` takes it."
     )
     tune_steps: int | None = Field(None, description="How many steps each try has.")
+    tune_equal: float = Field(
+        0.0,
+        ge=0,
+        description="How far above the lowest a try's validation loss may be to count as equal; of "
+        "equal tries the first is chosen.",
+    )
     tune_on: str | None = Field(
         None, description="The data set on which systems choose, if there are several."
     )
@@ -130,7 +136,8 @@ def _shipped(name: str) -> str:
 
 def grid_of(experiment: Experiment) -> Grid | None:
     """Returns what the systems of an experiment choose from; None without tuning."""
-    return parse_grid(experiment.tune, experiment.tune_steps)
+    grid = parse_grid(experiment.tune, experiment.tune_steps)
+    return None if grid is None else grid._replace(equal_within=experiment.tune_equal)
 
 
 def chosen_changes(values: Mapping[str, Any]) -> list[Change]:

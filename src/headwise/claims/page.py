@@ -11,7 +11,7 @@ from headwise.claims.convergence import LITTLE
 from headwise.claims.declared import SCALES, Claim, Paper, Scale
 from headwise.claims.experiment_results import ExperimentResult, experiment_results
 from headwise.claims.experiment_table import ExperimentTables, experiment_tables
-from headwise.claims.experiments import Places, experiments, find_experiment, read_recipe
+from headwise.claims.experiments import Experiment, Places, experiments, find_experiment, read_recipe
 from headwise.claims.key_figures import key_figure
 from headwise.claims.needed import Needed, needed_runs
 from headwise.claims.pictures.differences import differences_picture
@@ -171,12 +171,20 @@ def _rows(claims: Mapping[str, Claim], places: Places) -> list[Row]:
                     read_recipe(experiment, None).recipe.task,
                     experiment.recipe,
                     _in_code(experiment.changes) or "–",
-                    _in_code(experiment.tune) or "–",
+                    _asked(experiment),
                     _chosen(needed.get(name), places.of(scale, name)),
                     ", ".join(_claims_of(claims, scale, name)) or "–",
                 )
             )
     return rows
+
+
+def _asked(experiment: Experiment) -> str:
+    """What all systems choose from."""
+    said = _in_code(experiment.tune) or "–"
+    if experiment.tune_equal:
+        said += f", losses within {experiment.tune_equal:g} counting as equal"
+    return said
 
 
 def _chosen(needed: Needed | None, conditions: Conditions) -> str:

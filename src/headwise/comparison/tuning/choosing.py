@@ -23,7 +23,12 @@ Tried = Mapping[str | None, Mapping[str, Sequence[Candidate]]]  # by data set an
 
 
 def tune(
-    experiments: Experiments, tried: Tried, steps: int | None, console: Console, jobs: int
+    experiments: Experiments,
+    tried: Tried,
+    steps: int | None,
+    console: Console,
+    jobs: int,
+    equal_within: float = 0.0,
 ) -> dict[str | None, Experiment]:
     """Trains the tries of every system; returns the experiments with the recipes they chose.
 
@@ -36,6 +41,8 @@ def tune(
         steps: of `--tune-steps`.
         console: for bars and for what was chosen.
         jobs: how many tries to train at a time, see `train_runs`.
+        equal_within: tries whose validation loss is no further than this above the lowest count as
+            equal; of equal ones the first is chosen.
 
     Raises:
         ValueError: all tries of a system diverged, or a tuned key changes sizes that
@@ -74,7 +81,7 @@ def tune(
             if all(each.diverged for each in tries):
                 lost.append(label)
                 continue
-            chosen[dataset][name] = _choice(tries)
+            chosen[dataset][name] = _choice(tries, equal_within)
             _print(label, chosen[dataset][name], console)
 
     results = train_runs(planned, console, jobs=jobs, after_each=choose)
@@ -147,10 +154,11 @@ def _label(dataset: str | None, name: str) -> str:
     return f"{dataset} {name}" if dataset else name
 
 
-def _choice(tries: list[Try]) -> Tries:
-    """The tries with the one of the lowest loss, the first of several; some did not diverge."""
+def _choice(tries: list[Try], equal_within: float) -> Tries:
+    """The tries with the first whose loss is as low as the lowest; some did not diverge."""
     sound = [number for number, each in enumerate(tries) if not each.diverged]
-    best = min(sound, key=lambda number: tries[number].validation_loss)
+    lowest = min(tries[number].validation_loss for number in sound)
+    best = next(n for n in sound if tries[n].validation_loss <= lowest + equal_within)
     return Tries(seed=TUNING_SEED, tries=tries, chosen=best, notes=_at_the_edge(tries, best))
 
 

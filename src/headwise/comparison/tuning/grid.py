@@ -32,10 +32,13 @@ class Grid(NamedTuple):
     Attributes:
         values: path of a key to its values, as YAML reads them.
         steps: how many steps a try takes; None for as many as a run.
+        equal_within: tries whose validation loss is no further than this above the lowest count as
+            equal; of equal ones the first is chosen.
     """
 
     values: dict[KeyPath, list[Any]]
     steps: int | None = None
+    equal_within: float = 0.0
 
     def combinations(self) -> list[list[Change]]:
         """Returns every combination, as changes to a recipe.
