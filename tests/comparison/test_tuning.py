@@ -215,6 +215,17 @@ def test_another_choice_does_not_pass_for_the_runs_that_there_are(again, file):
     }
 
 
+@pytest.mark.parametrize(("equal_within", "chosen"), [(0.0, 0.003), (0.09, 0.003), (0.11, 0.001)])
+def test_of_losses_that_count_as_equal_the_first_is_chosen(again, file, equal_within, chosen):
+    set_loss(again, "standard", f"{RATE}=0.001", 0.6)
+    set_loss(again, "standard", f"{RATE}=0.003", 0.5)
+    shutil.rmtree(again / "standard-seed1")
+    grid = parse_grid([RATES], 4)._replace(equal_within=equal_within)
+    found = compare_systems(file, ["standard"], [1], again, "", QUIET, grid=grid)
+    tries = found.systems[0].tuning
+    assert tries.tries[tries.chosen].values == {RATE: chosen}
+
+
 def test_tries_of_another_length_have_their_own_folders(again, file):
     before = results(again)
     found = compare(file, again, RATES, systems=["standard"], steps=5)

@@ -72,9 +72,7 @@ def let_choose(
     recipes = {name: file.system(name, dataset) for name in waiting}
     tried = {dataset: {name: candidates(file, name, dataset, grid) for name in waiting}}
     prepared = Prepared(own.runs / (dataset or ""), task, recipes, matched={}, tries={})
-    chosen = tune(
-        {dataset: prepared}, tried, grid.steps, console, jobs, equal_within=grid.equal_within
-    )[dataset].tries
+    chosen = tune({dataset: prepared}, tried, grid, console, jobs)[dataset].tries
     values, steps, equal_within = _told(grid)
     for name, tries in chosen.items():
         made = StoredTries(

@@ -106,9 +106,9 @@ def _on_datasets(conditions: Conditions) -> Iterator[ExperimentResult]:
             continue
         task = task_class(systems[0].recipe.task)
         baseline = file.system_names[0]
+        scale, name, of = conditions.scale, conditions.name, systems[0].recipe.task
         yield ExperimentResult(
-            *(conditions.scale, conditions.name, dataset),
-            *(systems[0].recipe.task, task.loss_name, baseline, systems),
+            *(scale, name, dataset, of, task.loss_name, baseline, systems),
             scores=_differences({s.name: s.score for s in systems}, baseline),
             losses=_differences({s.name: s.loss for s in systems}, baseline),
         )

@@ -11,7 +11,13 @@ from headwise.claims.convergence import LITTLE
 from headwise.claims.declared import SCALES, Claim, Paper, Scale
 from headwise.claims.experiment_results import ExperimentResult, experiment_results
 from headwise.claims.experiment_table import ExperimentTables, experiment_tables
-from headwise.claims.experiments import Experiment, Places, experiments, find_experiment, read_recipe
+from headwise.claims.experiments import (
+    Experiment,
+    Places,
+    experiments,
+    find_experiment,
+    read_recipe,
+)
 from headwise.claims.key_figures import key_figure
 from headwise.claims.needed import Needed, needed_runs
 from headwise.claims.pictures.differences import differences_picture
@@ -172,7 +178,7 @@ def _rows(claims: Mapping[str, Claim], places: Places) -> list[Row]:
                     experiment.recipe,
                     _in_code(experiment.changes) or "–",
                     _asked(experiment),
-                    _chosen(needed.get(name), places.of(scale, name)),
+                    _chosen(needed.get(name), Conditions(scale, name, places)),
                     ", ".join(_claims_of(claims, scale, name)) or "–",
                 )
             )
@@ -182,6 +188,8 @@ def _rows(claims: Mapping[str, Claim], places: Places) -> list[Row]:
 def _asked(experiment: Experiment) -> str:
     """What all systems choose from."""
     said = _in_code(experiment.tune) or "–"
+    if experiment.tune_steps is not None:
+        said += f", tries of {experiment.tune_steps:,} steps"
     if experiment.tune_equal:
         said += f", losses within {experiment.tune_equal:g} counting as equal"
     return said

@@ -74,7 +74,7 @@ def compare_systems(
         for dataset, place in places.items()
     }
     if grid is not None:
-        experiments = tune(experiments, tried, grid.steps, console, jobs)
+        experiments = tune(experiments, tried, grid, console, jobs)
     plans = {dataset: _plan(found, seeds, dataset) for dataset, found in experiments.items()}
     for dataset, experiment in experiments.items():
         check_runs(plans[dataset], experiment.tries)

@@ -11,7 +11,7 @@ from headwise.comparison.planned import PlannedRun
 from headwise.comparison.running import train_runs
 from headwise.comparison.summary import Experiment
 from headwise.comparison.tuning.candidates import Candidate
-from headwise.comparison.tuning.grid import TUNING_SEED
+from headwise.comparison.tuning.grid import TUNING_SEED, Grid
 from headwise.comparison.tuning.trying import finished_try, train_try
 from headwise.experiment.folders import FolderError, changed_keys
 from headwise.experiment.preparing import empty_model
@@ -23,12 +23,7 @@ Tried = Mapping[str | None, Mapping[str, Sequence[Candidate]]]  # by data set an
 
 
 def tune(
-    experiments: Experiments,
-    tried: Tried,
-    steps: int | None,
-    console: Console,
-    jobs: int,
-    equal_within: float = 0.0,
+    experiments: Experiments, tried: Tried, grid: Grid, console: Console, jobs: int
 ) -> dict[str | None, Experiment]:
     """Trains the tries of every system; returns the experiments with the recipes they chose.
 
@@ -38,11 +33,9 @@ def tune(
     Args:
         experiments: what is compared.
         tried: what is tried.
-        steps: of `--tune-steps`.
+        grid: how many steps the tries take, and which of them count as equal.
         console: for bars and for what was chosen.
         jobs: how many tries to train at a time, see `train_runs`.
-        equal_within: tries whose validation loss is no further than this above the lowest count as
-            equal; of equal ones the first is chosen.
 
     Raises:
         ValueError: all tries of a system diverged, or a tuned key changes sizes that
@@ -60,7 +53,7 @@ def tune(
     for dataset, systems in tried.items():
         for name, of_system in systems.items():
             if len(of_system) > 1:
-                plan = _plan(experiments[dataset], dataset, name, of_system, steps)
+                plan = _plan(experiments[dataset], dataset, name, of_system, grid.steps)
                 waiting[dataset, name] = slice(len(planned), len(planned) + len(plan))
                 planned += plan
     chosen: dict[str | None, dict[str, Tries]] = {dataset: {} for dataset in experiments}
@@ -81,7 +74,7 @@ def tune(
             if all(each.diverged for each in tries):
                 lost.append(label)
                 continue
-            chosen[dataset][name] = _choice(tries, equal_within)
+            chosen[dataset][name] = _choice(tries, grid.equal_within)
             _print(label, chosen[dataset][name], console)
 
     results = train_runs(planned, console, jobs=jobs, after_each=choose)
