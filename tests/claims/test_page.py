@@ -12,6 +12,7 @@ from headwise.analysis.formatting import p_value, signed
 from headwise.claims.convergence import convergence, in_a_sentence
 from headwise.claims.declared import Claim, Paper
 from headwise.claims.experiment_table import experiment_tables
+from headwise.claims.page import ClaimsPage, write_page
 from headwise.claims.pictures.card import card
 from headwise.claims.pictures.differences import differences_picture
 from headwise.claims.pictures.forest_of_tests import forest_of_tests
@@ -154,3 +155,11 @@ def test_only_places_of_a_picture_are_rounded():
 
 def long(path: str) -> bool:
     return any(len(number.partition(".")[2]) > 2 for number in path.split())
+
+
+def test_pictures_of_former_pages_go_and_others_stay(tmp_path):
+    write_page(tmp_path / "claims.md", ClaimsPage("", {"claims-laptop.svg": "<svg/>"}))
+    (tmp_path / "pictures" / "transfer.svg").touch()
+    write_page(tmp_path / "claims.md", ClaimsPage("", {"why-laptop-length.svg": "<svg/>"}))
+    left = sorted(path.name for path in (tmp_path / "pictures").iterdir())
+    assert left == ["transfer.svg", "why-laptop-length.svg"]

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from headwise.claims.conditions import Conditions
 from headwise.claims.convergence import LITTLE
 from headwise.claims.declared import SCALES, Claim, Paper, Scale
@@ -25,6 +23,7 @@ from headwise.claims.pictures.forest_of_tests import forest_of_tests
 from headwise.claims.pictures.loss_curves import loss_curves
 from headwise.claims.pictures.marks import MARKS
 from headwise.claims.pictures.overview import overview
+from headwise.claims.templates import template
 from headwise.claims.totals import totals
 from headwise.claims.verdicts import Kind, Verdict
 from headwise.claims.why_page import why_section
@@ -94,13 +93,7 @@ def claims_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> Clai
     }
     sections = [_section(of, claims) for of in results]
     why = why_section(places)
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    text = environment.get_template("page.md.jinja").render(
+    text = template("page").render(
         papers=papers,
         verdicts=verdicts,
         scales=SCALES,
@@ -124,9 +117,13 @@ def claims_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> Clai
 
 
 def write_page(path: Path, page: ClaimsPage) -> None:
-    """Writes the page, and its pictures into a folder beside it."""
+    """Writes the page, and its pictures into a folder beside it; those of former pages go."""
+    folder = path.parent / PICTURES
+    for former in [*folder.glob("claims-*.svg"), *folder.glob("why-*.svg")]:
+        if former.name not in page.pictures:
+            former.unlink()
     for name, svg in page.pictures.items():
-        write_text(path.parent / PICTURES / name, svg)
+        write_text(folder / name, svg)
     write_text(path, page.text)
 
 

@@ -1,10 +1,7 @@
 """Writes the section of docs/claims.md that answers questions why, and its pictures."""
 
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from typing import NamedTuple
-
-from jinja2 import Environment, StrictUndefined
 
 from headwise.analysis.formatting import decimals, p_value
 from headwise.claims.answers import AtPoint, answer, interval
@@ -13,6 +10,7 @@ from headwise.claims.experiments import Places
 from headwise.claims.pictures.trend_lines import trend_lines
 from headwise.claims.quantities import Found
 from headwise.claims.questions import all_questions
+from headwise.claims.templates import template
 
 
 class WhySection(NamedTuple):
@@ -34,13 +32,14 @@ def why_section(places: Places) -> WhySection:
         for each in answers
         if (svg := trend_lines(each)) is not None
     }
-    template = resources.files("headwise") / "claims" / "why.md.jinja"
-    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.globals.update(
-        {"interval": interval, "decimals": decimals, "p_value": p_value, "example": _example}
-    )
-    text = environment.from_string(template.read_text(encoding="utf-8")).render(
-        answers=answers, pictures=drawn, links=_links
+    text = template("why").render(
+        answers=answers,
+        pictures=drawn,
+        links=_links,
+        interval=interval,
+        decimals=decimals,
+        p_value=p_value,
+        example=_example,
     )
     return WhySection(text.strip(), drawn)
 
