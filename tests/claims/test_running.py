@@ -1,5 +1,6 @@
 """Runs of claims: shared, kept, moved, interrupted, and out of date."""
 
+import json
 import shutil
 from dataclasses import replace
 
@@ -277,3 +278,28 @@ def test_wrong_names_are_errors():
     ):
         done = CliRunner().invoke(app, ["claims", *arguments])
         assert (done.exit_code, message in done.output) == (2, True), done.output
+
+
+@pytest.mark.parametrize(("raised", "kind"), [(5.0, "contradicted"), (0.0, "cannot be told")])
+def test_where_no_run_gets_down_to_the_baselines_loss_the_losses_tell(
+    places, tmp_path, raised, kind
+):
+    evidence = tmp_path / "evidence"
+    shutil.copytree(places.evidence, evidence)
+    for path in evidence.rglob("*-seed*.json"):
+        record = json.loads(path.read_text())
+        of_mae = raised if record["system"] == "mae" else 0.0
+        apart = 0.01 * record["seed"]
+        record["history"] = [
+            {"step": 3, "eval_loss": 5.0 + of_mae + apart},
+            {"step": 6, "eval_loss": 4.0 + of_mae + apart},
+        ]
+        path.write_text(json.dumps(record))
+    (finding,) = verdict_on(
+        all_claims()["W1"], "laptop", places._replace(evidence=evidence)
+    ).findings
+    assert finding.kind == kind
+    assert ("no run gets down" in finding.remark) == (raised > 0)
+    if raised:
+        assert finding.difference.startswith("lowest losses +5.000 [")
+        assert finding.standing is None

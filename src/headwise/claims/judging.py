@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -19,9 +20,11 @@ from headwise.analysis.chance.seeds_and_items import (
 )
 from headwise.analysis.formatting import p_value, signed
 from headwise.analysis.how_soon import (
+    History,
     difference_over_pairs,
     log_shares,
     losses_at_equal_training_loss,
+    target,
 )
 from headwise.analysis.papers.published import published_figures
 from headwise.analysis.papers.table import Paper
@@ -75,7 +78,7 @@ class _Tested(NamedTuple):
     found: Difference | None
     higher_is_better: bool
     finding: Finding
-    margin: float
+    margin: float | None  # in the unit of the difference, if it is known there
     needed: str
 
 
@@ -102,26 +105,27 @@ def _judged(tested: _Tested, found: Difference | None) -> Finding:
     if found is None or finding.kind == "not run":
         return finding
     oriented = Oriented.of(found, tested.higher_is_better)
-    test = tested.test.model_copy(update={"margin": tested.margin})
+    margin = tested.margin
+    test = tested.test.model_copy(update={"margin": math.inf if margin is None else margin})
     kind = judge(test, oriented)
     if finding.kind == "cannot be told" and kind in ("confirmed", "no difference"):
         kind = "cannot be told"  # the figures are bounds
     remarks = [finding.remark] if finding.remark else []
-    if kind == "cannot be told":
+    if kind == "cannot be told" and tested.needed:
         remarks.append(tested.needed)
     return finding.model_copy(
         update={
             "kind": kind,
             "difference": f"{finding.difference}, {p_value(found.corrected_p_value)}",
             "remark": "; ".join(remarks),
-            "standing": Standing(
-                value=oriented.value / tested.margin,
-                low=oriented.low / tested.margin,
-                high=oriented.high / tested.margin,
-                p=oriented.p,
-            ),
+            "standing": None if margin is None else _standing(oriented, margin),
         }
     )
+
+
+def _standing(found: Oriented, margin: float) -> Standing:
+    ends = (found.value / margin, found.low / margin, found.high / margin)
+    return Standing(value=ends[0], low=ends[1], high=ends[2], p=found.p)
 
 
 def _on_difference(test: Against, evidence: ClaimEvidence, count: int) -> _Tested | Finding:
@@ -187,6 +191,8 @@ def _on_curves(
     if of_steps:
         pairs: np.ndarray | None
         pairs, known = log_shares(ours, theirs)
+        if not known:
+            return _on_lowest_losses(test, words, ours, theirs, count)
         if known < pairs.size:
             bounds = f"{pairs.size - known} of {pairs.size} pairs do not get there in their budget"
     else:
@@ -211,6 +217,28 @@ def _on_curves(
         remark="; ".join([f"{least} seeds", *([bounds] if bounds else [])]),
     )
     return _Tested(test, found, False, finding, margin, what_it_takes(wanted))
+
+
+def _on_lowest_losses(
+    test: Against, words: str, ours: Sequence[History], theirs: Sequence[History], count: int
+) -> _Tested | Finding:
+    """Where no run gets down to the baseline's loss, steps tell nothing, but the losses do."""
+    found = difference(_lowest_losses(ours), _lowest_losses(theirs), count)
+    never = "no run gets down to the baseline's lowest loss"
+    if found is None or found.source == "items":
+        remark = f"{never}; {what_it_takes(None)}"
+        return Finding(test=words, kind="cannot be told", remark=remark)
+    finding = Finding(
+        test=words,
+        kind="cannot be told",
+        difference=f"lowest losses {_interval(found.value, found.low, found.high, 3)}",
+        remark=f"{min(len(ours), len(theirs))} seeds; {never}",
+    )
+    return _Tested(test, found, False, finding, None, "")
+
+
+def _lowest_losses(runs: Sequence[History]) -> Resampled:
+    return Resampled(np.array([best.loss for own in runs if (best := target(own))]), None, 0)
 
 
 def _on_range(test: Within, evidence: ClaimEvidence) -> Finding:
