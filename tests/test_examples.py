@@ -1,5 +1,6 @@
 """The examples run as scripts and as notebooks, made short."""
 
+import os
 import re
 import runpy
 from collections.abc import Iterator
@@ -109,8 +110,13 @@ def test_as_a_script(name, changes, tmp_path, monkeypatch, capsys):
 
 @pytest.fixture(scope="module")
 def kernel() -> Iterator[KernelManager]:
-    """One for all notebooks, since a kernel takes seconds to import what they need."""
+    """One for all notebooks, since a kernel takes seconds to import what they need.
+
+    Its threads sleep while they wait, as those of the commands do: on a busy machine the notebooks
+    take minutes otherwise.
+    """
     manager = KernelManager()
+    manager.start_kernel(env=os.environ | {"OMP_WAIT_POLICY": "PASSIVE"})
     yield manager
     manager.shutdown_kernel(now=True)
 
