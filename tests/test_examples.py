@@ -5,6 +5,7 @@ import re
 import runpy
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import jupytext
 import pytest
@@ -13,6 +14,8 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 from rich.text import Text
+
+from headwise.threads import sleep_while_waiting
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SMALL = '("rich", "pydantic", "typer")'
@@ -116,7 +119,9 @@ def kernel() -> Iterator[KernelManager]:
     take minutes otherwise.
     """
     manager = KernelManager()
-    manager.start_kernel(env=os.environ | {"OMP_WAIT_POLICY": "PASSIVE"})
+    with patch.dict(os.environ):
+        sleep_while_waiting()
+        manager.start_kernel()
     yield manager
     manager.shutdown_kernel(now=True)
 

@@ -27,7 +27,6 @@ from headwise.claims.questions import Question, all_questions
 from headwise.claims.running import run_experiment, run_question
 from headwise.claims.trends import trend_kind
 from headwise.cli import app
-from headwise.comparison.tuning.grid import dotted
 from headwise.files import write_text
 from headwise.training.interrupted import Interrupted
 
@@ -137,13 +136,8 @@ def test_which_point_shares_runs_depends_on_what_was_chosen(tmp_path):
     assert all(question.conditions(value, "mae", places).folder for value in at_two)
     tried = Try(values={"training.learning_rate": 1e-2}, validation_loss=1.0, steps=3, seconds=1.0)
     tries = Tries(seed=0, tries=[tried], chosen=0)
-    grid = grid_of(own.experiment)
-    kept = StoredTries(
-        recipe=recipe_hash(own.plain.system("mae")),
-        grid={dotted(path): values for path, values in grid.values.items()},
-        steps=grid.steps,
-        tries=tries,
-    )
+    before = recipe_hash(own.plain.system("mae"))
+    kept = StoredTries.from_grid(before, grid_of(own.experiment), tries)
     write_text(tuning_path(own.own.evidence, "mae"), kept.model_dump_json())
     assert question.conditions(1e-2, "mae", places) == own
     # The value of the point holds, and not the one that was chosen.

@@ -1,7 +1,6 @@
 """Lets the systems of an experiment choose tuned values, and keeps what they have chosen."""
 
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -11,7 +10,7 @@ from headwise.claims.needed import Needed
 from headwise.comparison.summary import Experiment as Prepared
 from headwise.comparison.tuning.candidates import candidates
 from headwise.comparison.tuning.choosing import tune
-from headwise.comparison.tuning.grid import Grid, dotted
+from headwise.comparison.tuning.grid import Grid
 from headwise.files import write_text
 from headwise.recipe import RecipeFile
 from headwise.tasks.task import Task
@@ -20,7 +19,7 @@ from headwise.tasks.task import Task
 def tries_of(
     plain: RecipeFile, evidence: Path, system: str, grid: Grid | None
 ) -> StoredTries | None:
-    """Returns the tries from which a system has chosen; None if it has not, or does not choose.
+    """Returns the finished tries that decided a system's tuned values; None without any.
 
     Tries of another recipe, or of other values than those of the grid, count for nothing.
 
@@ -30,11 +29,9 @@ def tries_of(
         system: name of the system.
         grid: what the systems of the experiment choose from; None without tuning.
     """
-    kept = None if grid is None else read_tries(tuning_path(evidence, system))
-    if grid is None or kept is None:
+    if grid is None or (kept := read_tries(tuning_path(evidence, system))) is None:
         return None
-    from_these = (kept.grid, kept.steps, kept.equal_within) == _told(grid)
-    return kept if from_these and kept.recipe == _hash_before(plain, system) else None
+    return kept if kept.are_from(_hash_before(plain, system), grid) else None
 
 
 def let_choose(
@@ -73,22 +70,9 @@ def let_choose(
     tried = {dataset: {name: candidates(file, name, dataset, grid) for name in waiting}}
     prepared = Prepared(own.runs / (dataset or ""), task, recipes, matched={}, tries={})
     chosen = tune({dataset: prepared}, tried, grid, console, jobs)[dataset].tries
-    values, steps, equal_within = _told(grid)
     for name, tries in chosen.items():
-        made = StoredTries(
-            recipe=_hash_before(plain, name),
-            grid=values,
-            steps=steps,
-            equal_within=equal_within,
-            tries=tries,
-        )
+        made = StoredTries.from_grid(_hash_before(plain, name), grid, tries)
         write_text(tuning_path(own.evidence, name), made.model_dump_json(indent=1) + "\n")
-
-
-def _told(grid: Grid) -> tuple[dict[str, list[Any]], int | None, float]:
-    """What a record of tries says of the grid."""
-    values = {dotted(path): values for path, values in grid.values.items()}
-    return values, grid.steps, grid.equal_within
 
 
 def _hash_before(plain: RecipeFile, system: str) -> str:

@@ -93,7 +93,7 @@ class ClaimEvidence:
         return read_times(self.folder / TIMES)
 
     def stale(self) -> list[str]:
-        """The systems whose runs were made by code that computes otherwise than today's."""
+        """Returns the systems with runs that the code of today would not repeat."""
         found = dict.fromkeys(self._times_stale)
         for here, runs in self.used.items():
             if is_stale(runs, self.recipe_of(here)):

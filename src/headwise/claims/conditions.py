@@ -78,7 +78,7 @@ class Conditions:
         return read_recipe(self.experiment, self.places.of(self.scale, self.name))
 
     def tries(self, system: str) -> StoredTries | None:
-        """Returns the tries from which a system has chosen under these conditions, if it has."""
+        """Returns the finished tries that decided a system's tuned values; None without any."""
         return tries_of(self.plain, self.own.evidence, system, grid_of(self.experiment))
 
     def choice(self, system: str) -> list[Change]:

@@ -22,6 +22,7 @@ from pydantic import BaseModel, Field
 
 from headwise.analysis.results import AttentionRecord, RunResult, Tries
 from headwise.analysis.speed import OverRounds
+from headwise.comparison.tuning.grid import Grid, dotted
 from headwise.files import write_text, written_whole
 from headwise.tasks.outcome import RECORD, Outcome, Score
 
@@ -75,10 +76,26 @@ class StoredTries(BaseModel):
     equal_within: float = Field(0.0, description="Losses so near to the lowest count as equal.")
     tries: Tries
 
+    @classmethod
+    def from_grid(cls, recipe: str, grid: Grid, tries: Tries) -> "StoredTries":
+        """Returns the record of tries at the values of a grid."""
+        values, steps, equal_within = _of_grid(grid)
+        return cls(recipe=recipe, grid=values, steps=steps, equal_within=equal_within, tries=tries)
+
+    def are_from(self, recipe: str, grid: Grid) -> bool:
+        """Returns whether the tries are those of this recipe, at the values of this grid."""
+        return (self.recipe, self.grid, self.steps, self.equal_within) == (recipe, *_of_grid(grid))
+
     @property
     def chosen_values(self) -> dict[str, Any]:
         """Path of a tuned key to the chosen value."""
         return self.tries.tries[self.tries.chosen].values
+
+
+def _of_grid(grid: Grid) -> tuple[dict[str, list[Any]], int | None, float]:
+    """What a record of tries says of the grid."""
+    values = {dotted(path): values for path, values in grid.values.items()}
+    return values, grid.steps, grid.equal_within
 
 
 class StoredTimes(BaseModel):

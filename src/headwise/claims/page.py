@@ -119,12 +119,13 @@ def claims_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> Clai
 def write_page(path: Path, page: ClaimsPage) -> None:
     """Writes the page, and its pictures into a folder beside it; those of former pages go."""
     folder = path.parent / PICTURES
-    for former in [*folder.glob("claims-*.svg"), *folder.glob("why-*.svg")]:
-        if former.name not in page.pictures:
-            former.unlink()
     for name, svg in page.pictures.items():
         write_text(folder / name, svg)
     write_text(path, page.text)
+    # Last, so that the page that is there never names a picture that is not.
+    for former in [*folder.glob("claims-*.svg"), *folder.glob("why-*.svg")]:
+        if former.name not in page.pictures:
+            former.unlink()
 
 
 def _section(results: Sequence[ExperimentResult], claims: Mapping[str, Claim]) -> Section:

@@ -127,7 +127,7 @@ def why(
     scale: ScaleName = "laptop",
     evidence: Evidence = _EVIDENCE,
 ) -> None:
-    """Say why systems do worse, as far as runs that vary one key tell; trains nothing."""
+    """Print what is known of the questions why systems do worse; trains nothing."""
     with clear_errors():
         from headwise.claims.questions import find_questions
 

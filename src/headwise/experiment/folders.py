@@ -67,9 +67,9 @@ def check_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None
 
 
 def changed_keys(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> list[str]:
-    """Returns a line for each key in which a recipe differs from the one that claimed a folder.
+    """Compares a recipe with that of the run in a folder; returns a line for each key that differs.
 
-    A folder that no recipe has claimed gives none. Descriptions, further test sets, loggers, and
+    A folder without a run gives none. Descriptions, further test sets, loggers, and
     whether snapshots are taken do not count.
     """
     stamp = folder / stamp_name

@@ -41,7 +41,7 @@ class Grid(NamedTuple):
     equal_within: float = 0.0
 
     def combinations(self) -> list[list[Change]]:
-        """Returns every combination, as changes to a recipe.
+        """Returns every combination of the values, each as a list of changes to a recipe.
 
         >>> Grid({("model", "dropout"): [0.1, 0.2], ("model", "norm"): ["pre"]}).combinations()[1]
         [(('model', 'dropout'), 0.2), (('model', 'norm'), 'pre')]
