@@ -23,8 +23,10 @@ $(VENV)/installed: pyproject.toml
 	$(BIN)/pip install --quiet --editable ".[speech]" || echo "no PESQ: pip needs a C compiler to build it"
 	touch $@
 
-demo: install  ## train and compare all six systems; prints where the report is
+demo: install  ## train and compare all six systems, and test a claim on one; a report is written
 	$(BIN)/headwise compare --output runs/demo --set training.max_steps=600 --jobs $(JOBS)
+	@echo "claim W3: the weights that the Weighted Transformer has learned, and equal ones"
+	$(BIN)/headwise evaluate runs/demo/weighted-seed1 --ablate weighted=uniform --against runs/demo/weighted-seed1
 
 test: install  ## the whole test suite, with coverage
 	$(BIN)/python -m pytest --numprocesses 2 --cov=headwise --cov-report=term-missing:skip-covered

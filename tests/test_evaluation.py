@@ -275,7 +275,7 @@ def test_the_command_says_what_single_runs_cannot_tell(world, run, rival):
     assert done.exit_code == 0, done.output
     assert done.stdout.index(str(run)) < done.stdout.index(str(rival))
     assert re.search(
-        r"difference of BLEU: [+-]\d+\.\d\d \[.*\], p = [\d.]+ over items", done.stdout
+        r"difference of BLEU: [+-]\d+\.\d\d \[.*\], p [=<] [\d.]+ over items", done.stdout
     )
     assert "nothing of that of training" in done.stdout
 
@@ -283,6 +283,7 @@ def test_the_command_says_what_single_runs_cannot_tell(world, run, rival):
 def test_an_ablated_run_can_be_tested_against_itself(run):
     done = headwise("evaluate", run, "--against", run, "--ablate", "mae=uniform")
     assert done.exit_code == 0, done.output
+    assert f"\n{run}, ablated: mae=uniform\n" in done.stdout
     assert "difference of BLEU: " in done.stdout
 
 

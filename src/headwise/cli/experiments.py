@@ -259,8 +259,9 @@ def evaluate(
             return
         other = evaluated(against)
         difference = compare_runs(found, other)
-        for name, of in ((run, found), (against, other)):
-            console.print(str(name), style="bold", highlight=False, soft_wrap=True, markup=False)
+        ours = ", ".join([str(run), *(f"ablated: {each}" for each in ablate or [])])
+        for name, of in ((ours, found), (str(against), other)):
+            console.print(name, style="bold", highlight=False, soft_wrap=True, markup=False)
             print_scores(of.outcome.scores, console)
         print_difference(difference, found.outcome.scores[0], console)
 
@@ -274,6 +275,8 @@ def print_scores(scores: "Sequence[Score]", console: Console) -> None:
 
 def print_difference(difference: "Difference | None", score: "Score", console: Console) -> None:
     """Prints how the scores of two runs differ, with interval and p, and what these leave out."""
+    from headwise.analysis.formatting import p_value
+
     if difference is None:
         text = "There are too few items, or no finite scores, to test the difference."
     else:
@@ -282,8 +285,8 @@ def print_difference(difference: "Difference | None", score: "Score", console: C
             for number in (difference.value, difference.low, difference.high)
         )
         text = (
-            f"difference of {score.name}: {value} [{low}, {high}], p = {difference.p_value:.3g} "
-            f"over items\n"
+            f"difference of {score.name}: {value} [{low}, {high}], "
+            f"{p_value(difference.p_value)} over items\n"
             f"These are single runs: interval and p hold the chance of the items, and nothing of "
             f"that of training. With other seeds the difference may be another."
         )
