@@ -280,6 +280,20 @@ def test_wrong_names_are_errors():
         assert (done.exit_code, message in done.output) == (2, True), done.output
 
 
+def test_folders_that_are_not_there_are_errors(tmp_path):
+    page, missing = tmp_path / "claims.md", str(tmp_path / "missing")
+    page.write_text("a page", encoding="utf-8")
+    for arguments, message in (
+        (["page", "--output", str(page), "--evidence", missing], "--evidence is"),
+        (["--evidence", missing], "--evidence is"),
+        (["why", "--evidence", missing], "--evidence is"),
+    ):
+        done = CliRunner().invoke(app, ["claims", *arguments], env={"COLUMNS": "1000"})
+        assert (done.exit_code, message in done.output) == (2, True), done.output
+    assert page.read_text(encoding="utf-8") == "a page"
+    assert [path.name for path in tmp_path.iterdir()] == ["claims.md"]
+
+
 @pytest.mark.parametrize(("raised", "kind"), [(5.0, "contradicted"), (0.0, "cannot be told")])
 def test_where_no_run_gets_down_to_the_baselines_loss_the_losses_tell(
     places, tmp_path, raised, kind

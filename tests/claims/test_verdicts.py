@@ -114,6 +114,14 @@ def test_fingerprints_are_the_same_again_and_differ_by_system():
     assert not computes_alike(one, fingerprint(recipe.system("standard")))
 
 
+def test_without_the_folder_of_data_the_option_is_named(tmp_path):
+    missing, kept = str(tmp_path / "missing"), str(tmp_path / "kept")
+    arguments = ["claims", "run", "W2", "--data", missing, "--evidence", kept, "--runs", kept]
+    done = CliRunner().invoke(app, arguments, env={"COLUMNS": "1000"})
+    assert (done.exit_code, "name yours by --data DIR" in done.output) == (2, True), done.output
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("scale", SCALES)
 def test_what_the_shipped_claims_name_is_there(scale):
     claims = {name: claim for paper in papers() for name, claim in paper.claims.items()}

@@ -104,6 +104,9 @@ def read_recipe(experiment: Experiment, places: Places | None) -> RecipeFile:
     Args:
         experiment: the experiment.
         places: the folders of this machine; None to leave their names as they stand.
+
+    Raises:
+        FileNotFoundError: the recipe reads data of a folder that is not there.
     """
     own = declared.CATALOGUE / "recipes" / f"{experiment.recipe}.yaml"
     texts = [
@@ -111,6 +114,11 @@ def read_recipe(experiment: Experiment, places: Places | None) -> RecipeFile:
         *experiment.changes,
     ]
     if places is not None:
+        if not places.data.is_dir() and any(DATA in text for text in texts):
+            raise FileNotFoundError(
+                f"the folder with the data is {str(places.data)!r}, which is not there: name yours "
+                f"by --data DIR or the variable HEADWISE_DATA; docs/claims.md says what lies in it"
+            )
         names = {DATA: str(places.data), RUNS: str(places.runs.parent)}
         for name, folder in names.items():
             texts = [text.replace(name, folder) for text in texts]

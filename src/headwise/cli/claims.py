@@ -52,7 +52,7 @@ def listing(
         from headwise.claims.judging import verdict_on
 
         silence()
-        at, places = _scale(scale), _places(None, _RUNS, evidence)
+        at, places = _scale(scale), _places_to_read(evidence)
         console = Console()
         for paper in papers():
             console.print(paper.paper, style="underline", highlight=False, markup=False)
@@ -132,7 +132,7 @@ def why(
         from headwise.claims.questions import find_questions
 
         silence()
-        at, places = _scale(scale), _places(None, _RUNS, evidence)
+        at, places = _scale(scale), _places_to_read(evidence)
         _print_answers(find_questions(names or [], at).values(), places, Console())
 
 
@@ -206,7 +206,7 @@ def page(
         from headwise.claims.page import claims_page, write_page
 
         silence()
-        places = _places(None, _RUNS, evidence)
+        places = _places_to_read(evidence, may_lack=False)
         of_papers = papers()
         verdicts: dict[tuple[str, Any], Any] = {
             (name, scale): verdict_on(claim, scale, places)
@@ -283,6 +283,24 @@ def _places(data: Path | None, runs: Path, evidence: Path) -> "Places":
     from headwise.claims.experiments import Places
 
     return Places(data or Path("data"), runs, evidence)
+
+
+def _places_to_read(evidence: Path, *, may_lack: bool = True) -> "Places":
+    """Returns the folders of commands that train nothing.
+
+    Args:
+        evidence: the folder in which results are kept.
+        may_lack: whether the default folder may be missing, as it may for the list of claims.
+
+    Raises:
+        FileNotFoundError: the folder is not there.
+    """
+    if not evidence.is_dir() and not (may_lack and evidence == _EVIDENCE):
+        raise FileNotFoundError(
+            f"--evidence is {str(evidence)!r}, expected a folder that is there: name it, or start "
+            f"where it lies"
+        )
+    return _places(None, _RUNS, evidence)
 
 
 def _number(value: float | None, digits: int) -> str:
