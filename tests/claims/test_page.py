@@ -66,7 +66,7 @@ def test_a_system_whose_baseline_is_missing_has_no_differences(tmp_path):
 @pytest.mark.parametrize(
     ("last", "words"),
     [
-        (2.995, "fell by 0.005, which is 0.2% of its whole fall: it had converged"),
+        (2.995, "fell by 0.005, which is 0.2% of its whole fall: it was at rest"),
         (2.9, "fell by 0.100, which is 4.8% of its whole fall: it was still learning"),
         (3.2, "rose by 0.200, which is 10.0% of its whole fall: it had learned what it could"),
     ],
@@ -91,7 +91,7 @@ def claim(kind="score", **others) -> Claim:
 
 def verdict(kind: Kind, p: float | None = None, **others) -> Verdict:
     standing = None if p is None else Standing(value=-1.5, low=-9.0, high=0.25, p=p)
-    finding = Finding(test="other better than standard", kind=kind, standing=standing)
+    finding = Finding(test="other better than standard", kind=kind, p=p, standing=standing)
     return Verdict(kind=kind, findings=[finding], **others)
 
 
@@ -118,7 +118,8 @@ def test_the_totals_count_each_claim_and_run_once(experiment):
     assert (found.trained, found.with_many_seeds, found.timed, found.counted) == (2, 1, 1, 1)
     assert (found.runs, found.systems, found.stale) == (6, 2, 1)
     assert found.hours == pytest.approx(6 * 2.0 / 60)
-    assert (found.tested, found.significant) == (2, 1)
+    assert (found.tested, found.significant, found.in_favour) == (2, 1, 0)
+    assert found.held_by_training == 0
     assert found.by_chance == pytest.approx(0.1)
     assert (found.smallest, found.largest, found.machines) == ("1.20M", "1.20M", ["a machine"])
 

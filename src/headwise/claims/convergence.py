@@ -74,11 +74,11 @@ def in_a_sentence(name: str, found: Convergence | None) -> str:
         found: of its seeds.
     """
     if found is None:
-        return f"Too few validations of {name} are kept to say whether it had converged."
+        return f"Too few validations of {name} are kept to say whether it was at rest."
     share = abs(found.fall) / found.whole if found.whole > 0 else None
     moved = "fell" if found.fall >= 0 else "rose"
     part = NONE if share is None else f"{share:.1%}"
-    ended = "it had converged" if found.is_reached else "it was still learning"
+    ended = "it was at rest" if found.is_reached else "it was still learning"
     if found.is_reached and found.rose_again:
         ended = "it had learned what it could, and overfitted after"
     return (

@@ -118,6 +118,7 @@ def _judged(tested: _Tested, found: Difference | None) -> Finding:
             "kind": kind,
             "difference": f"{finding.difference}, {p_value(found.corrected_p_value)}",
             "remark": "; ".join(remarks),
+            "p": oriented.p,
             "standing": None if margin is None else _standing(oriented, margin),
         }
     )

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from headwise.analysis.results import Tries
 from headwise.claims.conditions import Conditions
 from headwise.claims.convergence import LITTLE
 from headwise.claims.declared import SCALES, Claim, Paper, Scale
@@ -27,6 +28,7 @@ from headwise.claims.templates import template
 from headwise.claims.totals import totals
 from headwise.claims.verdicts import Kind, Verdict
 from headwise.claims.why_page import why_section
+from headwise.comparison.tuning.choosing import at_the_edge
 from headwise.files import write_text
 
 Verdicts = Mapping[tuple[str, Scale], Verdict]
@@ -201,6 +203,14 @@ def _chosen(needed: Needed | None, conditions: Conditions) -> str:
         kept = conditions.tries(system)
         if kept is not None:
             values = ", ".join(str(value) for value in kept.chosen_values.values())
-            mark = r"\*" if kept.tries.notes else ""
-            found.append(f"{system} {values}{mark}")
+            found.append(f"{system} {values}{_edge_mark(kept.tries)}")
     return "; ".join(found) or "–"
+
+
+def _edge_mark(tries: Tries) -> str:
+    """Marks tries of which the chosen one, or else that of the lowest loss, is at an end."""
+    sound = [number for number, each in enumerate(tries.tries) if not each.diverged]
+    lowest = min(sound, key=lambda number: tries.tries[number].validation_loss)
+    if tries.notes:
+        return r"\*"
+    return "†" if at_the_edge(tries.tries, lowest) else ""

@@ -27,6 +27,8 @@ class Totals(NamedTuple):
         smallest, largest: parameters of the systems.
         tested: how many claims rest on tests of significance.
         significant: how many of these have a significant difference.
+        in_favour: how many of those are confirmed.
+        held_by_training: how many claims are confirmed by training.
     """
 
     scale: Scale
@@ -43,6 +45,8 @@ class Totals(NamedTuple):
     largest: str
     tested: int
     significant: int
+    in_favour: int
+    held_by_training: int
 
     @property
     def by_chance(self) -> float:
@@ -68,7 +72,9 @@ def totals(
         name: verdicts[name, scale] for name in claims if verdicts[name, scale].kind != "not run"
     }
     trained = [name for name in known if known[name].runs]
-    tests = [[f.standing.p for f in of.findings if f.standing] for of in known.values()]
+    tests = {n: [f.p for f in of.findings if f.p is not None] for n, of in known.items()}
+    different = [name for name, each in tests.items() if any(p < SIGNIFICANT for p in each)]
+    held = [name for name in known if known[name].kind == "confirmed"]
     here = [result for of in results for result in of if result.scale == scale]
     runs = [each.run for result in here for system in result.systems for each in system.runs]
     sizes = [run.parameters for run in runs]
@@ -85,6 +91,8 @@ def totals(
         machines=sorted({run.machine for run in runs}),
         smallest=count(min(sizes, default=0)),
         largest=count(max(sizes, default=0)),
-        tested=sum(bool(of) for of in tests),
-        significant=sum(any(p < SIGNIFICANT for p in of) for of in tests),
+        tested=sum(bool(each) for each in tests.values()),
+        significant=len(different),
+        in_favour=sum(name in held for name in different),
+        held_by_training=sum(name in held for name in trained),
     )

@@ -4,7 +4,8 @@ A test of two systems has a difference with its 95% interval and p, which is cor
 method over the tests of the claim, and a margin: the smallest difference that matters. A system is
 
 - better, or worse, than another if the corrected p is below 0.05;
-- not better, or not worse, by more than the margin, if the interval says so;
+- not better, or not worse, by more than the margin, if the interval ends before the margin; and the
+  opposite, if the whole interval lies beyond it;
 - else it cannot be told, and the number of seeds, or of items, is given with which a difference as
   large as the margin would be found with probability 0.8.
 """
@@ -47,6 +48,9 @@ class Finding(BaseModel):
         "", description="Of a score: the difference of the test loss, which the verdict is not of."
     )
     remark: str = Field("", description="What else the verdict says, such as how many seeds.")
+    p: float | None = Field(
+        None, description="Of a test of two systems, corrected over the tests of the claim."
+    )
     standing: Standing | None = Field(
         None, description="Of a test of two systems, once there is a difference with an interval."
     )
@@ -100,17 +104,17 @@ def judge(test: Against, found: Oriented) -> Kind:
     significant = found.p < SIGNIFICANT
     better, worse = significant and found.value > 0, significant and found.value < 0
     no_better, no_worse = found.high < test.margin, found.low > -test.margin
+    much_better, much_worse = found.low >= test.margin, found.high <= -test.margin
     if test.holds == "better":
         if better or worse:
             return "confirmed" if better else "contradicted"
         return "no difference" if no_better else "cannot be told"
-    if test.holds == "not better":
-        if better:
-            return "contradicted"
-        return "confirmed" if worse or no_better else "cannot be told"
-    if no_worse:
+    holds, fails = no_better, much_better
+    if test.holds == "not worse":
+        holds, fails = no_worse, much_worse
+    if holds:
         return "confirmed"
-    return "contradicted" if worse else "cannot be told"
+    return "contradicted" if fails else "cannot be told"
 
 
 def judge_range(low: float, high: float, at_least: float | None, at_most: float | None) -> Kind:

@@ -152,13 +152,18 @@ def _choice(tries: list[Try], equal_within: float) -> Tries:
     sound = [number for number, each in enumerate(tries) if not each.diverged]
     lowest = min(tries[number].validation_loss for number in sound)
     best = next(n for n in sound if tries[n].validation_loss <= lowest + equal_within)
-    return Tries(seed=TUNING_SEED, tries=tries, chosen=best, notes=_at_the_edge(tries, best))
+    return Tries(seed=TUNING_SEED, tries=tries, chosen=best, notes=at_the_edge(tries, best))
 
 
-def _at_the_edge(tries: Sequence[Try], best: int) -> list[str]:
-    """A sentence for each chosen number that is the largest or the smallest of those tried."""
+def at_the_edge(tries: Sequence[Try], number: int) -> list[str]:
+    """Returns a sentence for each value of a try that is the largest or the smallest of all.
+
+    Args:
+        tries: all of them.
+        number: of the try.
+    """
     notes = []
-    for key, value in tries[best].values.items():
+    for key, value in tries[number].values.items():
         values = [each.values[key] for each in tries if key in each.values]
         if not all(isinstance(each, (int, float)) and type(each) is not bool for each in values):
             continue
