@@ -34,6 +34,9 @@ class Experiment(BaseModel):
 
     recipe: str = Field(description="A file of `recipes/` here, or the name of a shipped recipe.")
     changes: tuple[str, ...] = Field((), description="Changes to it, as `--set` takes them.")
+    describes: str | None = Field(
+        None, description="What it is, where the changes leave little of the recipe's description."
+    )
     tune: tuple[str, ...] = Field(
         (), description="What every system chooses from, as `--tune` takes it."
     )

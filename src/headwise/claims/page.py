@@ -30,6 +30,7 @@ from headwise.claims.verdicts import Kind, Verdict
 from headwise.claims.why_page import why_section
 from headwise.comparison.tuning.choosing import at_the_edge
 from headwise.files import write_text
+from headwise.recipe.settings import Recipe
 
 Verdicts = Mapping[tuple[str, Scale], Verdict]
 KINDS: tuple[Kind, ...] = (
@@ -38,6 +39,10 @@ KINDS: tuple[Kind, ...] = (
 )
 PICTURES = "pictures"  # the folder beside the page
 _TESTS = "-tests.svg"
+_OF_TRAINING = (
+    *("batch_tokens", "max_steps", "schedule", "warmup_steps", "optimizer", "weight_decay"),
+    *("clip_norm", "precision", "patience"),
+)
 
 
 class ClaimsPage(NamedTuple):
@@ -68,6 +73,8 @@ class Section(NamedTuple):
     recipe: str
     description: str
     changes: str
+    settings: str
+    versions: str
     claims: str
     tables: Sequence[ExperimentTables]
     pictures: Mapping[str, str]
@@ -138,8 +145,10 @@ def _section(results: Sequence[ExperimentResult], claims: Mapping[str, Claim]) -
         first.scale,
         first.name,
         experiment.recipe,
-        read_recipe(experiment, None).recipe.description,
+        experiment.describes or read_recipe(experiment, None).recipe.description,
         _in_code(experiment.changes),
+        _in_code(_settings(first.systems[0].recipe)),
+        _versions(results),
         ", ".join(f"[{id}](#{id.lower()})" for id in _claims_of(claims, first.scale, first.name)),
         [experiment_tables(result) for result in results],
         {
@@ -148,6 +157,26 @@ def _section(results: Sequence[ExperimentResult], claims: Mapping[str, Claim]) -
             if svg is not None
         },
     )
+
+
+def _settings(recipe: Recipe) -> list[str]:
+    """What a reader asks of the models of an experiment and of their training."""
+    dumped = recipe.model_dump(mode="json")
+    asked = {group: dumped.get(group) or {} for group in ("tokenizer", "model", "training")}
+    asked["training"] = {key: asked["training"][key] for key in _OF_TRAINING}
+    return [
+        f"{group}.{key}={value}"
+        for group, settings in asked.items()
+        for key, value in settings.items()
+        if isinstance(value, (int, float, str)) and key not in ("attention", "pretrained")
+    ]
+
+
+def _versions(results: Sequence[ExperimentResult]) -> str:
+    """The packages with which the runs of an experiment were trained and scored."""
+    runs = [each.run for of in results for system in of.systems for each in system.runs]
+    found = {f"{package} {version}" for run in runs for package, version in run.versions.items()}
+    return ", ".join(sorted(found))
 
 
 def _in_code(changes: Sequence[str]) -> str:
