@@ -95,9 +95,9 @@ class Conditions:
         return self.plain.system(system, dataset, self.choice(system))
 
     def run_folder(self, system: str, dataset: str | None, seed: int) -> Path:
-        """Returns where a run is trained."""
+        """Returns the folder in which a run is trained."""
         return self.own.runs / (dataset or "") / f"{system}-seed{seed}"
 
     def run_path(self, system: str, dataset: str | None, seed: int) -> Path:
-        """Returns where the record of a run is kept."""
+        """Returns the path of the record that is kept of a run."""
         return run_path(self.own.evidence / (dataset or ""), system, seed)

@@ -185,7 +185,7 @@ def rows_key(score: str, *, test: str | None = None, ablation: str | None = None
 
 
 def rows_of(outcome: Outcome) -> np.ndarray | None:
-    """Returns the rows of the first score, which ranks systems; None if it is made from no rows."""
+    """Returns what each test item counts for in the first score, a row an item; None if unknown."""
     rows = outcome.items.get(outcome.scores[0].name)
     return None if rows is None else np.asarray(rows)
 

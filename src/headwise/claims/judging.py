@@ -223,7 +223,7 @@ def _on_curves(
 def _on_lowest_losses(
     test: Against, words: str, ours: Sequence[History], theirs: Sequence[History], count: int
 ) -> _Tested | Finding:
-    """Where no run gets down to the baseline's loss, steps tell nothing, but the losses do."""
+    """Compares the lowest losses: where no run gets down to the baseline's, no steps are known."""
     found = difference(_lowest_losses(ours), _lowest_losses(theirs), count)
     never = "no run gets down to the baseline's lowest loss"
     if found is None:

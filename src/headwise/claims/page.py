@@ -141,17 +141,18 @@ def _section(results: Sequence[ExperimentResult], claims: Mapping[str, Claim]) -
     first = results[0]
     experiment = find_experiment(first.scale, first.name)
     drawn = {"differences": differences_picture(results), "losses": loss_curves(results)}
+    of_claims = _claims_of(claims, first.scale, first.name)
     return Section(
-        first.scale,
-        first.name,
-        experiment.recipe,
-        experiment.describes or read_recipe(experiment, None).recipe.description,
-        _in_code(experiment.changes),
-        _in_code(_settings(first.systems[0].recipe)),
-        _versions(results),
-        ", ".join(f"[{id}](#{id.lower()})" for id in _claims_of(claims, first.scale, first.name)),
-        [experiment_tables(result) for result in results],
-        {
+        scale=first.scale,
+        name=first.name,
+        recipe=experiment.recipe,
+        description=experiment.describes or read_recipe(experiment, None).recipe.description,
+        changes=_in_code(experiment.changes),
+        settings=_in_code(_settings(first.systems[0].recipe)),
+        versions=_versions(results),
+        claims=", ".join(f"[{id}](#{id.lower()})" for id in of_claims),
+        tables=[experiment_tables(result) for result in results],
+        pictures={
             f"claims-{first.scale}-{first.name}-{kind}.svg": svg
             for kind, svg in drawn.items()
             if svg is not None
@@ -160,7 +161,7 @@ def _section(results: Sequence[ExperimentResult], claims: Mapping[str, Claim]) -
 
 
 def _settings(recipe: Recipe) -> list[str]:
-    """What a reader asks of the models of an experiment and of their training."""
+    """Returns what a reader asks of a model and of its training, as `key=value`."""
     dumped = recipe.model_dump(mode="json")
     asked = {group: dumped.get(group) or {} for group in ("tokenizer", "model", "training")}
     asked["training"] = {key: asked["training"][key] for key in _OF_TRAINING}
@@ -173,7 +174,7 @@ def _settings(recipe: Recipe) -> list[str]:
 
 
 def _versions(results: Sequence[ExperimentResult]) -> str:
-    """The packages with which the runs of an experiment were trained and scored."""
+    """Returns the packages, with versions, that trained and scored the runs of an experiment."""
     runs = [each.run for of in results for system in of.systems for each in system.runs]
     found = {f"{package} {version}" for run in runs for package, version in run.versions.items()}
     return ", ".join(sorted(found))
@@ -184,7 +185,7 @@ def _in_code(changes: Sequence[str]) -> str:
 
 
 def _claims_of(claims: Mapping[str, Claim], scale: Scale, experiment: str) -> list[str]:
-    """The ids of the claims that an experiment tests."""
+    """Returns the ids of the claims that an experiment tests."""
     return [
         name
         for name, claim in claims.items()
@@ -193,7 +194,7 @@ def _claims_of(claims: Mapping[str, Claim], scale: Scale, experiment: str) -> li
 
 
 def _rows(claims: Mapping[str, Claim], places: Places) -> list[Row]:
-    """The experiments of the scales that are headwise's own."""
+    """Returns a row for each experiment of the scales that are headwise's own."""
     rows = []
     for scale in SCALES[:2]:
         needed = needed_runs(claims, scale)
@@ -201,21 +202,21 @@ def _rows(claims: Mapping[str, Claim], places: Places) -> list[Row]:
             experiment = find_experiment(scale, name)
             rows.append(
                 Row(
-                    scale,
-                    name,
-                    read_recipe(experiment, None).recipe.task,
-                    experiment.recipe,
-                    _in_code(experiment.changes) or "–",
-                    _asked(experiment),
-                    _chosen(needed.get(name), Conditions(scale, name, places)),
-                    ", ".join(_claims_of(claims, scale, name)) or "–",
+                    scale=scale,
+                    name=name,
+                    task=read_recipe(experiment, None).recipe.task,
+                    recipe=experiment.recipe,
+                    changes=_in_code(experiment.changes) or "–",
+                    tuned=_asked(experiment),
+                    chosen=_chosen(needed.get(name), Conditions(scale, name, places)),
+                    claims=", ".join(_claims_of(claims, scale, name)) or "–",
                 )
             )
     return rows
 
 
 def _asked(experiment: Experiment) -> str:
-    """What all systems choose from."""
+    """Returns the values from which all systems choose, and how, in Markdown."""
     said = _in_code(experiment.tune) or "–"
     if experiment.tune_steps is not None:
         said += f", tries of {experiment.tune_steps:,} steps"
@@ -225,7 +226,7 @@ def _asked(experiment: Experiment) -> str:
 
 
 def _chosen(needed: Needed | None, conditions: Conditions) -> str:
-    """What systems have chosen from equal tries, as far as it is known."""
+    """Returns each system with the values it chose, as far as its tries are kept; else a dash."""
     found = []
     systems = [] if needed is None else [s for of in needed.systems.values() for s in of]
     for system in dict.fromkeys(systems):
@@ -237,9 +238,9 @@ def _chosen(needed: Needed | None, conditions: Conditions) -> str:
 
 
 def _edge_mark(tries: Tries) -> str:
-    """Marks tries of which the chosen one, or else that of the lowest loss, is at an end."""
-    sound = [number for number, each in enumerate(tries.tries) if not each.diverged]
-    lowest = min(sound, key=lambda number: tries.tries[number].validation_loss)
+    """Returns a star if the chosen value is at an end, a dagger if that of the lowest loss is."""
     if tries.notes:
         return r"\*"
+    sound = [number for number, each in enumerate(tries.tries) if not each.diverged]
+    lowest = min(sound, key=lambda number: tries.tries[number].validation_loss)
     return "†" if at_the_edge(tries.tries, lowest) else ""

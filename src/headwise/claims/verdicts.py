@@ -36,7 +36,7 @@ class Standing(BaseModel):
 
 
 class Finding(BaseModel):
-    """What one test of a claim found."""
+    """The result of one of the tests of a claim: its verdict, with the figures behind it."""
 
     model_config = RECORD
 
@@ -146,12 +146,14 @@ def what_it_takes(needed: SamplesNeeded | None) -> str:
     >>> what_it_takes(SamplesNeeded(seeds=12, items=None))
     'it would take 12 seeds'
     >>> what_it_takes(SamplesNeeded(seeds=None, items=4000))
-    'no number of seeds is enough; it would take 4,000 items'
+    'no number of seeds is enough on these items; it would take at least 4,000'
     """
     if needed is None:
         return "it would take more than one seed"
     if needed.seeds is not None:
         return f"it would take {needed.seeds:,} seeds"
     if needed.items is not None:
-        return f"no number of seeds is enough; it would take {needed.items:,} items"
+        return (
+            f"no number of seeds is enough on these items; it would take at least {needed.items:,}"
+        )
     return "it would take more than 1,000 seeds"

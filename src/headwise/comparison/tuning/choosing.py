@@ -118,7 +118,7 @@ def check_runs(planned: Sequence[PlannedRun], tries: Mapping[str, Tries]) -> Non
 
 
 def _differences_in(keys: Mapping[str, object]) -> tuple[str, ...]:
-    """How the lines on differences in these keys, or in a part of their values, begin."""
+    """Returns how a line begins that says that one of these keys, or a part of it, differs."""
     return tuple(f"{key}{end}" for key in keys for end in ":.")
 
 
