@@ -1,5 +1,7 @@
 """What is tried: `--tune` as it is read, checked, and applied to each system."""
 
+import math
+
 import numerals
 import pytest
 
@@ -39,6 +41,14 @@ def test_nothing_is_tuned_without_the_option():
     assert parse_grid([]) is None
     with pytest.raises(ValueError, match="--tune-steps is 5, but nothing is tuned"):
         parse_grid([], 5)
+    with pytest.raises(ValueError, match=r"--tune-equal is 0.1, but nothing is tuned"):
+        parse_grid([], None, 0.1)
+
+
+@pytest.mark.parametrize("equal_within", [math.nan, math.inf])
+def test_losses_are_equal_within_a_finite_number(equal_within):
+    with pytest.raises(ValueError, match=f"--tune-equal is {equal_within}, expected a difference"):
+        parse_grid(["training.learning_rate=1e-3,3e-3"], None, equal_within)
 
 
 def test_an_older_name_of_a_rules_settings_is_that_of_today():

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from io import StringIO
 
 import pytest
 import yaml
@@ -220,10 +221,16 @@ def test_of_losses_that_count_as_equal_the_first_is_chosen(again, file, equal_wi
     set_loss(again, "standard", f"{RATE}=0.001", 0.6)
     set_loss(again, "standard", f"{RATE}=0.003", 0.5)
     shutil.rmtree(again / "standard-seed1")
-    grid = parse_grid([RATES], 4)._replace(equal_within=equal_within)
-    found = compare_systems(file, ["standard"], [1], again, "", QUIET, grid=grid)
+    grid = parse_grid([RATES], 4, equal_within)
+    console = Console(file=StringIO(), width=500)
+    found = compare_systems(file, ["standard"], [1], again, "", console, grid=grid)
     tries = found.systems[0].tuning
     assert tries.tries[tries.chosen].values == {RATE: chosen}
+    note = f"{RATE}=0.003 has the lowest validation loss, 0.5; of losses within 0.11 of it, which"
+    assert any(said.startswith(note) for said in tries.notes) == (chosen == 0.001)
+    printed = console.file.getvalue()
+    assert (f"{RATE}=0.001, validation loss 0.6, chosen of" in printed) == (chosen == 0.001)
+    assert (f"{RATE}=0.003, validation loss 0.5, the best of" in printed) == (chosen == 0.003)
 
 
 def test_tries_of_another_length_have_their_own_folders(again, file):

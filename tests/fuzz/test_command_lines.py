@@ -56,6 +56,7 @@ SENSIBLE = {
     "match": ["parameters"],
     "tune": ["training.learning_rate=0.1,0.2"],
     "tune_steps": ["1", "2"],
+    "tune_equal": ["0", "0.1"],
     "jobs": ["1"],
     "lengths": ["3,4"],
     "part": ["test", "validation", "train"],

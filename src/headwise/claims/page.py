@@ -239,7 +239,7 @@ def _chosen(needed: Needed | None, conditions: Conditions) -> str:
 
 def _edge_mark(tries: Tries) -> str:
     """Returns a star if the chosen value is at an end, a dagger if that of the lowest loss is."""
-    if tries.notes:
+    if at_the_edge(tries.tries, tries.chosen):
         return r"\*"
     sound = [number for number, each in enumerate(tries.tries) if not each.diverged]
     lowest = min(sound, key=lambda number: tries.tries[number].validation_loss)

@@ -81,6 +81,16 @@ def compare(
             min=1, help="How many steps each try of --tune takes.", show_default="as many as a run"
         ),
     ] = None,
+    tune_equal: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="LOSS",
+            help="Tries of --tune whose validation loss is no further than this above the lowest "
+            "count as equal: the first of them in the order of the values is chosen.",
+            show_default="the lowest is chosen",
+        ),
+    ] = None,
     changes: Changes = None,
     trust: Trust = False,
 ) -> None:
@@ -114,7 +124,7 @@ def compare(
             )
         if match not in (None, "parameters"):
             raise ValueError(f"--match is {match!r}, expected 'parameters'")
-        grid = parse_grid(tune or [], tune_steps)
+        grid = parse_grid(tune or [], tune_steps, tune_equal)
         numbers = parse_seeds(seeds) if seeds else file.recipe.seeds or [file.recipe.training.seed]
         folder = output or Path("runs") / Path(recipe).stem
         report = folder / "report.html"

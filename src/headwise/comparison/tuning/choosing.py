@@ -148,11 +148,19 @@ def _label(dataset: str | None, name: str) -> str:
 
 
 def _choice(tries: list[Try], equal_within: float) -> Tries:
-    """The tries with the first whose loss is as low as the lowest; some did not diverge."""
+    """The tries with the first whose loss counts as equal to the lowest; some did not diverge."""
     sound = [number for number, each in enumerate(tries) if not each.diverged]
-    lowest = min(tries[number].validation_loss for number in sound)
-    best = next(n for n in sound if tries[n].validation_loss <= lowest + equal_within)
-    return Tries(seed=TUNING_SEED, tries=tries, chosen=best, notes=at_the_edge(tries, best))
+    lowest = min(sound, key=lambda number: tries[number].validation_loss)
+    enough = tries[lowest].validation_loss + equal_within
+    best = next(number for number in sound if tries[number].validation_loss <= enough)
+    notes = at_the_edge(tries, best)
+    if best != lowest:
+        notes.append(
+            f"{_shown(tries[lowest].values)} has the lowest validation loss, "
+            f"{tries[lowest].validation_loss:.4g}; of losses within {equal_within:g} of it, which "
+            f"count as equal, the first is chosen."
+        )
+    return Tries(seed=TUNING_SEED, tries=tries, chosen=best, notes=notes)
 
 
 def at_the_edge(tries: Sequence[Try], number: int) -> list[str]:
@@ -177,9 +185,13 @@ def at_the_edge(tries: Sequence[Try], number: int) -> list[str]:
 def _print(label: str, tries: Tries, console: Console) -> None:
     best = tries.tries[tries.chosen]
     diverged = sum(each.diverged for each in tries.tries)
+    lowest = all(
+        each.diverged or each.validation_loss >= best.validation_loss for each in tries.tries
+    )
     console.print(
-        f"{label}: {_shown(best.values)}, validation loss {best.validation_loss:.4g}, the best of "
-        f"{len(tries.tries)} tries{f', {diverged} of which diverged' if diverged else ''}",
+        f"{label}: {_shown(best.values)}, validation loss {best.validation_loss:.4g}, "
+        f"{'the best' if lowest else 'chosen'} of {len(tries.tries)} tries"
+        f"{f', {diverged} of which diverged' if diverged else ''}",
         style="dim",
         highlight=False,
         markup=False,

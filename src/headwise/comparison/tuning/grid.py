@@ -1,5 +1,6 @@
 """What `--tune` asks for: values of keys, each combination of which is a try for every system."""
 
+import math
 from collections.abc import Sequence
 from itertools import product
 from typing import Any, NamedTuple
@@ -51,27 +52,35 @@ class Grid(NamedTuple):
         ]
 
 
-def parse_grid(options: Sequence[str], steps: int | None = None) -> Grid | None:
+def parse_grid(
+    options: Sequence[str], steps: int | None = None, equal_within: float | None = None
+) -> Grid | None:
     """Returns what the options of the command line ask for; None without any.
 
     Args:
         options: arguments of `--tune`, each `key.key=value,value`. The values are YAML; one that
             is a list stands in brackets.
         steps: `--tune-steps`.
+        equal_within: `--tune-equal`.
 
     Raises:
         ValueError: an option is not of this form, names no key of `model` or `training`, has fewer
-            than two values, or has a key in common with another.
+            than two values, or has a key in common with another; or `equal_within` is no finite
+            number.
 
     >>> parse_grid(["training.adam_betas=[0.9, 0.98],[0.9, 0.999]"]).values
     {('training', 'adam_betas'): [[0.9, 0.98], [0.9, 0.999]]}
     """
     if not options:
-        if steps is not None:
-            raise ValueError(
-                f"--tune-steps is {steps}, but nothing is tuned: give --tune {_EXAMPLE}"
-            )
+        for name, given in (("--tune-steps", steps), ("--tune-equal", equal_within)):
+            if given is not None:
+                raise ValueError(f"{name} is {given}, but nothing is tuned: give --tune {_EXAMPLE}")
         return None
+    if equal_within is not None and not math.isfinite(equal_within):
+        raise ValueError(
+            f"--tune-equal is {equal_within}, expected a difference of validation losses such as "
+            f"0.03"
+        )
     values: dict[KeyPath, list[Any]] = {}
     for option in options:
         path, of_path = _parse(option)
@@ -83,7 +92,7 @@ def parse_grid(options: Sequence[str], steps: int | None = None) -> Grid | None:
                     f"with all of its values: {_EXAMPLE}"
                 )
         values[path] = of_path
-    return Grid(values, steps)
+    return Grid(values, steps, equal_within or 0.0)
 
 
 def _parse(option: str) -> tuple[KeyPath, list[Any]]:
