@@ -36,6 +36,7 @@ def test_the_tables_of_an_experiment(experiment):
     assert (standard.seeds, standard.parameters, standard.minutes) == ("3", "1.20M", "2.0")
     # The sample deviation of 2.0, 2.1, 2.2 is 0.1; scores are ten times as large.
     assert (standard.loss, standard.score) == ("2.100 ± 0.100", "21.0 ± 1.0")
+    assert standard.of_seeds == "20.0, 21.0, 22.0"
     # Each seed is validated at its loss + 1, + 0.1 and + 0.2.
     assert (standard.lowest, standard.last) == ("2.200", "2.300")
     (row,) = tables.differences

@@ -23,6 +23,7 @@ class SystemRow(NamedTuple):
     macs: str
     rate: str
     score: str
+    of_seeds: str
     loss: str
     lowest: str
     last: str
@@ -82,6 +83,7 @@ def _row(system: SystemResult) -> SystemRow:
         macs=count(runs[0].macs),
         rate=f"{rate:g}" + ("" if system.is_tuned else " (given)"),
         score=_of_found(system.score),
+        of_seeds=_of_each_seed(system.score),
         loss=_of_found(system.loss),
         lowest=_mean([min(curve.values()) for curve in curves]),
         last=_mean([curve[max(curve)] for curve in curves]),
@@ -110,6 +112,13 @@ def _difference(found: Difference | None, digits: int) -> str:
 
 def _of_found(found: Found | None) -> str:
     return NONE if found is None else mean_and_deviation(found.values.scores, found.digits)
+
+
+def _of_each_seed(found: Found | None) -> str:
+    # A mean hides a single seed that fell far behind.
+    if found is None:
+        return NONE
+    return ", ".join(f"{score:.{found.digits}f}" for score in found.values.scores)
 
 
 def mean_and_deviation(values: np.ndarray | Sequence[float], digits: int) -> str:
