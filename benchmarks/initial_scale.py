@@ -113,6 +113,12 @@ VARIANTS: dict[str, list[str]] = {
         ]
         for limit in (10, 100)
     },
+    **{
+        f"moa gain={gain}": [
+            f"model.attention={{system: moa, size: 8K8E32D, output_gain: {gain}.0}}"
+        ]
+        for gain in (1, 4, 16)
+    },
 }
 
 # The runs of docs/initial-scale.md.

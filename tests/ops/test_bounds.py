@@ -27,6 +27,8 @@ MILLION, TRILLION = 10**6, 10**12
         (hw.MixtureOfAttentionHeads, (512, 99_999, 8, MILLION), {}, "102,398,976,000,000"),
         (hw.MixtureOfAttentionHeads, (8, 4, 2, 4), {"balance_coef": nan}, "balance_coef is nan"),
         (hw.MixtureOfAttentionHeads, (8, 4, 2, 4), {"z_coef": -1}, "z_coef is -1, expected"),
+        (hw.MixtureOfAttentionHeads, (8, 4, 2, 4), {"output_gain": 0}, "output_gain is 0, expect"),
+        (hw.MixtureOfAttentionHeads, (8, 4, 2, 4), {"output_gain": inf}, "output_gain is inf"),
         (hw.MixtureOfHeads, (8, 4), {"shared_heads": 1, "top_k": 1, "balance_coef": inf}, "is inf"),
         (hw.AgreementAttention, (100_000, 1000), {}, "10,010,000,000,000 parameters"),
         (hw.AgreementAttention, (8, 2), {"iterations": 10**9}, "iterations is 1,000,000,000"),

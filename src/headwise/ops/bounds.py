@@ -11,6 +11,7 @@ MOST_PARAMETERS = 10**12  # of a module or a model; four terabytes in float32
 MOST_LAYERS = 10_000  # of a stack
 MOST_HEADS = 4096  # of an attention
 MOST_EXPERTS = 100_000  # of a gate or a router
+MOST_GAIN = 1e6  # of an initial scale; far above it, what is drawn is infinite
 
 
 def check_parameters(parameters: int, **sizes: int) -> None:
@@ -46,6 +47,12 @@ def check_number(name: str, number: int, most: int) -> None:
     """
     if number > most:
         raise ValueError(f"{name} is {shown_number(number)}, expected at most {most:,}")
+
+
+def check_gain(name: str, gain: float) -> None:
+    """Raises `ValueError` unless the gain of an initial scale is positive and within its bound."""
+    if not 0.0 < gain <= MOST_GAIN:
+        raise ValueError(f"{name} is {gain}, expected a positive number, at most {MOST_GAIN:,.0f}")
 
 
 def check_coefficient(name: str, value: float) -> None:

@@ -19,7 +19,13 @@ from headwise.heads.moa.experts import (
 )
 from headwise.heads.system import Macs, Place, Routing
 from headwise.heads.words import Words
-from headwise.ops.bounds import MOST_EXPERTS, check_coefficient, check_number, check_parameters
+from headwise.ops.bounds import (
+    MOST_EXPERTS,
+    check_coefficient,
+    check_gain,
+    check_number,
+    check_parameters,
+)
 
 
 class _Choice(NamedTuple):
@@ -64,6 +70,9 @@ class MixtureOfAttentionHeads(Attention):
         balance_coef: α, weight of the balance loss.
         z_coef: β, weight of the router's z-loss.
         noisy: add noise of a learned size to the router's logits in training (equation 3).
+        output_gain: the factor by which Wᵢ^o is drawn larger than Glorot's bound for the map of
+            one expert. The paper gives no scale. Since wᵢ is about 1/k at the start, the layer
+            adds less than standard attention does at 1.
         kdim, vdim, dropout: as in `MultiHeadAttention`.
         bias: whether the shared key and value projections have one; experts have none.
 
@@ -114,6 +123,7 @@ class MixtureOfAttentionHeads(Attention):
         balance_coef: float = 0.01,
         z_coef: float = 0.001,
         noisy: bool = False,
+        output_gain: float = 1.0,
         kdim: int | None = None,
         vdim: int | None = None,
         dropout: float = 0.0,
@@ -131,6 +141,7 @@ class MixtureOfAttentionHeads(Attention):
         check_number("num_experts", num_experts, MOST_EXPERTS)
         for name, coefficient in (("balance_coef", balance_coef), ("z_coef", z_coef)):
             check_coefficient(name, coefficient)
+        check_gain("output_gain", output_gain)
         super().__init__(embed_dim, top_k, head_dim, kdim, vdim, dropout)
         check_parameters(
             num_experts * embed_dim * 2 * head_dim,
@@ -144,6 +155,7 @@ class MixtureOfAttentionHeads(Attention):
         self.balance = balance
         self.balance_coef = balance_coef
         self.z_coef = z_coef
+        self.output_gain = output_gain
         self.router = nn.Linear(embed_dim, num_experts, bias=False)
         self.router_noise = nn.Linear(embed_dim, num_experts, bias=False) if noisy else None
         self.k_proj = nn.Linear(self.kdim, head_dim, bias=bias)
@@ -182,9 +194,9 @@ class MixtureOfAttentionHeads(Attention):
             if proj.bias is not None:
                 nn.init.zeros_(proj.bias)
         # Each expert is a map of its own, so Glorot's bound is that of one expert.
-        for weight in (self.expert_query, self.expert_output):
-            bound = (6 / (self.embed_dim + self.head_dim)) ** 0.5
-            nn.init.uniform_(weight, -bound, bound)
+        bound = (6 / (self.embed_dim + self.head_dim)) ** 0.5
+        nn.init.uniform_(self.expert_query, -bound, bound)
+        nn.init.uniform_(self.expert_output, -self.output_gain * bound, self.output_gain * bound)
 
     def project(self, inputs: Inputs) -> Projected:
         choice = self._route(inputs.query)

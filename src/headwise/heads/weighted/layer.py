@@ -15,12 +15,11 @@ from headwise.heads.weighted.rule import BranchesOnSimplex
 from headwise.heads.weighted.simplex import keep_largest
 from headwise.heads.words import Words
 from headwise.ops.activations import Activation, check_activation
-from headwise.ops.bounds import MOST_HEADS, check_number, check_parameters
+from headwise.ops.bounds import MOST_HEADS, check_gain, check_number, check_parameters
 from headwise.ops.linear_maps import linear_map
 from headwise.ops.simplex import random_simplex
 
 Form = Literal["simplex", "softmax", "random"]
-_MOST_GAIN = 1e6  # far above it, what is drawn is infinite
 
 
 class BranchedAttention(Attention):
@@ -162,11 +161,8 @@ class BranchedAttention(Attention):
                 f"top_k is {top_k}, but weights='random' learns no α by which to choose: leave "
                 f"top_k out, or choose other weights"
             )
-        if output_gain is not None and not 0.0 < output_gain <= _MOST_GAIN:
-            raise ValueError(
-                f"output_gain is {output_gain}, expected a positive number, at most "
-                f"{_MOST_GAIN:,.0f}"
-            )
+        if output_gain is not None:
+            check_gain("output_gain", output_gain)
         if not 0.0 <= ffn_dropout < 1.0:
             raise ValueError(f"ffn_dropout is {ffn_dropout}, expected a probability in [0, 1)")
         check_activation(ffn_activation)
