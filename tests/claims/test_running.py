@@ -243,7 +243,21 @@ def test_the_plan_counts_minutes_and_what_is_there(places):
         ("standard", 5, 2, 6),
         ("mae", 5, 2, 6),
     ]
-    assert all(row.total == pytest.approx(5 * row.each) and row.seconds > 0 for row in rows)
+    for row in rows:
+        runs = [read_run(run_path(own(places).evidence, row.system, seed)) for seed in (1, 2)]
+        assert row.each == pytest.approx(np.mean([run.minutes for run in runs]))
+        assert (row.total, row.left) == pytest.approx((5 * row.each, 3 * row.each))
+        assert row.seconds > 0
+
+
+def test_the_plan_takes_single_steps_where_there_is_no_run(places, tmp_path):
+    needed = needed_runs(find_claims(["S1"]), "laptop")
+    empty = places._replace(evidence=tmp_path / "evidence")
+    assert all(row.left is None for row in plan(needed, "laptop", 5, empty))
+    measure_seconds("laptop", "counting", needed["counting"], empty, QUIET)
+    for row in plan(needed, "laptop", 5, empty):
+        assert row.each == pytest.approx(6 * row.seconds * 1.15 / 60)
+        assert row.left == row.total == pytest.approx(5 * row.each)
 
 
 def test_the_commands(places, tmp_path):

@@ -1,10 +1,12 @@
-"""How long the runs of claims take: a table of minutes, from measured seconds per step.
+"""How long the runs of claims take: a table of minutes, from kept runs or from single steps.
 
-Seconds are processor time of some steps on the recipe's own data, so that other work on the machine
-hardly counts; `headwise claims plan --measure` measures them. They are kept with the evidence, and
-where they are missing the table says so.
+Where runs of a system are kept, a further one takes their median time. Where there is none, some
+steps tell, on the recipe's own data and in processor time, so that other work on the machine hardly
+counts; `headwise claims plan --measure` measures them. They are kept with the evidence, and where
+they are missing too the table says so.
 """
 
+import statistics
 import time
 import warnings
 from collections.abc import Mapping
@@ -18,6 +20,7 @@ from pydantic import BaseModel, Field
 from rich.console import Console
 from torch import Tensor
 
+from headwise.claims.choosing import tries_of
 from headwise.claims.claim_evidence import kept_runs
 from headwise.claims.conditions import Conditions
 from headwise.claims.declared import Scale, Subject
@@ -38,7 +41,7 @@ from headwise.training.run import MODEL
 
 SECONDS = "seconds.json"
 _STEPS = 4  # measured of each system, after one that is not counted
-_OVERHEAD = 1.15  # validations and the evaluation, over the steps alone
+_OVERHEAD = 1.15  # validations, over the steps alone
 
 
 class Seconds(BaseModel):
@@ -59,8 +62,9 @@ class PlannedMinutes(NamedTuple):
         tries: how many tries choose the tuned values.
         steps: of a run; None if the budget is in epochs.
         seconds: of a step; None if not measured.
-        each: minutes of one run, the longest of the tries and runs.
+        each: minutes of one run, the longest of the tries and runs; None if not known.
         total: minutes of all runs and tries.
+        left: minutes of those runs and tries that are not there yet.
         kept: how many of the runs are there already.
     """
 
@@ -72,6 +76,7 @@ class PlannedMinutes(NamedTuple):
     seconds: float | None
     each: float | None
     total: float | None
+    left: float | None
     kept: int
 
 
@@ -119,24 +124,34 @@ def _under(conditions: Conditions, needed: Needed, seeds: int) -> list[PlannedMi
             continue
         steps = conditions.plain.system(system, datasets[0]).training.max_steps
         tries = 0 if grid is None else len(grid.combinations())
-        seconds = measured.get(system)
+        chosen = tries_of(conditions.plain, conditions.own.evidence, system, grid) is not None
         of_each = 1 if needed.models else seeds  # others start from the first alone
         runs = of_each * len(datasets)
-        each = total = None
-        if steps is not None and seconds is not None:
-            each = steps * seconds * _OVERHEAD / 60
-            of_tries = tries * (grid.steps or steps) / steps if grid is not None else 0
-            total = each * (runs + of_tries)
-        kept = sum(
-            each.run.seed <= of_each
+        known = [
+            kept.run
             for dataset in datasets
-            for each in kept_runs(
+            for kept in kept_runs(
                 conditions.own.evidence,
                 Subject(system=system, dataset=dataset),
                 conditions.recipe(system, dataset),
             )
+        ]
+        kept = sum(run.seed <= of_each for run in known)
+        seconds = measured.get(system)
+        each = total = left = None
+        if known:
+            each = statistics.median(run.minutes for run in known)
+        elif steps is not None and seconds is not None:
+            each = steps * seconds * _OVERHEAD / 60
+        if each is not None:
+            length = 1.0  # of a try, in runs
+            if grid is not None and grid.steps is not None and steps is not None:
+                length = grid.steps / steps
+            total = each * (runs + tries * length)
+            left = each * (runs - kept + (0 if chosen else tries) * length)
+        found.append(
+            PlannedMinutes(name, system, runs, tries, steps, seconds, each, total, left, kept)
         )
-        found.append(PlannedMinutes(name, system, runs, tries, steps, seconds, each, total, kept))
     return found
 
 

@@ -38,6 +38,7 @@ Data = Annotated[
 Runs = Annotated[Path, typer.Option(help="Folder in which runs are trained.")]
 Evidence = Annotated[Path, typer.Option(help="Folder in which results are kept.")]
 _RUNS, _EVIDENCE = Path("runs/claims"), Path("evidence")
+_PLANNED = ("", "runs", "tries", "steps", "s/step", "min/run", "min", "left")
 
 
 @claims.callback(invoke_without_command=True)
@@ -149,7 +150,7 @@ def plan(
     runs: Runs = _RUNS,
     evidence: Evidence = _EVIDENCE,
 ) -> None:
-    """Say how long the runs of claims take, from measured seconds per step."""
+    """Say how long the runs of claims take, and how long those that are missing."""
     with clear_errors("The same command goes on from here."):
         from headwise.claims.needed import Needed, needed_runs
         from headwise.claims.planning import measure_seconds, plan_question, with_needs
@@ -167,7 +168,7 @@ def plan(
                 of = Needed({question.dataset: list(question.systems)}, {}, {}, [])
                 measure_seconds(at, question.experiment, of, places, console)
         table = Table(box=None, pad_edge=False)
-        for number, header in enumerate(("", "runs", "tries", "steps", "s/step", "min/run", "min")):
+        for number, header in enumerate(_PLANNED):
             table.add_column(header, justify="right" if number else "left")
         rows = planned_minutes(needed, at, seeds, places)
         for question in questions.values():
@@ -182,13 +183,15 @@ def plan(
             table.add_row(
                 *(row.system, f"{row.kept}/{row.runs}", str(row.tries)),
                 *("–" if row.steps is None else f"{row.steps:,}", _number(row.seconds, 3)),
-                *(_number(row.each, 1), _number(row.total, 1)),
+                *(_number(row.each, 1), _number(row.total, 1), _number(row.left, 1)),
             )
         total = sum(row.total or 0.0 for row in rows)
+        left = sum(row.left or 0.0 for row in rows)
         unknown = sum(row.total is None for row in rows)
         console.print(table)
         console.print(
-            f"{total:.0f} minutes on one core, {total / 120:.1f} hours on two"
+            f"{total:.0f} minutes on one core, {total / 120:.1f} hours on two; "
+            f"of these {left:.0f} minutes are left"
             + (f"; {unknown} rows are not measured" if unknown else ""),
             highlight=False,
         )
@@ -229,7 +232,7 @@ def _ask_for_all(needed: "dict[str, Needed]", at: "Scale", seeds: int, places: "
     from headwise.claims.planning import plan, with_needs
 
     rows = plan(with_needs(needed, at), at, seeds, places)
-    minutes = sum((row.total or 0.0) * (1 - row.kept / max(1, row.runs)) for row in rows)
+    minutes = sum(row.left or 0.0 for row in rows)
     unknown = sum(row.total is None and row.kept < row.runs for row in rows)
     if not minutes and not unknown:
         return  # all of them have been trained
