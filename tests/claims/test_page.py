@@ -1,5 +1,7 @@
 """What docs/claims.md says, against numbers computed by hand."""
 
+import re
+from importlib.resources import files
 from xml.etree import ElementTree
 
 import numpy as np
@@ -9,10 +11,11 @@ from tiny_results import result, system
 
 from headwise.analysis.figures.svg import SERIES, drawing, panel
 from headwise.analysis.formatting import p_value, signed
+from headwise.analysis.results import Tries, Try
 from headwise.claims.convergence import convergence, in_a_sentence
 from headwise.claims.declared import Claim, Paper
 from headwise.claims.experiment_table import experiment_tables
-from headwise.claims.page import ClaimsPage, write_page
+from headwise.claims.page import ClaimsPage, edge_mark, write_page
 from headwise.claims.pictures.card import card
 from headwise.claims.pictures.differences import differences_picture
 from headwise.claims.pictures.forest_of_tests import forest_of_tests
@@ -39,6 +42,7 @@ def test_the_tables_of_an_experiment(experiment):
     assert standard.of_seeds == "20.0, 21.0, 22.0"
     # Each seed is validated at its loss + 1, + 0.1 and + 0.2.
     assert (standard.lowest, standard.last) == ("2.200", "2.300")
+    assert standard.training == "2.500"  # of the last tenth of the steps: its loss + 0.3 and + 0.5
     (row,) = tables.differences
     assert row.name == other.name == "other"
     welch = stats.ttest_ind(LOSSES["other"], LOSSES["standard"], equal_var=False)
@@ -67,7 +71,7 @@ def test_a_system_whose_baseline_is_missing_has_no_differences(tmp_path):
 @pytest.mark.parametrize(
     ("last", "words"),
     [
-        (2.995, "fell by 0.005, which is 0.2% of its whole fall: it was at rest"),
+        (2.995, "fell by 0.005, which is 0.2% of its whole fall: it was flat"),
         (2.9, "fell by 0.100, which is 4.8% of its whole fall: it was still learning"),
         (3.2, "rose by 0.200, which is 10.0% of its whole fall: it had learned what it could"),
     ],
@@ -76,6 +80,8 @@ def test_whether_a_system_had_converged(last, words):
     found = convergence([{100: 5.0, 900: 3.0, 1000: last}])
     assert words in in_a_sentence("standard", found)
     assert "of 1,000" in in_a_sentence("standard", found)
+    of_schedule = "flat as the learning rate reached zero"
+    assert (of_schedule in in_a_sentence("standard", found, to_zero=True)) == (last == 2.995)
 
 
 def test_too_few_validations_say_nothing():
@@ -121,6 +127,8 @@ def test_the_totals_count_each_claim_and_run_once(experiment):
     assert found.hours == pytest.approx(6 * 2.0 / 60)
     assert (found.tested, found.significant, found.in_favour) == (2, 1, 0)
     assert found.held_by_training == 0
+    assert (found.over_baseline, found.over_baseline_confirmed) == (2, 0)
+    assert found.over_baseline_contradicted == 1
     assert found.by_chance == pytest.approx(0.1)
     assert (found.smallest, found.largest, found.machines) == ("1.20M", "1.20M", ["a machine"])
 
@@ -165,3 +173,35 @@ def test_pictures_of_former_pages_go_and_others_stay(tmp_path):
     write_page(tmp_path / "claims.md", ClaimsPage("", {"why-laptop-length.svg": "<svg/>"}))
     left = sorted(path.name for path in (tmp_path / "pictures").iterdir())
     assert left == ["transfer.svg", "why-laptop-length.svg"]
+
+
+@pytest.mark.parametrize(
+    ("losses", "chosen", "mark"),
+    [
+        ((0.6, 0.5, 0.7), 1, ""),
+        ((0.6, 0.5, 0.7), 0, ""),  # the smallest value is chosen, but the best lies inside
+        ((0.7, 0.6, 0.5), 2, r"\*"),
+        ((0.7, 0.6, 0.5), 1, "†"),
+        ((0.5, 0.6, float("nan")), 0, r"\*"),
+    ],
+)
+def test_whether_the_best_may_lie_outside(losses, chosen, mark):
+    tries = [
+        Try(values={"training.learning_rate": rate}, validation_loss=loss, steps=4, seconds=1.0)
+        for rate, loss in zip((1e-3, 3e-3, 1e-2), losses, strict=True)
+    ]
+    assert edge_mark(Tries(seed=1, tries=tries, chosen=chosen)) == mark
+
+
+def test_the_table_of_data_has_all_files_that_experiments_read():
+    claims = files("headwise.claims")
+    texts = [file.read_text("utf-8") for file in (claims / "recipes").iterdir()]
+    texts += [(claims / "scales.yaml").read_text("utf-8")]
+    texts += [file.read_text("utf-8") for file in (files("headwise") / "recipes").iterdir()]
+    read = {name for text in texts for name in re.findall(r"\{data\}/([\w./-]+)", text)}
+    rows = (claims / "page-data.md.jinja").read_text("utf-8")
+    assert len(read) > 10
+    # Of German the table says that its files are named as the English ones are.
+    assert [
+        name for name in read if f"`{name.replace('.de.', '.en.').rstrip('/')}" not in rows
+    ] == []

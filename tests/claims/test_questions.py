@@ -125,6 +125,7 @@ def test_a_single_seed_has_no_interval(asked, tmp_path):
                 target.with_suffix(each.suffix).write_bytes(each.read_bytes())
     found = answer(all_questions("laptop")["length"], places._replace(evidence=tmp_path))
     assert (found.seeds, str(found.trends["mae"])) == (1, "one seed: no interval")
+    assert not found.is_known
     assert all(point.value and point.difference is None for point in found.told["mae"])
 
 
@@ -295,6 +296,11 @@ def test_the_commands(asked, tmp_path):
     told("page", "--output", str(tmp_path / "claims.md"), *evidence)
     page = (tmp_path / "claims.md").read_text(encoding="utf-8")
     section = page.partition("\n## Why\n")[2]
+    listed = {row.split("](")[0]: row for row in section.splitlines() if row.startswith("| [")}
+    assert listed["| [length"].endswith("| mae: no change larger than 100 found |")
+    assert listed["| [rate"].endswith("| not run |")
+    asked_of_claim = page.partition("### S1\n")[2].partition("\n### ")[0]
+    assert "Why? [Does more training help?](#length-at-laptop)" in asked_of_claim
     rows = [line for line in section.splitlines() if line.startswith("| mae | ")]
     assert rows[0].endswith("| no change larger than 100 found |") and rows[0].count("[") == 3
     picture = (tmp_path / "pictures" / "why-laptop-length.svg").read_text(encoding="utf-8")

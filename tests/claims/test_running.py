@@ -136,6 +136,17 @@ def test_a_run_is_trained_again_if_its_recipe_is_another(places, tmp_path, catal
     assert verdict_on(all_claims()["S1"], "laptop", places).kind == "not run"
 
 
+def test_runs_on_other_data_are_not_added_to_those_that_are_kept(places, tmp_path):
+    evidence = tmp_path / "evidence"
+    shutil.copytree(places.evidence, evidence)
+    path = run_path(evidence / "laptop" / "counting", "mae", 1)
+    path.write_text(read_run(path).model_copy(update={"data": "another"}).model_dump_json())
+    moved = places._replace(evidence=evidence, runs=tmp_path / "runs")
+    with pytest.raises(ValueError, match=r"laptop counting are not those of 1 runs .*mae-seed1"):
+        run(moved, seeds=[1, 2, 3], ids=["S1"])
+    assert not run_path(evidence / "laptop" / "counting", "mae", 3).exists()
+
+
 def test_a_run_whose_code_computes_otherwise_is_stale(places, tmp_path, monkeypatch):
     evidence = tmp_path / "evidence"
     shutil.copytree(places.evidence, evidence)

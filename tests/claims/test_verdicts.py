@@ -75,7 +75,11 @@ def test_more_items_are_needed_where_seeds_do_not_help():
     generator = np.random.default_rng(2)
     one, other = (drawn(generator, 0, 5, items=20) for _ in range(2))
     found = samples_needed(0.05, one, other)
-    assert found.seeds is None and found.items > 20
+    assert found.seeds is None and found.times_items > 1
+    # So many more items let seeds find it.
+    enough = int(20 * found.times_items * 1.2)
+    many = [drawn(generator, 0, 5, items=enough) for _ in range(2)]
+    assert samples_needed(0.05, *many).times_items is None
     assert samples_needed(1.0, one._replace(scores=one.scores[:1]), other) is None
 
 

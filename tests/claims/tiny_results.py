@@ -53,6 +53,7 @@ def result(systems: list[SystemResult]) -> ExperimentResult:
 
 def _run(name: str, seed: int, loss: float) -> StoredRun:
     validated = {50: loss + 1.0, 90: loss + 0.1, 100: loss + 0.2}
+    trained = {90: loss + 5.0, 95: loss + 0.3, 100: loss + 0.5}
     return StoredRun(
         system=name,
         seed=seed,
@@ -66,7 +67,10 @@ def _run(name: str, seed: int, loss: float) -> StoredRun:
         threads=[1],
         validation_loss=loss + 0.2,
         best_step=90,
-        history=[{"step": step, "eval_loss": value} for step, value in validated.items()],
+        history=[
+            *({"step": step, "loss": value} for step, value in trained.items()),
+            *({"step": step, "eval_loss": value} for step, value in validated.items()),
+        ],
         scores=[Score(name="score", value=10 * loss)],
         tests={},
         loss=loss,

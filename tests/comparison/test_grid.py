@@ -45,8 +45,8 @@ def test_nothing_is_tuned_without_the_option():
         parse_grid([], None, 0.1)
 
 
-@pytest.mark.parametrize("equal_within", [math.nan, math.inf])
-def test_losses_are_equal_within_a_finite_number(equal_within):
+@pytest.mark.parametrize("equal_within", [math.nan, math.inf, -0.1])
+def test_losses_are_equal_within_a_finite_number_from_0_on(equal_within):
     with pytest.raises(ValueError, match=f"--tune-equal is {equal_within}, expected a difference"):
         parse_grid(["training.learning_rate=1e-3,3e-3"], None, equal_within)
 

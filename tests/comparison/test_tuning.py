@@ -229,7 +229,11 @@ def test_of_losses_that_count_as_equal_the_first_is_chosen(again, file, equal_wi
     note = f"{RATE}=0.003 has the lowest validation loss, 0.5; of losses within 0.11 of it, which"
     assert any(said.startswith(note) for said in tries.notes) == (chosen == 0.001)
     printed = console.file.getvalue()
-    assert (f"{RATE}=0.001, validation loss 0.6, chosen of" in printed) == (chosen == 0.001)
+    assert (f"{RATE}=0.001, validation loss 0.6, chosen from" in printed) == (chosen == 0.001)
+    # The chosen rate is at the edge then, but what is best lies inside.
+    assert not any("tried; the best may be" in said for said in tries.notes)
+    report = render_report(found)
+    assert ("or the first whose loss is no further than" in report) == (equal_within > 0)
     assert (f"{RATE}=0.003, validation loss 0.5, the best of" in printed) == (chosen == 0.003)
 
 
@@ -401,6 +405,14 @@ def test_the_command_line(world, monkeypatch):
         {RATE: 0.001},
         {RATE: 0.003},
     ]
+    shutil.rmtree(folder / "standard-seed1")
+    done = headwise(*options, "--tune-equal", "1000")
+    assert done.exit_code == 0, done.output
+    found = json.loads((folder / "comparison.json").read_text())
+    assert found["systems"][0]["tuning"]["chosen"] == 0
+    assert found["systems"][0]["tuning"]["equal_within"] == 1000
+    refused = headwise("--tune-equal", "0.1")
+    assert refused.exit_code == 2 and "nothing is tuned" in refused.stderr
     refused = headwise("--tune", "training.learning_rat=1e-3,3e-3")
     assert refused.exit_code == 2
     assert "did you mean 'learning_rate'" in refused.stderr

@@ -208,9 +208,18 @@ class Tries(BaseModel):
     seed: int = Field(description="The seed of every try; no run of the comparison has it.")
     tries: list[Try] = Field(min_length=1)
     chosen: int = Field(description="Index of the try whose values the runs have.")
-    notes: list[str] = Field(
-        default=[], description="Sentences, such as that a chosen value is the largest tried."
+    equal_within: float = Field(
+        0.0, description="Losses no further than this above the lowest count as equal to it."
     )
+    notes: list[str] = Field(
+        default=[], description="Sentences, such as that the best value is the largest tried."
+    )
+
+    @property
+    def lowest(self) -> int:
+        """Returns the index of the try of the lowest validation loss; one of them is finite."""
+        sound = [number for number, each in enumerate(self.tries) if not each.diverged]
+        return min(sound, key=lambda number: self.tries[number].validation_loss)
 
 
 class SystemSummary(BaseModel):

@@ -176,7 +176,7 @@ def table_notes(comparison: Comparison) -> list[str]:
     if any(system.tuning for system in comparison.systems):
         notes.append(
             "Every system had the same tries on the validation part, and its runs have the values "
-            "that were best: see Tuning, under How it was made."
+            "that it chose: see Tuning, under How it was made."
         )
     found = [s.difference for s in comparison.systems if s.difference is not None]
     notes += chance_notes(found, comparison.item_name)

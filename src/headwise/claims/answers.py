@@ -73,6 +73,17 @@ class Answer(NamedTuple):
     minutes: float
     stale: list[str]
 
+    @property
+    def is_known(self) -> bool:
+        """Whether a trend of one of the systems is known, or a trend is known to be open."""
+        return any(trend.change is not None for trend in self.trends.values())
+
+    def briefly(self) -> str:
+        """Returns what the difference of each system does along the key, in a few words."""
+        if not self.is_known:
+            return "not run"
+        return "; ".join(f"{system}: {trend}" for system, trend in self.trends.items())
+
     def lines(self) -> list[str]:
         """Returns the answer as text: what is varied, and a line for each system."""
         question = self.question

@@ -66,19 +66,21 @@ def convergence(curves: Sequence[Curve]) -> Convergence | None:
     )
 
 
-def in_a_sentence(name: str, found: Convergence | None) -> str:
+def in_a_sentence(name: str, found: Convergence | None, *, to_zero: bool = False) -> str:
     """Says how the training of a system ended.
 
     Args:
         name: of the system.
         found: of its seeds.
+        to_zero: whether the learning rate fell to zero, which makes any loss flat.
     """
     if found is None:
-        return f"Too few validations of {name} are kept to say whether it was at rest."
+        return f"Too few validations of {name} are kept to say whether it still fell."
     share = abs(found.fall) / found.whole if found.whole > 0 else None
     moved = "fell" if found.fall >= 0 else "rose"
     part = NONE if share is None else f"{share:.1%}"
-    ended = "it was at rest" if found.is_reached else "it was still learning"
+    flat = "it was flat as the learning rate reached zero" if to_zero else "it was flat"
+    ended = flat if found.is_reached else "it was still learning"
     if found.is_reached and found.rose_again:
         ended = "it had learned what it could, and overfitted after"
     return (

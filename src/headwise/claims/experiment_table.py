@@ -8,6 +8,7 @@ import numpy as np
 from headwise.analysis.chance.estimates import Difference
 from headwise.analysis.formatting import NONE, count, p_value, signed
 from headwise.claims.convergence import convergence, in_a_sentence
+from headwise.claims.evidence import StoredRun
 from headwise.claims.experiment_results import ExperimentResult, SystemResult
 from headwise.claims.quantities import Found
 
@@ -25,6 +26,7 @@ class SystemRow(NamedTuple):
     score: str
     of_seeds: str
     loss: str
+    training: str
     lowest: str
     last: str
     minutes: str
@@ -68,7 +70,11 @@ def experiment_tables(result: ExperimentResult) -> ExperimentTables:
         differences=_differences(result, scores[0].digits if scores else 1),
         ending=""
         if baseline is None
-        else in_a_sentence(baseline.name, convergence(baseline.curves)),
+        else in_a_sentence(
+            baseline.name,
+            convergence(baseline.curves),
+            to_zero=baseline.recipe.training.schedule in ("linear", "cosine"),
+        ),
     )
 
 
@@ -85,10 +91,17 @@ def _row(system: SystemResult) -> SystemRow:
         score=_of_found(system.score),
         of_seeds=_of_each_seed(system.score),
         loss=_of_found(system.loss),
+        training=_mean([_last_training_loss(run) for run in runs]),
         lowest=_mean([min(curve.values()) for curve in curves]),
         last=_mean([curve[max(curve)] for curve in curves]),
-        minutes=f"{np.mean([run.minutes for run in runs]):.1f}",
+        minutes=f"{np.median([run.minutes for run in runs]):.1f}",
     )
+
+
+def _last_training_loss(run: StoredRun) -> float:
+    """The mean training loss of the last tenth of the steps."""
+    losses = [r["loss"] for r in run.history if "loss" in r and r["step"] > 0.9 * run.steps]
+    return float(np.mean(losses)) if losses else float("nan")
 
 
 def _differences(result: ExperimentResult, digits: int) -> list[DifferenceRow]:

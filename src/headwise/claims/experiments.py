@@ -147,8 +147,7 @@ def _shipped(name: str) -> str:
 
 def grid_of(experiment: Experiment) -> Grid | None:
     """Returns what the systems of an experiment choose from; None without tuning."""
-    grid = parse_grid(experiment.tune, experiment.tune_steps)
-    return None if grid is None else grid._replace(equal_within=experiment.tune_equal)
+    return parse_grid(experiment.tune, experiment.tune_steps, experiment.tune_equal or None)
 
 
 def chosen_changes(values: Mapping[str, Any]) -> list[Change]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headwise.analysis.chance.estimates import Difference
+from headwise.analysis.chance.estimates import SIGNIFICANT, Difference
 from headwise.analysis.chance.multiple_comparisons import corrected
 from headwise.analysis.chance.power import samples_needed
 from headwise.analysis.chance.seeds_and_items import (
@@ -111,6 +111,9 @@ def _judged(tested: _Tested, found: Difference | None) -> Finding:
     if finding.kind == "cannot be told" and kind in ("confirmed", "no difference"):
         kind = "cannot be told"  # the figures are bounds
     remarks = [finding.remark] if finding.remark else []
+    if kind == "cannot be told" and test.holds != "better" and oriented.p < SIGNIFICANT:
+        better = "better" if oriented.value > 0 else "worse"
+        remarks.append(f"{better}, but whether by more than the margin is open")
     if kind == "cannot be told" and tested.needed:
         remarks.append(tested.needed)
     return finding.model_copy(

@@ -120,6 +120,7 @@ def claims_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> Clai
         sections=sections,
         little=LITTLE,
         why=why.text,
+        known=why.known,
     )
     of_experiments = {name: svg for each in sections for name, svg in each.pictures.items()}
     return ClaimsPage(text, of_claims | of_experiments | why.pictures)
@@ -233,14 +234,12 @@ def _chosen(needed: Needed | None, conditions: Conditions) -> str:
         kept = conditions.tries(system)
         if kept is not None:
             values = ", ".join(str(value) for value in kept.chosen_values.values())
-            found.append(f"{system} {values}{_edge_mark(kept.tries)}")
+            found.append(f"{system} {values}{edge_mark(kept.tries)}")
     return "; ".join(found) or "–"
 
 
-def _edge_mark(tries: Tries) -> str:
-    """Returns a star if the chosen value is at an end, a dagger if that of the lowest loss is."""
-    if at_the_edge(tries.tries, tries.chosen):
-        return r"\*"
-    sound = [number for number, each in enumerate(tries.tries) if not each.diverged]
-    lowest = min(sound, key=lambda number: tries.tries[number].validation_loss)
-    return "†" if at_the_edge(tries.tries, lowest) else ""
+def edge_mark(tries: Tries) -> str:
+    """Returns a mark if the lowest loss is at an end: a dagger where another value is chosen."""
+    if not at_the_edge(tries.tries, tries.lowest):
+        return ""
+    return r"\*" if tries.chosen == tries.lowest else "†"

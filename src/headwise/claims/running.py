@@ -13,8 +13,9 @@ from pathlib import Path
 from rich.console import Console
 
 from headwise.claims.choosing import let_choose
+from headwise.claims.claim_evidence import kept_runs
 from headwise.claims.conditions import Conditions
-from headwise.claims.declared import Scale
+from headwise.claims.declared import Scale, Subject
 from headwise.claims.evidence import read_run
 from headwise.claims.experiments import Places, grid_of
 from headwise.claims.fingerprint import computes_alike, fingerprint
@@ -142,6 +143,8 @@ def _run_under(
         dataset: read_task(conditions.file, conditions.own, systems[0], dataset, console)
         for dataset, systems in needed.systems.items()
     }
+    for dataset, systems in needed.systems.items():
+        _check_data(conditions, dataset, systems, tasks[dataset])
     if conditions.chooses:
         _let_choose(conditions, needed, tasks, console, jobs)
     planned = []
@@ -160,6 +163,28 @@ def _run_under(
             )
         )
     train_runs(planned, console, jobs=jobs)
+
+
+def _check_data(
+    conditions: Conditions, dataset: str | None, systems: Iterable[str], task: Task
+) -> None:
+    """Raises `ValueError` if runs are kept that were made on other data: no test may mix them."""
+    others = [
+        kept.path
+        for system in systems
+        for kept in kept_runs(
+            conditions.own.evidence,
+            Subject(system=system, dataset=dataset),
+            conditions.recipe(system, dataset),
+        )
+        if kept.run.data != task.digest()
+    ]
+    if others:
+        raise ValueError(
+            f"the data of {conditions.title} are not those of {len(others)} runs that are kept, "
+            f"such as {others[0]}, and no claim may rest on both: use the same data, or keep all "
+            f"runs on these data in another folder, with --evidence"
+        )
 
 
 def _have_started(

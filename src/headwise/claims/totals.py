@@ -5,11 +5,12 @@ from typing import NamedTuple
 
 from headwise.analysis.chance.estimates import SIGNIFICANT
 from headwise.analysis.formatting import count
-from headwise.claims.declared import Claim, Scale
+from headwise.claims.declared import Against, Claim, Scale
 from headwise.claims.experiment_results import ExperimentResult
 from headwise.claims.verdicts import Verdict
 
 MANY_SEEDS = 5
+BASELINE = "standard"
 
 
 class Totals(NamedTuple):
@@ -25,10 +26,13 @@ class Totals(NamedTuple):
         hours: of training of all runs, on all machines together.
         machines: on which they were trained.
         smallest, largest: parameters of the systems.
-        tested: how many claims rest on tests of significance.
+        tested: how many claims say that a system is better, and rest on tests of significance.
         significant: how many of these have a significant difference.
         in_favour: how many of those are confirmed.
         held_by_training: how many claims are confirmed by training.
+        over_baseline: how many claims that results of runs are known of say that a system is better
+            than the baseline.
+        over_baseline_confirmed, over_baseline_contradicted: how many of these are.
     """
 
     scale: Scale
@@ -47,6 +51,9 @@ class Totals(NamedTuple):
     significant: int
     in_favour: int
     held_by_training: int
+    over_baseline: int
+    over_baseline_confirmed: int
+    over_baseline_contradicted: int
 
     @property
     def by_chance(self) -> float:
@@ -72,8 +79,9 @@ def totals(
         name: verdicts[name, scale] for name in claims if verdicts[name, scale].kind != "not run"
     }
     trained = [name for name in known if known[name].runs]
-    tests = {n: [f.p for f in of.findings if f.p is not None] for n, of in known.items()}
+    tests = {name: _p_values(claims[name], of) for name, of in known.items()}
     different = [name for name, each in tests.items() if any(p < SIGNIFICANT for p in each)]
+    over = [name for name in trained if _is_over(claims[name], BASELINE)]
     held = [name for name in known if known[name].kind == "confirmed"]
     here = [result for of in results for result in of if result.scale == scale]
     runs = [each.run for result in here for system in result.systems for each in system.runs]
@@ -95,4 +103,24 @@ def totals(
         significant=len(different),
         in_favour=sum(name in held for name in different),
         held_by_training=sum(name in held for name in trained),
+        over_baseline=len(over),
+        over_baseline_confirmed=sum(name in held for name in over),
+        over_baseline_contradicted=sum(known[name].kind == "contradicted" for name in over),
     )
+
+
+def _p_values(claim: Claim, verdict: Verdict) -> list[float]:
+    """The p-values of those tests that they decide."""
+    return [
+        finding.p
+        for test, finding in zip(claim.tests, verdict.findings, strict=False)
+        if finding.p is not None and isinstance(test, Against) and test.holds == "better"
+    ]
+
+
+def _is_over(claim: Claim, baseline: str) -> bool:
+    """Whether a claim says that a system, as it was trained, is better than the baseline."""
+    against = [test for test in claim.tests if isinstance(test, Against)]
+    return any(
+        test.holds == "better" and str(test.than) == baseline for test in against
+    ) and not any(test.holds == "not better" for test in against)

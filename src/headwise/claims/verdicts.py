@@ -100,6 +100,8 @@ def judge(test: Against, found: Oriented) -> Kind:
     ('confirmed', 'no difference')
     >>> judge(test, Oriented(0.5, -2.0, 3.0, 0.6)), judge(test, Oriented(-2.0, -2.5, -1.5, 0.001))
     ('cannot be told', 'contradicted')
+    >>> judge(test, Oriented(-0.5, -1.2, 0.2, 0.3))  # it may be worse by more than the margin
+    'cannot be told'
     """
     significant = found.p < SIGNIFICANT
     better, worse = significant and found.value > 0, significant and found.value < 0
@@ -108,7 +110,7 @@ def judge(test: Against, found: Oriented) -> Kind:
     if test.holds == "better":
         if better or worse:
             return "confirmed" if better else "contradicted"
-        return "no difference" if no_better else "cannot be told"
+        return "no difference" if no_better and no_worse else "cannot be told"
     holds, fails = no_better, much_better
     if test.holds == "not worse":
         holds, fails = no_worse, much_worse
@@ -143,17 +145,19 @@ def together(kinds: Sequence[Kind]) -> Kind:
 def what_it_takes(needed: SamplesNeeded | None) -> str:
     """Says how many seeds or items would find what cannot be told.
 
-    >>> what_it_takes(SamplesNeeded(seeds=12, items=None))
+    >>> what_it_takes(SamplesNeeded(seeds=12, times_items=None))
     'it would take 12 seeds'
-    >>> what_it_takes(SamplesNeeded(seeds=None, items=4000))
-    'no number of seeds is enough on these items; it would take at least 4,000'
+    >>> what_it_takes(SamplesNeeded(seeds=None, times_items=1.108))
+    'no number of seeds is enough on these items; it would take at least 1.2 times as many'
     """
     if needed is None:
         return "it would take more than one seed"
     if needed.seeds is not None:
         return f"it would take {needed.seeds:,} seeds"
-    if needed.items is not None:
+    if needed.times_items is not None:
+        times = math.ceil(10 * needed.times_items) / 10
         return (
-            f"no number of seeds is enough on these items; it would take at least {needed.items:,}"
+            f"no number of seeds is enough on these items; it would take at least {times:g} "
+            f"times as many"
         )
     return "it would take more than 1,000 seeds"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from headwise.analysis.formatting import decimals, p_value
-from headwise.claims.answers import AtPoint, answer, interval
+from headwise.claims.answers import Answer, AtPoint, answer, interval
 from headwise.claims.declared import SCALES
 from headwise.claims.experiments import Places
 from headwise.claims.pictures.trend_lines import trend_lines
@@ -14,10 +14,17 @@ from headwise.claims.templates import template
 
 
 class WhySection(NamedTuple):
-    """The section in Markdown, and its pictures: name of a file to the text of the SVG."""
+    """What the page has of questions why.
+
+    Attributes:
+        text: the section in Markdown.
+        pictures: name of a file to the text of the SVG.
+        known: the questions whose answers are known.
+    """
 
     text: str
     pictures: dict[str, str]
+    known: list[Answer]
 
 
 def why_section(places: Places) -> WhySection:
@@ -41,7 +48,7 @@ def why_section(places: Places) -> WhySection:
         p_value=p_value,
         example=_example,
     )
-    return WhySection(text.strip(), drawn)
+    return WhySection(text.strip(), drawn, [each for each in answers if each.is_known])
 
 
 def _example(rows: Mapping[str, Sequence[AtPoint]]) -> Found | None:

@@ -1,6 +1,5 @@
 """How many seeds, or test items, it takes to find a difference of a size (statistical power)."""
 
-import math
 from bisect import bisect_left
 from typing import NamedTuple
 
@@ -15,11 +14,12 @@ class SamplesNeeded(NamedTuple):
 
     Attributes:
         seeds: number of seeds of each system; None if no number is enough on these items.
-        items: least number of test items; None if the present ones are enough.
+        times_items: how many times as many test items it takes at least, since those that there are
+            leave too much to chance however many seeds there are; None if they do not.
     """
 
     seeds: int | None
-    items: int | None
+    times_items: float | None
 
 
 def samples_needed(
@@ -40,7 +40,7 @@ def samples_needed(
     >>> import numpy as np
     >>> wide = Resampled(np.array([1.0, 3.0, 2.0, 4.0, 5.0]), None, 0)
     >>> samples_needed(1.0, wide)
-    SamplesNeeded(seeds=22, items=None)
+    SamplesNeeded(seeds=22, times_items=None)
     """
     systems = [system] if baseline is None else [system, baseline]
     parts = spreads_of(systems)
@@ -61,7 +61,5 @@ def samples_needed(
         numbers = range(2, _MOST_SEEDS)
         found = bisect_left(numbers, True, key=lambda seeds: detectable(seeds) <= effect)
         return SamplesNeeded(found + 2, None)
-    if not of_items:
-        return SamplesNeeded(None, None)
-    alone = detectable_difference(of_items[0], comparisons)
-    return SamplesNeeded(None, max(system.items, math.ceil(system.items * (alone / effect) ** 2)))
+    alone = detectable_difference(of_items[0], comparisons) if of_items else 0.0
+    return SamplesNeeded(None, (alone / effect) ** 2 if alone > effect else None)

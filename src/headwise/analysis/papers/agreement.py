@@ -2,12 +2,8 @@
 
 from typing import Any
 
-import torch
-
-from headwise.analysis.papers.models import encoder_decoder, matrices
+from headwise.analysis.papers.models import encoder_decoder
 from headwise.analysis.papers.table import Figure, Paper
-from headwise.heads.system import Place
-from headwise.models.plan import build_system
 
 
 def agreement_figures() -> Paper:
@@ -30,20 +26,6 @@ def agreement_figures() -> Paper:
     figures = [
         Figure("base, standard", "params", "88.0M", None, remark=unknown.format(base / 1e6)),
         Figure("big, standard", "params", "264M", None, remark=unknown.format(large / 1e6)),
-        Figure(
-            "H·d² for a routed module, biases aside, d=512",
-            "params",
-            "+2,097,152",
-            _routed_module(512, 8),
-            exact=True,
-        ),
-        Figure(
-            "H·d² for a routed module, biases aside, d=1024",
-            "params",
-            "+16,777,216",
-            _routed_module(1024, 16),
-            exact=True,
-        ),
     ]
     for name, printed, plan in (
         ("encoder self, simple", "+12.6M", in_encoder(*everywhere, routing="simple")),
@@ -75,11 +57,3 @@ def agreement_figures() -> Paper:
         "biases and EM's two scalars.",
         tuple(figures),
     )
-
-
-def _routed_module(embed_dim: int, num_heads: int) -> int:
-    """How many weights more than standard attention routing has, without biases and scalars."""
-    place = Place("encoder_self", embed_dim, num_heads, ffn_dim=4 * embed_dim)
-    with torch.device("meta"):
-        routed, standard = (build_system({"system": s}, place) for s in ("agreement", "standard"))
-    return matrices(routed) - matrices(standard)

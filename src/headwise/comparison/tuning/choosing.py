@@ -1,4 +1,4 @@
-"""Trains the tries of every system and chooses the one of the lowest validation loss."""
+"""Trains the tries of every system and chooses one, by the lowest validation loss."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -149,18 +149,19 @@ def _label(dataset: str | None, name: str) -> str:
 
 def _choice(tries: list[Try], equal_within: float) -> Tries:
     """The tries with the first whose loss counts as equal to the lowest; some did not diverge."""
-    sound = [number for number, each in enumerate(tries) if not each.diverged]
-    lowest = min(sound, key=lambda number: tries[number].validation_loss)
-    enough = tries[lowest].validation_loss + equal_within
-    best = next(number for number in sound if tries[number].validation_loss <= enough)
-    notes = at_the_edge(tries, best)
-    if best != lowest:
-        notes.append(
-            f"{_shown(tries[lowest].values)} has the lowest validation loss, "
-            f"{tries[lowest].validation_loss:.4g}; of losses within {equal_within:g} of it, which "
-            f"count as equal, the first is chosen."
+    found = Tries(seed=TUNING_SEED, tries=tries, chosen=0, equal_within=equal_within)
+    lowest = tries[found.lowest]
+    enough = lowest.validation_loss + equal_within
+    chosen = next(number for number, each in enumerate(tries) if each.validation_loss <= enough)
+    notes = at_the_edge(tries, found.lowest)
+    if chosen != found.lowest:
+        notes.insert(
+            0,
+            f"{_shown(lowest.values)} has the lowest validation loss, "
+            f"{lowest.validation_loss:.4g}; of losses within {equal_within:g} of it, which "
+            f"count as equal, the first is chosen.",
         )
-    return Tries(seed=TUNING_SEED, tries=tries, chosen=best, notes=notes)
+    return found.model_copy(update={"chosen": chosen, "notes": notes})
 
 
 def at_the_edge(tries: Sequence[Try], number: int) -> list[str]:
@@ -185,12 +186,10 @@ def at_the_edge(tries: Sequence[Try], number: int) -> list[str]:
 def _print(label: str, tries: Tries, console: Console) -> None:
     best = tries.tries[tries.chosen]
     diverged = sum(each.diverged for each in tries.tries)
-    lowest = all(
-        each.diverged or each.validation_loss >= best.validation_loss for each in tries.tries
-    )
+    how = "the best of" if tries.chosen == tries.lowest else "chosen from"
     console.print(
         f"{label}: {_shown(best.values)}, validation loss {best.validation_loss:.4g}, "
-        f"{'the best' if lowest else 'chosen'} of {len(tries.tries)} tries"
+        f"{how} {len(tries.tries)} tries"
         f"{f', {diverged} of which diverged' if diverged else ''}",
         style="dim",
         highlight=False,

@@ -65,8 +65,8 @@ def parse_grid(
 
     Raises:
         ValueError: an option is not of this form, names no key of `model` or `training`, has fewer
-            than two values, or has a key in common with another; or `equal_within` is no finite
-            number.
+            than two values, or has a key in common with another; or `equal_within` is below 0 or
+            not finite.
 
     >>> parse_grid(["training.adam_betas=[0.9, 0.98],[0.9, 0.999]"]).values
     {('training', 'adam_betas'): [[0.9, 0.98], [0.9, 0.999]]}
@@ -76,10 +76,10 @@ def parse_grid(
             if given is not None:
                 raise ValueError(f"{name} is {given}, but nothing is tuned: give --tune {_EXAMPLE}")
         return None
-    if equal_within is not None and not math.isfinite(equal_within):
+    if equal_within is not None and not 0 <= equal_within < math.inf:
         raise ValueError(
-            f"--tune-equal is {equal_within}, expected a difference of validation losses such as "
-            f"0.03"
+            f"--tune-equal is {equal_within}, expected a difference of validation losses from 0 "
+            f"on, such as 0.03"
         )
     values: dict[KeyPath, list[Any]] = {}
     for option in options:

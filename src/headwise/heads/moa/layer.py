@@ -71,8 +71,9 @@ class MixtureOfAttentionHeads(Attention):
         z_coef: β, weight of the router's z-loss.
         noisy: add noise of a learned size to the router's logits in training (equation 3).
         output_gain: the factor by which Wᵢ^o is drawn larger than Glorot's bound for the map of
-            one expert. The paper gives no scale. Since wᵢ is about 1/k at the start, the layer
-            adds less than standard attention does at 1.
+            one expert. The paper gives no scale. At the start wᵢ is 1/k, or 1/E without
+            `normalize_weights`, so that at a gain of 1 the layer adds less than standard
+            attention does.
         kdim, vdim, dropout: as in `MultiHeadAttention`.
         bias: whether the shared key and value projections have one; experts have none.
 
@@ -82,7 +83,8 @@ class MixtureOfAttentionHeads(Attention):
         `(batch, top_k, queries, keys)` in the order of `routing.indices`.
 
     Raises:
-        ValueError: `top_k` above `num_experts`; sizes below 1; a `balance` there is not.
+        ValueError: `top_k` above `num_experts`; sizes below 1; a `balance` there is not; an
+            `output_gain` that is not above 0, or above a million.
 
     Example:
         >>> attention = MixtureOfAttentionHeads(32, num_experts=6, top_k=2, head_dim=8)
