@@ -174,6 +174,17 @@ def test_a_key_of_one_system_leaves_the_baseline_as_it_is(tmp_path):
     ]
 
 
+@pytest.mark.usefixtures("_tiny")
+def test_the_plan_of_a_point_without_runs_takes_the_minutes_of_the_experiment(asked):
+    places, _ = asked
+    folder = places.evidence / "laptop" / "counting"
+    runs = [read_run(folder / f"mae-seed{seed}.json") for seed in (1, 2)]
+    rows = plan_question(all_questions("laptop")["gates"], 2, places)
+    (row,) = [row for row in rows if row.experiment == "counting gates 2"]
+    assert row.each == pytest.approx(np.mean([run.minutes for run in runs]))
+    assert (row.kept, row.left) == (0, pytest.approx(2 * row.each))
+
+
 def test_the_variance_of_a_change_is_that_of_four_means():
     generator = np.random.default_rng(4)
     several = [generator.normal(mean, 1.0, 5) for mean in (3.0, 1.0, 2.0, 1.5)]

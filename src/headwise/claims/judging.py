@@ -259,7 +259,8 @@ def _on_range(test: Within, evidence: ClaimEvidence) -> Finding:
             remark=what_it_takes(None),
         )
     kind = judge_range(mean.low, mean.high, test.at_least, test.at_most)
-    remark = f"{found.values.seeds} seeds"
+    each = ", ".join(f"{value:.{found.digits}f}" for value in found.values.scores)
+    remark = f"{found.values.seeds} seeds: {each}"
     bounds = [bound for bound in (test.at_least, test.at_most) if bound is not None]
     nearest = min(abs(mean.value - bound) for bound in bounds)
     if kind == "cannot be told" and nearest:

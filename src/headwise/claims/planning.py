@@ -1,15 +1,15 @@
 """How long the runs of claims take: a table of minutes, from kept runs or from single steps.
 
-Where runs of a system are kept, a further one takes their median time. Where there is none, some
-steps tell, on the recipe's own data and in processor time, so that other work on the machine hardly
-counts; `headwise claims plan --measure` measures them. They are kept with the evidence, and where
-they are missing too the table says so.
+Where runs of a system are kept, a step of a further one takes their median time. Where there is
+none, some steps tell, on the recipe's own data and in processor time, so that other work on the
+machine hardly counts; `headwise claims plan --measure` measures them. They are kept with the
+evidence, and where they are missing too the table says so.
 """
 
 import statistics
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -24,7 +24,7 @@ from headwise.claims.choosing import tries_of
 from headwise.claims.claim_evidence import kept_runs
 from headwise.claims.conditions import Conditions
 from headwise.claims.declared import Scale, Subject
-from headwise.claims.evidence import read_record
+from headwise.claims.evidence import StoredRun, read_record
 from headwise.claims.experiments import Places, find_experiment, grid_of, read_recipe
 from headwise.claims.needed import Needed, models_to_start_from
 from headwise.claims.questions import Question
@@ -127,22 +127,10 @@ def _under(conditions: Conditions, needed: Needed, seeds: int) -> list[PlannedMi
         chosen = tries_of(conditions.plain, conditions.own.evidence, system, grid) is not None
         of_each = 1 if needed.models else seeds  # others start from the first alone
         runs = of_each * len(datasets)
-        known = [
-            kept.run
-            for dataset in datasets
-            for kept in kept_runs(
-                conditions.own.evidence,
-                Subject(system=system, dataset=dataset),
-                conditions.recipe(system, dataset),
-            )
-        ]
-        kept = sum(run.seed <= of_each for run in known)
+        kept = sum(run.seed <= of_each for run in _kept(conditions, system, datasets))
         seconds = measured.get(system)
-        each = total = left = None
-        if known:
-            each = statistics.median(run.minutes for run in known)
-        elif steps is not None and seconds is not None:
-            each = steps * seconds * _OVERHEAD / 60
+        each = _minutes(conditions, system, datasets, steps, seconds)
+        total = left = None
         if each is not None:
             length = 1.0  # of a try, in runs
             if grid is not None and grid.steps is not None and steps is not None:
@@ -153,6 +141,33 @@ def _under(conditions: Conditions, needed: Needed, seeds: int) -> list[PlannedMi
             PlannedMinutes(name, system, runs, tries, steps, seconds, each, total, left, kept)
         )
     return found
+
+
+def _minutes(
+    conditions: Conditions,
+    system: str,
+    datasets: Sequence[str | None],
+    steps: int | None,
+    seconds: float | None,
+) -> float | None:
+    """The minutes of a run, as runs under these conditions took, or else the experiment's own."""
+    for known in (conditions, conditions.unchanged):
+        if runs := _kept(known, system, datasets):
+            of_a_step = statistics.median(run.minutes / run.steps for run in runs)
+            return of_a_step * (steps or statistics.median(run.steps for run in runs))
+    return None if steps is None or seconds is None else steps * seconds * _OVERHEAD / 60
+
+
+def _kept(conditions: Conditions, system: str, datasets: Sequence[str | None]) -> list[StoredRun]:
+    return [
+        kept.run
+        for dataset in datasets
+        for kept in kept_runs(
+            conditions.own.evidence,
+            Subject(system=system, dataset=dataset),
+            conditions.recipe(system, dataset),
+        )
+    ]
 
 
 def read_seconds(evidence: Path) -> dict[str, float]:
