@@ -33,6 +33,8 @@ class Conditions:
         name: of the experiment.
         places: the folders of this machine.
         changes: further changes to the recipe, as `--set` takes them.
+        systems: the systems that are trained under these changes, which may suit no others; all
+            systems of the experiment if empty.
         folder: where the runs with these changes lie in the folders of the experiment.
         chooses: whether systems choose tuned values under these conditions. If not, they have the
             values that they chose in the experiment, but for keys that `changes` set.
@@ -42,6 +44,7 @@ class Conditions:
     name: str
     places: Places
     changes: tuple[str, ...] = ()
+    systems: tuple[str, ...] = ()
     folder: str = ""
     chooses: bool = True
 
@@ -54,7 +57,12 @@ class Conditions:
     def experiment(self) -> Experiment:
         """Returns the experiment with the changes."""
         declared = find_experiment(self.scale, self.name)
-        return declared.model_copy(update={"changes": (*declared.changes, *self.changes)})
+        return declared.model_copy(
+            update={
+                "changes": (*declared.changes, *self.changes),
+                "systems": self.systems or declared.systems,
+            }
+        )
 
     @property
     def unchanged(self) -> "Conditions":

@@ -50,6 +50,9 @@ class Experiment(BaseModel):
     tune_on: str | None = Field(
         None, description="The data set on which systems choose, if there are several."
     )
+    systems: tuple[str, ...] = Field(
+        (), description="Systems of the recipe that it has, if not all of them."
+    )
     needs: dict[str, tuple[str, ...]] = Field(
         {}, description="Experiments and systems whose first seeds have to be there before."
     )
@@ -125,17 +128,20 @@ def read_recipe(experiment: Experiment, places: Places | None) -> RecipeFile:
         names = {DATA: str(places.data), RUNS: str(places.runs.parent)}
         for name, folder in names.items():
             texts = [text.replace(name, folder) for text in texts]
-    return _recipe_file(experiment.recipe, *texts)
+    return _recipe_file(experiment.recipe, experiment.systems, *texts)
 
 
 @cache
-def _recipe_file(name: str, text: str, *changes: str) -> RecipeFile:
+def _recipe_file(name: str, systems: tuple[str, ...], text: str, *changes: str) -> RecipeFile:
     """Checks all systems of a recipe, which takes a while: once for all claims that name it."""
     parsed: list[Change] = []
     for change in changes:
         key, _, value = change.partition("=")
         parsed.append((split_path(key), read_yaml(value)))
-    return RecipeFile(name, read_yaml(text), parsed)
+    raw = read_yaml(text)
+    if systems:
+        raw["systems"] = {system: raw["systems"][system] for system in systems}
+    return RecipeFile(name, raw, parsed)
 
 
 def _shipped(name: str) -> str:

@@ -121,6 +121,7 @@ class Question(BaseModel):
             self.experiment,
             places,
             changes=(*self.changes, f"{self.over}={shown}"),
+            systems=self.systems,
             folder=f"why/{self.name}/{value}",
             chooses=self.tuned_at_every_point,
         )
