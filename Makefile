@@ -11,7 +11,7 @@ JOBS ?= $(shell test "$$(getconf _NPROCESSORS_ONLN)" -ge 2 && echo 2 || echo 1)
 # How long `make fuzz` tries.
 FUZZ_MINUTES ?= 10
 
-.PHONY: install demo test test-quick test-wheel fuzz lint bench docs clean
+.PHONY: install demo test coverage test-quick test-wheel fuzz lint bench docs clean
 
 install: $(VENV)/installed
 
@@ -28,7 +28,10 @@ demo: install  ## train and compare all six systems, and test a claim on one; a 
 	@echo "claim W3: the weights that the Weighted Transformer has learned, and equal ones"
 	$(BIN)/headwise evaluate runs/demo/weighted-seed1 --ablate weighted=uniform --against runs/demo/weighted-seed1
 
-test: install  ## the whole test suite, with coverage
+test: install  ## the whole test suite
+	$(BIN)/python -m pytest --numprocesses 2
+
+coverage: install  ## the same, and the lines that no test runs
 	$(BIN)/python -m pytest --numprocesses 2 --cov=headwise --cov-report=term-missing:skip-covered
 
 test-quick: install  ## those tests that find most mistakes, in well under a minute

@@ -6,6 +6,7 @@ tells a recipe from others is its hash without these.
 """
 
 import hashlib
+import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -167,7 +168,13 @@ def recipe_hash(recipe: Recipe) -> str:
     Args:
         recipe: of one system, with the names of folders left as `read_recipe` leaves them.
     """
-    plain = with_seed(recipe, 0).model_dump(mode="json", by_alias=True)
+    return _hash(with_seed(recipe, 0).model_dump_json(by_alias=True))
+
+
+@cache
+def _hash(values: str) -> str:
+    """Returns the hash of a recipe that stands there as JSON; once, since YAML takes its time."""
+    plain = json.loads(values)
     plain.pop("description", None)
     for key in ("report_to", "snapshots", "loader_workers"):
         plain["training"].pop(key)

@@ -81,6 +81,7 @@ class RecipeFile:
             for system in [None, *self.recipe.systems]
             for dataset in [*([None] if self.has_data else []), *self.recipe.datasets]
         }
+        self._changed: dict[tuple[str | None, str | None, str], Recipe] = {}
 
     def check_comparable(self) -> None:
         """Raises `RecipeError` if a `--set` gives all systems the same attention."""
@@ -130,7 +131,10 @@ class RecipeFile:
                 f"{', '.join(self.dataset_names)}"
             )
         if changes:
-            return self._with_changes_of(name, dataset, changes)
+            key = (name, dataset, repr(list(changes)))
+            if key not in self._changed:  # to check a recipe takes a while
+                self._changed[key] = self._with_changes_of(name, dataset, changes)
+            return self._changed[key]
         chosen = self._chosen[name, dataset]
         if isinstance(chosen, RecipeError):
             raise chosen
