@@ -17,7 +17,7 @@ from headwise.analysis.chance.seeds_and_items import (
 from headwise.analysis.results import Tries, Try
 from headwise.claims import keeping
 from headwise.claims.answers import answer
-from headwise.claims.declared import all_claims, find_claims
+from headwise.claims.declared import Quantity, all_claims, find_claims
 from headwise.claims.evidence import StoredTries, read_run, tuning_path
 from headwise.claims.experiments import grid_of, recipe_hash
 from headwise.claims.fingerprint import computes_alike, fingerprint
@@ -127,6 +127,25 @@ def test_a_single_seed_has_no_interval(asked, tmp_path):
     assert (found.seeds, str(found.trends["mae"])) == (1, "one seed: no interval")
     assert not found.is_known
     assert all(point.value and point.difference is None for point in found.told["mae"])
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_a_question_may_be_about_decisions(asked):
+    places, _ = asked
+    length = all_questions("laptop")["length"]
+    found = answer(length.model_copy(update={"quantity": Quantity(kind="entropy")}), places)
+    folder = places.evidence / "laptop" / "counting"
+    entropies = [
+        np.mean([record.entropy for record in read_run(folder / f"mae-seed{seed}.json").attention])
+        for seed in (1, 2)
+    ]
+    at_own = found.told["mae"][length.at.index(6)].found
+    assert at_own is not None and at_own.unit == "entropy"
+    np.testing.assert_allclose(at_own.values.scores, entropies)
+    # The baseline decides nothing, so that there is no difference to tell.
+    assert found.trends["mae"].kind == "not run"
+    beside = [point.value for point in found.beside["mae"]]
+    assert beside == [point.value for point in answer(length, places).told["mae"]]
 
 
 @pytest.mark.usefixtures("_tiny")
@@ -266,6 +285,7 @@ def test_what_is_said_of_a_change(first, last, half, p, kind):
         ({"own": 3}, "own is 3, expected one of the values of at"),
         ({"over": "systems.other.model.dropout"}, "expected systems to be the baseline and it"),
         ({"at": ["../up", "down"]}, "should match pattern"),
+        ({"quantity": "time of a step"}, "quantity is time of a step, expected one of score, loss"),
     ],
 )
 def test_a_question_that_says_something_odd_is_an_error(changes, message):

@@ -52,7 +52,8 @@ class Answer(NamedTuple):
     Attributes:
         question: the question.
         told: by system what is found at each point, of the quantity that the question is about.
-        beside: the same of the other one of score and loss, of which nothing is said.
+        beside: the same of the loss, or of the score where `told` is of the loss; nothing is said
+            of it.
         trends: by system, without the baseline.
         runs: how many runs it rests on.
         shared: how many of these are runs of the experiment.
@@ -121,10 +122,10 @@ def answer(question: Question, places: Places) -> Answer:
         found = runs[system, conditions] = kept_runs(conditions.own.evidence, here, recipe)
         if is_stale(found, recipe):
             stale[system] = None
-    other: Literal["score", "loss"] = "loss" if question.quantity == "score" else "score"
+    other = Quantity(kind="score" if question.quantity.kind == "loss" else "loss")
     told, beside = (
-        _at_points(question, where, _quantities(question, kind, runs))
-        for kind in (question.quantity, other)
+        _at_points(question, where, _quantities(question, quantity, runs))
+        for quantity in (question.quantity, other)
     )
     baseline = question.systems[0]
     one_baseline = where[baseline, question.at[0]] == where[baseline, question.at[-1]]
@@ -144,11 +145,11 @@ def answer(question: Question, places: Places) -> Answer:
 
 
 def _quantities(
-    question: Question, kind: Literal["score", "loss"], runs: Mapping[_Trained, list[Kept]]
+    question: Question, quantity: Quantity, runs: Mapping[_Trained, list[Kept]]
 ) -> dict[_Trained, Found | None]:
     return {
         (system, conditions): find_quantity(
-            Quantity(kind=kind),
+            quantity,
             Subject(system=system),
             sound(of),
             conditions.recipe(system, question.dataset),

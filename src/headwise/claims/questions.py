@@ -6,20 +6,33 @@ has anyway its runs are taken.
 """
 
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 from typing_extensions import Self
 
 from headwise.claims import declared
 from headwise.claims.conditions import Conditions
-from headwise.claims.declared import SCALES, STRICT, Claim, Scale, all_claims, find_claims
+from headwise.claims.declared import (
+    SCALES,
+    STRICT,
+    Claim,
+    OfRuns,
+    Quantity,
+    Scale,
+    all_claims,
+    find_claims,
+)
 from headwise.claims.experiments import Places, recipe_hash
 from headwise.messages import did_you_mean
 from headwise.plain_yaml import read_yaml
 
 Value = float | int | bool | Annotated[str, Field(pattern=r"^\w[\w.+-]*$")]  # names a folder
+
+
+def _of_kind(value: object) -> object:
+    return {"kind": value} if isinstance(value, str) else value
 
 
 class Question(BaseModel):
@@ -56,8 +69,9 @@ class Question(BaseModel):
         description="Whether the values that systems have chosen in the experiment hold at all "
         "points, or systems choose anew at every point.",
     )
-    quantity: Literal["score", "loss"] = Field(
-        description="What the answer is about: the first score on the test part, or the test loss."
+    quantity: Annotated[Quantity, BeforeValidator(_of_kind)] = Field(
+        description="What the answer is about: the first score on the test part (`score`), the "
+        "test loss (`loss`), or another quantity of single runs, as claims have it."
     )
     margin: float = Field(
         gt=0,
@@ -71,6 +85,10 @@ class Question(BaseModel):
         for key, names in (("at", self.at), ("systems", self.systems)):
             if len({str(name) for name in names}) < len(names):
                 raise ValueError(f"{key} names something twice, expected each once")
+        if self.quantity.kind not in get_args(OfRuns):
+            raise ValueError(
+                f"quantity is {self.quantity.kind}, expected one of {', '.join(get_args(OfRuns))}"
+            )
         if self.own is not None and self.own not in self.at:
             raise ValueError(f"own is {self.own}, expected one of the values of at")
         parts = self.over.split(".")
