@@ -36,6 +36,8 @@ FLOORS = (
     ("claims",),
     ("cli", "__init__", "__main__", "auto_classes", "recipes", "threads"),
 )
+# The rooms of the claims, likewise.
+ROOMS_OF_CLAIMS = ("catalogue", "evidence", "judging", "why", "runs", "page")
 
 
 def inside(path: Path) -> Path:
@@ -82,6 +84,16 @@ def test_no_import_goes_up_a_floor(path):
     own = floor(inside(path).parts[0].removesuffix(".py"))
     modules = {name for name in imports(path) if _is_module(name)}
     assert [name for name in modules if floor(name) > own] == []
+
+
+@pytest.mark.parametrize("room_of_claims", ROOMS_OF_CLAIMS)
+def test_no_import_goes_up_the_rooms_of_claims(room_of_claims):
+    above = ROOMS_OF_CLAIMS[ROOMS_OF_CLAIMS.index(room_of_claims) + 1 :]
+    files = sorted((SOURCE / "claims" / room_of_claims).rglob("*.py"))
+    assert files
+    for path in files:
+        entered = {name.split(".")[2] for name in imports(path) if ".claims." in name}
+        assert not entered & set(above), path
 
 
 def _is_module(name: str) -> bool:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from headwise.claims.evidence import best_step, read_rows, read_run
+from headwise.claims.evidence.records import best_step, read_rows, read_run
 
 
 def test_the_lowest_validation_loss_is_a_number():

@@ -12,17 +12,17 @@ from tiny_results import result, system
 from headwise.analysis.figures.svg import SERIES, drawing, panel
 from headwise.analysis.formatting import p_value, signed
 from headwise.analysis.results import Tries, Try
-from headwise.claims.convergence import convergence, in_a_sentence
-from headwise.claims.declared import Claim, Paper
-from headwise.claims.experiment_table import experiment_tables
-from headwise.claims.page import ClaimsPage, edge_mark, write_page
-from headwise.claims.pictures.card import card
-from headwise.claims.pictures.differences import differences_picture
-from headwise.claims.pictures.forest_of_tests import forest_of_tests
-from headwise.claims.pictures.loss_curves import loss_curves
-from headwise.claims.pictures.overview import overview
-from headwise.claims.totals import totals
-from headwise.claims.verdicts import Finding, Kind, Standing, Verdict
+from headwise.claims.catalogue.declared import CATALOGUE, Claim, Paper
+from headwise.claims.judging.verdicts import Finding, Kind, Standing, Verdict
+from headwise.claims.page.convergence import convergence, in_a_sentence
+from headwise.claims.page.experiment_table import experiment_tables
+from headwise.claims.page.page import ClaimsPage, edge_mark, write_page
+from headwise.claims.page.pictures.card import card
+from headwise.claims.page.pictures.differences import differences_picture
+from headwise.claims.page.pictures.forest_of_tests import forest_of_tests
+from headwise.claims.page.pictures.loss_curves import loss_curves
+from headwise.claims.page.pictures.overview import overview
+from headwise.claims.page.totals import totals
 
 LOSSES = {"standard": [2.0, 2.1, 2.2], "other": [1.0, 1.2, 1.4]}
 
@@ -194,12 +194,11 @@ def test_whether_the_best_may_lie_outside(losses, chosen, mark):
 
 
 def test_the_table_of_data_has_all_files_that_experiments_read():
-    claims = files("headwise.claims")
-    texts = [file.read_text("utf-8") for file in (claims / "recipes").iterdir()]
-    texts += [(claims / "scales.yaml").read_text("utf-8")]
+    texts = [file.read_text("utf-8") for file in (CATALOGUE / "recipes").iterdir()]
+    texts += [(CATALOGUE / "scales.yaml").read_text("utf-8")]
     texts += [file.read_text("utf-8") for file in (files("headwise") / "recipes").iterdir()]
     read = {name for text in texts for name in re.findall(r"\{data\}/([\w./-]+)", text)}
-    rows = (claims / "page-data.md.jinja").read_text("utf-8")
+    rows = (files("headwise.claims.page") / "page-data.md.jinja").read_text("utf-8")
     assert len(read) > 10
     # Of German the table says that its files are named as the English ones are.
     assert [

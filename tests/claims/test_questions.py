@@ -15,17 +15,17 @@ from headwise.analysis.chance.seeds_and_items import (
     within_runs,
 )
 from headwise.analysis.results import Tries, Try
-from headwise.claims import keeping
-from headwise.claims.answers import answer
-from headwise.claims.declared import Quantity, all_claims, find_claims
-from headwise.claims.evidence import StoredTries, read_run, tuning_path
-from headwise.claims.experiments import grid_of, recipe_hash
-from headwise.claims.fingerprint import computes_alike, fingerprint
-from headwise.claims.needed import needed_runs
-from headwise.claims.planning import plan_question
-from headwise.claims.questions import Question, all_questions
-from headwise.claims.running import run_experiment, run_question
-from headwise.claims.trends import trend_kind
+from headwise.claims.catalogue.declared import Quantity, all_claims, find_claims
+from headwise.claims.catalogue.experiments import grid_of, recipe_hash
+from headwise.claims.catalogue.needed import needed_runs
+from headwise.claims.evidence.fingerprint import computes_alike, fingerprint
+from headwise.claims.evidence.records import StoredTries, read_run, tuning_path
+from headwise.claims.runs import keeping
+from headwise.claims.runs.planning import plan_question
+from headwise.claims.runs.running import run_experiment, run_question
+from headwise.claims.why.answers import answer
+from headwise.claims.why.questions import Question, all_questions
+from headwise.claims.why.trends import trend_kind
 from headwise.cli import app
 from headwise.files import write_text
 from headwise.training.interrupted import Interrupted

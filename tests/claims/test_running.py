@@ -10,16 +10,16 @@ import tiny_claims
 from rich.console import Console
 from typer.testing import CliRunner
 
-from headwise.claims import keeping
-from headwise.claims.choosing import tries_of
-from headwise.claims.conditions import Conditions
-from headwise.claims.declared import all_claims, find_claims
-from headwise.claims.evidence import read_run, read_times, read_tries, run_path, tuning_path
-from headwise.claims.judging import verdict_on
-from headwise.claims.needed import needed_runs
-from headwise.claims.planning import measure_seconds, plan, with_needs
-from headwise.claims.running import run_experiment
-from headwise.claims.timing import measure_times
+from headwise.claims.catalogue.declared import all_claims, find_claims
+from headwise.claims.catalogue.needed import needed_runs
+from headwise.claims.evidence.conditions import Conditions
+from headwise.claims.evidence.records import read_run, read_times, read_tries, run_path, tuning_path
+from headwise.claims.evidence.tries import tries_of
+from headwise.claims.judging.judging import verdict_on
+from headwise.claims.runs import keeping
+from headwise.claims.runs.planning import measure_seconds, plan, with_needs
+from headwise.claims.runs.running import run_experiment
+from headwise.claims.runs.timing import measure_times
 from headwise.cli import app
 from headwise.comparison.tuning.grid import parse_grid
 from headwise.training.interrupted import Interrupted

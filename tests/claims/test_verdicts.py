@@ -15,11 +15,11 @@ from headwise.analysis.chance.seeds_and_items import (
     difference_to,
     within_runs,
 )
-from headwise.claims.declared import SCALES, Against, Subject, papers
-from headwise.claims.experiments import experiments, find_experiment, read_recipe
-from headwise.claims.fingerprint import computes_alike, fingerprint
-from headwise.claims.needed import needed_runs
-from headwise.claims.verdicts import Oriented, judge
+from headwise.claims.catalogue.declared import SCALES, Against, Subject, papers
+from headwise.claims.catalogue.experiments import experiments, find_experiment, read_recipe
+from headwise.claims.catalogue.needed import needed_runs
+from headwise.claims.evidence.fingerprint import computes_alike, fingerprint
+from headwise.claims.judging.verdicts import Oriented, judge
 from headwise.cli import app
 from headwise.recipe import load_recipe
 

@@ -6,8 +6,8 @@ import numerals
 import pytest
 import yaml
 
-from headwise.claims import declared
-from headwise.claims.experiments import Places
+from headwise.claims.catalogue import declared
+from headwise.claims.catalogue.experiments import Places
 
 PAPER = """
 paper: The tests' own paper

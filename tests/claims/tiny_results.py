@@ -6,9 +6,9 @@ import numpy as np
 
 from headwise.analysis.chance.multiple_comparisons import corrected
 from headwise.analysis.chance.seeds_and_items import Resampled, difference
-from headwise.claims.evidence import StoredRun, run_path
-from headwise.claims.experiment_results import ExperimentResult, SystemResult
-from headwise.claims.quantities import Found, Kept
+from headwise.claims.evidence.quantities import Found, Kept
+from headwise.claims.evidence.records import StoredRun, run_path
+from headwise.claims.page.experiment_results import ExperimentResult, SystemResult
 from headwise.recipe import load_recipe
 from headwise.tasks.outcome import Score
 

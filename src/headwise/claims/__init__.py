@@ -1,19 +1,6 @@
 """The papers' claims, put to the test: what each says, the runs that test it, and the verdict.
 
-- `papers/`: the claims of each paper, and `declared`: what such a file may say.
-- `scales.yaml`, `recipes/`: the runs that there are at each scale, which `experiments` reads.
-- `needed`: the runs that claims need; `running` has those trained that are missing, `choosing` lets
-  systems choose tuned values, `keeping` trains a run and keeps what claims need of it.
-- `questions`: why a system does worse than its paper says, as one key of a recipe that is varied;
-  `conditions`: what that changes of an experiment; `answers` and `trends`: what it shows.
-- `evidence`: the records that are kept, small enough to be committed; `claim_evidence` reads the
-  records for one claim.
-- `fingerprint`: tells whether the code still computes what it did when a run was made.
-- `quantities`: the number that a claim is about; `judging` tests it, `verdicts` says what follows.
-- `planning`: how long the runs take.
-- `page`: writes docs/claims.md from `*.md.jinja`; `experiment_results` and `experiment_table` have
-  what it says of an experiment, `convergence` whether a baseline had stopped learning, `totals`
-  what it says of all claims, `why_page` its answers why, `pictures/` its SVG files.
-
-The statistics are those of comparisons: `headwise.analysis.chance`.
+From the ground up: `catalogue` has the claims, the experiments and the questions why; `evidence`
+what is kept of runs; `judging` comes to the verdicts and `why` to the answers; `runs` trains what
+is missing; `page` writes docs/claims.md.
 """

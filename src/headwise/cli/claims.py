@@ -13,10 +13,10 @@ from headwise.cli.printing import clear_errors, print_error, print_path, silence
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headwise.claims.declared import Scale
-    from headwise.claims.experiments import Places
-    from headwise.claims.needed import Needed
-    from headwise.claims.questions import Question
+    from headwise.claims.catalogue.declared import Scale
+    from headwise.claims.catalogue.experiments import Places
+    from headwise.claims.catalogue.needed import Needed
+    from headwise.claims.why.questions import Question
 
 claims = typer.Typer(help="The papers' claims: what is known of them, and how to test them.")
 
@@ -49,8 +49,8 @@ def listing(
     if context.invoked_subcommand is not None:
         return
     with clear_errors():
-        from headwise.claims.declared import papers
-        from headwise.claims.judging import verdict_on
+        from headwise.claims.catalogue.declared import papers
+        from headwise.claims.judging.judging import verdict_on
 
         silence()
         at, places = _scale(scale), _places_to_read(evidence)
@@ -89,10 +89,10 @@ def run(
     Without an ID it says how long all of them take, and asks before it goes on.
     """
     with clear_errors("The same command goes on from here."):
-        from headwise.claims.needed import needed_runs
-        from headwise.claims.questions import claims_and_questions
-        from headwise.claims.running import run_experiment, run_question
-        from headwise.claims.timing import measure_times
+        from headwise.claims.catalogue.needed import needed_runs
+        from headwise.claims.runs.running import run_experiment, run_question
+        from headwise.claims.runs.timing import measure_times
+        from headwise.claims.why.questions import claims_and_questions
         from headwise.comparison import RunsFailed
 
         silence()
@@ -130,7 +130,7 @@ def why(
 ) -> None:
     """Print what is known of the questions why systems do worse; trains nothing."""
     with clear_errors():
-        from headwise.claims.questions import find_questions
+        from headwise.claims.why.questions import find_questions
 
         silence()
         at, places = _scale(scale), _places_to_read(evidence)
@@ -152,10 +152,10 @@ def plan(
 ) -> None:
     """Say how long the runs of claims take, and how long those that are missing."""
     with clear_errors("The same command goes on from here."):
-        from headwise.claims.needed import Needed, needed_runs
-        from headwise.claims.planning import measure_seconds, plan_question, with_needs
-        from headwise.claims.planning import plan as planned_minutes
-        from headwise.claims.questions import claims_and_questions
+        from headwise.claims.catalogue.needed import Needed, needed_runs
+        from headwise.claims.runs.planning import measure_seconds, plan_question, with_needs
+        from headwise.claims.runs.planning import plan as planned_minutes
+        from headwise.claims.why.questions import claims_and_questions
 
         silence()
         at, places, console = _scale(scale), _places(data, runs, evidence), Console()
@@ -204,9 +204,9 @@ def page(
 ) -> None:
     """Write docs/claims.md and its pictures from what is kept."""
     with clear_errors():
-        from headwise.claims.declared import SCALES, papers
-        from headwise.claims.judging import verdict_on
-        from headwise.claims.page import claims_page, write_page
+        from headwise.claims.catalogue.declared import SCALES, papers
+        from headwise.claims.judging.judging import verdict_on
+        from headwise.claims.page.page import claims_page, write_page
 
         silence()
         places = _places_to_read(evidence, may_lack=False)
@@ -229,7 +229,7 @@ def _ask_for_all(needed: "dict[str, Needed]", at: "Scale", seeds: int, places: "
     """
     import sys
 
-    from headwise.claims.planning import plan, with_needs
+    from headwise.claims.runs.planning import plan, with_needs
 
     rows = plan(with_needs(needed, at), at, seeds, places)
     minutes = sum(row.left or 0.0 for row in rows)
@@ -249,7 +249,7 @@ def _ask_for_all(needed: "dict[str, Needed]", at: "Scale", seeds: int, places: "
 def _print_verdicts(
     asked: dict[str, Any], scale: "Scale", places: "Places", console: Console
 ) -> None:
-    from headwise.claims.judging import verdict_on
+    from headwise.claims.judging.judging import verdict_on
 
     for name, claim in asked.items():
         verdict = verdict_on(claim, scale, places)
@@ -261,7 +261,7 @@ def _print_verdicts(
 
 
 def _print_answers(questions: "Iterable[Question]", places: "Places", console: Console) -> None:
-    from headwise.claims.answers import answer
+    from headwise.claims.why.answers import answer
 
     for question in questions:
         found = answer(question, places)
@@ -272,7 +272,7 @@ def _print_answers(questions: "Iterable[Question]", places: "Places", console: C
 
 
 def _scale(name: str) -> "Scale":
-    from headwise.claims.declared import SCALES
+    from headwise.claims.catalogue.declared import SCALES
     from headwise.messages import did_you_mean
 
     if name not in SCALES:
@@ -283,7 +283,7 @@ def _scale(name: str) -> "Scale":
 
 
 def _places(data: Path | None, runs: Path, evidence: Path) -> "Places":
-    from headwise.claims.experiments import Places
+    from headwise.claims.catalogue.experiments import Places
 
     return Places(data or Path("data"), runs, evidence)
 

@@ -1,0 +1,22 @@
+"""How verdicts are drawn: each in a colour and with a mark."""
+
+from typing import NamedTuple
+
+from headwise.analysis.figures.svg import MUTED, SERIES
+from headwise.claims.judging.verdicts import Kind
+
+
+class Mark(NamedTuple):
+    """How a verdict is drawn: never by its colour alone."""
+
+    sign: str
+    colour: str
+
+
+MARKS: dict[Kind, Mark] = {
+    "confirmed": Mark("✓", SERIES[3]),
+    "contradicted": Mark("✗", SERIES[2]),
+    "no difference": Mark("=", SERIES[1]),
+    "cannot be told": Mark("?", MUTED),
+    "not run": Mark("–", MUTED),
+}
