@@ -90,6 +90,10 @@ class Against(BaseModel):
         "decides between `no difference larger than` and `cannot be told`; `not better` and `not "
         "worse` mean by no more than this.",
     )
+    printed: float | None = Field(
+        None,
+        description="`of` less `than` as the paper prints it, in the unit of the quantity.",
+    )
 
 
 class Within(BaseModel):
@@ -168,6 +172,9 @@ class Claim(BaseModel):
     printed: str = Field(description="The paper's own figures.")
     confirmed_if: str = Field(description="What would confirm it here.")
     note: str = Field("", description="How the paper is read, or what the test leaves out.")
+    changed: str = Field(
+        "", description="What of the test was changed after its results were known."
+    )
     quantity: Quantity
     tests: tuple[Against | Within, ...] = ()
     experiment: str | None = Field(
@@ -202,6 +209,7 @@ class Paper(BaseModel):
 
     paper: str = Field(description="Authors, year and title.")
     link: str
+    left_out: str = Field("", description="What the paper claims and no claim here tests.")
     claims: dict[str, Claim] = Field(description="Id to claim.")
 
 

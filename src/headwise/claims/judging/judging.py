@@ -120,11 +120,20 @@ def _judged(tested: _Tested, found: Difference | None) -> Finding:
         update={
             "kind": kind,
             "difference": f"{finding.difference}, {p_value(found.corrected_p_value)}",
+            "printed": _printed(tested.test, found),
             "remark": "; ".join(remarks),
             "p": oriented.p,
             "standing": None if margin is None else _standing(oriented, margin),
         }
     )
+
+
+def _printed(test: Against, found: Difference) -> str:
+    """The paper's difference, with a word if the interval leaves it out."""
+    if test.printed is None:
+        return ""
+    said = f"{test.printed:+g}".replace("-", "−")
+    return said if found.low <= test.printed <= found.high else f"{said}, outside the interval"
 
 
 def _standing(found: Oriented, margin: float) -> Standing:
@@ -148,9 +157,14 @@ def _on_difference(test: Against, evidence: ClaimEvidence, count: int) -> _Teste
         if found is not None and found.source == "items":
             found = None  # single runs say nothing of other seeds
     figures = f"{_mean(ours)} against {_mean(theirs)} {ours.unit}"
+    margin = f"{test.margin:g}"
     if found is None:
         return Finding(
-            test=words, kind="cannot be told", figures=figures, remark=what_it_takes(wanted)
+            test=words,
+            kind="cannot be told",
+            figures=figures,
+            margin=margin,
+            remark=what_it_takes(wanted),
         )
     least = min(ours.values.seeds, theirs.values.seeds)
     finding = Finding(
@@ -158,6 +172,7 @@ def _on_difference(test: Against, evidence: ClaimEvidence, count: int) -> _Teste
         kind="confirmed",
         figures=figures,
         difference=_interval(found.value, found.low, found.high, ours.digits),
+        margin=margin,
         loss=_loss_beside(test, evidence),
         remark=f"{least} seeds",
     )
@@ -218,6 +233,7 @@ def _on_curves(
         test=words,
         kind="cannot be told" if bounds else "confirmed",
         difference=shown,
+        margin=f"{test.margin:.0%} of the steps" if of_steps else f"{test.margin:g}",
         remark="; ".join([f"{least} seeds", *([bounds] if bounds else [])]),
     )
     return _Tested(test, found, False, finding, margin, what_it_takes(wanted))

@@ -44,6 +44,8 @@ class Finding(BaseModel):
     kind: Kind
     figures: str = Field("", description="The figures of the systems.")
     difference: str = Field("", description="The difference with its interval and p.")
+    margin: str = Field("", description="The smallest difference that matters.")
+    printed: str = Field("", description="The paper's own difference, and whether it is ruled out.")
     loss: str = Field(
         "", description="Of a score: the difference of the test loss, which the verdict is not of."
     )
@@ -148,7 +150,7 @@ def what_it_takes(needed: SamplesNeeded | None) -> str:
     >>> what_it_takes(SamplesNeeded(seeds=12, times_items=None))
     'it would take 12 seeds'
     >>> what_it_takes(SamplesNeeded(seeds=None, times_items=1.108))
-    'no number of seeds is enough on these items; it would take at least 1.2 times as many'
+    'more seeds alone are not enough; it would take at least 1.2 times as many test items too'
     """
     if needed is None:
         return "it would take more than one seed"
@@ -157,7 +159,7 @@ def what_it_takes(needed: SamplesNeeded | None) -> str:
     if needed.times_items is not None:
         times = math.ceil(10 * needed.times_items) / 10
         return (
-            f"no number of seeds is enough on these items; it would take at least {times:g} "
-            f"times as many"
+            f"more seeds alone are not enough; it would take at least {times:g} times as many "
+            f"test items too"
         )
     return "it would take more than 1,000 seeds"

@@ -76,6 +76,7 @@ class Section(NamedTuple):
     settings: str
     versions: str
     claims: str
+    systems: Mapping[str, str]  # name to description
     tables: Sequence[ExperimentTables]
     pictures: Mapping[str, str]
 
@@ -118,6 +119,7 @@ def claims_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> Clai
         forests=[name for name in of_claims if name.endswith(_TESTS)],
         rows=_rows(claims, places),
         sections=sections,
+        changed=[name for name, claim in claims.items() if claim.changed],
         little=LITTLE,
         why=why.text,
         known=why.known,
@@ -141,17 +143,19 @@ def write_page(path: Path, page: ClaimsPage) -> None:
 def _section(results: Sequence[ExperimentResult], claims: Mapping[str, Claim]) -> Section:
     first = results[0]
     experiment = find_experiment(first.scale, first.name)
+    recipe = read_recipe(experiment, None).recipe
     drawn = {"differences": differences_picture(results), "losses": loss_curves(results)}
     of_claims = _claims_of(claims, first.scale, first.name)
     return Section(
         scale=first.scale,
         name=first.name,
         recipe=experiment.recipe,
-        description=experiment.describes or read_recipe(experiment, None).recipe.description,
+        description=experiment.describes or recipe.description,
         changes=_in_code(experiment.changes),
         settings=_in_code(_settings(first.systems[0].recipe)),
         versions=_versions(results),
         claims=", ".join(f"[{id}](#{id.lower()})" for id in of_claims),
+        systems={each.name: recipe.systems[each.name].description for each in first.systems},
         tables=[experiment_tables(result) for result in results],
         pictures={
             f"claims-{first.scale}-{first.name}-{kind}.svg": svg
@@ -219,6 +223,8 @@ def _rows(claims: Mapping[str, Claim], places: Places) -> list[Row]:
 def _asked(experiment: Experiment) -> str:
     """Returns the values from which all systems choose, and how, in Markdown."""
     said = _in_code(experiment.tune) or "–"
+    if experiment.tune_on is not None:
+        said += f", on {experiment.tune_on}"
     if experiment.tune_steps is not None:
         said += f", tries of {experiment.tune_steps:,} steps"
     if experiment.tune_equal:

@@ -33,6 +33,8 @@ class Totals(NamedTuple):
         over_baseline: how many claims that results of runs are known of say that a system is better
             than the baseline.
         over_baseline_confirmed, over_baseline_contradicted: how many of these are.
+        systems_contradicted: of how many systems the contradicted ones are: several claims may be
+            about the same runs.
     """
 
     scale: Scale
@@ -54,6 +56,7 @@ class Totals(NamedTuple):
     over_baseline: int
     over_baseline_confirmed: int
     over_baseline_contradicted: int
+    systems_contradicted: int
 
     @property
     def by_chance(self) -> float:
@@ -82,6 +85,7 @@ def totals(
     tests = {name: _p_values(claims[name], of) for name, of in known.items()}
     different = [name for name, each in tests.items() if any(p < SIGNIFICANT for p in each)]
     over = [name for name in trained if _is_over(claims[name], BASELINE)]
+    contradicted = [name for name in over if known[name].kind == "contradicted"]
     held = [name for name in known if known[name].kind == "confirmed"]
     here = [result for of in results for result in of if result.scale == scale]
     runs = [each.run for result in here for system in result.systems for each in system.runs]
@@ -105,7 +109,8 @@ def totals(
         held_by_training=sum(name in held for name in trained),
         over_baseline=len(over),
         over_baseline_confirmed=sum(name in held for name in over),
-        over_baseline_contradicted=sum(known[name].kind == "contradicted" for name in over),
+        over_baseline_contradicted=len(contradicted),
+        systems_contradicted=len({test.of for name in contradicted for test in claims[name].tests}),
     )
 
 
