@@ -1,13 +1,11 @@
 """Lets the systems of an experiment choose tuned values, and keeps what they have chosen."""
 
-from pathlib import Path
-
 from rich.console import Console
 
-from headwise.claims.evidence.records import StoredTries, tuning_path
-from headwise.claims.evidence.tries import hash_before, tries_of
 from headwise.claims.catalogue.experiments import Places
 from headwise.claims.catalogue.needed import Needed
+from headwise.claims.evidence.records import StoredTries, tuning_path
+from headwise.claims.evidence.tries import hash_before, tries_of
 from headwise.comparison.summary import Experiment as Prepared
 from headwise.comparison.tuning.candidates import candidates
 from headwise.comparison.tuning.choosing import tune

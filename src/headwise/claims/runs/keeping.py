@@ -10,6 +10,8 @@ from rich.console import Console
 
 from headwise.analysis.behaviour.ablations.group_losses import MEAN_LOSS, group_losses
 from headwise.analysis.surroundings import machine, versions
+from headwise.claims.catalogue.experiments import recipe_hash
+from headwise.claims.evidence.fingerprint import fingerprint
 from headwise.claims.evidence.records import (
     LOSS,
     StoredRun,
@@ -20,8 +22,6 @@ from headwise.claims.evidence.records import (
     thinned,
     write_run,
 )
-from headwise.claims.catalogue.experiments import recipe_hash
-from headwise.claims.evidence.fingerprint import fingerprint
 from headwise.experiment.one_system import train_system
 from headwise.experiment.outcomes import evaluate, read_outcome
 from headwise.experiment.reading import read_model

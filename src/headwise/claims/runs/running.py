@@ -12,15 +12,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from headwise.claims.runs.choosing import let_choose
-from headwise.claims.evidence.of_claim import kept_runs
-from headwise.claims.evidence.conditions import Conditions
 from headwise.claims.catalogue.declared import Scale, Subject
-from headwise.claims.evidence.records import read_run
 from headwise.claims.catalogue.experiments import Places, grid_of
-from headwise.claims.evidence.fingerprint import computes_alike, fingerprint
-from headwise.claims.runs.keeping import Keep, kept_run, train_and_keep
 from headwise.claims.catalogue.needed import Needed, models_to_start_from, needed_of_systems
+from headwise.claims.evidence.conditions import Conditions
+from headwise.claims.evidence.fingerprint import computes_alike, fingerprint
+from headwise.claims.evidence.of_claim import kept_runs
+from headwise.claims.evidence.records import read_run
+from headwise.claims.runs.choosing import let_choose
+from headwise.claims.runs.keeping import Keep, kept_run, train_and_keep
 from headwise.claims.why.questions import Question
 from headwise.comparison.planned import PlannedRun
 from headwise.comparison.running import train_runs

@@ -8,10 +8,10 @@ from rich.console import Console
 
 from headwise.analysis.surroundings import machine, versions
 from headwise.claims.catalogue.declared import Scale
-from headwise.claims.evidence.records import TIMES, StoredTimes, read_times
 from headwise.claims.catalogue.experiments import Places, find_experiment, read_recipe
-from headwise.claims.evidence.fingerprint import computes_alike, fingerprint
 from headwise.claims.catalogue.needed import Needed
+from headwise.claims.evidence.fingerprint import computes_alike, fingerprint
+from headwise.claims.evidence.records import TIMES, StoredTimes, read_times
 from headwise.claims.runs.running import read_task
 from headwise.comparison.summary import decoding_speeds_of, step_times
 from headwise.experiment.preparing import build_model
