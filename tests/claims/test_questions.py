@@ -1,5 +1,7 @@
 """Questions why: runs that are shared, and kept, and what is said of a trend."""
 
+import shutil
+
 import numpy as np
 import pytest
 import tiny_claims
@@ -19,7 +21,7 @@ from headwise.claims.catalogue.declared import Quantity, all_claims, find_claims
 from headwise.claims.catalogue.experiments import grid_of, recipe_hash
 from headwise.claims.catalogue.needed import needed_runs
 from headwise.claims.evidence.fingerprint import computes_alike, fingerprint
-from headwise.claims.evidence.records import StoredTries, read_run, tuning_path
+from headwise.claims.evidence.records import StoredTries, read_run, run_path, tuning_path
 from headwise.claims.runs import keeping
 from headwise.claims.runs.planning import plan_question
 from headwise.claims.runs.running import run_experiment, run_question
@@ -77,8 +79,11 @@ def test_a_question_goes_on_and_trains_each_run_once(asked):
     places, trained = asked
     assert trained[2] == "stopped"
     own = [f"counting/{system}-seed{seed}" for seed in (1, 2) for system in ("standard", "mae")]
+    assert [*trained[:2], *trained[3:]] == [
+        *own,
+        *(name.replace("/", "-why/length/3/") for name in own),
+    ]
     at_3 = [name.replace("/", "/why/length/3/") for name in own]
-    assert [*trained[:2], *trained[3:]] == [*own, *at_3]
     kept = sorted(str(p.relative_to(places.evidence / "laptop")) for p in _records(places))
     assert kept == sorted(f"{name}.json" for name in (*own, *at_3))
 
@@ -92,6 +97,20 @@ def test_a_claim_needs_none_of_the_runs_that_a_question_shares(asked, monkeypatc
     moved = places._replace(runs=places.runs / "none", data=places.data / "none")
     run_question(all_questions("laptop")["length"], [1, 2], moved, QUIET)
     assert not moved.runs.exists()
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_an_experiment_goes_on_where_a_question_was_asked_first(asked, tmp_path):
+    places, _ = asked
+    moved = places._replace(runs=tmp_path / "runs", evidence=tmp_path / "evidence")
+    shutil.copytree(places.evidence, moved.evidence)
+    at_3 = moved.evidence / "laptop/counting/why/length/3"
+    run_path(at_3, "mae", 2).unlink()
+    run_question(all_questions("laptop")["length"], [1, 2], moved, QUIET)
+    assert read_run(run_path(at_3, "mae", 2)) is not None
+    needed = needed_runs(find_claims(["S1"]), "laptop")["counting"]
+    run_experiment("laptop", "counting", needed, [1, 2, 3], moved, QUIET)
+    assert read_run(run_path(moved.evidence / "laptop/counting", "mae", 3)) is not None
 
 
 @pytest.mark.usefixtures("_tiny")
@@ -125,7 +144,7 @@ def test_a_single_seed_has_no_interval(asked, tmp_path):
                 target.with_suffix(each.suffix).write_bytes(each.read_bytes())
     found = answer(all_questions("laptop")["length"], places._replace(evidence=tmp_path))
     assert (found.seeds, str(found.trends["mae"])) == (1, "one seed: no interval")
-    assert not found.is_known
+    assert found.briefly() == "mae: one seed: no interval"
     assert all(point.value and point.difference is None for point in found.told["mae"])
 
 
@@ -173,7 +192,7 @@ def test_systems_choose_in_the_experiment_before_a_point_is_trained(tmp_path):
     folder = places.runs / "laptop" / "chosen"
     tuned = [path.parent.name for path in _records(places, "*-tuning.json")]
     assert tuned == ["chosen"] * 2
-    for where, rate in ((folder, "0.01"), (folder / "why" / "rate" / "0.001", "0.001")):
+    for where, rate in ((folder, "0.01"), (folder.with_name("chosen-why") / "rate" / "0.001", "0.001")):
         for system in ("standard", "mae"):
             recipe = (where / f"{system}-seed1" / "recipe.yaml").read_text(encoding="utf-8")
             assert f"learning_rate: {rate}\n" in recipe

@@ -108,6 +108,12 @@ def test_what_is_kept_is_not_trained_again_on_another_machine(places, tmp_path, 
 
 def test_what_others_start_from_is_trained_first_where_its_model_is_missing(places, tmp_path):
     other = places._replace(runs=tmp_path / "runs")
+
+    def records():
+        folder = own(places).evidence
+        return {p.name: p.stat().st_mtime_ns for p in folder.glob("*-seed*")}
+
+    before = records()
     run(other, seeds=[1], ids=["C1"])
     folders = {str(p.relative_to(other.runs / "laptop")) for p in other.runs.rglob("*-seed?")}
     assert folders == {
@@ -116,6 +122,7 @@ def test_what_others_start_from_is_trained_first_where_its_model_is_missing(plac
         for system in ("standard", "mae")
     }
     assert verdict_on(all_claims()["C1"], "laptop", other).stale == []
+    assert records() == before  # verdicts rest on them, and numbers of other machines differ
     rows = plan(
         with_needs(needed_runs(find_claims(["C1"]), "laptop"), "laptop"), "laptop", 5, other
     )
@@ -139,12 +146,16 @@ def test_a_run_is_trained_again_if_its_recipe_is_another(places, tmp_path, catal
 def test_runs_on_other_data_are_not_added_to_those_that_are_kept(places, tmp_path):
     evidence = tmp_path / "evidence"
     shutil.copytree(places.evidence, evidence)
-    path = run_path(evidence / "laptop" / "counting", "mae", 1)
-    path.write_text(read_run(path).model_copy(update={"data": "another"}).model_dump_json())
+    for seed in (1, 2):
+        path = run_path(evidence / "laptop" / "counting", "mae", seed)
+        path.write_text(read_run(path).model_copy(update={"data": "another"}).model_dump_json())
     moved = places._replace(evidence=evidence, runs=tmp_path / "runs")
-    with pytest.raises(ValueError, match=r"laptop counting are not those of 1 runs .*mae-seed1"):
+    with pytest.raises(ValueError, match=r"laptop counting are not those of 2 runs .*mae-seed1"):
         run(moved, seeds=[1, 2, 3], ids=["S1"])
     assert not run_path(evidence / "laptop" / "counting", "mae", 3).exists()
+    # Nor does a verdict rest on both, where the records were copied together.
+    with pytest.raises(ValueError, match=r"mae-seed2.json .*standard-seed1.json .*different data"):
+        verdict_on(all_claims()["S1"], "laptop", moved)
 
 
 def test_a_run_whose_code_computes_otherwise_is_stale(places, tmp_path, monkeypatch):
@@ -157,6 +168,9 @@ def test_a_run_whose_code_computes_otherwise_is_stale(places, tmp_path, monkeypa
     moved = places._replace(evidence=evidence, runs=tmp_path / "runs")
     verdict = verdict_on(all_claims()["S1"], "laptop", moved)
     assert (verdict.stale, verdict.seeds) == (["mae"], 2)
+    with pytest.raises(FileNotFoundError, match="the folder with the data"):
+        run(moved._replace(data=tmp_path / "none"), ids=["S1"], renew=True)
+    assert read_run(path) == changed  # nothing goes before something takes its place
     run(moved, ids=["S1"], renew=True)
     assert verdict_on(all_claims()["S1"], "laptop", moved).stale == []
     assert [p.name for p in sorted((tmp_path / "runs/laptop/counting").glob("*seed*"))] == [

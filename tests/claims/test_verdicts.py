@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from headwise.analysis.chance.multiple_comparisons import corrected
 from headwise.analysis.chance.power import SamplesNeeded, samples_needed
 from headwise.analysis.chance.seeds_and_items import (
     Resampled,
@@ -103,6 +104,14 @@ def test_needed_is_a_number_of_seeds_alone_without_items():
     generator = np.random.default_rng(4)
     one, other = (drawn(generator, 0, 5) for _ in range(2))
     assert samples_needed(1.0, one, other._replace(resamples=None)).seeds > 1
+
+
+def test_a_planned_test_without_results_counts_in_the_correction():
+    values = Resampled(np.array([1.0, 2.0, 3.0]), None, 0), Resampled(np.array([4.0, 5.0]), None, 0)
+    found = difference(*values)
+    alone, of_three = (corrected({"a": found, "b": None}, n)["a"] for n in (1, 3))
+    assert alone.corrected_p_value == found.p_value
+    assert of_three.corrected_p_value == pytest.approx(min(1.0, 3 * found.p_value))
 
 
 def test_a_subject_in_words():

@@ -4,5 +4,6 @@
 - `conditions`: the recipe and the folders of an experiment, or of what a question changes of it.
 - `tries`: those that decided a system's tuned values.
 - `fingerprint`: tells whether the code still computes what it did when a run was made.
-- `quantities`: the number that a claim is about; `of_claim`: the records of one claim.
+- `kept_runs`: the runs of a system that count; `quantities`: the number that a claim is about;
+  `of_claim`: the records of one claim.
 """

@@ -73,7 +73,11 @@ class Conditions:
     def own(self) -> Places:
         """Returns the folders of the runs and of what is kept of them."""
         of = self.places.of(self.scale, self.name)
-        return Places(of.data, of.runs / self.folder, of.evidence / self.folder)
+        if not self.folder:
+            return of
+        # Beside the experiment's own runs and not among them: either may be trained first.
+        runs = of.runs.with_name(f"{self.name}-why") / self.folder.partition("/")[2]
+        return Places(of.data, runs, of.evidence / self.folder)
 
     @cached_property
     def plain(self) -> RecipeFile:

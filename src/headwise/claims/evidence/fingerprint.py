@@ -5,11 +5,12 @@ each comment and each renamed variable, and evidence that takes hours would alwa
 So what is compared is numbers: the model of the recipe, in its full size and with its systems, is
 given random inputs and trained for three steps by the rules of its systems; the outputs of each
 step, and those of the model in evaluation after them, are its fingerprint. It takes less than a
-second, needs no data, and other machines give the same numbers but for rounding.
+second, needs no data, and has no dropout, which processors of different makers draw differently.
 
-What it sees: the heads, the models, the rules of training. What it does not see, other records of a
-result tell: data and vocabulary have a hash, scores the signature of how they were computed, and
-packages their versions. A change of the trainer or of beam search is seen by none of these.
+What it sees: the heads, the models, auxiliary losses, the rules of training. What it does not see,
+other records of a result tell: data and vocabulary have a hash, scores the signature of how they
+were computed, and packages their versions. A change of dropout, of the trainer or of beam search is
+seen by none of these.
 """
 
 import math
@@ -35,6 +36,8 @@ def fingerprint(recipe: Recipe) -> list[float]:
     """Returns the numbers that the code computes for a recipe of one system."""
     task = task_class(recipe.task)
     config = task.nominal_config(recipe)
+    for name in ("dropout", "attention_dropout", "ffn_dropout"):
+        setattr(config, name, 0.0)
     with torch.random.fork_rng():
         set_seed(1)
         model = task.model_class(config)
@@ -72,9 +75,14 @@ def _random(example: Tensor, config: PreTrainedConfig) -> Tensor:
 
 
 def _square(model: HeadwiseModel, inputs: Mapping[str, Tensor]) -> Tensor:
-    """The mean square of what a model returns: a loss that every model has without labels."""
-    logits: Tensor = model(**inputs).logits
-    return logits.square().mean()
+    """A loss that every model has without labels: the mean square of what it returns.
+
+    The losses that systems add to that of the task are part of it while gradients are computed.
+    """
+    outputs = model(**inputs)
+    logits: Tensor = outputs.logits
+    added = getattr(outputs, "auxiliary_loss", None)
+    return logits.square().mean() + (0.0 if added is None else added)
 
 
 def computes_alike(one: Sequence[float], other: Sequence[float]) -> bool:

@@ -1,55 +1,20 @@
 """The evidence for a claim at a scale: the records of the systems that its tests name."""
 
-import math
 from collections.abc import Sequence
-from pathlib import Path
 
 from headwise.claims.catalogue.declared import AtScale, Claim, Scale, Subject
-from headwise.claims.catalogue.experiments import Places, recipe_hash
+from headwise.claims.catalogue.experiments import Places
 from headwise.claims.evidence.conditions import Conditions
-from headwise.claims.evidence.fingerprint import computes_alike, fingerprint
+from headwise.claims.evidence.kept_runs import (
+    check_data,
+    fingerprint_today,
+    is_stale,
+    kept_runs,
+    sound,
+)
 from headwise.claims.evidence.quantities import Found, Kept, find_quantity
-from headwise.claims.evidence.records import TIMES, StoredTimes, read_run, read_times, run_path
+from headwise.claims.evidence.records import TIMES, StoredTimes, read_times
 from headwise.recipe.settings import Recipe
-
-_MOST_SEEDS = 100  # that are looked for
-_COMPUTED: dict[str, list[float]] = {}  # hash of a recipe to its fingerprint
-
-
-def kept_runs(folder: Path, here: Subject, recipe: Recipe) -> list[Kept]:
-    """Returns the runs of a system that were made with a recipe, by their seeds.
-
-    Args:
-        folder: with the evidence of the experiment.
-        here: names the system and its data set.
-        recipe: of the system on these data; runs of other recipes are left out.
-    """
-    expected = recipe_hash(recipe)
-    return [
-        Kept(path, run)
-        for seed in range(1, _MOST_SEEDS + 1)
-        if (path := run_path(folder / (here.dataset or ""), here.system, seed)).is_file()
-        and (run := read_run(path)) is not None
-        and run.recipe == expected
-    ]
-
-
-def sound(runs: Sequence[Kept]) -> list[Kept]:
-    """Returns those runs that did not diverge."""
-    return [each for each in runs if math.isfinite(each.run.validation_loss)]
-
-
-def fingerprint_today(recipe: Recipe) -> Sequence[float]:
-    """Returns what the code computes today for a recipe; once for all who ask for it."""
-    key = recipe_hash(recipe)
-    if key not in _COMPUTED:
-        _COMPUTED[key] = fingerprint(recipe)
-    return _COMPUTED[key]
-
-
-def is_stale(runs: Sequence[Kept], recipe: Recipe) -> bool:
-    """Whether one of the runs was made by code that computes otherwise than today's."""
-    return any(not computes_alike(each.run.fingerprint, fingerprint_today(recipe)) for each in runs)
 
 
 class ClaimEvidence:
@@ -78,8 +43,13 @@ class ClaimEvidence:
         here = self.where.named(subject)
         key = Subject(system=here.system, dataset=here.dataset)
         if key not in self.used:
-            self.used[key] = kept_runs(self.folder, key, self.recipe_of(here))
+            found = kept_runs(self.folder, key, self.recipe_of(here))
+            check_data([*self._on(here.dataset), *found])
+            self.used[key] = found
         return self.used[key]
+
+    def _on(self, dataset: str | None) -> list[Kept]:
+        return [each for here, of in self.used.items() if here.dataset == dataset for each in of]
 
     def sound_runs(self, subject: Subject) -> list[Kept]:
         return sound(self.runs(subject))

@@ -31,6 +31,7 @@ from headwise.analysis.papers.table import Paper
 from headwise.claims.catalogue.declared import Against, Claim, Quantity, Scale, Subject, Within
 from headwise.claims.catalogue.experiments import Places, experiments
 from headwise.claims.evidence.fingerprint import computes_alike
+from headwise.claims.evidence.kept_runs import sound
 from headwise.claims.evidence.of_claim import ClaimEvidence
 from headwise.claims.evidence.quantities import Found, find_quantity
 from headwise.claims.judging.verdicts import (
@@ -64,7 +65,8 @@ def verdict_on(claim: Claim, scale: Scale, places: Places) -> Verdict:
         kind=together(kinds),
         findings=findings,
         runs=sum(len(of) for of in runs),
-        seeds=min((len(of) for of in runs), default=0),
+        seeds=min((len(sound(of)) for of in runs), default=0),
+        diverged=sum(len(of) - len(sound(of)) for of in runs),
         minutes=sum(each.run.minutes for of in runs for each in of),
         machines=sorted({each.run.machine for of in runs for each in of}),
         stale=evidence.stale(),
@@ -93,7 +95,7 @@ def _on_runs(claim: Claim, evidence: ClaimEvidence) -> list[Finding]:
             tested[number] = _on_curves(claim, test, evidence, count)
         else:
             tested[number] = _on_difference(test, evidence, count)
-    found = corrected({n: t.found for n, t in tested.items() if isinstance(t, _Tested)})
+    found = corrected({n: t.found for n, t in tested.items() if isinstance(t, _Tested)}, count)
     return [
         each if isinstance(each, Finding) else _judged(each, found[number])
         for number, each in tested.items()

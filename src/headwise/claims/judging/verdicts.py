@@ -66,7 +66,10 @@ class Verdict(BaseModel):
     kind: Kind
     findings: list[Finding] = []
     runs: int = Field(0, description="How many runs it rests on.")
-    seeds: int = Field(0, description="How many seeds each system has at the least.")
+    seeds: int = Field(
+        0, description="How many seeds each system has at the least, without those that diverged."
+    )
+    diverged: int = Field(0, description="How many runs diverged, and count for nothing.")
     minutes: float = Field(0.0, description="How long they were trained, all together.")
     machines: list[str] = []
     stale: list[str] = Field([], description="Systems for which the code computes otherwise today.")
@@ -137,10 +140,10 @@ def judge_range(low: float, high: float, at_least: float | None, at_most: float 
 def together(kinds: Sequence[Kind]) -> Kind:
     """Returns the verdict of a claim all of whose tests have to hold.
 
-    >>> together(["confirmed", "no difference"]), together(["confirmed", "contradicted"])
+    >>> together(["confirmed", "no difference"]), together(["not run", "contradicted"])
     ('no difference', 'contradicted')
     """
-    order: tuple[Kind, ...] = ("not run", "contradicted", "cannot be told", "no difference")
+    order: tuple[Kind, ...] = ("contradicted", "not run", "cannot be told", "no difference")
     return next((kind for kind in order if kind in kinds), "confirmed")
 
 

@@ -11,7 +11,7 @@ from headwise.analysis.chance.seeds_and_items import difference
 from headwise.claims.catalogue.declared import SCALES, Quantity, Scale, Subject
 from headwise.claims.catalogue.experiments import Places, experiments
 from headwise.claims.evidence.conditions import Conditions
-from headwise.claims.evidence.of_claim import is_stale, kept_runs, sound
+from headwise.claims.evidence.kept_runs import is_stale, kept_runs, sound
 from headwise.claims.evidence.quantities import Found, Kept, find_quantity
 from headwise.recipe.catalogue import task_class
 from headwise.recipe.settings import Recipe

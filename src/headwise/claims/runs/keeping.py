@@ -11,7 +11,8 @@ from rich.console import Console
 from headwise.analysis.behaviour.ablations.group_losses import MEAN_LOSS, group_losses
 from headwise.analysis.surroundings import machine, versions
 from headwise.claims.catalogue.experiments import recipe_hash
-from headwise.claims.evidence.fingerprint import fingerprint
+from headwise.claims.evidence.fingerprint import computes_alike, fingerprint
+from headwise.claims.evidence.kept_runs import fingerprint_today
 from headwise.claims.evidence.records import (
     LOSS,
     StoredRun,
@@ -44,6 +45,7 @@ class Keep:
         ablations: under which the loss is computed.
         scored: ablations under which the scores are computed too.
         model: folder of the model, where others start from it; None if it is not needed any more.
+        renew: whether a record counts for nothing if the code computes something else today.
     """
 
     path: Path
@@ -51,17 +53,26 @@ class Keep:
     ablations: tuple[str, ...]
     scored: tuple[str, ...]
     model: Path | None = None
+    renew: bool = False
 
     def kept(self) -> StoredRun | None:
-        """Returns the record of the run, if it has all of this."""
+        """Returns the record of the run, if it has all of this and the model is there."""
+        return None if self.model is not None and not self.model.is_dir() else self.record()
+
+    def record(self) -> StoredRun | None:
+        """Returns the record of the run, if it has all of this, wherever the model is."""
         found = read_run(self.path)
-        if found is None or found.recipe != recipe_hash(self.recipe):
-            return None
-        if self.model is not None and not self.model.is_dir():
+        if found is None or found.recipe != recipe_hash(self.recipe) or self.is_outdated():
             return None
         has_losses = set(self.ablations) <= set(found.ablations)
         has_scores = set(self.scored) <= set(found.ablated_scores)
         return found if has_losses and has_scores else None
+
+    def is_outdated(self) -> bool:
+        """Returns whether there is a record that is to be renewed."""
+        if not self.renew or (found := read_run(self.path)) is None:
+            return False
+        return not computes_alike(found.fingerprint, fingerprint_today(self.recipe))
 
 
 def kept_run(
@@ -81,8 +92,19 @@ def train_and_keep(
     *,
     keep: Keep,
 ) -> StoredRun:
-    """Trains a run as `train_system` does, and keeps what the claims need of it."""
+    """Trains a run as `train_system` does, and keeps what the claims need of it.
+
+    Where everything is kept but the model that others start from, the record stays as it is: other
+    claims rest on it, and another machine would give slightly different numbers.
+    """
+    if keep.is_outdated():  # only now, so that nothing is lost before its place is taken
+        shutil.rmtree(folder, ignore_errors=True)
+        keep.path.unlink()
+    known = keep.record()
     result = train_system(recipe, name, folder, task, console, label)
+    if known is not None:
+        _forget_checkpoints(folder)
+        return known
     model = read_model(folder, type(task))
     outcome = read_outcome(folder)
     rows = {rows_key(outcome.scores[0].name): rows_of(outcome)}
@@ -124,9 +146,13 @@ def train_and_keep(
         machine=machine(),
     )
     write_run(keep.path, run, {name: of for name, of in rows.items() if of is not None})
+    _forget_checkpoints(folder)
+    return run
+
+
+def _forget_checkpoints(folder: Path) -> None:
     for used in checkpoints(folder):
         shutil.rmtree(used)  # the model stays, since others may start from it
-    return run
 
 
 def _losses_without(model: HeadwiseModel, task: Task, ablation: str) -> Any:

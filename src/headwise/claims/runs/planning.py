@@ -24,7 +24,7 @@ from headwise.claims.catalogue.declared import Scale, Subject
 from headwise.claims.catalogue.experiments import Places, find_experiment, grid_of, read_recipe
 from headwise.claims.catalogue.needed import Needed, models_to_start_from
 from headwise.claims.evidence.conditions import Conditions
-from headwise.claims.evidence.of_claim import kept_runs
+from headwise.claims.evidence.kept_runs import kept_runs
 from headwise.claims.evidence.records import StoredRun, read_record
 from headwise.claims.evidence.tries import tries_of
 from headwise.claims.runs.running import read_task

@@ -5,10 +5,8 @@ time, and go on. What the claims need of a finished run is then kept in `evidenc
 that has the evidence trains the run again.
 """
 
-import shutil
 from collections.abc import Iterable, Sequence
 from functools import partial
-from pathlib import Path
 
 from rich.console import Console
 
@@ -16,9 +14,7 @@ from headwise.claims.catalogue.declared import Scale, Subject
 from headwise.claims.catalogue.experiments import Places, grid_of
 from headwise.claims.catalogue.needed import Needed, models_to_start_from, needed_of_systems
 from headwise.claims.evidence.conditions import Conditions
-from headwise.claims.evidence.fingerprint import computes_alike, fingerprint
-from headwise.claims.evidence.of_claim import kept_runs
-from headwise.claims.evidence.records import read_run
+from headwise.claims.evidence.kept_runs import kept_runs
 from headwise.claims.runs.choosing import let_choose
 from headwise.claims.runs.keeping import Keep, kept_run, train_and_keep
 from headwise.claims.why.questions import Question
@@ -132,10 +128,8 @@ def _run_under(
         for system in conditions.plain.system_names  # the baseline first
         if system in systems
     ]
-    if renew:
-        for run in runs:
-            _forget_if_out_of_date(_keep(conditions, needed, *run), conditions.run_folder(*run))
-    if all(_keep(conditions, needed, *run).kept() is not None for run in runs):
+    keeps = {run: _keep(conditions, needed, *run, renew=renew) for run in runs}
+    if all(keep.kept() is not None for keep in keeps.values()):
         return
     _have_started(conditions, seeds, console, jobs=jobs, renew=renew)
     console.print(conditions.title, style="bold", highlight=False, markup=False)
@@ -148,8 +142,7 @@ def _run_under(
     if conditions.chooses:
         _let_choose(conditions, needed, tasks, console, jobs)
     planned = []
-    for system, dataset, seed in runs:
-        keep = _keep(conditions, needed, system, dataset, seed)
+    for (system, dataset, seed), keep in keeps.items():
         recipe = conditions.file.system(system, dataset, conditions.choice(system))
         planned.append(
             PlannedRun(
@@ -224,7 +217,13 @@ def _let_choose(
 
 
 def _keep(
-    conditions: Conditions, needed: Needed, system: str, dataset: str | None, seed: int
+    conditions: Conditions,
+    needed: Needed,
+    system: str,
+    dataset: str | None,
+    seed: int,
+    *,
+    renew: bool,
 ) -> Keep:
     return Keep(
         path=conditions.run_path(system, dataset, seed),
@@ -232,11 +231,5 @@ def _keep(
         ablations=needed.ablations.get(system, ()),
         scored=needed.scored.get(system, ()),
         model=conditions.run_folder(system, dataset, seed) / MODEL if needed.models else None,
+        renew=renew,
     )
-
-
-def _forget_if_out_of_date(keep: Keep, folder: Path) -> None:
-    found = read_run(keep.path)
-    if found is not None and not computes_alike(found.fingerprint, fingerprint(keep.recipe)):
-        shutil.rmtree(folder, ignore_errors=True)
-        keep.path.unlink()

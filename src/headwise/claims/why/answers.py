@@ -18,7 +18,7 @@ from headwise.analysis.formatting import NONE, signed
 from headwise.claims.catalogue.declared import Quantity, Subject
 from headwise.claims.catalogue.experiments import Places
 from headwise.claims.evidence.conditions import Conditions
-from headwise.claims.evidence.of_claim import is_stale, kept_runs, sound
+from headwise.claims.evidence.kept_runs import is_stale, kept_runs, sound
 from headwise.claims.evidence.quantities import Found, Kept, find_quantity
 from headwise.claims.why.questions import Question, Value
 from headwise.claims.why.trends import Trend, trend_kind
@@ -76,8 +76,8 @@ class Answer(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        """Whether a trend of one of the systems is known, or a trend is known to be open."""
-        return any(trend.change is not None for trend in self.trends.values())
+        """Whether something is known of one of the systems at both ends."""
+        return any(trend.kind != "not run" for trend in self.trends.values())
 
     def briefly(self) -> str:
         """Returns what the difference of each system does along the key, in a few words."""
