@@ -192,7 +192,10 @@ def test_systems_choose_in_the_experiment_before_a_point_is_trained(tmp_path):
     folder = places.runs / "laptop" / "chosen"
     tuned = [path.parent.name for path in _records(places, "*-tuning.json")]
     assert tuned == ["chosen"] * 2
-    for where, rate in ((folder, "0.01"), (folder.with_name("chosen-why") / "rate" / "0.001", "0.001")):
+    for where, rate in (
+        (folder, "0.01"),
+        (folder.with_name("chosen-why") / "rate" / "0.001", "0.001"),
+    ):
         for system in ("standard", "mae"):
             recipe = (where / f"{system}-seed1" / "recipe.yaml").read_text(encoding="utf-8")
             assert f"learning_rate: {rate}\n" in recipe
