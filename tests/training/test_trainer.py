@@ -148,3 +148,14 @@ def test_half_precision_takes_nearly_the_same_course(tmp_path, plan):
     assert courses[0][0] == pytest.approx(courses[1][0], rel=0.02)
     if plan == "standard":  # choices of experts may tip
         assert courses[0] == pytest.approx(courses[1], rel=0.02)
+
+
+def test_numbers_too_small_to_matter_are_zero_in_training_alone(tmp_path):
+    small = torch.full((4,), 1e-40)
+    seen = []
+    network = toy.model(dropout=0.0)
+    network.register_forward_hook(lambda *_: seen.append(bool((small * 1.0).any())))
+    made = trainer(tmp_path, network, max_steps=2)
+    made.train()
+    assert seen and not any(seen)
+    assert bool((small * 1.0).all())

@@ -29,6 +29,7 @@ from headwise.training.callbacks import (
     WatchPlateau,
 )
 from headwise.training.checkpoints import STATE, CheckpointError, checkpoints
+from headwise.training.denormals import denormals_as_zero
 from headwise.training.diverging import StopDiverged
 from headwise.training.loggers import figures, write_logs_into
 from headwise.training.rules import TrainingRules
@@ -326,7 +327,8 @@ class Trainer(RulesMixin, transformers.Trainer):
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            return super().train(*args, **kwargs)
+            with denormals_as_zero():
+                return super().train(*args, **kwargs)
         finally:
             self.progress.close()
             self.stop.restore()
