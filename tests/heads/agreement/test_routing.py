@@ -12,6 +12,7 @@ from headwise.heads.agreement.em import EM
 from headwise.heads.agreement.naive import naive_em_routing, naive_simple_routing
 from headwise.heads.agreement.routing import em_routing, simple_routing
 from headwise.heads.agreement.simple import Simple
+from headwise.heads.agreement.votes import exponential
 
 # leading shape, heads, embed_dim, capsules, iterations
 SIZES = {
@@ -225,6 +226,15 @@ def test_strided_votes(method):
     (wanted,) = torch.autograd.grad(expected.output.square().sum(), votes)
     torch.testing.assert_close(grad, wanted)
     assert grad.stride() == votes.stride()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_powers_that_vanish_stay_normal(dtype):
+    log = (torch.randn(3, 40, dtype=dtype) * 300).log_softmax(-1)
+    power = exponential(log)
+    least = torch.finfo(dtype).smallest_normal
+    assert log.exp().min() < least <= power.min()
+    torch.testing.assert_close(power, log.exp(), rtol=0, atol=4 * least)
 
 
 @pytest.mark.parametrize("frozen", [0, 1, 2])

@@ -15,6 +15,7 @@ from torch import Tensor
 from headwise.heads.agreement.votes import (
     ENTROPY,
     VARIANCE_FLOOR,
+    exponential,
     first_shares,
     over_dims,
     scheduled,
@@ -142,7 +143,7 @@ def _e_step(square: Tensor, variance: Tensor, log_prior: Tensor) -> tuple[Tensor
     if square.size(-1) > 1:
         # Densities of many dimensions differ so much that all C of a capsule may vanish.
         log_weight = logits.log_softmax(-1)
-        return log_weight.softmax(0), log_weight.exp_().sum(0)
+        return log_weight.softmax(0), exponential(log_weight).sum(0)
     weight = logits.softmax(-1)
     mass = weight.sum(0)
     return weight.div_(mass.clamp(min=torch.finfo(mass.dtype).tiny)), mass

@@ -10,7 +10,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headwise.heads.agreement.votes import constant, first_shares, over_dims, weighted_sum
+from headwise.heads.agreement.votes import (
+    constant,
+    exponential,
+    first_shares,
+    over_dims,
+    weighted_sum,
+)
 
 
 class SimpleStep(NamedTuple):
@@ -40,7 +46,7 @@ class Simple(NamedTuple):
                 agreement = over_dims(steps[-1].output * votes)
                 logits = agreement if logits is None else agreement.add_(logits)
                 log_weight = logits.log_softmax(-1)
-                share, weight = log_weight.softmax(0), log_weight.exp()
+                share, weight = log_weight.softmax(0), exponential(log_weight)
             mean = weighted_sum(share, votes)
             output = mean * _squash_factor(mean)[0] if self.squash else mean
             steps.append(SimpleStep(share, weight, mean, output))
