@@ -15,10 +15,19 @@ def test_the_lowest_validation_loss_is_a_number():
     assert best_step(history[:1]) is None
 
 
-def test_a_record_that_is_no_text_is_none(tmp_path):
+def test_a_record_of_an_older_headwise_is_none(tmp_path):
     path = tmp_path / "a-seed1.json"
-    path.write_bytes(b"\xff\xfe\x00")
     assert read_run(path) is None
+    path.write_text('{"system": "standard"}')
+    assert read_run(path) is None
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\xff\xfe\x00", b'{"system": "stand'])
+def test_damaged_records_are_named(tmp_path, damaged):
+    path = tmp_path / "a-seed1.json"
+    path.write_bytes(damaged)
+    with pytest.raises(ValueError, match=r"a-seed1\.json cannot be read"):
+        read_run(path)
 
 
 @pytest.mark.parametrize("kept", [0, 10, 200])

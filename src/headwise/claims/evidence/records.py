@@ -4,6 +4,7 @@
     evidence/SCALE/EXPERIMENT/SYSTEM-seed1.npz      a row for each test item, to resample
     evidence/SCALE/EXPERIMENT/SYSTEM-tuning.json    what the system chose from, and what it chose
     evidence/SCALE/EXPERIMENT/times.json            times of steps and tokens, measured in turns
+    evidence/SCALE/EXPERIMENT/seconds.json          seconds of a step, to plan with
 
 Runs in which a question varies a key lie in EXPERIMENT/why/QUESTION/VALUE/, under the same names.
 With several data sets, each has a folder in that of the experiment. A file is complete in itself,
@@ -18,7 +19,7 @@ from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from headwise.analysis.results import AttentionRecord, RunResult, Tries
 from headwise.analysis.speed import OverRounds
@@ -28,6 +29,7 @@ from headwise.tasks.outcome import RECORD, Outcome, Score
 
 LOSS = "loss"  # the name of the rows of the test loss
 TIMES = "times.json"
+SECONDS = "seconds.json"
 _TRAINING_RECORDS = 100  # how many records of the training loss are kept of a run
 
 
@@ -111,6 +113,14 @@ class StoredTimes(BaseModel):
     versions: dict[str, str]
 
 
+class StoredSeconds(BaseModel):
+    """Measured processor time of the systems of an experiment, to plan with."""
+
+    model_config = RECORD
+
+    step: dict[str, float] = Field(description="Seconds of a training step, by system.")
+
+
 def run_path(folder: Path, system: str, seed: int) -> Path:
     """Returns the path of the record of a run in the folder of its experiment."""
     return folder / f"{system}-seed{seed}.json"
@@ -137,7 +147,11 @@ def write_run(path: Path, run: StoredRun, rows: Mapping[str, Any]) -> None:
 
 
 def read_run(path: Path) -> StoredRun | None:
-    """Returns the record of a run; None if there is none, or none that can be read today."""
+    """Returns the record of a run; None if there is none, or if an older headwise has written it.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
     return read_record(StoredRun, path)
 
 
@@ -170,6 +184,17 @@ def read_tries(path: Path) -> StoredTries | None:
 def read_times(path: Path) -> StoredTimes | None:
     """Returns the times of an experiment; None if they are not known."""
     return read_record(StoredTimes, path)
+
+
+def read_seconds(folder: Path) -> dict[str, float]:
+    """Returns the measured seconds of a step of the systems of an experiment."""
+    kept: StoredSeconds | None = read_record(StoredSeconds, folder / SECONDS)
+    return {} if kept is None else kept.step
+
+
+def write_seconds(folder: Path, seconds: dict[str, float]) -> None:
+    """Writes the measured seconds of a step of the systems of an experiment."""
+    write_text(folder / SECONDS, StoredSeconds(step=seconds).model_dump_json(indent=1) + "\n")
 
 
 def rows_key(score: str, *, test: str | None = None, ablation: str | None = None) -> str:
@@ -221,8 +246,22 @@ def _small(values: Any) -> np.ndarray:
 
 
 def read_record(kind: Any, path: Path) -> Any:
-    """Returns a record of a kind; None if there is none, or none that can be read today."""
+    """Returns a record of a kind; None if there is none, or if an older headwise has written it.
+
+    Raises:
+        ValueError: the file cannot be read, or is no JSON.
+    """
     try:
-        return kind.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return kind.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
         return None
+    except ValidationError as error:
+        if (problem := error.errors()[0])["type"] != "json_invalid":
+            return None
+        damage = problem["msg"]
+    except OSError as error:
+        damage = str(error)
+    raise ValueError(
+        f"{path} cannot be read ({damage}): copy it again, or delete it, and headwise claims run "
+        f"makes it anew"
+    )

@@ -12,11 +12,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from pydantic import BaseModel, Field
 from rich.console import Console
 from torch import Tensor
 
@@ -25,31 +23,20 @@ from headwise.claims.catalogue.experiments import Places, find_experiment, grid_
 from headwise.claims.catalogue.needed import Needed, models_to_start_from
 from headwise.claims.evidence.conditions import Conditions
 from headwise.claims.evidence.kept_runs import kept_runs
-from headwise.claims.evidence.records import StoredRun, read_record
+from headwise.claims.evidence.records import StoredRun, read_seconds, write_seconds
 from headwise.claims.evidence.tries import tries_of
 from headwise.claims.runs.running import read_task
 from headwise.claims.why.questions import Question
 from headwise.experiment.preparing import batches, build_model
-from headwise.files import write_text
 from headwise.heads.system import UntrainedRuleWarning
 from headwise.models.base import HeadwiseModel
 from headwise.recipe.settings import Recipe
-from headwise.tasks.outcome import RECORD
 from headwise.tasks.task import Task
 from headwise.training.rules import TrainingRules
 from headwise.training.run import MODEL
 
-SECONDS = "seconds.json"
 _STEPS = 4  # measured of each system, after one that is not counted
 _OVERHEAD = 1.15  # validations, over the steps alone
-
-
-class Seconds(BaseModel):
-    """Measured processor time of the systems of an experiment."""
-
-    model_config = RECORD
-
-    step: dict[str, float] = Field(description="Seconds of a training step, by system.")
 
 
 class PlannedMinutes(NamedTuple):
@@ -170,12 +157,6 @@ def _kept(conditions: Conditions, system: str, datasets: Sequence[str | None]) -
     ]
 
 
-def read_seconds(evidence: Path) -> dict[str, float]:
-    """Returns the measured seconds of a step of the systems of an experiment."""
-    kept: Seconds | None = read_record(Seconds, evidence / SECONDS)
-    return {} if kept is None else kept.step
-
-
 def measure_seconds(
     scale: Scale, name: str, needed: Needed, places: Places, console: Console
 ) -> None:
@@ -197,8 +178,7 @@ def measure_seconds(
         for system in wanted:
             seconds[system] = _seconds(file.system(system, dataset), task)
             console.print(f"{name} {system}: {seconds[system]:.3f} s a step", highlight=False)
-            kept = Seconds(step=seconds).model_dump_json(indent=1)
-            write_text(own.evidence / SECONDS, kept + "\n")
+            write_seconds(own.evidence, seconds)
 
 
 def with_needs(needed: Mapping[str, Needed], scale: Scale) -> dict[str, Needed]:
