@@ -1,7 +1,9 @@
 """Verdicts from made-up figures, and the claims that headwise ships."""
 
+import json
 import re
 from pathlib import Path
+from statistics import fmean
 from xml.etree import ElementTree
 
 import numpy as np
@@ -16,10 +18,11 @@ from headwise.analysis.chance.seeds_and_items import (
     difference_to,
     within_runs,
 )
-from headwise.claims.catalogue.declared import SCALES, Against, Subject, papers
-from headwise.claims.catalogue.experiments import experiments, find_experiment, read_recipe
+from headwise.claims.catalogue.declared import SCALES, Against, Subject, all_claims, papers
+from headwise.claims.catalogue.experiments import Places, experiments, find_experiment, read_recipe
 from headwise.claims.catalogue.needed import needed_runs
 from headwise.claims.evidence.fingerprint import computes_alike, fingerprint
+from headwise.claims.judging.judging import verdict_on
 from headwise.claims.judging.verdicts import Oriented, judge
 from headwise.cli import app
 from headwise.recipe import load_recipe
@@ -136,6 +139,22 @@ def test_without_the_folder_of_data_the_option_is_named(tmp_path):
     done = CliRunner().invoke(app, arguments, env={"COLUMNS": "1000"})
     assert (done.exit_code, "name yours by --data DIR" in done.output) == (2, True), done.output
     assert not list(tmp_path.iterdir())
+
+
+def test_a_recorded_number_stands_with_its_course_in_training():
+    """So that a reader sees whether longer training would change it."""
+    kept = Path(__file__).parents[2] / "evidence"
+    records = sorted((kept / "laptop" / "image-pairs").glob("tim-comp-seed?.json"))
+    histories = [json.loads(each.read_text(encoding="utf-8"))["history"] for each in records]
+    half_way = [
+        r["specialisation"]
+        for of in histories
+        for r in of
+        if r["step"] == 800 and "specialisation" in r
+    ]
+    assert len(half_way) == len(records) > 2
+    verdict = verdict_on(all_claims()["T1"], "laptop", Places(kept, kept, kept))
+    assert f", {fmean(half_way):.3f} at step 800, " in verdict.findings[0].remark
 
 
 @pytest.mark.parametrize("scale", SCALES)

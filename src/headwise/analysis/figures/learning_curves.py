@@ -1,12 +1,12 @@
 """The figures of the report that show losses over training, each an `<svg>` element."""
 
 import math
-from statistics import fmean
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from headwise.analysis.curves import Curve, curve, mean_curve
 from headwise.analysis.figures.looks import looks
 from headwise.analysis.figures.snapshots import relative_entropy
 from headwise.analysis.figures.svg import drawing, panel, to_svg
@@ -19,24 +19,10 @@ ENTROPY = "entropy of decisions / uniform"
 # Records of a validation that are no figures measured by a task.
 _NOT_MEASURED = ("step", "epoch", "loss", "eval_loss", "seconds")
 
-Curve = dict[int, float]
 
-
-def curve(run: RunResult, key: str) -> Curve:
-    """The finite values under `key` by step: loss, eval_loss, what a task measures, or ENTROPY."""
-    if key == ENTROPY:
-        return relative_entropy(run.snapshots)
-    return {
-        int(record["step"]): record[key]
-        for record in run.history
-        if key in record and math.isfinite(record[key])
-    }
-
-
-def mean_curve(curves: list[Curve]) -> Curve:
-    """The mean at the steps that all curves have: another mean would jump where one ends."""
-    shared = set.intersection(*map(set, curves)) if curves else set()
-    return {step: fmean(each[step] for each in curves) for step in sorted(shared)}
+def _curve(run: RunResult, key: str) -> Curve:
+    """The finite values by step under a key of the history, or ENTROPY."""
+    return relative_entropy(run.snapshots) if key == ENTROPY else curve(run.history, key)
 
 
 def learning_curves(comparison: Comparison, identity: str) -> str | None:
@@ -58,7 +44,7 @@ def learning_curves(comparison: Comparison, identity: str) -> str | None:
 
 def close_up(comparison: Comparison, identity: str) -> str | None:
     """Validation loss in the second half of training, where all curves lie close together."""
-    steps = [step for run in _runs(comparison) for step in curve(run, "eval_loss")]
+    steps = [step for run in _runs(comparison) for step in _curve(run, "eval_loss")]
     if len(set(steps)) < 4:
         return None
     start, end = max(steps) / 2, max(steps)
@@ -66,7 +52,7 @@ def close_up(comparison: Comparison, identity: str) -> str | None:
     values = [
         value
         for run in _runs(comparison)
-        for step, value in curve(run, "eval_loss").items()
+        for step, value in _curve(run, "eval_loss").items()
         if step >= start and ceiling is not None and value <= ceiling
     ]
     if not values:
@@ -89,7 +75,7 @@ def measures(comparison: Comparison) -> list[str]:
     return [
         name
         for name in names
-        if name not in _NOT_MEASURED and any(curve(run, name) for run in _runs(comparison))
+        if name not in _NOT_MEASURED and any(_curve(run, name) for run in _runs(comparison))
     ]
 
 
@@ -136,7 +122,7 @@ def _draw_curves(axes: Axes, comparison: Comparison, key: str) -> float:
         )
         lowest = min([lowest, *mean.values()])
         for run in system.runs if len(system.runs) > 1 else []:
-            each = curve(run, key)
+            each = _curve(run, key)
             axes.plot(list(each), list(each.values()), linewidth=0.9, alpha=0.7, **line)
             lowest = min([lowest, *each.values()])
     return lowest
@@ -144,7 +130,7 @@ def _draw_curves(axes: Axes, comparison: Comparison, key: str) -> float:
 
 def _mean_of_sound(system: SystemSummary, key: str) -> Curve:
     """Returns the mean curve of the seeds that did not diverge, or of all if all diverged."""
-    return mean_curve([curve(run, key) for run in sound_runs(system) or system.runs])
+    return mean_curve([_curve(run, key) for run in sound_runs(system) or system.runs])
 
 
 def _ceiling(comparison: Comparison) -> float | None:
@@ -154,7 +140,7 @@ def _ceiling(comparison: Comparison) -> float | None:
         losses[min(losses)]
         for run in [run for run in runs if not diverged(run)] or runs
         for key in ("loss", "eval_loss")
-        if (losses := curve(run, key))
+        if (losses := _curve(run, key))
     ]
     return max(starts) if starts else None
 

@@ -18,6 +18,7 @@ from headwise.analysis.chance.seeds_and_items import (
     estimate,
     within_runs,
 )
+from headwise.analysis.curves import curve, mean_curve
 from headwise.analysis.formatting import p_value, signed
 from headwise.analysis.how_soon import (
     History,
@@ -278,7 +279,7 @@ def _on_range(test: Within, evidence: ClaimEvidence) -> Finding:
         )
     kind = judge_range(mean.low, mean.high, test.at_least, test.at_most)
     each = ", ".join(f"{value:.{found.digits}f}" for value in found.values.scores)
-    remark = f"{found.values.seeds} seeds: {each}"
+    remark = f"{found.values.seeds} seeds: {each}{_course(test, evidence, found.digits)}"
     bounds = [bound for bound in (test.at_least, test.at_most) if bound is not None]
     nearest = min(abs(mean.value - bound) for bound in bounds)
     if kind == "cannot be told" and nearest:
@@ -290,6 +291,20 @@ def _on_range(test: Within, evidence: ClaimEvidence) -> Finding:
         f"{mean.high:.{found.digits}f}] {found.unit}",
         remark=remark,
     )
+
+
+def _course(test: Within, evidence: ClaimEvidence, digits: int) -> str:
+    """Where the number stood early and half way: whether more steps would have changed it."""
+    if evidence.quantity.kind != "recorded" or evidence.quantity.name is None:
+        return ""
+    runs = evidence.sound_runs(test.of)
+    mean = mean_curve([curve(each.run.history, evidence.quantity.name) for each in runs])
+    if len(mean) < 3:
+        return ""
+    steps = list(mean)
+    shown = [steps[0], steps[len(steps) // 2], steps[-1]]
+    said = ", ".join(f"{mean[step]:.{digits}f} at step {step:,}" for step in shown)
+    return f"; their mean in training: {said}"
 
 
 def _on_times(claim: Claim, test: Against | Within, evidence: ClaimEvidence) -> Finding:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from headwise.analysis.curves import Curve, mean_curve
 from headwise.analysis.formatting import NONE
-from headwise.claims.page.experiment_results import Curve, mean_over_seeds
 
 LITTLE = 0.01  # of the whole fall: a fall in the last tenth below it counts as none
 
@@ -49,7 +49,7 @@ def convergence(curves: Sequence[Curve]) -> Convergence | None:
     >>> found.is_reached
     False
     """
-    mean = mean_over_seeds(curves)
+    mean = mean_curve(curves)
     if len(mean) < 3:
         return None
     steps = list(mean)

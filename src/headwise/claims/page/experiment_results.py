@@ -1,13 +1,12 @@
 """What the kept runs of an experiment say of its systems, whichever claims they are for."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean
 from typing import NamedTuple
 
 from headwise.analysis.chance.estimates import Difference
 from headwise.analysis.chance.multiple_comparisons import corrected
 from headwise.analysis.chance.seeds_and_items import difference
+from headwise.analysis.curves import Curve, curve
 from headwise.claims.catalogue.declared import SCALES, Quantity, Scale, Subject
 from headwise.claims.catalogue.experiments import Places, experiments
 from headwise.claims.evidence.conditions import Conditions
@@ -15,8 +14,6 @@ from headwise.claims.evidence.kept_runs import is_stale, kept_runs, sound
 from headwise.claims.evidence.quantities import Found, Kept, find_quantity
 from headwise.recipe.catalogue import task_class
 from headwise.recipe.settings import Recipe
-
-Curve = dict[int, float]  # step to validation loss
 
 
 class SystemResult(NamedTuple):
@@ -45,14 +42,7 @@ class SystemResult(NamedTuple):
     @property
     def curves(self) -> list[Curve]:
         """The finite validation losses of each seed."""
-        return [
-            {
-                int(record["step"]): record["eval_loss"]
-                for record in each.run.history
-                if math.isfinite(record.get("eval_loss", math.nan))
-            }
-            for each in self.runs
-        ]
+        return [curve(each.run.history, "eval_loss") for each in self.runs]
 
 
 class ExperimentResult(NamedTuple):
@@ -144,13 +134,3 @@ def _differences(found: Mapping[str, Found | None], baseline: str) -> dict[str, 
     made = {name: difference(of.values, base.values, len(others)) for name, of in others.items()}
     # Single runs say nothing of other seeds.
     return corrected({n: None if of and of.source == "items" else of for n, of in made.items()})
-
-
-def mean_over_seeds(curves: Sequence[Curve]) -> Curve:
-    """Returns the mean at the steps that all seeds have.
-
-    >>> mean_over_seeds([{100: 3.0, 200: 2.0}, {100: 5.0}])
-    {100: 4.0}
-    """
-    shared = set.intersection(*map(set, curves)) if curves else set()
-    return {step: fmean(each[step] for each in curves) for step in sorted(shared)}

@@ -8,13 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from headwise.analysis.curves import Curve, mean_curve
 from headwise.analysis.figures.svg import MUTED, SERIES, TEXT, drawing
-from headwise.claims.page.experiment_results import (
-    Curve,
-    ExperimentResult,
-    SystemResult,
-    mean_over_seeds,
-)
+from headwise.claims.page.experiment_results import ExperimentResult, SystemResult
 from headwise.claims.page.pictures.card import card
 
 _WIDTH, _HEIGHT, _COLUMNS = 640, 150, 3  # of all panels, and of a row of them
@@ -93,7 +89,7 @@ def _draw(axes: Axes, panel: _Panel) -> None:
         (panel.baseline, SERIES[0], (0, (3, 2))),
         (panel.system, SERIES[2], "-"),
     ):
-        mean = mean_over_seeds(curves)
+        mean = mean_curve(curves)
         if not mean:
             continue
         values = np.array([[curve[step] for step in mean] for curve in curves])
@@ -112,7 +108,7 @@ def _told(shown: Sequence[_Panel], first: ExperimentResult) -> str:
     for panel in shown:
         ends = []
         for curves in (panel.system, panel.baseline):
-            mean = mean_over_seeds(curves)
+            mean = mean_curve(curves)
             ends += [f"{mean[max(mean)]:.3f}"] if mean else []
         said.append(f"{panel.title} {' against '.join(ends)}")
     return (
