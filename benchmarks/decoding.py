@@ -1,6 +1,6 @@
 """Where the time of a translation goes when the encoder routes by agreement.
 
-    python benchmarks/decoding.py              # outputs of 24 and 96 tokens, two vocabularies
+    python benchmarks/decoding.py              # outputs of 24 and 72 tokens, two vocabularies
     python benchmarks/decoding.py --device cuda --sentences 64
 
 Li et al. 2019 (https://arxiv.org/abs/1904.03100), table 2, print that routing in the encoder alone
@@ -121,8 +121,8 @@ def parse_options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--vocabularies", type=int, nargs="+", default=[2_000, 32_000])
-    parser.add_argument("--tokens", type=int, nargs="+", default=[24, 96])
-    parser.add_argument("--sentences", type=int, default=16)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[24, 72])
+    parser.add_argument("--sentences", type=int, default=8)
     parser.add_argument("--time", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--device", default="cpu")
