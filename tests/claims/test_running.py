@@ -10,9 +10,10 @@ import tiny_claims
 from rich.console import Console
 from typer.testing import CliRunner
 
-from headwise.claims.catalogue.declared import all_claims, find_claims
+from headwise.claims.catalogue.declared import Subject, all_claims, find_claims
 from headwise.claims.catalogue.needed import needed_runs
 from headwise.claims.evidence.conditions import Conditions
+from headwise.claims.evidence.kept_runs import kept_runs
 from headwise.claims.evidence.records import read_run, read_times, read_tries, run_path, tuning_path
 from headwise.claims.evidence.tries import tries_of
 from headwise.claims.judging.judging import verdict_on
@@ -248,6 +249,12 @@ def test_systems_choose_once_from_equal_tries(tuned):
     assert tuned.choice("mae") == [(("training", "learning_rate"), 1e-2)]
     stored = (chosen.runs / "mae-seed1" / "recipe.yaml").read_text()
     assert "learning_rate: 0.01" in stored
+
+
+def test_runs_count_after_the_call_in_which_their_systems_have_chosen(tuned):
+    for system in ("standard", "mae"):
+        kept = kept_runs(tuned.own.evidence, Subject(system=system), tuned.recipe(system, None))
+        assert [each.run.seed for each in kept] == [1]
 
 
 @pytest.mark.parametrize(

@@ -128,8 +128,7 @@ def _run_under(
         for system in conditions.plain.system_names  # the baseline first
         if system in systems
     ]
-    keeps = {run: _keep(conditions, needed, *run, renew=renew) for run in runs}
-    if all(keep.kept() is not None for keep in keeps.values()):
+    if all(_keep(conditions, needed, *run, renew=renew).kept() is not None for run in runs):
         return
     _have_started(conditions, seeds, console, jobs=jobs, renew=renew)
     console.print(conditions.title, style="bold", highlight=False, markup=False)
@@ -142,8 +141,10 @@ def _run_under(
     if conditions.chooses:
         _let_choose(conditions, needed, tasks, console, jobs)
     planned = []
-    for (system, dataset, seed), keep in keeps.items():
+    for system, dataset, seed in runs:
         recipe = conditions.file.system(system, dataset, conditions.choice(system))
+        # Only now, since the recipe that is kept with the run has what the system has chosen.
+        keep = _keep(conditions, needed, system, dataset, seed, renew=renew)
         planned.append(
             PlannedRun(
                 recipe=with_seed(recipe, seed),
