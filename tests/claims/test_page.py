@@ -89,9 +89,9 @@ def test_too_few_validations_say_nothing():
     assert "Too few validations" in in_a_sentence("standard", None)
 
 
-def claim(kind="score", **others) -> Claim:
+def claim(kind="score", tests=None, **others) -> Claim:
     test = {"of": "other", "holds": "better", "than": "standard", "margin": 0.5}
-    tests = [] if kind == "figures" else [test]
+    tests = [] if kind == "figures" else tests or [test]
     said = dict.fromkeys(("says", "where", "printed", "confirmed_if"), "-")
     return Claim(quantity={"kind": kind}, tests=tests, experiment="translation", **said, **others)
 
@@ -129,8 +129,17 @@ def test_the_totals_count_each_claim_and_run_once(experiment):
     assert found.held_by_training == 0
     assert (found.over_baseline, found.over_baseline_confirmed) == (2, 0)
     assert found.over_baseline_contradicted == 1
+    assert found.systems_contradicted == 1
     assert found.by_chance == pytest.approx(0.1)
     assert (found.smallest, found.largest, found.machines) == ("1.20M", "1.20M", ["a machine"])
+
+
+def test_systems_whose_tests_hold_are_not_among_the_contradicted():
+    hold = {"holds": "better", "than": "standard", "margin": 0.5}
+    two = claim(tests=[{"of": "one", **hold}, {"of": "other", **hold}])
+    findings = [Finding(test="", kind=kind, p=0.01) for kind in ("contradicted", "cannot be told")]
+    known = {("S1", "laptop"): Verdict(kind="contradicted", findings=findings, runs=2)}
+    assert totals({"S1": two}, known, [], "laptop").systems_contradicted == 1
 
 
 def test_pictures_say_all_that_they_show(experiment):

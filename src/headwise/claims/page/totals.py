@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from headwise.analysis.chance.estimates import SIGNIFICANT
 from headwise.analysis.formatting import count
-from headwise.claims.catalogue.declared import Against, Claim, Scale
+from headwise.claims.catalogue.declared import Against, Claim, Scale, Subject
 from headwise.claims.judging.verdicts import Verdict
 from headwise.claims.page.experiment_results import ExperimentResult
 
@@ -110,8 +110,16 @@ def totals(
         over_baseline=len(over),
         over_baseline_confirmed=sum(name in held for name in over),
         over_baseline_contradicted=len(contradicted),
-        systems_contradicted=len({test.of for name in contradicted for test in claims[name].tests}),
+        systems_contradicted=len(
+            {of for name in contradicted for of in _contradicted(claims[name], known[name])}
+        ),
     )
+
+
+def _contradicted(claim: Claim, verdict: Verdict) -> list[Subject]:
+    """The systems of those tests that contradict the claim."""
+    found = zip(claim.tests, verdict.findings, strict=False)
+    return [test.of for test, finding in found if finding.kind == "contradicted"]
 
 
 def _p_values(claim: Claim, verdict: Verdict) -> list[float]:
