@@ -116,12 +116,13 @@ class Question(BaseModel):
         """
         changed = self._changed(value, places)
         own = changed.unchanged
+        if value == self.own:  # the changes may not go with it
+            return own
         if self.tuned_at_every_point:
             recipes = [each.plain.system(system, self.dataset) for each in (changed, own)]
         else:
             recipes = [each.recipe(system, self.dataset) for each in (changed, own)]
-        shared = value == self.own or recipe_hash(recipes[0]) == recipe_hash(recipes[1])
-        return own if shared else changed
+        return own if recipe_hash(recipes[0]) == recipe_hash(recipes[1]) else changed
 
     def runs(self, places: Places) -> list[tuple[Conditions, list[str]]]:
         """Returns what is to be trained: conditions, those of the experiment first, and systems."""
