@@ -30,6 +30,7 @@ from headwise.claims.why.questions import Question, all_questions
 from headwise.claims.why.trends import trend_kind
 from headwise.cli import app
 from headwise.files import write_text
+from headwise.recipe import RecipeError
 from headwise.training.interrupted import Interrupted
 
 QUIET = Console(quiet=True)
@@ -370,7 +371,11 @@ def test_what_the_shipped_questions_name_is_there(scale, tmp_path):
         assert shared.folder == "" and set(systems) == set(question.systems), question.name
         if question.own is not None:  # what is declared to be the same has to be the same
             varied = question.systems[-1]
-            same = question._changed(question.own, places).plain.system(varied)
+            try:
+                same = question._changed(question.own, places).plain.system(varied)
+            except RecipeError:  # the further changes do not go with this value
+                alone = question.model_copy(update={"changes": ()})
+                same = alone._changed(question.own, places).plain.system(varied)
             assert computes_alike(fingerprint(same), fingerprint(shared.plain.system(varied)))
 
 

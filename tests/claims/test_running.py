@@ -10,11 +10,19 @@ import tiny_claims
 from rich.console import Console
 from typer.testing import CliRunner
 
+from headwise.analysis.speed import OverRounds
 from headwise.claims.catalogue.declared import Subject, all_claims, find_claims
 from headwise.claims.catalogue.needed import needed_runs
 from headwise.claims.evidence.conditions import Conditions
 from headwise.claims.evidence.kept_runs import kept_runs
-from headwise.claims.evidence.records import read_run, read_times, read_tries, run_path, tuning_path
+from headwise.claims.evidence.records import (
+    read_run,
+    read_times,
+    read_tries,
+    run_path,
+    times_paths,
+    tuning_path,
+)
 from headwise.claims.evidence.tries import tries_of
 from headwise.claims.judging.judging import verdict_on
 from headwise.claims.runs import keeping
@@ -80,7 +88,10 @@ def test_what_is_kept_of_a_run(places):
     assert found.scores[0].name == found.ablated_scores["mae=uniform"][0].name == "BLEU"
     assert path.stat().st_size + path.with_suffix(".npz").stat().st_size < 30_000
     assert not list(own(places).runs.glob("*/checkpoint-*"))
-    assert read_times(own(places).evidence / "times.json").step.keys() == {"standard", "mae"}
+    assert all(
+        read_times(times).step.keys() == {"standard", "mae"}
+        for times in times_paths(own(places).evidence)
+    )
 
 
 def test_a_run_lacks_scores_under_an_ablation_whose_loss_it_has(places):
@@ -182,7 +193,7 @@ def test_a_run_whose_code_computes_otherwise_is_stale(places, tmp_path, monkeypa
 def test_times_over_a_baseline_that_computes_otherwise_are_stale(places, tmp_path):
     evidence = tmp_path / "evidence"
     shutil.copytree(places.evidence, evidence)
-    path = evidence / "laptop" / "counting" / "times.json"
+    path = evidence / "laptop" / "counting" / "times-1.json"
     kept = read_times(path)
     kept.fingerprints["standard"][0] += 0.01
     path.write_text(kept.model_dump_json())
@@ -190,10 +201,27 @@ def test_times_over_a_baseline_that_computes_otherwise_are_stale(places, tmp_pat
     assert verdict_on(all_claims()["T1"], "laptop", moved).stale == ["standard"]
 
 
+def test_measurements_of_times_that_disagree_decide_nothing(places, tmp_path):
+    evidence = tmp_path / "evidence"
+    shutil.copytree(places.evidence, evidence)
+    figures = [(1.3, 1.25, 1.35), (1.2, 1.15, 1.25), (2.0, 1.9, 2.1)]
+    for path, (value, low, high) in zip(
+        times_paths(evidence / "laptop" / "counting"), figures, strict=True
+    ):
+        kept = read_times(path)
+        kept.step["mae"] = OverRounds(value=value, low=low, high=high, rounds=7)
+        path.write_text(kept.model_dump_json())
+    (finding,) = verdict_on(
+        all_claims()["T1"], "laptop", places._replace(evidence=evidence)
+    ).findings
+    assert finding.figures == "1.30× [1.15, 2.10] that of standard"
+    assert finding.remark.endswith("1.30, 1.20, 2.00")
+
+
 def test_times_that_another_claim_needs_are_kept(places, tmp_path):
     evidence = tmp_path / "evidence"
     shutil.copytree(places.evidence, evidence)
-    path = evidence / "laptop" / "counting" / "times.json"
+    path = evidence / "laptop" / "counting" / "times-1.json"
     kept = read_times(path)
     kept.fingerprints["standard"][0] += 0.01
     path.write_text(kept.model_dump_json())

@@ -13,7 +13,7 @@ from headwise.claims.evidence.kept_runs import (
     sound,
 )
 from headwise.claims.evidence.quantities import Found, Kept, find_quantity
-from headwise.claims.evidence.records import TIMES, StoredTimes, read_times
+from headwise.claims.evidence.records import StoredTimes, read_times, times_paths
 from headwise.recipe.settings import Recipe
 
 
@@ -58,9 +58,9 @@ class ClaimEvidence:
         """The number that the claim is about; None if the runs do not have it."""
         return find_quantity(self.quantity, subject, self.sound_runs(subject), self.recipe(subject))
 
-    def times(self) -> StoredTimes | None:
-        """The times of the experiment; None if they were not measured."""
-        return read_times(self.folder / TIMES)
+    def times(self) -> list[StoredTimes]:
+        """The measurements of times of the experiment."""
+        return [times for path in times_paths(self.folder) if (times := read_times(path))]
 
     def stale(self) -> list[str]:
         """Returns the systems with runs that the code of today would not repeat."""

@@ -3,7 +3,7 @@
     evidence/SCALE/EXPERIMENT/SYSTEM-seed1.json     scores, curves, decisions, versions, minutes
     evidence/SCALE/EXPERIMENT/SYSTEM-seed1.npz      a row for each test item, to resample
     evidence/SCALE/EXPERIMENT/SYSTEM-tuning.json    what the system chose from, and what it chose
-    evidence/SCALE/EXPERIMENT/times.json            times of steps and tokens, measured in turns
+    evidence/SCALE/EXPERIMENT/times-NUMBER.json     times of steps and tokens, measured in turns
     evidence/SCALE/EXPERIMENT/seconds.json          seconds of a step, to plan with
 
 Runs in which a question varies a key lie in EXPERIMENT/why/QUESTION/VALUE/, under the same names.
@@ -28,7 +28,7 @@ from headwise.files import write_text, written_whole
 from headwise.tasks.outcome import RECORD, Outcome, Score
 
 LOSS = "loss"  # the name of the rows of the test loss
-TIMES = "times.json"
+MEASUREMENTS = 3  # of times: each differs from the others by more than its own rounds do
 SECONDS = "seconds.json"
 _TRAINING_RECORDS = 100  # how many records of the training loss are kept of a run
 
@@ -101,7 +101,7 @@ def _of_grid(grid: Grid) -> tuple[dict[str, list[Any]], int | None, float]:
 
 
 class StoredTimes(BaseModel):
-    """Times of the systems of an experiment, relative to those of its first system."""
+    """One measurement of the times of systems, relative to those of the first of the experiment."""
 
     model_config = RECORD
 
@@ -111,6 +111,10 @@ class StoredTimes(BaseModel):
     fingerprints: dict[str, list[float]] = Field(description="As in `StoredRun`, by system.")
     machine: str
     versions: dict[str, str]
+
+    def of(self, quantity: str) -> dict[str, OverRounds]:
+        """Returns `step` or `token`, whichever a claim's quantity is about."""
+        return self.step if quantity == "time of a step" else self.token
 
 
 class StoredSeconds(BaseModel):
@@ -181,8 +185,13 @@ def read_tries(path: Path) -> StoredTries | None:
     return read_record(StoredTries, path)
 
 
+def times_paths(folder: Path) -> list[Path]:
+    """Returns the paths of the measurements of times in the folder of their experiment."""
+    return [folder / f"times-{number}.json" for number in range(1, MEASUREMENTS + 1)]
+
+
 def read_times(path: Path) -> StoredTimes | None:
-    """Returns the times of an experiment; None if they are not known."""
+    """Returns one measurement of the times of an experiment; None if it is not there."""
     return read_record(StoredTimes, path)
 
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+import statistics
 from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
@@ -309,22 +310,27 @@ def _course(test: Within, evidence: ClaimEvidence, digits: int) -> str:
 
 def _on_times(claim: Claim, test: Against | Within, evidence: ClaimEvidence) -> Finding:
     words = f"{test.of} {_bounds(test)}" if isinstance(test, Within) else str(test.of)
-    times = evidence.times()
     name = evidence.where.named(test.of).system
-    if not isinstance(test, Within) or times is None:
+    measured = [times for times in evidence.times() if name in times.of(claim.quantity.kind)]
+    if not isinstance(test, Within) or not measured:
         return Finding(test=words, kind="not run")
-    found = (times.step if claim.quantity.kind == "time of a step" else times.token).get(name)
-    if found is None:
-        return Finding(test=words, kind="not run")
-    for system in dict.fromkeys([name, times.baseline]):
+    baseline = measured[0].baseline
+    for system in dict.fromkeys([name, baseline]):
         today = evidence.fingerprint_today(Subject(system=system))
-        if not computes_alike(times.fingerprints.get(system, []), today):
+        if not all(computes_alike(of.fingerprints.get(system, []), today) for of in measured):
             evidence.note_stale_times(system)
+    found = [times.of(claim.quantity.kind)[name] for times in measured]
+    # Measurements differ by more than the rounds within one, so that theirs is the larger chance.
+    low, high = min(each.low for each in found), max(each.high for each in found)
+    middle = statistics.median(each.value for each in found)
+    values = ", ".join(f"{each.value:.2f}" for each in found)
+    machines = " and ".join(dict.fromkeys(times.machine for times in measured))
+    many = "" if len(found) == 1 else f"{len(found)} measurements of "
     return Finding(
         test=words,
-        kind=judge_range(found.low, found.high, test.at_least, test.at_most),
-        figures=f"{found.value:.2f}× [{found.low:.2f}, {found.high:.2f}] that of {times.baseline}",
-        remark=f"{found.rounds} rounds on {times.machine}",
+        kind=judge_range(low, high, test.at_least, test.at_most),
+        figures=f"{middle:.2f}× [{low:.2f}, {high:.2f}] that of {baseline}",
+        remark=f"{many}{found[0].rounds} rounds on {machines}{': ' + values if many else ''}",
     )
 
 

@@ -1,8 +1,12 @@
 """Measures the times that claims are about: of a training step, and of decoding a token.
 
 Models need no training for it: all systems are given the same batches, and generate the same number
-of tokens. Times depend on the machine, which is named with them; other work on it disturbs them.
+of tokens. Times depend on the machine, which is named with them; other work on it disturbs them. On
+some days ratios are further apart than the rounds of a measurement tell, so that there are several
+measurements, each of them with models of its own; the further apart in time, the more they tell.
 """
+
+from collections.abc import Mapping
 
 from rich.console import Console
 
@@ -11,7 +15,7 @@ from headwise.claims.catalogue.declared import Scale
 from headwise.claims.catalogue.experiments import Places, find_experiment, read_recipe
 from headwise.claims.catalogue.needed import Needed
 from headwise.claims.evidence.fingerprint import computes_alike, fingerprint
-from headwise.claims.evidence.records import TIMES, StoredTimes, read_times
+from headwise.claims.evidence.records import StoredTimes, read_times, times_paths
 from headwise.claims.runs.running import read_task
 from headwise.comparison.summary import decoding_speeds_of, step_times
 from headwise.experiment.preparing import build_model
@@ -27,7 +31,7 @@ def measure_times(
     *,
     renew: bool = False,
 ) -> None:
-    """Measures the times of the systems of an experiment, unless they are known.
+    """Measures the times of the systems of an experiment, as often as it is not done yet.
 
     Args:
         scale: the scale.
@@ -41,29 +45,41 @@ def measure_times(
     experiment = find_experiment(scale, name)
     plain = read_recipe(experiment, None)
     baseline = plain.system_names[0]
-    known = read_times(own.evidence / TIMES)
+    known = {path: read_times(path) for path in times_paths(own.evidence)}
     # Other claims may need what is known already, and all are measured in turns with the baseline.
-    before = [] if known is None else [s for s in plain.system_names if s in known.fingerprints]
-    systems = list(dict.fromkeys([baseline, *before, *needed.times]))
+    before = {system for times in known.values() if times for system in times.fingerprints}
+    others = [system for system in plain.system_names if system in before]
+    systems = list(dict.fromkeys([baseline, *others, *needed.times]))
     today = {system: fingerprint(plain.system(system)) for system in systems}
-    if known is not None and all(
-        system in known.fingerprints
-        and not (renew and not computes_alike(known.fingerprints[system], today[system]))
-        for system in systems
-    ):
+    missing = [
+        path
+        for path, times in known.items()
+        if times is None or not _serves(times, today, renew=renew)
+    ]
+    if not missing:
         return
     file = read_recipe(experiment, own)
     console.print(f"{scale} {name}: times", style="bold", highlight=False, markup=False)
     recipes = {system: file.system(system) for system in systems}
     task = read_task(file, own, baseline, None, console)
-    models = {system: build_model(recipe, task) for system, recipe in recipes.items()}
-    token = decoding_speeds_of(recipes, models, task)
-    found = StoredTimes(
-        baseline=baseline,
-        step=step_times(recipes, models, task),
-        token={system: speed.relative_time for system, speed in token.items()},
-        fingerprints=today,
-        machine=machine(),
-        versions=versions(),
+    for path in missing:
+        models = {system: build_model(recipe, task) for system, recipe in recipes.items()}
+        token = decoding_speeds_of(recipes, models, task)
+        found = StoredTimes(
+            baseline=baseline,
+            step=step_times(recipes, models, task),
+            token={system: speed.relative_time for system, speed in token.items()},
+            fingerprints=today,
+            machine=machine(),
+            versions=versions(),
+        )
+        write_text(path, found.model_dump_json(indent=1) + "\n")
+
+
+def _serves(times: StoredTimes, today: Mapping[str, list[float]], *, renew: bool) -> bool:
+    """Returns whether a measurement has all systems and, if asked, is of the code of today."""
+    return all(
+        system in times.fingerprints
+        and not (renew and not computes_alike(times.fingerprints[system], now))
+        for system, now in today.items()
     )
-    write_text(own.evidence / TIMES, found.model_dump_json(indent=1) + "\n")
