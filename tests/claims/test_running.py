@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tiny_claims
+import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -229,6 +230,23 @@ def test_times_that_another_claim_needs_are_kept(places, tmp_path):
     moved = places._replace(evidence=evidence, runs=tmp_path / "runs")
     measure_times("laptop", "counting", of_baseline, moved, QUIET, renew=True)
     assert read_times(path).step.keys() == {"standard", "mae"}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="times are those of a GPU")
+def test_times_are_those_of_one_thread(places, tmp_path):
+    shutil.copytree(places.evidence, tmp_path / "evidence")
+    path = tmp_path / "evidence" / "laptop" / "counting" / "times-1.json"
+    path.unlink()
+    needed = needed_runs(all_claims(), "laptop")["counting"]
+    moved = places._replace(evidence=tmp_path / "evidence", runs=tmp_path / "runs")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        measure_times("laptop", "counting", needed, moved, QUIET)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert read_times(path).machine.endswith(", 1 thread")
 
 
 def test_an_interrupted_claim_goes_on(places, tmp_path, monkeypatch):

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from typing_extensions import Self
 
 from headwise.tasks.outcome import RECORD
+from headwise.training.denormals import denormals_as_zero
 from headwise.training.rules import TrainingRules
 
 Batch = dict[str, Tensor]
@@ -88,7 +89,8 @@ def relative_step_times(
     """The time of each model's forward and backward pass over that of the first.
 
     Where a system's rule of training takes further passes, their share is part of the time.
-    Parameters do not change, but running statistics do.
+    Parameters do not change, but running statistics do. As in training, the smallest numbers are
+    taken as zero.
 
     Args:
         models: name to model; the first is the baseline.
@@ -101,7 +103,8 @@ def relative_step_times(
     def measure(name: str) -> float:
         return sum(_step_seconds(models[name], rules[name], batch) for batch in batches)
 
-    return _relative(_in_turns(list(models), measure, rounds))
+    with denormals_as_zero():
+        return _relative(_in_turns(list(models), measure, rounds))
 
 
 def decoding_speeds(

@@ -17,6 +17,9 @@ _DENORMAL = 1e-40  # in float32
 def denormals_as_zero() -> Iterator[None]:
     """Has this CPU thread, and those that it starts, take denormal numbers as zero.
 
+    PyTorch starts the threads that share its work when a large tensor is first computed. Those that
+    are there already go on as before.
+
     >>> with denormals_as_zero():
     ...     print(bool(torch.full((), 1e-40) * 1.0))
     False

@@ -1,13 +1,18 @@
 """Measures the times that claims are about: of a training step, and of decoding a token.
 
 Models need no training for it: all systems are given the same batches, and generate the same number
-of tokens. Times depend on the machine, which is named with them; other work on it disturbs them. On
-some days ratios are further apart than the rounds of a measurement tell, so that there are several
-measurements, each of them with models of its own; the further apart in time, the more they tell.
+of tokens. Times depend on the machine, which is named with them; other work on it disturbs them.
+That is why there are several measurements, each of them with models of its own.
+
+One thread does all the work. Where several share it, they wait for each other at the end of each
+operation, and what that takes depends on how they wait (`headwise.threads`) and not on the system
+alone: systems of many small operations look slower by half where threads sleep while they wait.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
+import torch
 from rich.console import Console
 
 from headwise.analysis.surroundings import machine, versions
@@ -62,18 +67,32 @@ def measure_times(
     console.print(f"{scale} {name}: times", style="bold", highlight=False, markup=False)
     recipes = {system: file.system(system) for system in systems}
     task = read_task(file, own, baseline, None, console)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     for path in missing:
-        models = {system: build_model(recipe, task) for system, recipe in recipes.items()}
-        token = decoding_speeds_of(recipes, models, task)
-        found = StoredTimes(
-            baseline=baseline,
-            step=step_times(recipes, models, task),
-            token={system: speed.relative_time for system, speed in token.items()},
-            fingerprints=today,
-            machine=machine(),
-            versions=versions(),
-        )
+        models = {
+            system: build_model(recipe, task).to(device) for system, recipe in recipes.items()
+        }
+        with _one_thread():
+            token = decoding_speeds_of(recipes, models, task)
+            found = StoredTimes(
+                baseline=baseline,
+                step=step_times(recipes, models, task),
+                token={system: speed.relative_time for system, speed in token.items()},
+                fingerprints=today,
+                machine=machine(),
+                versions=versions(),
+            )
         write_text(path, found.model_dump_json(indent=1) + "\n")
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _serves(times: StoredTimes, today: Mapping[str, list[float]], *, renew: bool) -> bool:
