@@ -11,6 +11,8 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCa
 from transformers.generation.stopping_criteria import MaxLengthCriteria
 from transformers.generation.streamers import BaseStreamer
 
+from headwise.transformers_internals import CACHE
+
 TOOL = "transformers: `generate()`"
 STEPS = 9
 KINDS = {"causal": {"share_embeddings": False}, "seq2seq": {"share_embeddings": "none"}}
@@ -137,9 +139,9 @@ def test_continuing(system):
         ids, reply = tokens(1, 6), tokens(1, 3)
         whole = generate(model, ids)
         for cache in (model.new_cache(), model.new_cache(max_length=40)):
-            options = {"past_key_values": cache, "return_dict_in_generate": True}
+            options = {CACHE: cache, "return_dict_in_generate": True}
             first = generate(model, ids, max_new_tokens=4, **options)
-            assert first.past_key_values is cache
+            assert first[CACHE] is cache
             assert torch.equal(first.sequences, whole[:, : 4 - STEPS])
             second = go_on(model, ids, first.sequences, max_new_tokens=STEPS - 4, **options)
             assert torch.equal(second.sequences, whole)
@@ -159,11 +161,11 @@ def test_caches_of_transformers(system):
         DynamicCache(config=config),
         StaticCache(config=config, max_cache_len=20),
     ):
-        assert torch.equal(generate(language_model, ids, past_key_values=cache), expected)
+        assert torch.equal(generate(language_model, ids, **{CACHE: cache}), expected)
         assert cache.get_seq_length() == ids.size(1) + STEPS - 1
     expected = generate(seq2seq, ids)
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-    assert torch.equal(generate(seq2seq, ids, past_key_values=cache), expected)
+    assert torch.equal(generate(seq2seq, ids, **{CACHE: cache}), expected)
     assert cache.get_seq_length() == STEPS
 
 

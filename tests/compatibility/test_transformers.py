@@ -21,6 +21,7 @@ from transformers import (
 
 from headwise.heads.mae.rule import Step
 from headwise.models.seq2seq import shift_right
+from headwise.transformers_internals import CACHE
 
 TOOL = "transformers"
 AUTO = {
@@ -275,16 +276,16 @@ def test_gradient_checkpointing(system):
 def test_gradient_checkpointing_and_caches(system):
     for kind in ("causal", "seq2seq"):
         model, given = tiny_model(kind, system), with_labels(kind)
-        filled = model(**given, use_cache=True).past_key_values
+        filled = model(**given, use_cache=True).cache
         assert filled.get_seq_length() == 6
         expected = model.generate(given["input_ids"], max_new_tokens=3, do_sample=False)
         model.gradient_checkpointing_enable()
         again = model.generate(given["input_ids"], max_new_tokens=3, do_sample=False)
         assert torch.equal(again, expected)
         model.train()
-        assert model(**given, use_cache=True).past_key_values is None
-        with pytest.raises(ValueError, match="past_key_values holds positions already"):
-            model(**given, past_key_values=filled)
+        assert model(**given, use_cache=True).cache is None
+        with pytest.raises(ValueError, match=f"{CACHE} holds positions already"):
+            model(**given, cache=filled)
         with pytest.raises(ValueError, match="use_reentrant is True, expected False"):
             model.gradient_checkpointing_enable({"use_reentrant": True})
 

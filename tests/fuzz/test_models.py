@@ -106,7 +106,7 @@ def test_a_language_model_in_pieces(data, seed, model, batch, time):
             remembered.crop(-refused.size(1))
         end = start + length
         got = _read(made, ids[:, start:end], real[:, :end], remembered)
-        remembered = got.past_key_values
+        remembered = got.cache
         with torch.no_grad():
             expected = made(input_ids=ids[:, :end], attention_mask=real[:, :end].long()).logits
         shown = real[:, start:end]
@@ -120,9 +120,7 @@ def _pads(data: st.DataObject, batch: int, time: int) -> list[int]:
 
 @torch.no_grad()
 def _read(made: HeadwiseModel, ids: torch.Tensor, mask: torch.Tensor, remembered: DecodingCache):
-    return made(
-        input_ids=ids, attention_mask=mask.long(), past_key_values=remembered, use_cache=True
-    )
+    return made(input_ids=ids, attention_mask=mask.long(), cache=remembered, use_cache=True)
 
 
 @given(st.data(), seeds, plans, st.integers(1, 3), st.integers(1, 6), st.integers(2, 7))
@@ -151,10 +149,10 @@ def test_a_translation_model(data, seed, plan, batch, time, target_time):
                 source,
                 attention_mask=mask,
                 decoder_input_ids=target[:, start : start + length],
-                past_key_values=remembered,
+                cache=remembered,
                 use_cache=True,
             )
-            remembered = out.past_key_values
+            remembered = out.cache
             torch.testing.assert_close(out.logits, expected[:, start : start + length])
             start += length
 

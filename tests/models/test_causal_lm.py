@@ -133,17 +133,17 @@ def test_decoding_in_pieces_equals_decoding_at_once(plan):
     made = model(DECODER[plan])
     ids, mask = left_padded([7, 4], 7)
     at_once = made(input_ids=ids, attention_mask=mask)
-    assert at_once.past_key_values is None
+    assert at_once.cache is None
     for chunks in ([1] * 7, [3, 1, 3]):
         cache, logits, start = None, [], 0
         for length in chunks:
             out = made(
                 input_ids=ids[:, start : start + length],
                 attention_mask=mask[:, : start + length],
-                past_key_values=cache,
+                cache=cache,
                 use_cache=True,
             )
-            cache, start = out.past_key_values, start + length
+            cache, start = out.cache, start + length
             logits.append(out.logits)
             assert cache.get_seq_length() == start
         real = mask.bool()
@@ -239,7 +239,7 @@ def test_without_special_tokens():
 def test_the_cache_has_self_attention_alone():
     assert issubclass(hw.CausalLM, DecodingGenerationMixin)
     made = model({"decoder_self": MOA})
-    cache = made(input_ids=tokens(2, 5), use_cache=True).past_key_values
+    cache = made(input_ids=tokens(2, 5), use_cache=True).cache
     assert [each.keys.shape for each in cache.self_attention] == [(2, 1, 5, 4)] * 2
     assert cache.cross_attention == []
 

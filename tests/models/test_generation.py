@@ -36,7 +36,7 @@ def test_decoding_step_by_step_equals_decoding_at_once(plan):
     source, mask = padded([6, 3], 6)
     target = tokens(2, 7)
     at_once = made(input_ids=source, attention_mask=mask, decoder_input_ids=target)
-    assert at_once.past_key_values is None
+    assert at_once.cache is None
     for chunks in ([1] * 7, [3, 1, 3]):
         cache, logits, start = None, [], 0
         for length in chunks:
@@ -44,10 +44,10 @@ def test_decoding_step_by_step_equals_decoding_at_once(plan):
                 input_ids=source,
                 attention_mask=mask,
                 decoder_input_ids=target[:, start : start + length],
-                past_key_values=cache,
+                cache=cache,
                 use_cache=True,
             )
-            cache, start = out.past_key_values, start + length
+            cache, start = out.cache, start + length
             logits.append(out.logits)
             assert cache.get_seq_length() == start
         torch.testing.assert_close(torch.cat(logits, 1), at_once.logits, rtol=1e-4, atol=1e-4)
@@ -191,8 +191,6 @@ def test_the_longest_output_is_the_models():
 
 def test_moas_cache_is_one_head_wide():
     made = model({"decoder_self": MOA, "decoder_cross": MOA})
-    cache = made(
-        input_ids=tokens(2, 5), decoder_input_ids=tokens(2, 3), use_cache=True
-    ).past_key_values
+    cache = made(input_ids=tokens(2, 5), decoder_input_ids=tokens(2, 3), use_cache=True).cache
     assert all(each.keys.shape == (2, 1, 3, 4) for each in cache.self_attention)
     assert all(each.keys.shape == (2, 1, 5, 4) for each in cache.cross_attention)

@@ -55,7 +55,7 @@ def test_padding_between_tokens_changes_nothing(kind, plan):
     for t in range(10):
         out = made(spread[:, t : t + 1], mask[:, : t + 1], cache, use_cache=True)
         steps.append(out.logits)
-        cache = out.past_key_values
+        cache = out.cache
     torch.testing.assert_close(torch.cat(steps, 1)[:, places], expected)
 
 

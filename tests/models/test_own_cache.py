@@ -15,6 +15,7 @@ from transformers.cache_utils import (
 )
 
 from headwise.models.cache import DecodingCache
+from headwise.transformers_internals import CACHE
 
 
 def prefix(layers, heads=4, width=4, time=3, batch=2):
@@ -26,10 +27,7 @@ def test_an_empty_cache_of_transformers_shares_its_layers_and_can_be_given_again
     made, ids = language_model("mae"), tokens(2, 7)
     at_once = made(ids).logits
     for given in (DynamicCache(), StaticCache(config=made.config, max_cache_len=9)):
-        logits = [
-            made(part, past_key_values=given, use_cache=True).logits
-            for part in ids.split([3, 4], 1)
-        ]
+        logits = [made(part, cache=given, use_cache=True).logits for part in ids.split([3, 4], 1)]
         torch.testing.assert_close(torch.cat(logits, 1), at_once, rtol=1e-4, atol=1e-4)
         assert given.get_seq_length() == 7
         assert given.get_max_length() == (9 if type(given) is StaticCache else -1)
@@ -43,7 +41,7 @@ def test_an_encoder_decoder_s_cache_holds_all_layers():
     at_once = made(source, decoder_input_ids=target).logits
     given = EncoderDecoderCache(DynamicCache(), DynamicCache())
     logits = [
-        made(source, decoder_input_ids=part, past_key_values=given, use_cache=True).logits
+        made(source, decoder_input_ids=part, cache=given, use_cache=True).logits
         for part in target.split([4, 2], 1)
     ]
     torch.testing.assert_close(torch.cat(logits, 1), at_once, rtol=1e-4, atol=1e-4)
@@ -60,10 +58,10 @@ def test_a_prefix_is_seen_by_all_positions(plan):
     cache = made.own_cache(given)
     assert torch.equal(cache.self_attention[0].keys, keys)
     assert cache.get_seq_length() == 3 and cache.self_attention[0].memory == {}
-    logits = made(ids, past_key_values=cache).logits
+    logits = made(ids, cache=cache).logits
     assert not torch.allclose(logits[:, :1], made(ids).logits[:, :1], atol=1e-2)
     changed = torch.cat([ids[:, :4], (ids[:, 4:] + 1) % 23], 1)
-    again = made(changed, past_key_values=made.own_cache(cut(cache, 3))).logits
+    again = made(changed, cache=made.own_cache(cut(cache, 3))).logits
     torch.testing.assert_close(again[:, :4], logits[:, :4])
 
 
@@ -88,7 +86,7 @@ def cut(cache, time):
 )
 def test_a_prefix_of_another_size_is_an_error(plan, given, said):
     with pytest.raises(ValueError, match=said):
-        language_model(plan)(tokens(2, 5), past_key_values=given)
+        language_model(plan)(tokens(2, 5), cache=given)
 
 
 def offloaded():
@@ -105,13 +103,13 @@ def offloaded():
 )
 def test_any_other_cache_is_an_error(given):
     with pytest.raises(TypeError, match=r"expected what .*new_cache\(\) returns"):
-        language_model()(tokens(2, 5), past_key_values=given)
+        language_model()(tokens(2, 5), cache=given)
 
 
 def test_generate_takes_one_kind_of_cache():
     made, ids = language_model(), tokens(1, 3)
     with pytest.raises(ValueError, match="cache_implementation is 'static', expected one of them"):
-        made.generate(ids, past_key_values=made.new_cache(), cache_implementation="static")
+        made.generate(ids, **{CACHE: made.new_cache()}, cache_implementation="static")
     with pytest.raises(ValueError, match="cache_implementation is 'offloaded', expected 'dynamic'"):
         made.generate(ids, cache_implementation="offloaded")
     with pytest.raises(NotImplementedError, match="CausalLM has no continuous batching"):
@@ -132,16 +130,16 @@ def test_a_cache_of_a_fixed_size_and_learned_positions():
 def test_crop_is_whole_or_changes_nothing():
     made, ids = language_model({"decoder_self": {"system": "mae", "layers": [1]}}), tokens(2, 7)
     cache = made.new_cache()
-    made(ids, past_key_values=cache)
+    made(ids, cache=cache)
     with pytest.raises(ValueError, match="is -2, expected 0 to 0"):
         cache.crop(-2)
     assert [each.keys.size(2) for each in cache.layers] == [7, 7]
     cache = made.new_cache()
     cache.activate_past_recording()
-    made(ids, past_key_values=cache)
+    made(ids, cache=cache)
     cache.crop(5)  # as in transformers 4: how many are left
     assert cache.get_seq_length() == 5
-    rest = made(ids[:, 5:], past_key_values=cache).logits
+    rest = made(ids[:, 5:], cache=cache).logits
     torch.testing.assert_close(rest, made(ids).logits[:, 5:], rtol=1e-4, atol=1e-4)
     assert cache.get_max_length() == cache.max_cache_len == -1
     assert not cache.is_compileable and made.new_cache(5).is_compileable
@@ -158,7 +156,7 @@ def test_models_without_a_head_have_caches_too(make):
     for given in (None, DynamicCache(), bare.new_cache(max_length=9)):
         states, cache = [], given
         for part in target.split([4, 2], 1):
-            out = bare(*source, **{name: part}, past_key_values=cache, use_cache=True)
-            cache = out.past_key_values
+            out = bare(*source, **{name: part}, cache=cache, use_cache=True)
+            cache = out.cache
             states.append(out.last_hidden_state)
         torch.testing.assert_close(torch.cat(states, 1), expected, rtol=1e-4, atol=1e-4)

@@ -16,6 +16,7 @@ from transformers import BertConfig, BertModel, GPT2LMHeadModel, LlamaConfig, Ll
 import headwise as hw
 from headwise.pretrained.attaching import gates_of
 from headwise.pretrained.layouts import LAYOUTS
+from headwise.transformers_internals import CACHE
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -224,7 +225,7 @@ WRONG = {
             tiny("gpt2"),
             layouts={"GPT2Attention": replace(LAYOUTS["GPT2Attention"], cache="layer_past")},
         ),
-        "expected the one of past_key_values that holds it",
+        f"expected the one of {CACHE} that holds it",
     ),
     "queries": (
         lambda: hw.gate_heads(

@@ -11,6 +11,7 @@ from gated import train_at_random
 from transformers import CompileConfig, DynamicCache, EncoderDecoderCache, StaticCache
 
 import headwise as hw
+from headwise.transformers_internals import CACHE
 
 NEW = 8
 
@@ -87,7 +88,7 @@ def test_steps_of_several_tokens(kind):
                 input_ids=given["input_ids"][:, start:end],
                 attention_mask=mask[:, :end],
                 position_ids=torch.arange(start, end).unsqueeze(0),
-                past_key_values=cache,
+                **{CACHE: cache},
             ).logits
             for start, end in steps
         ]
@@ -100,7 +101,7 @@ def test_rows_of_a_cache_and_its_copies():
     model = trained("gpt2")
     tokens = inputs(model, random.Random(0), batch=2, time=7)["input_ids"]
     cache = DynamicCache()
-    model(input_ids=tokens[:, :4], past_key_values=cache)
+    model(input_ids=tokens[:, :4], **{CACHE: cache})
     copied = copy.deepcopy(cache)
     copied.batch_repeat_interleave(2)
     copied.batch_select_indices(torch.tensor([3, 1, 0]))
@@ -108,7 +109,7 @@ def test_rows_of_a_cache_and_its_copies():
     rows = torch.tensor([0, 0, 1])
     for each, of in ((copied, rows), (cache, torch.tensor([0, 1]))):
         whole = model(input_ids=tokens[of]).logits[:, 4:]
-        step = model(input_ids=tokens[of, 4:], past_key_values=each).logits
+        step = model(input_ids=tokens[of, 4:], **{CACHE: each}).logits
         torch.testing.assert_close(step, whole)
 
 
@@ -117,16 +118,16 @@ def test_going_back():
     tokens = inputs(model, random.Random(0), batch=2, time=9)["input_ids"]
     whole = model(input_ids=tokens).logits
     cache = DynamicCache(config=model.config)
-    model(input_ids=tokens[:, :3], past_key_values=cache)
+    model(input_ids=tokens[:, :3], **{CACHE: cache})
     with pytest.raises(ValueError, match="activate_past_recording"):
         cache.crop(-1)
     cache = DynamicCache(config=model.config)
-    model(input_ids=tokens[:, :3], past_key_values=cache)
+    model(input_ids=tokens[:, :3], **{CACHE: cache})
     cache.activate_past_recording()
-    model(input_ids=tokens[:, 3:4], past_key_values=cache)
-    model(input_ids=tokens[:, :4], past_key_values=cache)  # four others, which are taken back
+    model(input_ids=tokens[:, 3:4], **{CACHE: cache})
+    model(input_ids=tokens[:, :4], **{CACHE: cache})  # four others, which are taken back
     cache.crop(-4)
-    step = model(input_ids=tokens[:, 4:], past_key_values=cache).logits
+    step = model(input_ids=tokens[:, 4:], **{CACHE: cache}).logits
     torch.testing.assert_close(step, whole[:, 4:])
 
 
@@ -134,10 +135,10 @@ def test_a_prompt_that_is_reused():
     model = trained("qwen3")
     tokens = inputs(model, random.Random(0), batch=1, time=9)["input_ids"]
     cache = DynamicCache(config=model.config)
-    model(input_ids=tokens[:, :5], past_key_values=cache)
-    model.generate(tokens[:, :6], past_key_values=cache, max_new_tokens=3)
+    model(input_ids=tokens[:, :5], **{CACHE: cache})
+    model.generate(tokens[:, :6], **{CACHE: cache}, max_new_tokens=3)
     cache.crop(-(cache.get_seq_length() - 5))
-    step = model(input_ids=tokens[:, 5:], past_key_values=cache).logits
+    step = model(input_ids=tokens[:, 5:], **{CACHE: cache}).logits
     torch.testing.assert_close(step, model(input_ids=tokens).logits[:, 5:])
 
 
@@ -153,7 +154,7 @@ def test_a_cache_that_was_filled_before_the_gates_came_gives_a_warning(name, kin
 
     def step(part, cache):
         key = "decoder_input_ids" if name == "t5" else "input_ids"
-        model(**read, **{key: part}, past_key_values=cache)
+        model(**read, **{key: part}, **{CACHE: cache})
 
     def filled():
         cache = {

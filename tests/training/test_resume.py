@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 import toy
-from safetensors.torch import load_file, save_file
 
 from headwise.heads.mae.rule import GateSettings
 from headwise.training.checkpoints import checkpoints
@@ -67,33 +66,6 @@ def test_an_interrupted_run_goes_on_with_the_same_losses(tmp_path, plan, accumul
         assert checkpoints(tmp_path / "stopped")[-1].name == f"checkpoint-{step}"
     run = toy.train(tmp_path / "stopped", model(plan), how)
     assert_same(run, reference)
-
-
-def test_a_run_of_an_earlier_version_with_scalars_goes_on(tmp_path):
-    """They are vectors of one entry now."""
-
-    def made():
-        return toy.model({"encoder_self": "agreement"})
-
-    reference = toy.train(tmp_path / "whole", made(), settings())
-    with pytest.raises(Interrupted):
-        toy.train(tmp_path / "stopped", made(), settings(), Stops(3))
-    (checkpoint,) = checkpoints(tmp_path / "stopped")
-    weights = load_file(checkpoint / "model.safetensors")
-    scalars = {name: x.reshape(()) for name, x in weights.items() if ".beta_" in name}
-    assert len(scalars) == 2
-    save_file({**weights, **scalars}, checkpoint / "model.safetensors", metadata={"format": "pt"})
-    optimizer = torch.load(checkpoint / "optimizer.pt")
-    former = 0
-    for state in optimizer["state"].values():
-        for name, x in state.items():
-            if name != "step" and x.shape == (1,):
-                state[name] = x.reshape(())
-                former += 1
-    assert former == 4  # two moments of each
-    torch.save(optimizer, checkpoint / "optimizer.pt")
-    (checkpoint / "SHA256SUMS").unlink()
-    assert_same(toy.train(tmp_path / "stopped", made(), settings()), reference)
 
 
 def test_loader_workers_change_nothing_also_of_a_run_that_is_stopped(tmp_path, monkeypatch):

@@ -6,7 +6,6 @@ one would pass in silence.
 
 import inspect
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from typing import Any
 
 import transformers
@@ -14,6 +13,7 @@ from packaging.version import Version
 from transformers import GenerationConfig, PreTrainedConfig
 
 from headwise.messages import did_you_mean
+from headwise.transformers_internals import config_fields
 
 # What `PreTrainedConfig` takes beside its fields, or writes into every config.json.
 _COMMON = {
@@ -99,8 +99,8 @@ def _is_known(config: type[PreTrainedConfig], name: str) -> bool:
 
 
 def _common() -> set[str]:
-    return {*_COMMON, *(field.name for field in fields(PreTrainedConfig))}
+    return {*_COMMON, *config_fields()}
 
 
 def _generation_settings() -> set[str]:
-    return set(GenerationConfig._get_default_generation_params())
+    return set(GenerationConfig().to_dict())

@@ -4,12 +4,10 @@ import copy
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, ClassVar, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 from typing_extensions import Self
 
@@ -17,18 +15,18 @@ from headwise.heads.attention import Attention
 from headwise.heads.system import System
 from headwise.models.adapters import tell_peft
 from headwise.models.config import TransformerConfig
-from headwise.models.former_weights import take_scalars
 from headwise.models.plan import Plan, build_system
 from headwise.models.sites import attention_sites
 from headwise.models.transformer import HiddenStates
 from headwise.models.trust import trusting
 from headwise.ops.attention import Implementation
 from headwise.ops.recompute import Repeatable
+from headwise.transformers_internals import ModelHooks, is_loaded
 
 Output = TypeVar("Output", bound=ModelOutput)
 
 
-class HeadwiseModel(PreTrainedModel):
+class HeadwiseModel(ModelHooks):
     """A transformer whose attention follows the plan of its configuration.
 
     Its forward takes a batch as keyword arguments, with `labels` that are -100 where the model
@@ -144,24 +142,18 @@ class HeadwiseModel(PreTrainedModel):
         return super().get_correct_attn_implementation(requested_attention, is_init_check)
 
     def _hand_on_attn_implementation(self) -> None:
-        # The configuration has no public name for it.
         for module in self.modules():
             if isinstance(module, Attention):
-                module.implementation = self.config._attn_implementation
+                module.implementation = cast(Implementation, self.attn_implementation)
 
-    def _set_gradient_checkpointing(
-        self,
-        enable: bool = True,
-        gradient_checkpointing_func: Callable[..., Any] = checkpoint,
-        every_n_layers: int = 1,
-    ) -> None:
-        if getattr(gradient_checkpointing_func, "keywords", {}).get("use_reentrant"):
+    def checkpoint_layers(self, enable: bool, function: Callable[..., Any], every: int) -> None:
+        if getattr(function, "keywords", {}).get("use_reentrant"):
             raise ValueError(
                 "use_reentrant is True, expected False: what the systems add to the loss has no "
                 "gradients otherwise; leave use_reentrant out"
             )
-        function = partial(_checkpointed, partial(gradient_checkpointing_func, use_reentrant=False))
-        super()._set_gradient_checkpointing(enable, function, every_n_layers)
+        function = partial(_checkpointed, partial(function, use_reentrant=False))
+        super().checkpoint_layers(enable, function, every)
 
     def get_input_embeddings(self) -> nn.Module:
         """Returns what maps tokens to embeddings, before they are scaled: `inputs_embeds`."""
@@ -178,27 +170,10 @@ class HeadwiseModel(PreTrainedModel):
             raise NotImplementedError(f"{type(self).__name__} reads no tokens")
         return stack
 
-    # `from_pretrained` calls it with all weights; transformers has no public step where a tensor of
-    # another shape could be taken.
-    @staticmethod
-    def _load_pretrained_model(  # type: ignore[no-untyped-def]
-        model, state_dict, checkpoint_files, *args, **kwargs
-    ):
-        found, others = PreTrainedModel._load_pretrained_model(
-            model, state_dict, checkpoint_files, *args, **kwargs
-        )
-        take_scalars(model, found, state_dict, checkpoint_files)
-        return found, others
-
-    def _initialize_weights(self, module: nn.Module, *_: Any) -> None:
-        # For models outside its own package, transformers skips modules without parameters of
-        # their own, such as standard attention. `_init_weights` itself spares loaded weights.
-        super()._initialize_weights(module)
-
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
-            if module.padding_idx is not None and not _is_loaded(module.weight):
+            if module.padding_idx is not None and not is_loaded(module.weight):
                 with torch.no_grad():
                     module.weight[module.padding_idx].zero_()
         elif isinstance(module, System):
@@ -260,7 +235,3 @@ def model_class(config: TransformerConfig) -> type[HeadwiseModel]:
 def _checkpointed(checkpoint: Callable[..., Any], function: Callable[..., Any], *args: Any) -> Any:
     """Computes a layer so that it is computed again in the backward pass."""
     return checkpoint(Repeatable(function), *args)
-
-
-def _is_loaded(weight: Tensor) -> bool:
-    return getattr(weight, "_is_hf_initialized", False)

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import torch.nn.functional as F
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache
 
 from headwise.heads.cache import AttentionCache
 from headwise.heads.fixed_cache import FixedAttentionCache
+from headwise.transformers_internals import cache_layer
 
-# transformers asks a cache's layers whether they are of its own kind.
-CacheLayerMixin.register(AttentionCache)
+cache_layer(AttentionCache)
 
 
 class DecodingCache(Cache):

@@ -18,6 +18,7 @@ from headwise.models.outputs import HeadwiseOutput
 from headwise.models.transformer import Decoder, HiddenStates
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.ops.shapes import check_labels
+from headwise.transformers_internals import CACHE, CacheOutput, given_cache
 
 
 class CausalLMConfig(LanguageModelConfig):
@@ -80,7 +81,7 @@ class CausalLMConfig(LanguageModelConfig):
 
 
 @dataclass
-class CausalLMOutput(HeadwiseOutput):
+class CausalLMOutput(CacheOutput, HeadwiseOutput):
     """The output of `CausalLM`.
 
     Attributes:
@@ -90,14 +91,13 @@ class CausalLMOutput(HeadwiseOutput):
             embeddings they are log-probabilities, and None in training if labels were given.
         token_loss: the cross-entropy part of `loss`.
         auxiliary_loss: the sum of the losses that systems of the plan add, or None.
-        past_key_values: the cache of decoding, if `use_cache`.
+        cache: the cache of decoding, if `use_cache`; `past_key_values` names it too.
         hidden_states: if asked for, what the first layer reads and what each layer returns, each
             `(batch, time, embed_dim)`; the last is behind the final norm.
         attentions: if asked for, the attention weights of each layer, see
             `headwise.models.attentions`.
     """
 
-    past_key_values: DecodingCache | None = None
     hidden_states: tuple[Tensor | None, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
 
@@ -153,7 +153,7 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        past_key_values: DecodingCache | None = None,
+        cache: DecodingCache | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
@@ -172,12 +172,12 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
             input_ids: tokens, `(batch, time)`; or give `inputs_embeds`.
             attention_mask: `(batch, cached + time)`, 1 at tokens and 0 at padding, which may be on
                 either side; the attention modules take masks as PyTorch does.
-            past_key_values: the cache of earlier calls in a decoding.
+            cache: the cache of earlier calls in a decoding, which `past_key_values` names too.
             labels: `(batch, time)`, the same tokens as `input_ids`, as in transformers: the model
                 predicts the label at t + 1 from the tokens up to t. Labels of -100 are not
                 predicted. The first label is never predicted; set it to -100, so that it is not
                 counted either.
-            use_cache: whether to return `past_key_values`; without a given cache, a new one.
+            use_cache: whether to return a cache; without a given one, a new one.
             num_items_in_batch: the number by which the sum of token losses is divided; by default
                 the number of labels that are not -100.
             logits_to_keep: number of last positions to compute logits for; 0 for all.
@@ -192,13 +192,14 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
                 of indices; by default as the configuration says.
             return_dict: False to return a tuple of what is not None.
         """
+        cache = given_cache(cache, unused)
         self._refuse(unused)
         losses = AuxiliaryLoss()
-        past_key_values = self.cache_of_call(past_key_values, use_cache)
+        cache = self.cache_of_call(cache, use_cache)
         decoded = self.decoder(
             input_ids,
             attention_mask,
-            past_key_values,
+            cache,
             inputs_embeds=inputs_embeds,
             position_ids=position_ids,
             losses=losses,
@@ -221,7 +222,7 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
             total = total_cross_entropy(logits[:, :-1], labels, smoothing)
         output = CausalLMOutput(
             logits=logits,
-            past_key_values=decoded.past_key_values,
+            **{CACHE: decoded.get(CACHE)},
             hidden_states=decoded.hidden_states,
             attentions=decoded.attentions,
             **sum_losses(total, labels, num_items_in_batch, losses),

@@ -54,7 +54,7 @@ class TransformerConfig(PreTrainedConfig):
     known_positions: ClassVar[tuple[str, ...]] = ("sinusoidal", "learned")
     # Of the models' outputs, what is no prediction to transformers' Trainer.
     keys_to_ignore_at_inference = [  # noqa: RUF012
-        *("token_loss", "auxiliary_loss", "past_key_values", "encoder_last_hidden_state")
+        *("token_loss", "auxiliary_loss", "cache", "past_key_values", "encoder_last_hidden_state")
     ]
     attribute_map = {  # noqa: RUF012
         "hidden_size": "embed_dim",

@@ -3,13 +3,13 @@
 from typing import Any, NoReturn
 
 from torch import Tensor
-from transformers.generation import GenerationMixin
 
 from headwise.models.cache import DecodingCache
 from headwise.models.own_cache import OwnCacheMixin
+from headwise.transformers_internals import CACHE, GenerationHooks
 
 
-class DecodingGenerationMixin(OwnCacheMixin, GenerationMixin):
+class DecodingGenerationMixin(OwnCacheMixin, GenerationHooks):
     """Adds `generate()` to models with a decoder."""
 
     def init_continuous_batching(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -19,19 +19,12 @@ class DecodingGenerationMixin(OwnCacheMixin, GenerationMixin):
             f"in pages: call generate() with a batch of prompts, padded on the left"
         )
 
-    def create_masks_for_generate(
-        self, *, attention_mask: Tensor | None, past_key_values: DecodingCache, **inputs: Any
-    ) -> Tensor | None:
-        """As `generate()` calls it for caches of a fixed size: a mask of a fixed size too."""
-        if attention_mask is None:
-            return None
-        return past_key_values.of_all_positions(attention_mask, inputs["inputs_embeds"].size(1))
+    def mask_for_generation(self, mask: Tensor, cache: DecodingCache, time: int) -> Tensor:
+        return cache.of_all_positions(mask, time)
 
-    def _prepare_cache_for_generation(  # type: ignore[no-untyped-def]
-        self, generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
-    ) -> None:
+    def cache_for_generation(self, settings: Any, inputs: dict[str, Any], length: int) -> None:
         """Gives `generate()` headwise's cache; its own would hold keys and values only."""
-        kind, given = generation_config.cache_implementation, model_kwargs.get("past_key_values")
+        kind, given = settings.cache_implementation, inputs.get(CACHE)
         if kind not in (None, "dynamic", "static"):
             raise ValueError(
                 f"cache_implementation is {kind!r}, expected 'dynamic' or 'static': the systems of "
@@ -40,25 +33,25 @@ class DecodingGenerationMixin(OwnCacheMixin, GenerationMixin):
         if given is not None:
             if kind is not None:
                 raise ValueError(
-                    f"past_key_values is given and cache_implementation is {kind!r}, expected one "
+                    f"{CACHE} is given and cache_implementation is {kind!r}, expected one "
                     f"of them: a cache is of its own kind"
                 )
-            model_kwargs["past_key_values"] = self.own_cache(given)
+            inputs[CACHE] = self.own_cache(given)
             return
-        if generation_config.use_cache is False:
+        if settings.use_cache is False:
             return
-        length = None
+        room = None
         if kind == "static":
-            self._check_positions(max_cache_length, model_kwargs)
-            length = max(max_cache_length, generation_config.max_cache_len or 0)
-        cache = model_kwargs["past_key_values"] = self.new_cache(length)
-        if generation_config.is_assistant:
+            self._check_positions(length, inputs)
+            room = max(length, settings.max_cache_len or 0)
+        cache = inputs[CACHE] = self.new_cache(room)
+        if settings.is_assistant:
             cache.activate_past_recording()  # the other model refuses some of its tokens
 
-    def _check_positions(self, length: int, model_kwargs: dict[str, Any]) -> None:
+    def _check_positions(self, length: int, inputs: dict[str, Any]) -> None:
         """A cache of a fixed size cannot be asked at each step how much of it is filled."""
         name = "decoder_attention_mask" if self.config.is_encoder_decoder else "attention_mask"
-        mask = model_kwargs.get(name)
+        mask = inputs.get(name)
         if mask is not None:
             length -= int((mask == 0).sum(1).min())
         limit = self.config.max_positions
@@ -68,19 +61,14 @@ class DecodingGenerationMixin(OwnCacheMixin, GenerationMixin):
                 f"that many learned positions (max_positions); set a smaller max_new_tokens"
             )
 
-    def _prepare_generated_length(  # type: ignore[no-untyped-def]
-        self, generation_config, has_default_max_length, **others
-    ):
+    def settle_length(self, settings: Any, has_default_max_length: bool) -> None:
         """Lets the length that `generate()` is given win over the other one of the model's own.
 
         transformers takes `max_new_tokens` if there are both, and warns.
         """
         own = self.generation_config
-        if generation_config.max_new_tokens is not None and not has_default_max_length:
-            if generation_config.max_length == own.max_length:
-                generation_config.max_length = None
-            elif generation_config.max_new_tokens == own.max_new_tokens:
-                generation_config.max_new_tokens = None
-        return super()._prepare_generated_length(
-            generation_config, has_default_max_length, **others
-        )
+        if settings.max_new_tokens is not None and not has_default_max_length:
+            if settings.max_length == own.max_length:
+                settings.max_length = None
+            elif settings.max_new_tokens == own.max_new_tokens:
+                settings.max_new_tokens = None

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from headwise.heads.cache import AttentionCache
 from headwise.heads.system import Macs, System
@@ -17,6 +16,7 @@ from headwise.models.config import TransformerConfig
 from headwise.models.losses import AuxiliaryLoss
 from headwise.models.plan import Spec, build_system
 from headwise.ops.activations import ACTIVATIONS, Activation
+from headwise.transformers_internals import GradientCheckpointingLayer
 
 
 class FeedForward(nn.Module):

@@ -7,6 +7,7 @@ from headwise.heads.cache import AttentionCache
 from headwise.models.cache import DecodingCache
 from headwise.models.config import TransformerConfig
 from headwise.models.sites import attention_sites
+from headwise.transformers_internals import CACHE
 
 
 class OwnCacheMixin:
@@ -54,7 +55,7 @@ class OwnCacheMixin:
             return of_self
         if type(of_self) not in (DynamicCache, StaticCache) or of_self.offloading:
             raise TypeError(
-                f"past_key_values is a {type(of_self).__name__}, expected what "
+                f"{CACHE} is a {type(of_self).__name__}, expected what "
                 f"{type(self).__name__}.new_cache() returns, or an empty DynamicCache or "
                 f"StaticCache: the systems of headwise keep more than keys and values in a cache"
             )
@@ -76,7 +77,7 @@ class OwnCacheMixin:
         count = len(cache.self_attention)
         if len(given.layers) != count or type(given) is not DynamicCache:
             raise ValueError(
-                f"past_key_values is a {type(given).__name__} that holds {len(given.layers)} "
+                f"{CACHE} is a {type(given).__name__} that holds {len(given.layers)} "
                 f"layers, expected a DynamicCache of {count}: in prefix tuning, num_layers is that "
                 f"of the decoder"
             )
@@ -87,7 +88,7 @@ class OwnCacheMixin:
             expected = modules[layer].key_size()
             if expected is not None and size != expected:
                 raise ValueError(
-                    f"past_key_values has heads and dimensions {size} in layer {layer}, expected "
+                    f"{CACHE} has heads and dimensions {size} in layer {layer}, expected "
                     f"{expected}, those of its {type(modules[layer]).__name__}; in prefix tuning, "
                     f"num_attention_heads is the first of these numbers and token_dim the product "
                     f"of both"

@@ -20,6 +20,7 @@ from headwise.models.outputs import HeadwiseOutput
 from headwise.models.transformer import Decoder, Encoder, HiddenStates
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.ops.shapes import check_labels, check_tensor
+from headwise.transformers_internals import CACHE, CacheOutput, given_cache
 
 
 class Seq2SeqConfig(TransformerConfig):
@@ -108,7 +109,7 @@ class Seq2SeqConfig(TransformerConfig):
 
 
 @dataclass
-class Seq2SeqOutput(HeadwiseOutput):
+class Seq2SeqOutput(CacheOutput, HeadwiseOutput):
     """The output of `Seq2SeqLM`.
 
     Attributes:
@@ -117,7 +118,7 @@ class Seq2SeqOutput(HeadwiseOutput):
         logits: `(batch, target time, target vocabulary)`.
         token_loss: the cross-entropy part of `loss`.
         auxiliary_loss: the sum of the losses that systems of the plan add, or None.
-        past_key_values: the cache of decoding, if `use_cache`.
+        cache: the cache of decoding, if `use_cache`; `past_key_values` names it too.
         decoder_hidden_states: if asked for, what the first layer of the decoder reads and what each
             layer returns, `(batch, target time, embed_dim)`; the last is behind the final norm.
         decoder_attentions, cross_attentions: if asked for, the attention weights of each layer of
@@ -126,7 +127,6 @@ class Seq2SeqOutput(HeadwiseOutput):
         encoder_hidden_states, encoder_attentions: if asked for, those of the encoder.
     """
 
-    past_key_values: DecodingCache | None = None
     decoder_hidden_states: tuple[Tensor | None, ...] | None = None
     decoder_attentions: tuple[Tensor, ...] | None = None
     cross_attentions: tuple[Tensor, ...] | None = None
@@ -185,7 +185,7 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
-        past_key_values: DecodingCache | None = None,
+        cache: DecodingCache | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
@@ -208,9 +208,9 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
                 shifted to the right by one position, with the start token in front.
             decoder_attention_mask: `(batch, cached + target time)`, 1 at tokens.
             encoder_outputs: the output of the encoder, which is computed if it is not given.
-            past_key_values: the cache of earlier calls in a decoding.
+            cache: the cache of earlier calls in a decoding, which `past_key_values` names too.
             labels: `(batch, target time)`, -100 where the model predicts nothing.
-            use_cache: whether to return `past_key_values`; without a given cache, a new one.
+            use_cache: whether to return a cache; without a given one, a new one.
             num_items_in_batch: the number by which the sum of token losses is divided; by default
                 the number of labels that are not -100.
             inputs_embeds: what `get_input_embeddings()` gives for the source tokens, in their
@@ -224,6 +224,7 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
                 of one, or a list of indices; by default as the configuration says.
             return_dict: False to return a tuple of what is not None.
         """
+        cache = given_cache(cache, unused)
         self._refuse(unused)
         losses = AuxiliaryLoss()
         asked = self._asked(output_attentions, output_hidden_states)
@@ -253,14 +254,14 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
                     "one of them"
                 )
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        past_key_values = self.cache_of_call(past_key_values, use_cache)
+        cache = self.cache_of_call(cache, use_cache)
         if decoder_attention_mask is None and labels is not None:
-            cached = 0 if past_key_values is None else int(past_key_values.get_seq_length())
+            cached = 0 if cache is None else int(cache.get_seq_length())
             decoder_attention_mask = F.pad(_up_to_last_label(labels), (cached, 0), value=1)
         decoded = self.decoder(
             decoder_input_ids,
             decoder_attention_mask,
-            past_key_values,
+            cache,
             encoded,
             attention_mask,
             inputs_embeds=decoder_inputs_embeds,
@@ -275,7 +276,7 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
             total = total_cross_entropy(logits, labels, smoothing)
         output = Seq2SeqOutput(
             logits=logits,
-            past_key_values=decoded.past_key_values,
+            **{CACHE: decoded.get(CACHE)},
             decoder_hidden_states=decoded.hidden_states,
             decoder_attentions=decoded.attentions,
             cross_attentions=decoded.cross_attentions,

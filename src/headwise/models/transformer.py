@@ -5,7 +5,7 @@ Vaswani et al. 2017, *Attention Is All You Need*, https://arxiv.org/abs/1706.037
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -29,21 +29,14 @@ from headwise.models.outputs import selected_states
 from headwise.models.plan import Spec, system_class
 from headwise.ops.masks import of_queries
 from headwise.ops.shapes import check_sequences, check_token_mask, check_tokens
+from headwise.transformers_internals import CACHE, StackHooks
 
 logger = logging.get_logger(__name__)
 
 HiddenStates = bool | int | Sequence[int]  # transformers' `output_hidden_states`
 
 
-class Stack(nn.Module):
-    """Where transformers looks for the base model of a model with one stack."""
-
-    # It asks a base model for plans of tensor and pipeline parallelism.
-    _tp_plan: ClassVar[None] = None
-    _pp_plan: ClassVar[None] = None
-
-
-class EncoderStack(Stack):
+class EncoderStack(StackHooks):
     """Encoder layers over whatever stands for the input.
 
     Args:
@@ -139,7 +132,7 @@ class Encoder(EncoderStack):
         return collected(self.layers, run, output_attentions, output_hidden_states)
 
 
-class DecoderStack(Stack):
+class DecoderStack(StackHooks):
     """Causal layers over whatever stands for the input, with or without an encoder before them.
 
     Args:
@@ -223,7 +216,7 @@ class DecoderStack(Stack):
             return None
         if any(layer.get_seq_length() for layer in (*cache.self_attention, *cache.cross_attention)):
             raise ValueError(
-                "past_key_values holds positions already, expected none with gradient "
+                f"{CACHE} holds positions already, expected none with gradient "
                 "checkpointing, which computes layers twice: call "
                 "model.gradient_checkpointing_disable(), or give the whole sequence"
             )
@@ -248,7 +241,7 @@ class Decoder(DecoderStack):
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        past_key_values: DecodingCache | None = None,
+        cache: DecodingCache | None = None,
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
         *,
@@ -264,7 +257,7 @@ class Decoder(DecoderStack):
         Args:
             input_ids: tokens, `(batch, time)`.
             attention_mask: `(batch, cached + time)`, 1 at tokens and 0 at padding.
-            past_key_values: the cache of earlier calls in a decoding.
+            cache: the cache of earlier calls in a decoding.
             encoder_hidden_states: what the encoder gave, `(batch, source time, embed_dim)`.
             encoder_attention_mask: `(batch, source time)`.
             inputs_embeds: what the embedding gives for the tokens, in their place.
@@ -279,7 +272,7 @@ class Decoder(DecoderStack):
         of_target = "" if encoder_hidden_states is None else "decoder_"
         words = _words(self.embedding, self.width, input_ids, inputs_embeds, of_target)
         batch, time = words.shape[:2]
-        cache = self.usable_cache(past_key_values)
+        cache = self.usable_cache(cache)
         offset = 0 if cache is None else cache.get_seq_length()
         fixed = cache is not None and cache.is_compileable
         seen = None if fixed or isinstance(offset, Tensor) else offset + time
@@ -324,7 +317,7 @@ def collected(
         last = run(states)
     return BaseModelOutputWithPastAndCrossAttentions(
         last_hidden_state=last,
-        past_key_values=cache,
+        **{CACHE: cache},
         hidden_states=None if states is None else selected_states(states, asked),
         attentions=None if noted is None else tuple(noted.of_self),
         cross_attentions=tuple(noted.of_cross) if noted is not None and noted.of_cross else None,

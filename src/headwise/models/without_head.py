@@ -25,6 +25,7 @@ from headwise.models.masked_lm import MaskedLMConfig
 from headwise.models.own_cache import OwnCacheMixin
 from headwise.models.seq2seq import Seq2SeqConfig
 from headwise.models.transformer import Decoder, Encoder, HiddenStates
+from headwise.transformers_internals import CACHE, given_cache
 
 
 @dataclass
@@ -33,7 +34,8 @@ class StackOutput(BaseModelOutputWithPastAndCrossAttentions):
 
     Attributes:
         last_hidden_state: `(batch, time, embed_dim)`, behind the final norm.
-        past_key_values: the cache of decoding, if one was given or `use_cache`.
+        cache: the cache of decoding, if one was given or `use_cache`; up to transformers 5.23
+            its name is `past_key_values`.
         hidden_states, attentions: if asked for, as in `headwise.models.outputs.OneStackOutput`.
         cross_attentions: None.
         auxiliary_loss: the sum of the losses that systems of the plan add, or None.
@@ -130,7 +132,7 @@ class CausalLMDecoder(WithoutHead, OwnCacheMixin):
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        past_key_values: DecodingCache | None = None,
+        cache: DecodingCache | None = None,
         use_cache: bool | None = None,
         inputs_embeds: Tensor | None = None,
         position_ids: Tensor | None = None,
@@ -140,12 +142,13 @@ class CausalLMDecoder(WithoutHead, OwnCacheMixin):
         **unused: Any,
     ) -> StackOutput | tuple[Any, ...]:
         """Computes the hidden states; see `CausalLM.forward` for the arguments."""
+        cache = self.cache_of_call(given_cache(cache, unused), use_cache)
         self._refuse(unused)
         losses = AuxiliaryLoss()
         decoded = self.decoder(
             input_ids,
             attention_mask,
-            self.cache_of_call(past_key_values, use_cache),
+            cache,
             inputs_embeds=inputs_embeds,
             position_ids=position_ids,
             losses=losses,
@@ -175,7 +178,7 @@ class Seq2SeqModel(WithoutHead, OwnCacheMixin):
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
-        past_key_values: DecodingCache | None = None,
+        cache: DecodingCache | None = None,
         use_cache: bool | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
@@ -187,6 +190,7 @@ class Seq2SeqModel(WithoutHead, OwnCacheMixin):
         **unused: Any,
     ) -> TwoStacksOutput | tuple[Any, ...]:
         """Computes the hidden states; see `Seq2SeqLM.forward` for the arguments."""
+        cache = self.cache_of_call(given_cache(cache, unused), use_cache)
         self._refuse(unused)
         losses = AuxiliaryLoss()
         asked = self._asked(output_attentions, output_hidden_states)
@@ -201,7 +205,7 @@ class Seq2SeqModel(WithoutHead, OwnCacheMixin):
         decoded = self.decoder(
             decoder_input_ids,
             decoder_attention_mask,
-            self.cache_of_call(past_key_values, use_cache),
+            cache,
             encoded.last_hidden_state,
             attention_mask,
             inputs_embeds=decoder_inputs_embeds,
@@ -211,7 +215,7 @@ class Seq2SeqModel(WithoutHead, OwnCacheMixin):
         )
         output = TwoStacksOutput(
             last_hidden_state=decoded.last_hidden_state,
-            past_key_values=decoded.past_key_values,
+            **{CACHE: decoded.get(CACHE)},
             decoder_hidden_states=decoded.hidden_states,
             decoder_attentions=decoded.attentions,
             cross_attentions=decoded.cross_attentions,

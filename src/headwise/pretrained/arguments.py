@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import nn
 
+from headwise.transformers_internals import CACHE
+
 
 class Arguments:
     """Where arguments of a module's forward are.
@@ -22,6 +24,11 @@ class Arguments:
     def read(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
         """Returns the arguments of a call; None for those that are not given."""
         return [
-            args[place] if 0 <= place < len(args) else kwargs.get(name)
+            args[place] if 0 <= place < len(args) else _named(name, kwargs)
             for name, place in self.places.items()
         ]
+
+
+def _named(name: str, kwargs: dict[str, Any]) -> Any:
+    # Callers may still give a cache by its former name.
+    return kwargs.get(name, kwargs.get("past_key_values") if name == CACHE else None)

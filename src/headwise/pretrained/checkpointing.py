@@ -9,9 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import nn
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from headwise.ops.recompute import Repeatable
+from headwise.transformers_internals import (
+    GradientCheckpointingLayer,
+    checkpointing_function,
+    exchange_checkpointing_function,
+)
 
 
 class ExactCheckpointing:
@@ -32,10 +36,9 @@ class ExactCheckpointing:
         """Exchanges the function that checkpoints the layer, before the caller calls it."""
         layer: Any = self._layer(caller)
         if layer is not None and layer.gradient_checkpointing and layer.training:
-            # Where transformers keeps the function; it has no public way to exchange it.
-            function = layer._gradient_checkpointing_func
+            function = checkpointing_function(layer)
             if not isinstance(function, _Repeating):
-                layer._gradient_checkpointing_func = _Repeating(function)
+                exchange_checkpointing_function(layer, _Repeating(function))
 
     def remove(self) -> None:
         self.handle.remove()
@@ -82,8 +85,7 @@ def exact_checkpointing(model: nn.Module, path: str) -> ExactCheckpointing | Non
 
 def checkpoint_as_before(model: nn.Module) -> None:
     """Gives all layers of a model the functions back by which they are checkpointed."""
-    layer: Any
     for layer in model.modules():
-        function = getattr(layer, "_gradient_checkpointing_func", None)
+        function = checkpointing_function(layer)
         if isinstance(function, _Repeating):
-            layer._gradient_checkpointing_func = function.function
+            exchange_checkpointing_function(layer, function.function)

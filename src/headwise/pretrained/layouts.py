@@ -10,6 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from headwise.heads.system import System
+from headwise.transformers_internals import CACHE
 
 SITES = ("encoder_self", "decoder_self", "decoder_cross")
 
@@ -39,7 +40,7 @@ class HeadLayout:
     queries: tuple[str, ...] = ("q_proj",)
     is_causal: str = "is_causal"
     mask: str = "attention_mask"
-    cache: str = "past_key_values"
+    cache: str = CACHE
     cross: tuple[str, ...] = ("encoder_attn", "crossattention", "EncDecAttention")
 
 

@@ -10,6 +10,7 @@ from transformers import Cache, EncoderDecoderCache
 
 from headwise.heads.cache import AttentionCache
 from headwise.heads.fixed_cache import FixedAttentionCache
+from headwise.transformers_internals import CACHE, make_layers
 
 # How many positions a memory can go back if `activate_past_recording` has not been called.
 _MOST_REMOVED = 256
@@ -86,7 +87,7 @@ class _SeesAll(AttentionCache):
     def recall(self, name: str, last: int, like: Tensor, *, skip_empty: bool = False) -> Tensor:
         if name not in self.memory and self.missed:
             warnings.warn(
-                f"past_key_values holds {int(self.missed)} positions that the gates over heads "
+                f"{CACHE} holds {int(self.missed)} positions that the gates over heads "
                 f"have not seen, since it was filled without them: gates that remember count from "
                 f"here on, and give something else than for the whole text. Fill a new cache after "
                 f"gate_heads, unless these are a learned prefix",
@@ -133,8 +134,7 @@ def memory_beside(cache: Cache | None, path: str, layers: int, new: int) -> Atte
     memory = cache.layers[-1] if cache.layers else None
     if not isinstance(memory, GateMemory):
         # Layers of keys and values that are made when they are needed go before it.
-        while cache.layer_class_to_replicate is not None and len(cache.layers) < layers:
-            cache.layers.append(cache.layer_class_to_replicate())
+        make_layers(cache, layers)
         memory = GateMemory()
         cache.layers.append(memory)
     if path not in memory.sites:

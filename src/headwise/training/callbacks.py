@@ -39,19 +39,22 @@ class ProgressBar(TrainerCallback):
         self.validation: float | None = None
         self.tokens = 0
         self.started = 0.0
+        self.before = 0.0
 
     def count_tokens(self, tokens: int) -> None:
         """Adds to the number of tokens that the run has been trained on."""
         self.tokens += tokens
 
     def seconds(self) -> float:
-        """How long ago training began."""
-        return time.monotonic() - self.started if self.started else 0.0
+        """How long the run has been trained, interruptions apart."""
+        return self.before + (time.monotonic() - self.started if self.started else 0.0)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         self.started = time.monotonic()
+        # The records of a resumed run are there by now.
+        self.before = state.log_history[-1]["seconds"] if state.log_history else 0.0
         self.tokens = 0
         if not state.is_world_process_zero or not self.console.is_terminal:
             return
@@ -94,7 +97,7 @@ class ProgressBar(TrainerCallback):
             self.progress = None
 
     def _figures(self) -> str:
-        speed = self.tokens / max(1e-9, self.seconds())
+        speed = self.tokens / max(1e-9, self.seconds() - self.before)
         losses = (("loss", self.loss), ("valid", self.validation))
         known = [f"{name} {loss:.2f}" for name, loss in losses if loss is not None]
         return " ".join([*known, f"{speed:,.0f} tokens/s"])

@@ -10,6 +10,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from headwise.heads.rule import Moment
 from headwise.models.base import HeadwiseModel
 from headwise.training.rules import TrainingRules
+from headwise.transformers_internals import loss_is_scaled, prepared_inputs
 
 Batch = dict[str, Any]
 
@@ -104,14 +105,9 @@ class RulesMixin:
     def _losses(self, batches: Sequence[Batch], items: Any) -> Iterator[Tensor]:
         """The losses of a step's batches, by the model without data-parallel wrapper."""
         self.model.train()
-        # As the Trainer itself decides it.
-        is_scaled = getattr(self, "loss_is_scaled_for_ga", None)
-        if is_scaled is None:
-            is_scaled = (
-                self.model_accepts_loss_kwargs and items is not None  # type: ignore[attr-defined]
-            ) or self.compute_loss_func is not None  # type: ignore[attr-defined]
+        is_scaled = loss_is_scaled(self, items)
         for batch in batches:
-            batch = self._prepare_inputs(batch)  # type: ignore[attr-defined]
+            batch = prepared_inputs(self, batch)
             with self.compute_loss_context_manager():  # type: ignore[attr-defined]
                 loss = self.compute_loss(  # type: ignore[attr-defined]
                     self.model, batch, num_items_in_batch=items

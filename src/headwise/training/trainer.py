@@ -12,8 +12,6 @@ from rich.console import Console
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, TrainingArguments
-from transformers.trainer_callback import ExportableState
-from transformers.trainer_utils import rotate_checkpoints
 
 from headwise.checksums import write_sums
 from headwise.files import partial_path, remove_partial, written_whole
@@ -37,6 +35,7 @@ from headwise.training.rules_mixin import RulesMixin
 from headwise.training.schedule import Plateau, learning_rate_scheduler
 from headwise.training.settings import TrainingSettings
 from headwise.training.validation import aside_of_training, validation_loss
+from headwise.transformers_internals import TrainerHooks
 
 Batch = dict[str, Tensor]
 Collate = Callable[[list[Any]], Batch]
@@ -44,7 +43,7 @@ Measure = Callable[[Any], dict[str, float]]
 Snapshot = Callable[[Any], dict[str, Any]]
 
 
-class Trainer(RulesMixin, transformers.Trainer):
+class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
     """Trains a model whose output has `token_loss`, `auxiliary_loss` and `logits`.
 
     The systems in the model are trained by their rules, with the settings that `settings` has for
@@ -96,7 +95,6 @@ class Trainer(RulesMixin, transformers.Trainer):
         self.stop = StopOnInterrupt()
         self.rule_settings = settings.of_rules()
         self.rules = TrainingRules(model, self.rule_settings)
-        self._seconds_before = 0.0
         super().__init__(
             model=model,
             args=_arguments(settings, folder, self.rules.leaves_out_gradients),
@@ -249,7 +247,7 @@ class Trainer(RulesMixin, transformers.Trainer):
 
     # Checkpoints
 
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+    def save_checkpoint(self) -> None:
         """As transformers does it, but under another name until all of it is written."""
         run = Path(self.args.output_dir)
         final = run / f"checkpoint-{self.state.global_step}"
@@ -266,28 +264,16 @@ class Trainer(RulesMixin, transformers.Trainer):
         with written_whole(final) if begins else nullcontext(partial_path(final)) as partial:
             self.accelerator.wait_for_everyone()
             self.save_model(str(partial), _internal_call=True)
-            self._save_optimizer_and_scheduler(str(partial))
-            self._save_scaler(str(partial))
-            self._save_rng_state(str(partial))
             if self.state.best_global_step:
                 best = run / f"checkpoint-{self.state.best_global_step}"
                 self.state.best_model_checkpoint = str(best)
-            if self.args.should_save:
-                for callback in [*self.callback_handler.callbacks, self.control]:
-                    if isinstance(callback, ExportableState):
-                        self.state.stateful_callbacks[type(callback).__name__] = callback.state()
-                self.state.save_to_json(str(partial / STATE))
+            self.save_training_state(partial, STATE)
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 write_sums(partial)
         if self.args.should_save:
             self._remove_stops(run)
-            rotate_checkpoints(
-                output_dir=str(run),
-                save_total_limit=self.args.save_total_limit,
-                best_model_checkpoint=self.state.best_model_checkpoint,
-                use_mtime=False,
-            )
+            self.remove_old_checkpoints(run)
 
     def _remove_stops(self, run: Path) -> None:
         """Removes older checkpoints that Ctrl-C left between two regular ones.
@@ -305,25 +291,11 @@ class Trainer(RulesMixin, transformers.Trainer):
 
         The history keeps all of a record, and loggers are given its numbers.
         """
-        seconds = self._seconds_before + self.progress.seconds()
+        seconds = self.progress.seconds()
         record = {**logs, "seconds": seconds, "threads": torch.get_num_threads()}
         super().log(figures(record), start_time)
         where = {k: v for k, v in self.state.log_history[-1].items() if k in ("epoch", "step")}
         self.state.log_history[-1] = record | where
-
-    def _init_training_state(self, *args: Any) -> tuple[int, int]:
-        trained = super()._init_training_state(*args)
-        history = self.state.log_history
-        self._seconds_before = history[-1]["seconds"] if history else 0.0
-        return trained
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
-        # Of what was a scalar in earlier versions, and is a vector of one entry now.
-        for parameter, state in self.optimizer.state.items():
-            for name, value in state.items():
-                if name != "step" and isinstance(value, Tensor) and not value.dim():
-                    state[name] = value.view_as(parameter)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         try:

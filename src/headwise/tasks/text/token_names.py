@@ -3,7 +3,8 @@
 from functools import cache
 
 from transformers import PreTrainedTokenizerFast
-from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from headwise.transformers_internals import bytes_to_unicode
 
 SPACE = "▁"  # how a space is shown, as sentencepiece does
 

@@ -1,0 +1,276 @@
+"""What headwise takes from transformers that its documentation does not promise.
+
+All of it stands here, one assumption after the other, and headwise uses the names below. When a
+release of transformers breaks an assumption, its test in `tests/test_transformers_internals.py`
+fails, and this file is what has to change.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+from transformers.generation import GenerationMixin
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
+from transformers.utils import ModelOutput
+
+__all__ = [
+    "CACHE",
+    "CacheOutput",
+    "GenerationHooks",
+    "GradientCheckpointingLayer",
+    "ModelHooks",
+    "StackHooks",
+    "TrainerHooks",
+    "bytes_to_unicode",
+    "cache_layer",
+    "checkpointing_function",
+    "config_fields",
+    "exchange_checkpointing_function",
+    "given_cache",
+    "is_loaded",
+    "loss_is_scaled",
+    "make_layers",
+    "prepared_inputs",
+]
+
+# 1. Models, their outputs and `generate()` pass a cache under one name. It is `cache` from
+# transformers 5.24 on, and was `past_key_values` before.
+CACHE = next(
+    field.name
+    for field in fields(BaseModelOutputWithPastAndCrossAttentions)
+    if field.name in ("cache", "past_key_values")
+)
+
+
+def given_cache(cache: Any, others: dict[str, Any]) -> Any:
+    """Returns the cache of a call, which callers may also name `past_key_values`.
+
+    Args:
+        cache: the argument `cache`.
+        others: further arguments of the call; the other name is taken out.
+
+    Raises:
+        TypeError: there are both.
+    """
+    former = others.pop("past_key_values", None)
+    if former is None:
+        return cache
+    if cache is not None:
+        raise TypeError(
+            "cache and past_key_values are both given, expected one of them: they are two names "
+            "of one argument"
+        )
+    return former
+
+
+@dataclass
+class CacheOutput(ModelOutput):
+    """A field of an output that holds the cache, under the name that `generate()` looks for.
+
+    Both names can be read: the other one is a property.
+    """
+
+    if CACHE == "cache":
+        cache: Any = None
+    else:
+        past_key_values: Any = None
+
+        @property
+        def cache(self) -> Any:
+            return self.past_key_values
+
+
+# 2. A cache does with its layers what `CacheLayerMixin` names, and asks whether they are of that
+# class, which a class can say that is none of its subclasses.
+def cache_layer(kind: type) -> type:
+    """Makes a class one whose objects can be layers of a cache of transformers."""
+    return CacheLayerMixin.register(kind)
+
+
+# 3. A cache that makes its layers when they are needed knows their class.
+def make_layers(cache: Cache, count: int) -> None:
+    """Makes the first layers of a cache, where it makes them when they are needed."""
+    while cache.layer_class_to_replicate is not None and len(cache.layers) < count:
+        cache.layers.append(cache.layer_class_to_replicate())
+
+
+class GenerationHooks(GenerationMixin):
+    """4. `generate()` asks the model for three things, under names that are its own.
+
+    Each is handed on to a method with a public name, which a subclass has.
+    """
+
+    def cache_for_generation(self, settings: Any, inputs: dict[str, Any], length: int) -> None:
+        """Puts the cache for generating into `inputs`, under the name `CACHE`.
+
+        Args:
+            settings: the `GenerationConfig` of the call.
+            inputs: arguments of the model, which may hold a cache that the caller has given.
+            length: how many positions the longest sequence will have.
+        """
+        raise NotImplementedError
+
+    def mask_for_generation(self, mask: Tensor, cache: Any, time: int) -> Tensor:
+        """Returns the mask of tokens for a call with a cache of a fixed size.
+
+        Args:
+            mask: of cached positions and this call's, `(batch, cached + time)`.
+            cache: the cache of the call.
+            time: how many positions this call has.
+        """
+        raise NotImplementedError
+
+    def settle_length(self, settings: Any, has_default_max_length: bool) -> None:
+        """Leaves one of `max_length` and `max_new_tokens` in the settings of a call."""
+        raise NotImplementedError
+
+    def _prepare_cache_for_generation(  # type: ignore[no-untyped-def]
+        self, generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
+    ) -> None:
+        self.cache_for_generation(generation_config, model_kwargs, max_cache_length)
+
+    def _prepare_generated_length(  # type: ignore[no-untyped-def]
+        self, generation_config, has_default_max_length, **others
+    ):
+        self.settle_length(generation_config, has_default_max_length)
+        return super()._prepare_generated_length(
+            generation_config, has_default_max_length, **others
+        )
+
+    def create_masks_for_generate(
+        self, *, attention_mask: Tensor | None, inputs_embeds: Tensor, **inputs: Any
+    ) -> Tensor | None:
+        if attention_mask is None:
+            return None
+        return self.mask_for_generation(attention_mask, inputs[CACHE], inputs_embeds.size(1))
+
+
+class ModelHooks(PreTrainedModel):
+    """5. `PreTrainedModel` draws weights, chooses attention and checkpoints by private methods."""
+
+    @property
+    def attn_implementation(self) -> str:
+        """The name of the implementation of attention, which has no public name."""
+        return self.config._attn_implementation
+
+    def checkpoint_layers(self, enable: bool, function: Callable[..., Any], every: int) -> None:
+        """Switches gradient checkpointing on or off; a subclass may exchange the function."""
+        super()._set_gradient_checkpointing(enable, function, every)
+
+    def _set_gradient_checkpointing(
+        self,
+        enable: bool = True,
+        gradient_checkpointing_func: Callable[..., Any] = nn.Identity,
+        every_n_layers: int = 1,
+    ) -> None:
+        self.checkpoint_layers(enable, gradient_checkpointing_func, every_n_layers)
+
+    def _initialize_weights(self, module: nn.Module, *_: Any) -> None:
+        # For models outside its own package, transformers skips modules without parameters of
+        # their own, such as standard attention. `_init_weights` itself spares loaded weights.
+        super()._initialize_weights(module)
+
+
+def is_loaded(weight: Tensor) -> bool:
+    """6. A weight that was loaded is marked, so that it is not drawn again."""
+    return getattr(weight, "_is_hf_initialized", False)
+
+
+class StackHooks(nn.Module):
+    """7. The base model of a model is asked for plans of tensor and pipeline parallelism."""
+
+    _tp_plan: ClassVar[None] = None
+    _pp_plan: ClassVar[None] = None
+
+
+# 8. A layer that can be checkpointed holds the function for that.
+def checkpointing_function(layer: nn.Module) -> Any:
+    """Returns the function by which a layer is checkpointed, or None."""
+    return getattr(layer, "_gradient_checkpointing_func", None)
+
+
+def exchange_checkpointing_function(layer: Any, function: Callable[..., Any]) -> None:
+    """Has a layer be checkpointed by another function."""
+    layer._gradient_checkpointing_func = function
+
+
+def config_fields() -> set[str]:
+    """9. What every configuration has are fields of a data class."""
+    return {field.name for field in fields(PreTrainedConfig)}
+
+
+class TrainerHooks:
+    """10. The Trainer writes a checkpoint in one method, and its parts in others.
+
+    A subclass has this before `transformers.Trainer`, which needs much that models do not: so it is
+    no base of this class, and what belongs to it is imported when it is used.
+    """
+
+    # What it finds in the Trainer behind it.
+    args: Any
+    state: Any
+    control: Any
+    callback_handler: Any
+
+    def save_checkpoint(self) -> None:
+        """Writes a checkpoint; a subclass says how."""
+        raise NotImplementedError
+
+    def save_training_state(self, folder: Path, state: str) -> None:
+        """Writes all of a checkpoint but the weights: what a resumed training reads.
+
+        Every process calls it; each writes its own random state, and the main one all else.
+
+        Args:
+            folder: where to write.
+            state: name of the file with the history, which the Trainer reads.
+        """
+        from transformers.trainer_callback import ExportableState
+
+        trainer: Any = self
+        trainer._save_optimizer_and_scheduler(str(folder))
+        trainer._save_scaler(str(folder))
+        trainer._save_rng_state(str(folder))
+        if self.args.should_save:
+            callbacks: list[Any] = [*self.callback_handler.callbacks, self.control]
+            for callback in callbacks:
+                if isinstance(callback, ExportableState):
+                    self.state.stateful_callbacks[type(callback).__name__] = callback.state()
+            self.state.save_to_json(str(folder / state))
+
+    def remove_old_checkpoints(self, run: Path) -> None:
+        """Removes checkpoints that are more than `save_total_limit`, but for the best one."""
+        from transformers.trainer_utils import rotate_checkpoints
+
+        rotate_checkpoints(
+            output_dir=str(run),
+            save_total_limit=self.args.save_total_limit,
+            best_model_checkpoint=self.state.best_model_checkpoint,
+            use_mtime=False,
+        )
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        self.save_checkpoint()
+
+
+def loss_is_scaled(trainer: Any, items: Any) -> bool:
+    """11. Whether a Trainer's loss of a batch is divided by what all of a step's batches hold.
+
+    Else the Trainer divides it by their number.
+    """
+    decided: bool | None = getattr(trainer, "loss_is_scaled_for_ga", None)
+    if decided is not None:
+        return decided
+    accepts = trainer.model_accepts_loss_kwargs and items is not None
+    return accepts or trainer.compute_loss_func is not None
+
+
+def prepared_inputs(trainer: Any, batch: dict[str, Any]) -> dict[str, Any]:
+    """12. A batch as a Trainer gives it to the model, on its device."""
+    return trainer._prepare_inputs(batch)

@@ -1,0 +1,304 @@
+"""One test for each assumption of `headwise.transformers_internals`, with transformers alone.
+
+When a release of transformers breaks one, its test says which; then that module has to change.
+"""
+
+import inspect
+import re
+import sys
+
+import pytest
+import torch
+import transformers
+from torch import nn
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Trainer,
+    TrainingArguments,
+)
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
+from transformers.generation import GenerationMixin
+from transformers.modeling_outputs import BaseModelOutputWithPast
+
+from headwise import transformers_internals as internals
+from headwise.heads.cache import AttentionCache
+from headwise.pretrained.memory import GateMemory
+from headwise.transformers_internals import CACHE
+
+IDS = torch.tensor([[5, 6, 7, 8]])
+
+
+@pytest.fixture
+def gpt2():
+    config = GPT2Config(
+        vocab_size=20, n_positions=32, n_embd=8, n_layer=2, n_head=2, eos_token_id=None
+    )
+    return GPT2LMHeadModel(config).eval()
+
+
+def test_the_cache_has_one_name_in_models_outputs_and_generation(gpt2):
+    assert CACHE in inspect.signature(gpt2.forward).parameters
+    cache = DynamicCache()
+    out = gpt2(IDS, use_cache=True, **{CACHE: cache})
+    assert out[CACHE] is cache
+    generated = gpt2.generate(
+        IDS, max_new_tokens=2, return_dict_in_generate=True, **{CACHE: DynamicCache()}
+    )
+    assert generated[CACHE].get_seq_length() == 5
+    assert CACHE in inspect.signature(gpt2.prepare_inputs_for_generation).parameters
+
+
+def test_either_name_of_the_cache_is_taken():
+    cache = object()
+    others = {"past_key_values": cache, "other": 1}
+    assert internals.given_cache(None, others) is cache
+    assert others == {"other": 1}
+    assert internals.given_cache(cache, {"past_key_values": None}) is cache
+    with pytest.raises(TypeError, match="both given, expected one"):
+        internals.given_cache(cache, {"past_key_values": cache})
+
+
+def test_an_output_holds_the_cache_under_both_names():
+    from headwise.models.causal_lm import CausalLMOutput
+
+    cache = object()
+    out = CausalLMOutput(logits=torch.zeros(1), **{CACHE: cache})
+    assert out.cache is out.past_key_values is out[CACHE] is cache
+    assert list(out.keys()) == ["logits", CACHE]
+    assert BaseModelOutputWithPast(**{CACHE: cache})[CACHE] is cache
+
+
+@pytest.mark.parametrize("kind", [AttentionCache, GateMemory])
+def test_a_cache_of_our_layers_can_do_all_that_generation_asks_of_it(kind):
+    """What `generate()` reads of a cache is read, and what it calls is called."""
+    source = inspect.getsource(sys.modules[GenerationMixin.__module__])
+    asked = set(re.findall(r"\b(?:cache|cache\")\]?\.([a-z_]+)", source))
+    asked |= set(re.findall(rf"\b{CACHE}\.([a-z_]+)", source)) - {"layers"}
+    calls = {
+        "reorder_cache": [torch.tensor([0])],
+        "batch_select_indices": [torch.tensor([0])],
+        "batch_repeat_interleave": [1],
+        "crop": [0],
+    }
+    assert {"reorder_cache", "crop", "get_seq_length"} <= asked | set(calls)
+    # A cache that `generate()` itself makes is asked for these alone.
+    of_its_own = {"early_initialization", "self_attention_cache", "cross_attention_cache"}
+    for name in sorted((asked | set(calls)) - {"layers"} - of_its_own):
+        # A memory of gates stands behind the layers of keys and values.
+        cache = Cache(layers=[DynamicLayer() if kind is GateMemory else kind(), kind()])
+        zeros = torch.zeros(1, 1, 3, 2)
+        for layer in cache.layers:
+            if isinstance(layer, AttentionCache):
+                assert isinstance(layer, CacheLayerMixin)
+                layer.extend(zeros, zeros)
+            elif isinstance(layer, DynamicLayer):
+                layer.update(zeros, zeros)
+        found = getattr(cache, name)
+        if callable(found):
+            found(*calls.get(name, []))
+
+
+def test_a_cache_that_makes_its_layers_knows_their_class(gpt2):
+    lazy = DynamicCache()
+    assert not lazy.layers
+    internals.make_layers(lazy, 2)
+    assert len(lazy.layers) == 2
+    assert torch.equal(
+        gpt2(IDS, **{CACHE: lazy}).logits, gpt2(IDS, **{CACHE: DynamicCache()}).logits
+    )
+    assert len(lazy.layers) == 2
+
+
+def test_generate_asks_for_cache_length_and_mask(monkeypatch, gpt2):
+    """The three hooks are called, with the arguments that `GenerationHooks` reads."""
+    hooks = internals.GenerationHooks
+    names = ("_prepare_cache_for_generation", "_prepare_generated_length")
+    for name in names:
+        ours = list(inspect.signature(getattr(hooks, name)).parameters)
+        theirs = list(inspect.signature(getattr(GenerationMixin, name)).parameters)
+        passed_on = ["others"] if "others" in ours else []
+        assert ours == theirs[: len(ours) - len(passed_on)] + passed_on
+    called = {}
+
+    def noted(name, original):
+        def note(*args, **kwargs):
+            called[name] = kwargs
+            return original(*args, **kwargs)
+
+        return note
+
+    for name in names:
+        monkeypatch.setattr(type(gpt2), name, noted(name, getattr(GenerationMixin, name)))
+    # A model that has this method is asked for masks in the place of a function.
+    name = "create_masks_for_generate"
+    masks = noted(name, sys.modules[GenerationMixin.__module__].create_masks_for_generate)
+    monkeypatch.setattr(type(gpt2), name, staticmethod(masks), raising=False)
+    gpt2.generate(IDS, max_new_tokens=3, cache_implementation="static", disable_compile=True)
+    assert set(called) == {*names, "create_masks_for_generate"}
+    assert {"attention_mask", "inputs_embeds", CACHE} <= set(called["create_masks_for_generate"])
+
+
+def test_a_model_knows_its_implementation_of_attention(gpt2):
+    assert internals.ModelHooks.attn_implementation.fget(gpt2) == "sdpa"
+    gpt2.set_attn_implementation("eager")
+    assert internals.ModelHooks.attn_implementation.fget(gpt2) == "eager"
+
+
+def test_checkpointing_is_switched_on_by_a_method_with_these_arguments(gpt2):
+    ours, theirs = (
+        list(inspect.signature(kind._set_gradient_checkpointing).parameters)
+        for kind in (internals.ModelHooks, PreTrainedModel)
+    )
+    assert ours == theirs
+    layer = gpt2.transformer.h[0]
+    assert isinstance(layer, internals.GradientCheckpointingLayer)
+    assert internals.checkpointing_function(layer) is None
+    gpt2.train().gradient_checkpointing_enable()
+    original, calls = internals.checkpointing_function(layer), []
+
+    def function(*args):
+        calls.append(1)
+        return original(*args)
+
+    internals.exchange_checkpointing_function(layer, function)
+    gpt2(IDS, labels=IDS).loss.backward()
+    assert calls == [1]
+    assert layer.attn.c_proj.weight.grad is not None
+
+
+def test_weights_are_drawn_by_a_method_and_loaded_ones_are_marked(tmp_path):
+    drawn = []
+
+    class Small(internals.ModelHooks):
+        config_class = PreTrainedConfig
+        base_model_prefix = ""
+
+        def __init__(self, config):
+            super().__init__(config)
+            self.empty = nn.Identity()  # without parameters of its own
+            self.linear = nn.Linear(2, 2)
+            self.post_init()
+
+        def _init_weights(self, module):
+            drawn.append((type(module), [internals.is_loaded(p) for p in module.parameters(False)]))
+
+    made = Small(PreTrainedConfig())
+    assert (nn.Identity, []) in drawn
+    assert (nn.Linear, [False, False]) in drawn
+    made.save_pretrained(tmp_path)
+    drawn.clear()
+    loaded = Small.from_pretrained(tmp_path)
+    assert (nn.Identity, []) in drawn
+    assert (nn.Linear, [False, False]) not in drawn
+    assert internals.is_loaded(loaded.linear.weight)
+    assert torch.equal(loaded.linear.weight, made.linear.weight)
+
+
+def test_a_base_model_need_not_have_plans_of_parallelism():
+    """`post_init` of a model whose base model is one of our stacks goes through."""
+
+    class Whole(internals.ModelHooks):
+        config_class = PreTrainedConfig
+        base_model_prefix = "decoder"
+
+        def __init__(self, config):
+            super().__init__(config)
+            self.decoder = internals.StackHooks()
+            self.post_init()
+
+        def _init_weights(self, module):
+            pass
+
+    assert Whole(PreTrainedConfig()).base_model is not None
+
+
+def test_a_configuration_is_a_data_class():
+    found = internals.config_fields()
+    assert {"architectures", "id2label", "return_dict", "transformers_version"} <= found
+    assert all(hasattr(PreTrainedConfig(), name) for name in found)
+
+
+def test_bytes_have_characters():
+    table = internals.bytes_to_unicode()
+    assert sorted(table) == list(range(256))
+    assert (table[ord("a")], table[ord(" ")]) == ("a", "Ġ")
+
+
+class Items(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return {"input_ids": IDS[0], "labels": IDS[0]}
+
+
+def arguments(folder, **others):
+    return TrainingArguments(
+        output_dir=str(folder), max_steps=2, use_cpu=True, report_to="none", disable_tqdm=True,
+        per_device_train_batch_size=2, **others,
+    )  # fmt: skip
+
+
+def test_a_checkpoint_is_written_in_one_method_and_its_parts_in_others(tmp_path, gpt2):
+    class Saving(internals.TrainerHooks, Trainer):
+        def save_checkpoint(self):
+            folder = tmp_path / f"checkpoint-{self.state.global_step}"
+            self.save_model(str(folder), _internal_call=True)
+            self.save_training_state(folder, "trainer_state.json")
+            self.remove_old_checkpoints(tmp_path)
+
+    class Plain(Trainer):
+        pass
+
+    options = {"save_steps": 1, "save_total_limit": 1}
+    Saving(gpt2, arguments(tmp_path, **options), train_dataset=Items()).train()
+    assert [each.name for each in tmp_path.iterdir()] == ["checkpoint-2"]
+    plain = tmp_path / "plain"
+    Plain(gpt2, arguments(plain, **options), train_dataset=Items()).train()
+    written = {each.name for each in (plain / "checkpoint-2").iterdir()}
+    assert {each.name for each in (tmp_path / "checkpoint-2").iterdir()} == written
+    trainer = Plain(gpt2, arguments(tmp_path), train_dataset=Items())
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert trainer.state.global_step == 2
+
+
+def test_the_trainer_decides_by_what_a_loss_is_divided(tmp_path, gpt2):
+    """A loss that the Trainer does not divide again is one that is scaled."""
+    trainer = Trainer(
+        gpt2, arguments(tmp_path, gradient_accumulation_steps=2), train_dataset=Items()
+    )
+    assert internals.loss_is_scaled(trainer, torch.tensor(8))
+    assert not internals.loss_is_scaled(trainer, None) or hasattr(trainer, "loss_is_scaled_for_ga")
+    trainer.model_accepts_loss_kwargs = False
+    assert not internals.loss_is_scaled(trainer, torch.tensor(8)) or hasattr(
+        trainer, "loss_is_scaled_for_ga"
+    )
+    trainer.compute_loss_func = lambda outputs, labels, **_: outputs.loss
+    assert internals.loss_is_scaled(trainer, torch.tensor(8))
+
+
+def test_a_trainer_puts_a_batch_on_its_device(tmp_path, gpt2):
+    trainer = Trainer(gpt2, arguments(tmp_path), train_dataset=Items())
+    batch = internals.prepared_inputs(trainer, {"input_ids": IDS})
+    assert torch.equal(batch["input_ids"], IDS)
+    assert batch["input_ids"].device == trainer.args.device
+
+
+def test_the_auto_classes_stand_where_they_are_watched_for():
+    from headwise.auto_classes import _AUTO_CLASSES
+
+    assert transformers.AutoConfig.__module__ == _AUTO_CLASSES
+
+
+def test_attention_modules_of_every_kind_pass_the_cache_by_its_name():
+    config = LlamaConfig(
+        vocab_size=20, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+        num_attention_heads=2,
+    )  # fmt: skip
+    attention = LlamaForCausalLM(config).model.layers[0].self_attn
+    assert CACHE in inspect.signature(attention.forward).parameters
