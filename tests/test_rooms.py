@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,7 @@ def room(path: Path) -> str | None:
     return parts[1] if parts[0] == "heads" and len(parts) > 2 else None
 
 
+@cache
 def imports(path: Path) -> list[str]:
     """The modules of headwise that a file imports, other than for a type checker alone."""
     return imports_of(path.read_text(encoding="utf-8"))
@@ -79,11 +81,14 @@ def floor(name: str) -> int:
     return next(number for number, tops in enumerate(FLOORS) if top in tops)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(inside(path)))
-def test_no_import_goes_up_a_floor(path):
-    own = floor(inside(path).parts[0].removesuffix(".py"))
-    modules = {name for name in imports(path) if _is_module(name)}
-    assert [name for name in modules if floor(name) > own] == []
+def test_no_import_goes_up_a_floor():
+    up = [
+        (str(inside(path)), name)
+        for path in FILES
+        for name in imports(path)
+        if _is_module(name) and floor(name) > floor(inside(path).parts[0].removesuffix(".py"))
+    ]
+    assert up == []
 
 
 @pytest.mark.parametrize("room_of_claims", ROOMS_OF_CLAIMS)
@@ -101,16 +106,16 @@ def _is_module(name: str) -> bool:
     return path.is_dir() or path.with_suffix(".py").is_file()
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(inside(path)))
-def test_a_room_is_imported_by_those_who_name_systems_alone(path):
-    if inside(path) in NAMING:
-        return
-    entered = {
-        parts[2]
+def test_a_room_is_imported_by_those_who_name_systems_alone():
+    entered = [
+        (str(inside(path)), name)
+        for path in FILES
+        if inside(path) not in NAMING
         for name in imports(path)
         if (parts := name.split("."))[1] == "heads" and len(parts) > 2 and parts[2] in ROOMS
-    }
-    assert entered <= {room(path)}
+        if parts[2] != room(path)
+    ]
+    assert entered == []
 
 
 # How words begin that stand for a system wherever they are said. α is none: figures have it; nor is
@@ -146,16 +151,24 @@ OUTSIDE = [
 ]
 
 
-@pytest.mark.parametrize("path", OUTSIDE, ids=lambda path: str(inside(path)))
-def test_nobody_else_names_a_system(path):
-    assert leaks(path.read_text(encoding="utf-8"), WORDS) == set()
+def test_nobody_else_names_a_system():
+    assert leaking(OUTSIDE, lambda path: path.read_text(encoding="utf-8"), WORDS) == {}
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in OUTSIDE if p.suffix == ".py"], ids=lambda path: str(inside(path))
-)
-def test_no_code_decides_by_the_name_of_a_system(path):
+def test_no_code_decides_by_the_name_of_a_system():
     """No identifier and no text other than a docstring has a system's name in it."""
+    code = [path for path in OUTSIDE if path.suffix == ".py"]
+    assert leaking(code, said_by_code, WORDS + IN_CODE) == {}
+
+
+def leaking(paths, text_of, names) -> dict[str, set[str]]:
+    """The files whose text has any of the names, with those that it has."""
+    found = {str(inside(path)): leaks(text_of(path), names) for path in paths}
+    return {path: names for path, names in found.items() if names}
+
+
+def said_by_code(path: Path) -> str:
+    """The identifiers and texts of a file, without its docstrings."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     docstrings = {
         id(node.body[0].value)
@@ -164,13 +177,12 @@ def test_no_code_decides_by_the_name_of_a_system(path):
         and node.body
         and isinstance(node.body[0], ast.Expr)
     }
-    said = [
+    return " ".join(
         getattr(node, field)
         for node in ast.walk(tree)
         for field in ("id", "attr", "name", "arg", "value")
         if isinstance(getattr(node, field, None), str) and id(node) not in docstrings
-    ]
-    assert leaks(" ".join(said), WORDS + IN_CODE) == set()
+    )
 
 
 def test_the_trainer_names_no_paper():
