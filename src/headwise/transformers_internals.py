@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -166,7 +167,7 @@ class ModelHooks(PreTrainedModel):
     def _set_gradient_checkpointing(
         self,
         enable: bool = True,
-        gradient_checkpointing_func: Callable[..., Any] = nn.Identity,
+        gradient_checkpointing_func: Callable[..., Any] = checkpoint,
         every_n_layers: int = 1,
     ) -> None:
         self.checkpoint_layers(enable, gradient_checkpointing_func, every_n_layers)
