@@ -19,7 +19,8 @@ def check_place(parent: nn.Module, name: str, system: Any) -> None:
         system: the `headwise.heads.system.System`.
     """
     kind = type(system).__name__
-    before = getattr(parent, name, None)
+    # Not by getattr: the wrappers of peft are not whole yet when they get their first child.
+    before = dict(parent.named_children()).get(name)
     if isinstance(before, nn.MultiheadAttention) and not before.batch_first:
         raise ValueError(
             f"{name} of a {type(parent).__name__} is an nn.MultiheadAttention with "
