@@ -211,10 +211,10 @@ def test_more_than_an_attention_is_refused_in_pytorchs_layers(kind):
     branched = hw.BranchedAttention(DIM, HEADS, 16)
     mechanisms = hw.IndependentMechanismsLayer(DIM, HEADS, 16, 2)
     for layer in (kind(**LAYER), type("Own", (kind,), {})(**LAYER)):
-        with pytest.raises(ValueError, match="be BranchedAttention, .* feed-forward behind it"):
+        with pytest.raises(ValueError, match=r"be BranchedAttention, .* feed-forward behind"):
             layer.self_attn = branched
         del layer.self_attn
-        with pytest.raises(ValueError, match="be IndependentMechanismsLayer, .* rest of the"):
+        with pytest.raises(ValueError, match=r"be IndependentMechanismsLayer, .* rest of the"):
             layer.self_attn = mechanisms
     own = WithoutFeedForward(**LAYER, dropout=0.0)
     own.self_attn = branched
