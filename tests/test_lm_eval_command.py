@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -36,6 +37,15 @@ def write_task(folder, name, rows, **settings):
         **settings,
     }
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(task))
+
+
+def test_its_command_cannot_import_a_package():
+    """If this fails, it has learned to: let it, here and in docs/other-tools.md."""
+    command = [sys.executable, "-m", "lm_eval", "run", "--help"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "--include_path" in text
+    options = set(re.findall(r"--[a-z_-]+", text))
+    assert not [option for option in options if re.search("plugin|package|import", option)]
 
 
 @pytest.mark.slow

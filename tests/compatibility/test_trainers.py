@@ -1,5 +1,6 @@
 """Trainers and loops of others, which follow the systems' rules of training."""
 
+import copy
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -172,6 +173,30 @@ def test_without_the_mixin(system, tmp_path):
         trainer.train()
     warned = any(issubclass(each.category, UntrainedRuleWarning) for each in caught)
     assert warned == bool(hw.training_rules(model, STEPS).rules)
+
+
+@pytest.mark.parametrize("kind", [Trainer, RulesTrainer])
+@compatible(
+    TOOL,
+    "`label_smoothing_factor` of `Trainer`: the loss that `label_smoothing` of the model's "
+    "configuration gives; what systems add to it with `RulesMixin` alone",
+)
+def test_label_smoothing(system, kind, tmp_path):
+    model = tiny_model("causal", system).train()
+    other = copy.deepcopy(model)
+    other.config.label_smoothing = 0.3
+    trainer = kind(model, TrainingArguments(**options(tmp_path, label_smoothing_factor=0.3)))
+    rows = torch.stack([text["input_ids"] for text in texts()])
+    batch = {"input_ids": rows, "labels": rows.masked_fill(rows == rows[0, 1], -100)}
+    for items in (None, torch.tensor(80)):
+        torch.manual_seed(1)
+        found = trainer.compute_loss(model, dict(batch), num_items_in_batch=items)
+        torch.manual_seed(1)
+        expected = other(**batch, num_items_in_batch=items)
+        torch.testing.assert_close(
+            found, expected.loss if kind is RulesTrainer else expected.token_loss
+        )
+        assert (expected.loss > expected.token_loss) == (system in ("moa", "moh"))
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])

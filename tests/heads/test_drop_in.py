@@ -12,6 +12,7 @@ from torch import nn
 import headwise as hw
 
 DIM, HEADS, BATCH, TIME, KEYS = 12, 4, 3, 5, 4
+ALONE = [name for name, system in SYSTEMS.items() if system.build().replaces == "attention"]
 LAYER = {"d_model": DIM, "nhead": HEADS, "dim_feedforward": 16, "batch_first": True}
 CAUSAL = nn.Transformer.generate_square_subsequent_mask(TIME)
 SOURCE = {
@@ -106,7 +107,7 @@ def by_hand(layer, x, mask, **masks):
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize("name", ALONE)
 def test_every_attention_works_in_an_encoder(name, grad, causal):
     """In evaluation without gradients PyTorch would compute its own attention on nested tensors."""
     stack = encoder().eval()
@@ -122,7 +123,7 @@ def test_every_attention_works_in_an_encoder(name, grad, causal):
     torch.testing.assert_close(got[~mask], expected[~mask], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize("name", ALONE)
 def test_every_attention_learns_in_an_encoder_and_a_decoder(name):
     source, target = encoder(1), decoder(1)
     source.layers[0].self_attn = attention(name).train()
@@ -140,7 +141,7 @@ def test_every_attention_learns_in_an_encoder_and_a_decoder(name):
     assert not stray
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize("name", ALONE)
 def test_a_decoder_of_pytorch_shows_no_gate_its_future(name):
     """Its causal mask comes as a float mask, with or without is_causal."""
     options = {"causal_queries": True} if "mae" in name else {}
@@ -162,3 +163,60 @@ def test_in_place_of_the_attention_itself():
     output, weights = theirs(x, x, x)[0], hw.MixtureOfAttentionHeads(DIM, 6, 2, 3)(x, x, x)[1]
     assert output.shape == hw.MixtureOfAttentiveExperts(DIM, HEADS)(x, x, x)[0].shape
     assert weights is None
+
+
+TIME_FIRST = {**LAYER, "batch_first": False}
+REFUSED = r"{} of a {} is an nn\.MultiheadAttention with batch_first=False.*over the batch"
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_place_whose_input_is_time_first_is_refused(name):
+    """However it comes there: otherwise each token would read other texts, without a word."""
+    layer, target = nn.TransformerEncoderLayer(**TIME_FIRST), decoder(1)
+    with pytest.raises(ValueError, match=REFUSED.format("self_attn", "TransformerEncoderLayer")):
+        layer.self_attn = attention(name)
+    assert isinstance(layer.self_attn, nn.MultiheadAttention)
+    target.layers[0].multihead_attn = nn.MultiheadAttention(DIM, HEADS)
+    refused = REFUSED.format("multihead_attn", "TransformerDecoderLayer")
+    with pytest.raises(ValueError, match=refused):
+        target.set_submodule("layers.0.multihead_attn", attention(name))
+    with pytest.raises(ValueError, match=REFUSED.format("inner", "ModuleDict")):
+        nn.ModuleDict({"inner": nn.MultiheadAttention(DIM, HEADS)})["inner"] = attention(name)
+
+
+def test_time_first_mended_as_the_error_says():
+    x = torch.randn(BATCH, TIME, DIM)
+    theirs = nn.TransformerEncoderLayer(**TIME_FIRST, dropout=0.0).eval()
+    ours = nn.TransformerEncoderLayer(**LAYER, dropout=0.0).eval()
+    ours.load_state_dict(theirs.state_dict())
+    expected = theirs(x.transpose(0, 1)).transpose(0, 1)
+    ours.self_attn = hw.MixtureOfAttentiveExperts.from_attention(ours.self_attn)
+    torch.testing.assert_close(ours(x), expected, rtol=1e-5, atol=1e-5)
+    # Called batch first all the same, by the module's own choice.
+    made = hw.MultiHeadAttention(DIM, HEADS)
+    copy_weights(theirs.self_attn, made)
+    del theirs.self_attn
+    theirs.self_attn = made
+    torch.testing.assert_close(theirs(x), expected, rtol=1e-5, atol=1e-5)
+
+
+class WithoutFeedForward(nn.TransformerEncoderLayer):
+    def _ff_block(self, x):
+        return torch.zeros_like(x)
+
+
+@pytest.mark.parametrize("kind", [nn.TransformerEncoderLayer, nn.TransformerDecoderLayer])
+def test_more_than_an_attention_is_refused_in_pytorchs_layers(kind):
+    """They have a feed-forward of their own, which would come behind that of the system."""
+    branched = hw.BranchedAttention(DIM, HEADS, 16)
+    mechanisms = hw.IndependentMechanismsLayer(DIM, HEADS, 16, 2)
+    for layer in (kind(**LAYER), type("Own", (kind,), {})(**LAYER)):
+        with pytest.raises(ValueError, match=r"be BranchedAttention, .* feed-forward behind"):
+            layer.self_attn = branched
+        del layer.self_attn
+        with pytest.raises(ValueError, match=r"be IndependentMechanismsLayer, .* rest of the"):
+            layer.self_attn = mechanisms
+    own = WithoutFeedForward(**LAYER, dropout=0.0)
+    own.self_attn = branched
+    assert own(torch.randn(BATCH, TIME, DIM)).shape == (BATCH, TIME, DIM)
+    nn.ModuleDict({"attention": branched, "layer": mechanisms})  # a layer of a user's own

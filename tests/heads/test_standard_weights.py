@@ -24,6 +24,10 @@ def drawn(attention: nn.Module) -> nn.Module:
     return attention
 
 
+def theirs_batch_first(*sizes, **options):
+    return nn.MultiheadAttention(*sizes, batch_first=True, **options)
+
+
 def equal(actual, expected):
     tolerance = TOLERANCE[expected.dtype] * max(1.0, expected.abs().max().item())
     torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance)
@@ -215,7 +219,7 @@ def test_g_steps_learn_from_there():
     assert losses[-1] < losses[0] - 1e-3
 
 
-@pytest.mark.parametrize("kind", [nn.MultiheadAttention, hw.MultiHeadAttention])
+@pytest.mark.parametrize("kind", [theirs_batch_first, hw.MultiHeadAttention])
 @pytest.mark.parametrize("system", [hw.MultiHeadAttention, MAE])
 def test_it_is_as_the_source_was(kind, system):
     source = drawn(kind(8, 2, kdim=6, vdim=4, dropout=0.25)).bfloat16()
@@ -288,7 +292,8 @@ def test_a_system_of_a_users_own():
         (lambda: MAE(8, 2), {}, "attention is a MixtureOfAttentiveExperts, expected standard"),
         (lambda: Sharper(8, 2), {}, "attention is a Sharper, expected standard attention"),
         (lambda: nn.Linear(8, 8), {}, "attention is a Linear, expected standard attention"),
-        (lambda: nn.MultiheadAttention(8, 2), {"num_heads": 4}, "num_heads is given"),
+        (lambda: nn.MultiheadAttention(8, 2), {}, "batch_first=False, expected True"),
+        (lambda: theirs_batch_first(8, 2), {"num_heads": 4}, "num_heads is given"),
     ],
 )
 @pytest.mark.parametrize("system", [hw.MultiHeadAttention, MAE])

@@ -1,7 +1,9 @@
 """Gates are saved alone, and loaded over the untouched model."""
 
+import copy
 import json
 import random
+import warnings
 
 import pytest
 import torch
@@ -62,6 +64,26 @@ def test_a_model_with_another_head_or_with_adapters(tmp_path):
     hw.load_gates(tiny("bert"), tmp_path / "adapted")
 
 
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_what_transformers_saves_is_warned_of_and_comes_back(name, tmp_path):
+    model = copy.deepcopy(train_at_random(hw.gate_heads(tiny(name)))).eval()
+    given = inputs(model, random.Random(0))
+    expected = model(**given).logits
+    with pytest.warns(UserWarning, match=r"call headwise\.save_gates\(model, folder\)") as caught:
+        model.save_pretrained(tmp_path)
+    assert [warned.filename for warned in caught] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.save_pretrained(tmp_path)
+    hw.save_gates(model, tmp_path)
+    bare = type(model).from_pretrained(tmp_path)
+    assert not torch.allclose(bare(**given).logits, expected)
+    assert torch.equal(hw.load_gates(bare, tmp_path)(**given).logits, expected)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        hw.remove(bare).save_pretrained(tmp_path)
+
+
 def test_gates_that_peft_holds(tmp_path):
     config = LoraConfig(target_modules=["query"], modules_to_save=["head_gates.system"])
     model = get_peft_model(hw.gate_heads(tiny("bert")), config)
@@ -103,6 +125,11 @@ def test_files_that_are_not_whole(broken, tmp_path):
     [
         (lambda description: description.pop("options"), "lacks options"),
         (lambda description: description["options"].update(gate_depth=2), "does not take.*depth"),
+        (
+            lambda description: description.update(system="moa"),
+            "json: system is MixtureOfAttentionH",
+        ),
+        (lambda description: description.update(system="maee"), r"json: .*'maee'.*mae"),
     ],
 )
 def test_descriptions_that_are_wrong(change, words, tmp_path):

@@ -119,6 +119,65 @@ def test_losses_of_the_system_are_added(name, checkpointing, as_tuple):
     assert balance > 0 and all(gradient.abs().sum() > 0 for gradient in gradients)
 
 
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_their_losses_are_a_mean_over_accumulated_batches(name, tmp_path):
+    """A step of four batches of one row is that of one batch of the four rows, if all are alike.
+
+    Of `BertForMaskedLM`, as it comes with transformers, it is four times that: it is told how many
+    labels the step has, and does not divide by them. The ratio of its losses has to stay.
+    """
+    ids = torch.randint(5, 9, (8,))
+    row = {"input_ids": ids, "labels": ids.clone()}
+    model = hw.gate_heads(without_dropout(tiny(name)), "moh", balance_coef=5.0, **SYSTEMS["moh"])
+    gradients = []
+    for batches in (1, 4):
+        trained = copy.deepcopy(model)
+        arguments = TrainingArguments(
+            tmp_path,
+            max_steps=1,
+            per_device_train_batch_size=4 // batches,
+            gradient_accumulation_steps=batches,
+            optim="sgd",
+            learning_rate=1.0,
+            max_grad_norm=0.0,
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=True,
+            save_strategy="no",
+        )
+        Trainer(trained, arguments, train_dataset=[row] * 4).train()
+        pairs = zip(trained.parameters(), model.parameters(), strict=True)
+        times = batches if name == "bert" else 1
+        gradients.append([(new - old) / times for new, old in pairs])
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-6)
+    gates = [new - old for new, old in zip(*map(hw.gate_parameters, (trained, model)), strict=True)]
+    assert all(change.abs().max() > 1e-3 for change in gates)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_they_are_added_to_a_smoothed_loss(name, tmp_path):
+    """By `RulesMixin`: the Trainer itself computes that from the logits alone."""
+    model = hw.gate_heads(without_dropout(tiny(name)), "moh", **SYSTEMS["moh"])
+    arguments = TrainingArguments(tmp_path, label_smoothing_factor=0.3, use_cpu=True)
+    given = labelled(model)
+    labels = given["labels"][:, 1:] if name == "gpt2" else given["labels"]
+    losses = [
+        kind(model, arguments).compute_loss(model, dict(given), num_items_in_batch=items)
+        for kind in (Trainer, RulesTrainer)
+        for items in (None, 2 * labels.numel())
+    ]
+    with hw.record(model) as decisions:
+        logits = model(**given).logits
+    logits = logits[:, :-1] if name == "gpt2" else logits
+    smoothed = nn.functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), label_smoothing=0.3
+    )
+    balance = sum(made[0].loss for made in decisions.values())
+    whole = smoothed + balance
+    torch.testing.assert_close(losses, [smoothed, smoothed / 2, whole, whole / 2])
+    assert balance > 0
+
+
 def test_reentrant_checkpointing_would_lose_their_gradient():
     model = hw.gate_heads(tiny("gpt2").train(), "moh", **SYSTEMS["moh"])
     model.gradient_checkpointing_enable({"use_reentrant": True})

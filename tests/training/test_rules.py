@@ -463,11 +463,6 @@ def test_the_mixin_keeps_an_optimizer_class_that_was_given(tmp_path):
     assert type(trainer.create_optimizer()) is torch.optim.SGD
 
 
-def test_label_smoothing_of_the_trainer_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"label_smoothing_factor is 0.1.*label_smoothing=0.1"):
-        PlainTrainer(toy.model(BOTH), arguments(tmp_path, label_smoothing_factor=0.1))
-
-
 # In Lightning
 
 

@@ -94,15 +94,16 @@ class MultiHeadAttention(Attention):
         such that the output in evaluation is that of the source, up to rounding.
 
         Args:
-            attention: a `MultiHeadAttention`, or an `nn.MultiheadAttention`, with `batch_first` or
-                without; subclasses of them may compute something else.
+            attention: a `MultiHeadAttention`, or an `nn.MultiheadAttention` with
+                `batch_first=True`; subclasses of them may compute something else.
             neutral: whether the output has to be that of the source. If not, what a subclass adds
                 starts as its constructor says.
             options: further arguments of the constructor; `dropout` is that of the source if it is
                 not given.
 
         Raises:
-            ValueError: no such attention; one with `add_bias_kv` or `add_zero_attn`, which headwise
+            ValueError: no such attention; one with `batch_first=False`, in whose place it would
+                attend over the batch; one with `add_bias_kv` or `add_zero_attn`, which headwise
                 does not have; an option that is a size of the source; an option that is missing and
                 has no default; a subclass that cannot start so, or does not say how.
 
@@ -111,6 +112,13 @@ class MultiHeadAttention(Attention):
         0.1
         """
         _check_is_standard(attention)
+        if not attention.batch_first:
+            raise ValueError(
+                "attention has batch_first=False, expected True: headwise takes (batch, time, "
+                "embed_dim), and would attend over the batch in its place. Build its module with "
+                "batch_first=True, and load the state dict of the old one; or, if it is called "
+                "with (batch, time, embed_dim), set attention.batch_first = True first"
+            )
         sizes = standard_sizes(attention)
         for name in sizes.keys() & options:
             raise ValueError(

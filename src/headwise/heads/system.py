@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_module_registration_hook
 from typing_extensions import Self
 
+from headwise.heads.placing import check_place
 from headwise.heads.words import Words
 from headwise.ops.activations import Activation
 from headwise.ops.recompute import is_repeated
@@ -291,3 +293,12 @@ class System(nn.Module):
                 stacklevel=3,
             )
             self._passes_to_watch = 0
+
+
+def _check_place(parent: nn.Module, name: str, child: Any) -> None:
+    if isinstance(child, System):
+        check_place(parent, name, child)
+
+
+# PyTorch calls it whenever a module becomes the child of another.
+register_module_module_registration_hook(_check_place)

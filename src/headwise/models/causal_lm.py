@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from headwise.models.adaptive import AdaptiveEmbedding, AdaptiveSoftmax, band_sizes
 from headwise.models.base import HeadwiseModel
@@ -283,3 +284,5 @@ def decoder_embedding(config: CausalLMConfig) -> nn.Module:
 
 AutoConfig.register(CausalLMConfig.model_type, CausalLMConfig)
 AutoModelForCausalLM.register(CausalLMConfig, CausalLM)
+# By these names transformers' Trainer knows that it has to shift labels that it smoothes itself.
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[CausalLMConfig.model_type] = CausalLM.__name__

@@ -69,6 +69,22 @@ def sum_losses(
     return {"loss": loss, "token_loss": token_loss, "auxiliary_loss": auxiliary.total}
 
 
+def share_of_step(
+    labels: Tensor, num_items: Tensor | int | None, *, shifted: bool
+) -> Tensor | float:
+    """Returns the part of a step's labels that a batch has: what its auxiliary loss counts in it.
+
+    Args:
+        labels: those of the batch.
+        num_items: how many labels all batches of the step have; None if each batch is a step.
+        shifted: whether each position predicts the label of the next, and nothing the first one.
+    """
+    if num_items is None:
+        return 1.0
+    predicted = labels[..., 1:] if shifted else labels
+    return (predicted != IGNORED_LABEL).sum() / num_items
+
+
 def total_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
     """Returns the cross entropy summed over all labels that are not -100, at least in float32.
 

@@ -1,10 +1,13 @@
 """Puts a system over the heads of a pretrained model, and takes it away again."""
 
+import warnings
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.messages import did_you_mean
@@ -78,7 +81,7 @@ def gate_heads(
         >>> model.transformer.h[0].attn.head_gates.system.num_heads
         4
     """
-    kind = _class_of(system)
+    kind = class_over_heads(system)
     every = attention_modules(model, layouts)
     check_has_no_gates(model)
     attach(model, every, _chosen(every, layers, sites), kind, options)
@@ -111,6 +114,8 @@ def remove(model: Model) -> Model:
         each.remove(attention)
         delattr(attention, NAME)
     checkpoint_as_before(model)
+    for each in _saved_by_transformers(model):
+        vars(each).pop("save_pretrained", None)
     return model
 
 
@@ -141,6 +146,24 @@ def attach(
                 layers=1 + max(other.layer for other in every if other.stack == place.stack),
             )
         place.module.add_module(NAME, HeadGates(system, options, place, around[key]))
+    for each in _saved_by_transformers(model):
+        each.save_pretrained = partial(_save_with_a_warning, each)
+
+
+def class_over_heads(system: str | type[MultiHeadAttention]) -> type[MultiHeadAttention]:
+    """Returns the class of a system by its name or as it is.
+
+    Raises:
+        ValueError: there is none, or it cannot stand over the heads of another model.
+    """
+    found = system if isinstance(system, type) else system_class(system)
+    if not issubclass(found, MultiHeadAttention):
+        able = [name for name, known in SYSTEMS.items() if issubclass(known, MultiHeadAttention)]
+        raise ValueError(
+            f"system is {found.__name__}, which does not combine the heads of standard attention; "
+            f"expected one of {', '.join(able)}, or a subclass of headwise.MultiHeadAttention"
+        )
+    return found
 
 
 def check_has_no_gates(model: nn.Module) -> None:
@@ -175,17 +198,6 @@ def required_gates(model: nn.Module) -> dict[str, HeadGates]:
             f"headwise.gate_heads has been called with"
         )
     return gates
-
-
-def _class_of(system: str | type[MultiHeadAttention]) -> type[MultiHeadAttention]:
-    found = system if isinstance(system, type) else system_class(system)
-    if not issubclass(found, MultiHeadAttention):
-        able = [name for name, known in SYSTEMS.items() if issubclass(known, MultiHeadAttention)]
-        raise ValueError(
-            f"system is {found.__name__}, which does not combine the heads of standard attention; "
-            f"expected one of {', '.join(able)}, or a subclass of headwise.MultiHeadAttention"
-        )
-    return found
 
 
 def _chosen(
@@ -246,3 +258,19 @@ def _device(attention: nn.Module, weight: nn.Parameter) -> torch.device:
     hooks = [getattr(module, "_hf_hook", None) for module in attention.modules()]
     devices = [device for hook in hooks if (device := getattr(hook, "execution_device", None))]
     return torch.device(devices[0]) if weight.is_meta and devices else weight.device
+
+
+def _saved_by_transformers(model: nn.Module) -> list[Any]:
+    return [module for module in model.modules() if isinstance(module, PreTrainedModel)]
+
+
+def _save_with_a_warning(model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Stands before a gated model's own `save_pretrained` until it is called once."""
+    del model.save_pretrained
+    warnings.warn(
+        f"save_pretrained writes the gates over the heads of {type(model).__name__} among its "
+        f"weights, and from_pretrained passes over them: call headwise.save_gates(model, folder) "
+        f"too, and headwise.load_gates(model, folder) after from_pretrained(folder)",
+        stacklevel=2,
+    )
+    return model.save_pretrained(*args, **kwargs)

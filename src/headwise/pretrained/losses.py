@@ -4,27 +4,45 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.utils import ModelOutput
+
+from headwise.models.losses import share_of_step
 
 
 class AuxiliaryLosses:
     """Collects the systems' losses of a pass in training, and adds them to `output.loss`.
 
+    If the model divides its own loss by `num_items_in_batch`, which counts the labels of further
+    batches too, they are multiplied by this batch's share of them: over the batches they are a
+    mean, as that loss is. Many models of transformers are given it and leave it out.
+
     Args:
         model: the model that is called.
+
+    Attributes:
+        left_out: their sum in the last pass, if the output had no loss to which to add it.
     """
+
+    left_out: Tensor | None = None
 
     def __init__(self, model: nn.Module) -> None:
         self.collected: list[Tensor] | None = None  # None while no pass is under way
         self.lacks_gradient = False
+        self.items: Tensor | None = None
         self.handles = [
-            model.register_forward_pre_hook(self.begin),
+            model.register_forward_pre_hook(self.begin, with_kwargs=True),
             model.register_forward_hook(self.end, with_kwargs=True, always_call=True),
         ]
 
-    def begin(self, model: nn.Module, args: object) -> None:
+    def begin(self, model: nn.Module, args: object, kwargs: dict[str, Any]) -> Any:
         self.collected = [] if model.training else None
+        self.left_out = self.items = None
         self.lacks_gradient = False
+        items = kwargs.get("num_items_in_batch")
+        if items is None or not model.training or torch.compiler.is_compiling():
+            return None
+        # What requires a gradient shows whether the loss has been computed from it.
+        self.items = torch.as_tensor(items, dtype=torch.float32).clone().requires_grad_()
+        return args, {**kwargs, "num_items_in_batch": self.items}
 
     def add(self, loss: Tensor, learns: bool) -> None:
         """Notes a system's loss, unless the model's pass is over.
@@ -51,17 +69,33 @@ class AuxiliaryLosses:
                 "TrainingArguments the checkpointing option use_reentrant=False"
             )
         total = torch.stack([loss.to(collected[0].device) for loss in collected]).sum()
-        if isinstance(output, ModelOutput):
-            loss = output.get("loss")
-            if loss is not None:
-                output["loss"] = loss + total.to(loss.device)
-        elif isinstance(output, tuple) and kwargs.get("labels") is not None:
-            output = (output[0] + total.to(output[0].device), *output[1:])
+        labels = kwargs.get("labels")
+        as_tuple = isinstance(output, tuple) and labels is not None
+        loss = output[0] if as_tuple else getattr(output, "loss", None)
+        if loss is None:
+            self.left_out = total
+            return output
+        if labels is not None:
+            # `loss_type` says so to the Trainer, which has counted the labels.
+            shifted = getattr(model, "loss_type", None) == "ForCausalLM"
+            total = total * share_of_step(labels, self._divisor(loss, kwargs), shifted=shifted)
+        loss = loss + total.to(loss.device)
+        if as_tuple:
+            return (loss, *output[1:])
+        output["loss"] = loss
         return output
+
+    def _divisor(self, loss: Tensor, kwargs: dict[str, Any]) -> Any:
+        """`num_items_in_batch`, if the model has divided its loss by it."""
+        items, self.items = self.items, None
+        if items is None or not loss.requires_grad:
+            return kwargs.get("num_items_in_batch")
+        (used,) = torch.autograd.grad(loss.sum(), items, retain_graph=True, allow_unused=True)
+        return None if used is None else items.detach()
 
     def remove(self) -> None:
         for handle in self.handles:
             handle.remove()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "collected": None}
+        return {**self.__dict__, "collected": None, "left_out": None, "items": None}

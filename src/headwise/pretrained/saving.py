@@ -13,10 +13,11 @@ from transformers import PreTrainedModel
 from headwise import __version__
 from headwise.files import write_bytes, write_text
 from headwise.heads.multi_head import MultiHeadAttention
-from headwise.models.plan import system_class, system_name
+from headwise.models.plan import system_name
 from headwise.pretrained.attaching import (
     attach,
     check_has_no_gates,
+    class_over_heads,
     gates_of,
     remove,
     required_gates,
@@ -33,9 +34,8 @@ def save_gates(model: nn.Module, folder: str | Path) -> None:
     """Saves the system over the heads of a pretrained model; the model itself is not saved.
 
     The folder, which may hold other files, gets `head_gates.safetensors` and `head_gates.json`.
-    `model.save_pretrained` saves the system's parameters too, but `from_pretrained` does not know
-    them, and leaves them out with a warning: save a model that is trained with its gates without
-    them, after `headwise.remove(model)`, and the gates apart from it.
+    It may be that of `model.save_pretrained`, which saves the system's parameters too and warns
+    that `from_pretrained` leaves them out: `load_gates` brings them back.
 
     Args:
         model: a model that `gate_heads` has been called with.
@@ -96,7 +96,8 @@ def load_gates(
 
     Raises:
         ValueError: the model has gates already, or lacks the attentions that were saved, or has
-            others of other sizes; no gates are in the folder, or not whole.
+            others of other sizes; no gates are in the folder, or not whole, or of a system that
+            cannot stand over heads.
 
     Example:
         >>> import headwise as hw
@@ -115,7 +116,10 @@ def load_gates(
     description, tensors = _read(Path(folder))
     every = attention_modules(model, layouts)
     check_has_no_gates(model)
-    kind: Any = system_class(description["system"])
+    try:
+        kind: Any = class_over_heads(description["system"])
+    except ValueError as error:
+        raise type(error)(f"{Path(folder) / DESCRIPTION}: {error}") from error
     chosen = _find(model, every, description["attentions"])
     try:
         attach(model, every, chosen, kind, description["options"])

@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from headwise.heads.rule import Moment
-from headwise.models.base import HeadwiseModel
+from headwise.models.losses import share_of_step
+from headwise.pretrained.attaching import gates_of
 from headwise.training.rules import TrainingRules
 from headwise.transformers_internals import loss_is_scaled, prepared_inputs
 
@@ -39,10 +40,12 @@ class RulesMixin:
     state: Any
     optimizer: Any
     accelerator: Any
+    label_smoother: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        _check_label_smoothing(self.args.label_smoothing_factor, self.model)
+        if self.label_smoother is not None:
+            self.label_smoother = _SmoothedLoss(self.label_smoother, self)
         if not hasattr(self, "rules"):
             self.rules = TrainingRules(self.model, self.rule_settings)
         self._undone: tuple[Sequence[Batch], Any] | None = None
@@ -115,13 +118,29 @@ class RulesMixin:
             yield loss if is_scaled else loss / len(batches)
 
 
-def _check_label_smoothing(factor: float, model: nn.Module) -> None:
-    if factor and any(isinstance(module, HeadwiseModel) for module in model.modules()):
-        raise ValueError(
-            f"label_smoothing_factor is {factor}, expected 0: by it the Trainer computes a loss of "
-            f"its own, which leaves out those that systems add; give label_smoothing={factor} to "
-            f"the configuration of the model instead"
-        )
+class _SmoothedLoss:
+    """The loss that the Trainer computes of logits and smoothed labels, and those of the systems.
+
+    Args:
+        smoother: what computes it in the Trainer, which leaves them out.
+        trainer: the Trainer, whose model they are of.
+    """
+
+    def __init__(self, smoother: Any, trainer: RulesMixin) -> None:
+        self.smoother = smoother
+        self.trainer = trainer
+
+    def __call__(
+        self, outputs: Any, labels: Tensor, shift_labels: bool = False, **items: Any
+    ) -> Tensor:
+        loss: Tensor = self.smoother(outputs, labels, shift_labels=shift_labels, **items)
+        share = share_of_step(labels, items.get("num_items_in_batch"), shifted=shift_labels)
+        of_gates = {gates.around.losses for gates in gates_of(self.trainer.model).values()}
+        added = [getattr(outputs, "auxiliary_loss", None), *(each.left_out for each in of_gates)]
+        for auxiliary in added:
+            if auxiliary is not None:
+                loss = loss + (share * auxiliary).to(loss.device)
+        return loss
 
 
 class _AfterUpdate(TrainerCallback):
