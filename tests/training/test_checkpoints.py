@@ -21,7 +21,14 @@ from headwise.training.checkpoints import (
 )
 from headwise.training.run import Interrupted, run_training
 
-FILES = ("trainer_state.json", "model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth")
+FILES = (
+    "trainer_state.json",
+    "config.json",
+    "model.safetensors",
+    "optimizer.pt",
+    "scheduler.pt",
+    "rng_state.pth",
+)
 
 
 @pytest.fixture(scope="module")

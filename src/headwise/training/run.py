@@ -13,8 +13,10 @@ from transformers import PreTrainedModel
 
 from headwise.checksums import SUMS, find_damage, write_sums
 from headwise.files import written_whole
+from headwise.models.trust import NotTrustedError
 from headwise.training.batching import Items
 from headwise.training.checkpoints import (
+    CONFIG,
     WEIGHTS,
     CheckpointError,
     average_checkpoints,
@@ -203,11 +205,24 @@ def _write_model(
             partial.mkdir()
             weights = average_checkpoints(sources)
             save_file(weights, partial / WEIGHTS, metadata={"format": "pt"})
-            for name in ("config.json", "generation_config.json"):
+            for name in (CONFIG, "generation_config.json"):
                 shutil.copy(found[-1] / name, partial / name)
         else:
-            kind.from_pretrained(sources[0]).save_pretrained(partial)
+            _read_model(kind, sources[0]).save_pretrained(partial)
         _write_model_sums(partial)
+
+
+def _read_model(kind: type[PreTrainedModel], checkpoint: Path) -> PreTrainedModel:
+    try:
+        return kind.from_pretrained(checkpoint)
+    except NotTrustedError:
+        raise  # the file is whole
+    except (OSError, ValueError, TypeError) as error:  # it does not say of which file
+        raise CheckpointError(
+            f"{checkpoint / CONFIG} is not that of the model ({error}): put the {CONFIG} of another "
+            f"checkpoint of the run in its place, or delete {checkpoint.name}, and give the same "
+            f"command again"
+        ) from error
 
 
 def _write_model_sums(folder: Path) -> None:
@@ -215,7 +230,7 @@ def _write_model_sums(folder: Path) -> None:
 
     The other files, such as its card and its settings of generation, a user may edit.
     """
-    write_sums(folder, ["config.json", *(path.name for path in folder.glob("*.safetensors"))])
+    write_sums(folder, [CONFIG, *(path.name for path in folder.glob("*.safetensors"))])
 
 
 def _say(trainer: Trainer, text: str, style: str | None = None) -> None:
