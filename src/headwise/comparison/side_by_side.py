@@ -5,8 +5,8 @@ no other run with it, as it would in a pool, and a GPU's memory is free when its
 
 The main process draws, since only one can: a run sends what it prints and how far it is. Its result
 is in its folder. Ctrl-C reaches the main process alone, which has the others stop by SIGTERM; each
-then writes a checkpoint, as a run in the main process does. They also stop when that has died, which
-`kill -9` or a full memory may do to it.
+then writes a checkpoint, as a run in the main process does. They also stop when that has died, of
+`kill -9` or since memory has run out.
 """
 
 import os

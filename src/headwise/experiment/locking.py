@@ -27,8 +27,8 @@ def locked(folder: Path) -> Iterator[None]:
 
     The mark of it, the file `.lock`, has the process and the computer in its first two lines. The
     mark of a process that was killed is removed if it ran on this computer, and with it the files
-    that it had written in part, also those in folders inside that are not locked themselves. Of the processes that `torchrun` has started, only the main one
-    takes the folder, for all.
+    that it had written in part, also those in folders inside that are not locked themselves. Of
+    the processes that `torchrun` has started, only the main one takes the folder, for all.
 
     Args:
         folder: the folder, which is created if there is none.

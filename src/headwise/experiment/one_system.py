@@ -28,7 +28,7 @@ from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import words_of
 from headwise.recipe.settings import Recipe
 from headwise.tasks.task import Task
-from headwise.training.run import MODEL, Run, run_training
+from headwise.training.run import MODEL, Run, run_training, threads_of_run
 from headwise.training.validation import validation_loss
 
 
@@ -56,12 +56,17 @@ def train_system(
         return finished
     if is_main_process():
         task.save(folder)
-    run = train_model(
-        recipe, folder, task, console, label or name, snapshots=recipe.training.snapshots
-    )
+    with threads_of_run(folder, label or name, console):
+        return _train_and_evaluate(recipe, name, folder, task, console, label or name)
+
+
+def _train_and_evaluate(
+    recipe: Recipe, name: str, folder: Path, task: Task, console: Console, label: str
+) -> RunResult:
+    run = train_model(recipe, folder, task, console, label, snapshots=recipe.training.snapshots)
     assert isinstance(run.model, HeadwiseModel)
     model = run.model
-    outcome = evaluate(model, task, task.test, recipe.evaluation, console, label or name)
+    outcome = evaluate(model, task, task.test, recipe.evaluation, console, label)
     result = RunResult(
         system=name,
         seed=recipe.training.seed,
@@ -86,7 +91,7 @@ def train_system(
     if is_main_process():
         write_outcome(outcome, folder, task)
         write_summed(folder / RESULT, result.model_dump_json(indent=1))
-    result = with_tests(result, recipe, folder, task, console, label or name)
+    result = with_tests(result, recipe, folder, task, console, label)
     if is_main_process():
         write_for_tools(folder, task, recipe, result)
     return result
