@@ -126,8 +126,15 @@ def test_a_forked_process_leaves_the_lock_to_its_parent(tmp_path):
 
 def test_of_processes_that_share_a_run_the_main_one_holds_it(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
     with locked(tmp_path / "run"):
         assert not (tmp_path / "run").exists()
+
+
+def test_a_process_that_is_alone_writes_whatever_its_rank(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")  # as some clusters do
+    with locked(tmp_path / "run"):
+        assert (tmp_path / "run" / LOCK).is_file()
 
 
 def test_a_run_that_another_process_trains_fails_alone(tmp_path, monkeypatch, few_rounds):
