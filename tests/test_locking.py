@@ -9,6 +9,7 @@ import numerals
 import pytest
 from typer.testing import CliRunner
 
+from headwise.checksums import write_sums
 from headwise.cli import app
 from headwise.comparison import RunsFailed, compare_systems
 from headwise.experiment.folders import claim_folder
@@ -64,6 +65,31 @@ def test_what_a_killed_process_left_is_removed(tmp_path, holder):
         assert [path.name for path in folder.iterdir()] == [LOCK]
 
 
+def test_what_was_left_in_folders_inside_is_removed_but_not_what_is_being_written(tmp_path):
+    left = [".partial-a", "model/.partial-b/c", "some/.partial-d", "link/.partial-e"]
+    kept = ["run/.partial-f", "run/model/.partial-g", "run/.lock", "a.partial-"]
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "link").symlink_to(tmp_path / "elsewhere")
+    for name in (*left, *kept):
+        path = tmp_path / "folder" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+    def there():
+        paths = (tmp_path / "folder").rglob("*")
+        return {path.relative_to(tmp_path / "folder").as_posix() for path in paths}
+
+    before = there()
+    with locked(tmp_path / "folder"):  # which may hold anything
+        assert there() == before - {".partial-a"} | {LOCK}
+    write_sums(tmp_path / "folder")
+    with locked(tmp_path / "folder"):
+        of_others = {"model/.partial-b", "model/.partial-b/c", "some/.partial-d"}
+        assert there() == before - {".partial-a"} - of_others | {LOCK, "SHA256SUMS"}
+    assert (tmp_path / "elsewhere" / ".partial-e").is_file()
+
+
 def test_the_mark_of_another_computer_stays(tmp_path):
     (tmp_path / LOCK).write_text("7\nelsewhere\n")
     with (
@@ -73,7 +99,10 @@ def test_the_mark_of_another_computer_stays(tmp_path):
         pass
     assert (tmp_path / LOCK).read_text() == "7\nelsewhere\n"
     (tmp_path / LOCK).write_text("\x00")  # cut by a crash of that computer
-    with pytest.raises(LockedError, match="in use by another process"), locked(tmp_path):
+    with (
+        pytest.raises(LockedError, match=rf"by another process: .* delete {tmp_path / LOCK}"),
+        locked(tmp_path),
+    ):
         pass
 
 
@@ -97,8 +126,15 @@ def test_a_forked_process_leaves_the_lock_to_its_parent(tmp_path):
 
 def test_of_processes_that_share_a_run_the_main_one_holds_it(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
     with locked(tmp_path / "run"):
         assert not (tmp_path / "run").exists()
+
+
+def test_a_process_that_is_alone_writes_whatever_its_rank(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")  # as some clusters do
+    with locked(tmp_path / "run"):
+        assert (tmp_path / "run" / LOCK).is_file()
 
 
 def test_a_run_that_another_process_trains_fails_alone(tmp_path, monkeypatch, few_rounds):

@@ -3,7 +3,7 @@
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -156,10 +156,11 @@ def write_bytes(path: Path, content: bytes) -> None:
         partial.write_bytes(content)
 
 
-def remove_partial(folder: Path) -> None:
-    """Removes the incomplete files and folders that interrupted writers have left in a folder."""
-    for left_over in folder.glob(f"{_PARTIAL}*"):
-        _remove(left_over)
+def remove_partial(paths: Iterable[Path]) -> None:
+    """Removes those of the files and folders that interrupted writers have left incomplete."""
+    for path in paths:
+        if path.name.startswith(_PARTIAL):
+            _remove(path)
 
 
 def _give_usual_permissions(path: Path) -> None:

@@ -1,23 +1,29 @@
 """Runs one after the other and side by side, those that fail and those that are stopped."""
 
 import copy
+import multiprocessing
 import os
+import pickle
 import signal
+import socket
 import subprocess
 import sys
 import time
+from contextlib import nullcontext, suppress
 from types import SimpleNamespace
 
 import numerals
 import pytest
+import toy
 from rich.console import Console
 
 from headwise.analysis.report import write_report
 from headwise.analysis.results import Benchmark, Comparison
-from headwise.comparison import RunsFailed, compare_systems
-from headwise.comparison.planned import Failure
-from headwise.comparison.side_by_side import _for_process, _Processes, _Worker
+from headwise.comparison import RunsFailed, compare_systems, side_by_side
+from headwise.comparison.planned import Failure, PlannedRun
+from headwise.comparison.side_by_side import _for_process, _Processes, _train, _Worker
 from headwise.experiment import one_system
+from headwise.experiment.locking import LOCK, locked
 from headwise.files import NoSpaceError
 from headwise.models.trust import trusting
 from headwise.recipe import load_recipe
@@ -145,26 +151,107 @@ def test_a_run_that_fails_leaves_the_others_alone(world, tmp_path, trouble, one_
     assert len(losses) == 1  # all three are the standard system
 
 
-@pytest.mark.parametrize(
-    ("end", "left"),
-    [
-        (Failure("another process has the folder"), [".partial-checkpoint-3"]),
-        (NoSpaceError("the disk is full"), [".partial-checkpoint-3"]),
-        ("", []),  # it was killed
-    ],
-)
-def test_what_another_process_writes_is_left_alone(tmp_path, end, left):
-    (tmp_path / ".partial-checkpoint-3").mkdir()
-    run = SimpleNamespace(folder=tmp_path, label="mae", result=lambda console: None)
-    process = SimpleNamespace(join=lambda: None, exitcode=0)
+@pytest.mark.parametrize("end", [Failure("another process has it"), NoSpaceError("it is full"), ""])
+@pytest.mark.parametrize("held", [False, True])
+def test_what_a_killed_worker_leaves_is_removed_unless_another_process_is_at_work(
+    tmp_path, end, held
+):
+    looked = []
+    run = PlannedRun(None, "mae", tmp_path, None, "mae", None, lambda *of: looked.append(of))
+    process = SimpleNamespace(join=lambda: None, exitcode=-signal.SIGKILL)
     worker = _Worker(run, 0, process, SimpleNamespace(close=lambda: None), 0, end)
     processes = _Processes(1, QUIET, None, tmp_path)
-    if isinstance(end, NoSpaceError):  # the other runs would find no space either
-        with pytest.raises(NoSpaceError, match="the disk is full"):
-            processes._result(worker)
-    else:
-        assert isinstance(processes._result(worker), Failure)
-    assert [path.name for path in tmp_path.iterdir()] == left
+    (tmp_path / LOCK).write_text(f"{dead_process()}\n{socket.gethostname()}\n")
+    with locked(tmp_path) if held else nullcontext():
+        (tmp_path / ".partial-checkpoint-3").mkdir()
+        before = sorted(tmp_path.iterdir())
+        if isinstance(end, NoSpaceError):  # the other runs would find no space either
+            with pytest.raises(NoSpaceError, match="it is full"):
+                processes._result(worker)
+        else:
+            assert isinstance(processes._result(worker), Failure)
+        removes = end == "" and not held
+        assert len(looked) == removes
+        assert sorted(tmp_path.iterdir()) == ([] if removes else before)
+
+
+def dead_process():
+    process = multiprocessing.get_context("fork").Process(target=int)
+    process.start()
+    process.join()
+    return process.pid
+
+
+def test_a_finished_run_whose_process_was_killed_at_its_end_is_tidied(world, one_by_one):
+    run = world / "one" / "mae-seed1"
+    (run / LOCK).write_text(f"{dead_process()}\n{socket.gethostname()}\n")
+    (run / "model" / ".partial-README.md").touch()
+    again = compare(world, world / "one", ["standard", "mae"])
+    assert figures(again) == figures(one_by_one)
+    assert not half_written(run) and not (run / LOCK).exists()
+
+
+def start_worker(train, folder, scratch, pid):
+    """Is the main process: starts a run in a process of its own, and waits."""
+    context = multiprocessing.get_context("fork")
+    _read, theirs = context.Pipe(duplex=False)
+    (scratch / "task").write_bytes(pickle.dumps(None))
+    arguments = (theirs, scratch / "task", train, None, "mae", folder, "mae", 1, False)
+    process = context.Process(target=_train, args=arguments)
+    process.start()
+    theirs.close()
+    pid.value = process.pid
+    signal.pause()
+
+
+@pytest.mark.parametrize("swallowed", [False, True])
+def test_a_run_whose_main_process_is_killed_stops_with_a_checkpoint(
+    tmp_path, monkeypatch, swallowed
+):
+    if swallowed:
+        monkeypatch.setattr(side_by_side, "_SECONDS_TO_STOP", 0.5)
+    folder, scratch = tmp_path / "run", tmp_path / "scratch"
+    scratch.mkdir()
+    context = multiprocessing.get_context("fork")
+    at_work, pid = context.Event(), context.Value("i", 0)
+    calls = 0
+
+    def join(items):
+        nonlocal calls
+        calls += 1
+        if calls == 3 and not swallowed:
+            at_work.set()
+            while scratch.is_dir():
+                time.sleep(0.02)
+            time.sleep(0.2)  # the signal comes within the third step
+        return toy.join(items)
+
+    def train(recipe, system, folder, task, console, label):
+        if swallowed:  # as Python does with what a signal raises while an object is deleted
+            with suppress(KeyboardInterrupt):
+                at_work.set()
+                time.sleep(60)
+        toy.train(folder, toy.model(), toy.settings(max_steps=10**6, evaluate_every=10**6), join)
+
+    main = context.Process(target=start_worker, args=(train, folder, scratch, pid))
+    main.start()
+    assert at_work.wait(120) and (folder / LOCK).is_file()
+    main.kill()
+    main.join()
+    until = time.monotonic() + 60
+    while (folder / LOCK).exists():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    if not swallowed:
+        assert [path.name for path in folder.iterdir()] == ["checkpoint-3"]
+    assert not scratch.exists()
+    while True:
+        try:
+            os.kill(pid.value, 0)
+        except ProcessLookupError:
+            break
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 @pytest.mark.slow

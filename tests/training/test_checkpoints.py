@@ -21,7 +21,14 @@ from headwise.training.checkpoints import (
 )
 from headwise.training.run import Interrupted, run_training
 
-FILES = ("trainer_state.json", "model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth")
+FILES = (
+    "trainer_state.json",
+    "config.json",
+    "model.safetensors",
+    "optimizer.pt",
+    "scheduler.pt",
+    "rng_state.pth",
+)
 
 
 @pytest.fixture(scope="module")
@@ -301,6 +308,19 @@ def test_checkpoints_that_are_lost_during_training_are_told(tmp_path):
     with pytest.raises(CheckpointError, match=r"checkpoint-8 was damaged .* the same command"):
         toy.train(tmp_path, toy.model(), toy.settings(**how), lose)
     assert "goes on from checkpoint-4" in go_on(tmp_path, **how)[1]
+
+
+@pytest.mark.parametrize("wrong", ['"num_heads": "4"', '"num_heads": 5', '"num_heads": []'])
+def test_of_a_configuration_that_fits_no_model_the_checkpoint_is_named(tmp_path, wrong):
+    toy.train(tmp_path, toy.model(), toy.settings(final_model="last"))
+    shutil.rmtree(tmp_path / "model")
+    (tmp_path / "checkpoint-12" / SUMS).unlink()
+    config = tmp_path / "checkpoint-12" / "config.json"
+    config.write_text(config.read_text().replace('"num_heads": 4', wrong))
+    with pytest.raises(CheckpointError, match=r"checkpoint-12 has no model .* delete ch"):
+        toy.train(tmp_path, toy.model(), toy.settings(final_model="last"))
+    shutil.rmtree(tmp_path / "checkpoint-12")  # as the message says
+    assert toy.train(tmp_path, toy.model(), toy.settings(final_model="last")).steps == 12
 
 
 def weights(folder, step):

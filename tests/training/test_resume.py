@@ -1,5 +1,6 @@
 """A run that is stopped, however rudely, ends as one that was not."""
 
+import io
 import json
 import multiprocessing
 import os
@@ -11,10 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 import toy
+from rich.console import Console
 
 from headwise.heads.mae.rule import GateSettings
 from headwise.training.checkpoints import checkpoints
-from headwise.training.run import Interrupted
+from headwise.training.run import Interrupted, threads_of_run
 from headwise.training.settings import PlateauSettings
 from headwise.training.trainer import Trainer
 
@@ -221,6 +223,28 @@ def test_threads_are_recorded_also_of_a_run_that_goes_on_with_others(tmp_path):
         torch.set_num_threads(threads)
     recorded = {record["step"]: record["threads"] for record in run.history}
     assert (recorded[3], recorded[4], recorded[STEPS]) == (threads, threads + 1, threads + 1)
+
+
+@pytest.mark.parametrize("processors", [1, 2])
+def test_a_run_goes_on_with_its_threads_if_there_are_processors(tmp_path, monkeypatch, processors):
+    monkeypatch.setattr("headwise.training.run._processors", lambda: processors)
+    for step, state in ((3, '{"log_history": [{"threads": 1}, {"threads": 2}]}'), (4, "{")):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(state)
+    said = io.StringIO()
+    with threads_of_run(tmp_path, "mae", Console(file=said, width=10_000)):
+        assert torch.get_num_threads() == processors
+    assert torch.get_num_threads() == 1
+    if processors == 2:
+        assert said.getvalue() == "mae: goes on with 2 CPU threads, as it was trained before\n"
+    else:
+        assert "trained with 2 CPU threads, and this process may use 1 processor" in said.getvalue()
+        assert "it goes on with 1, which round otherwise" in said.getvalue()
+
+
+def test_of_a_new_run_the_threads_stay(tmp_path):
+    with threads_of_run(tmp_path, "mae", toy.quiet()):
+        assert torch.get_num_threads() == 1
 
 
 KILLED = """

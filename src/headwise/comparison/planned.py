@@ -2,6 +2,7 @@
 
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
@@ -9,6 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 from rich.console import Console
 
 from headwise.analysis.results import RunResult
+from headwise.experiment.locking import LockedError, locked
 from headwise.recipe.settings import Recipe
 from headwise.tasks.task import Task
 
@@ -40,8 +42,17 @@ class PlannedRun(Generic[Result]):
     finished: Callable[[Recipe, Path, Task, Console, str], Result | None]
 
     def result(self, console: Console) -> Result | None:
-        """Returns the result of the run, or None while it is not finished."""
-        return self.finished(self.recipe, self.folder, self.task, console, self.label)
+        """Returns the result of the run, or None while it is not finished.
+
+        What a process that was killed has left is removed. A run that another process has at work
+        is not finished, whatever stands in its folder.
+        """
+        held = locked(self.folder) if self.folder.is_dir() else nullcontext()
+        try:
+            with held:
+                return self.finished(self.recipe, self.folder, self.task, console, self.label)
+        except LockedError:  # to be said when it is the run's turn
+            return None
 
 
 class Failure(NamedTuple):

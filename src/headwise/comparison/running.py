@@ -1,6 +1,5 @@
 """Trains the runs of a comparison, one after the other or side by side."""
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,7 +7,7 @@ from rich.console import Console
 
 from headwise.comparison.planned import Ended, Failure, PlannedRun, Result, RunsFailed
 from headwise.comparison.side_by_side import train_side_by_side
-from headwise.experiment.folders import check_folder
+from headwise.experiment.folders import check_folder, launched_processes
 from headwise.experiment.locking import locked
 from headwise.files import NoSpaceError
 from headwise.training.interrupted import Interrupted
@@ -73,9 +72,9 @@ def check_jobs(jobs: int) -> None:
     """Raises `ValueError` if so many runs cannot be trained at a time."""
     if jobs < 1:
         raise ValueError(f"--jobs is {jobs}, expected a whole number from 1")
-    if jobs > 1 and _launched_processes() > 1:
+    if jobs > 1 and launched_processes() > 1:
         raise ValueError(
-            f"--jobs is {jobs} within {_launched_processes()} processes that share every run, "
+            f"--jobs is {jobs} within {launched_processes()} processes that share every run, "
             f"expected one of the two: leave --jobs out, or start headwise without torchrun"
         )
 
@@ -90,12 +89,7 @@ def _train_one_by_one(
         except (Interrupted, NoSpaceError):  # the others would find no space either
             raise
         except Exception as error:
-            if _launched_processes() > 1:
+            if launched_processes() > 1:
                 raise  # the others wait for this process, and would wait for ever
             result = Failure.of(error)
         ended(run, result)
-
-
-def _launched_processes() -> int:
-    """The number of processes that `torchrun` has started for this command."""
-    return int(os.environ.get("WORLD_SIZE", "1"))

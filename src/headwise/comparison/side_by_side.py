@@ -5,13 +5,16 @@ no other run with it, as it would in a pool, and a GPU's memory is free when its
 
 The main process draws, since only one can: a run sends what it prints and how far it is. Its result
 is in its folder. Ctrl-C reaches the main process alone, which has the others stop by SIGTERM; each
-then writes a checkpoint, as a run in the main process does. They also stop when that has died.
+then writes a checkpoint, as a run in the main process does. They also stop when that has died, of
+`kill -9` or since memory has run out.
 """
 
 import os
 import pickle
+import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -30,7 +33,7 @@ from torch.multiprocessing import get_context
 
 from headwise.comparison.planned import Ended, Failure, PlannedRun
 from headwise.experiment.locking import locked
-from headwise.files import NoSpaceError, no_space_told, remove_partial
+from headwise.files import NoSpaceError, no_space_told
 from headwise.recipe.settings import Recipe
 from headwise.tasks.task import Task
 from headwise.training.interrupted import Interrupted
@@ -39,6 +42,8 @@ from headwise.training.progress import Position, Printed, Relay, RunBars, silenc
 # Libraries read them when they are loaded; the last is for tokenizers.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 _GPUS = "CUDA_VISIBLE_DEVICES"
+# Within which a run whose main process has died ends its step and writes its checkpoint.
+_SECONDS_TO_STOP = 300.0
 
 
 def train_side_by_side(
@@ -184,7 +189,6 @@ class _Processes:
             raise worker.end
         if isinstance(worker.end, Failure):
             return worker.end  # what stands in its folder may be of another process that has it
-        remove_partial(worker.run.folder)
         if (result := worker.run.result(self.console)) is not None:
             return result
         if self.stopping:
@@ -271,14 +275,14 @@ def _train(
 ) -> None:
     """Trains one run in the process that was started for it."""
     os.setpgid(0, 0)  # the terminal's Ctrl-C goes to the group of the main process
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    threading.Thread(target=_stop_when_orphaned, daemon=True).start()
 
     def send(message: object) -> None:
         with suppress(BrokenPipeError):  # the main process has died, and this one is stopping
             messages.send(message)
 
     try:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        threading.Thread(target=_stop_when_orphaned, args=(task.parent,), daemon=True).start()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         silence_libraries()
         torch.set_num_threads(threads)
@@ -295,8 +299,12 @@ def _train(
         send(Failure.of(error))
 
 
-def _stop_when_orphaned() -> None:
+def _stop_when_orphaned(scratch: Path) -> None:
+    """Has this process stop when the one that started it has died, and removes what that left."""
     main = parent_process()
     assert main is not None
-    wait([main.sentinel])
-    os.kill(os.getpid(), signal.SIGTERM)
+    wait([main.sentinel])  # a pipe, which the system closes however the process has died
+    shutil.rmtree(scratch, ignore_errors=True)
+    while True:  # Python prints and forgets what a signal raises while an object is deleted
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_SECONDS_TO_STOP)

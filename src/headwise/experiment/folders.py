@@ -148,8 +148,16 @@ def _read_digest(stamp: Path) -> str:
 
 
 def is_main_process() -> bool:
-    """Whether this is the process that prints and writes; the only one without `torchrun`."""
-    return int(os.environ.get("RANK", "0")) == 0
+    """Whether this is the process that prints and writes; the only one without `torchrun`.
+
+    Some clusters set `RANK` for a process that trains alone.
+    """
+    return launched_processes() == 1 or int(os.environ.get("RANK", "0")) == 0
+
+
+def launched_processes() -> int:
+    """The number of processes that `torchrun` has started for this command."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def distinct_names(folders: Sequence[Path]) -> list[str]:

@@ -1,5 +1,6 @@
 """One process at a time writes into the folder of a run, of a comparison or of an analysis."""
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -7,6 +8,7 @@ from pathlib import Path
 
 from filelock import SoftFileLock, Timeout
 
+from headwise.checksums import SUMS
 from headwise.experiment.folders import FolderError, is_main_process
 from headwise.files import check_can_be_written, no_space_told, remove_partial
 
@@ -25,8 +27,8 @@ def locked(folder: Path) -> Iterator[None]:
 
     The mark of it, the file `.lock`, has the process and the computer in its first two lines. The
     mark of a process that was killed is removed if it ran on this computer, and with it the files
-    that it had written in part. Of the processes that `torchrun` has started, only the main one
-    takes the folder, for all.
+    that it had written in part, also those in folders inside that are not locked themselves. Of
+    the processes that `torchrun` has started, only the main one takes the folder, for all.
 
     Args:
         folder: the folder, which is created if there is none.
@@ -49,7 +51,7 @@ def locked(folder: Path) -> Iterator[None]:
         except Timeout:
             raise LockedError(_in_use(folder)) from None
     try:
-        remove_partial(folder)
+        _remove_what_was_left(folder)
         yield
     finally:
         lock.release()
@@ -58,14 +60,28 @@ def locked(folder: Path) -> Iterator[None]:
                 folder.rmdir()
 
 
+def _remove_what_was_left(folder: Path) -> None:
+    """Removes what killed processes had written in part, and nothing that is being written.
+
+    A process that writes in a folder inside has locked it before. Both are seen in one listing.
+    """
+    for place, folders, files in os.walk(folder):
+        if LOCK in files and Path(place) != folder:
+            folders.clear()  # the next start of this run does it
+            continue
+        remove_partial(Path(place, name) for name in (*folders, *files))
+        if not (folder / SUMS).is_file():
+            return  # it may hold anything
+
+
 def _in_use(folder: Path) -> str:
     path = folder / LOCK
     try:
         process, host, *_ = path.read_text(encoding="utf-8").split()
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(path.stat().st_mtime))
         holder = f"process {process} on the computer {host}, since {since}"
-    except (OSError, ValueError):
-        return f"{folder} is in use by another process: wait until it has ended, and try again"
+    except (OSError, ValueError):  # it is being written, or was cut by a crash
+        holder = "another process"
     return (
         f"{folder} is in use by {holder}: wait until it has ended, or stop it. If that computer or "
         f"that process is no more, delete {path}"

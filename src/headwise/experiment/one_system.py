@@ -15,19 +15,20 @@ from headwise.experiment.history import courses_of, curves, decision_courses
 from headwise.experiment.model_folder import lacks_card, write_for_tools
 from headwise.experiment.outcomes import (
     evaluate,
+    mend_outputs,
     read_outcome,
     score_again_if_old,
     with_tests,
     write_outcome,
 )
 from headwise.experiment.preparing import batches, build_model
-from headwise.experiment.reading import DamagedError, discard, read_result
+from headwise.experiment.reading import DamagedError, check_model, discard, read_result
 from headwise.models.ablation import ablated
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import words_of
 from headwise.recipe.settings import Recipe
 from headwise.tasks.task import Task
-from headwise.training.run import MODEL, Run, run_training
+from headwise.training.run import MODEL, Run, run_training, threads_of_run
 from headwise.training.validation import validation_loss
 
 
@@ -55,12 +56,17 @@ def train_system(
         return finished
     if is_main_process():
         task.save(folder)
-    run = train_model(
-        recipe, folder, task, console, label or name, snapshots=recipe.training.snapshots
-    )
+    with threads_of_run(folder, label or name, console):
+        return _train_and_evaluate(recipe, name, folder, task, console, label or name)
+
+
+def _train_and_evaluate(
+    recipe: Recipe, name: str, folder: Path, task: Task, console: Console, label: str
+) -> RunResult:
+    run = train_model(recipe, folder, task, console, label, snapshots=recipe.training.snapshots)
     assert isinstance(run.model, HeadwiseModel)
     model = run.model
-    outcome = evaluate(model, task, task.test, recipe.evaluation, console, label or name)
+    outcome = evaluate(model, task, task.test, recipe.evaluation, console, label)
     result = RunResult(
         system=name,
         seed=recipe.training.seed,
@@ -85,7 +91,7 @@ def train_system(
     if is_main_process():
         write_outcome(outcome, folder, task)
         write_summed(folder / RESULT, result.model_dump_json(indent=1))
-    result = with_tests(result, recipe, folder, task, console, label or name)
+    result = with_tests(result, recipe, folder, task, console, label)
     if is_main_process():
         write_for_tools(folder, task, recipe, result)
     return result
@@ -138,19 +144,24 @@ def finished_result(
     """Returns the result of a run, or None while it is not finished.
 
     It has the scores on all further test sets, on which the run is evaluated if need be. A damaged
-    result is removed, so that the run is evaluated again. The arguments are those of
-    `train_system`.
+    result is removed, so that the run is evaluated again; outputs and pictures that are not those
+    of the result are written again. The arguments are those of `train_system`.
+
+    Raises:
+        FolderError: the folder is that of another run, or its final model is missing or damaged.
     """
     if not (folder / RESULT).is_file():
         return None
     claim_folder(folder, recipe)  # which may name other test sets than before
+    check_model(folder)
     score_again_if_old(folder, task, recipe, console, label)
     try:
         known = read_result(folder / RESULT, task.model_config(recipe.model))
-        read_outcome(folder)
+        outcome = read_outcome(folder)
     except DamagedError as error:
         discard(folder / RESULT, error, console, label, "the run is evaluated again")
         return None
+    mend_outputs(outcome, folder, console, label)
     result = with_tests(known, recipe, folder, task, console, label)
     changed = result is not known and (folder / MODEL).is_dir()
     if is_main_process() and (changed or lacks_card(folder)):

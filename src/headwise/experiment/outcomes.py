@@ -13,7 +13,7 @@ from headwise.analysis.results import RunResult
 from headwise.checksums import write_summed
 from headwise.experiment.folders import RESULT, is_main_process
 from headwise.experiment.reading import DamagedError, how_to_evaluate_again, read_model, read_record
-from headwise.files import write_bytes, write_text
+from headwise.files import write_bytes
 from headwise.models.ablation import ablated, held_systems
 from headwise.models.ablation_names import LEARNED
 from headwise.models.base import HeadwiseModel
@@ -79,6 +79,8 @@ def with_tests(
             outcome = evaluate(model, task, items, recipe.evaluation, console, f"{label} {name}")
             if is_main_process():
                 write_outcome(outcome, folder, task, name)
+        else:
+            mend_outputs(outcome, folder, console, label, name)
         scores[name] = outcome.scores
     if scores == result.tests:
         return result
@@ -125,12 +127,37 @@ def stored_outcome(folder: Path, task: Task, part: str) -> Outcome | None:
 
 def write_outcome(outcome: Outcome, folder: Path, task: Task, part: str = TEST) -> None:
     outcome = outcome.model_copy(update={"digest": task.digest_of(part)})
+    for path, content in _outputs(outcome, folder, part):
+        write_bytes(path, content)
+    write_summed(folder / _of_part(OUTCOME, part), outcome.model_dump_json(indent=1))
+
+
+def mend_outputs(
+    outcome: Outcome, folder: Path, console: Console, label: str, part: str = TEST
+) -> None:
+    """Writes those of a run's outputs and pictures again that are not as its evaluation gave them.
+
+    Args:
+        outcome: of the evaluation, as the run has kept it.
+        folder: of the run.
+        console: where it is printed which files were damaged.
+        label: of the run.
+        part: `test`, or the name of a further test set.
+    """
+    for path, content in _outputs(outcome, folder, part):
+        if is_main_process() and not (path.is_file() and path.read_bytes() == content):
+            said = f"{label}: {path} is not as the evaluation gave it: it is written again"
+            console.print(said, style="yellow", highlight=False, markup=False, soft_wrap=True)
+            write_bytes(path, content)
+
+
+def _outputs(outcome: Outcome, folder: Path, part: str) -> Iterator[tuple[Path, bytes]]:
+    """What a user looks at of an outcome: files and their content."""
     if outcome.outputs:
-        write_text(folder / _of_part(OUTPUTS, part), "\n".join(outcome.outputs) + "\n")
+        yield folder / _of_part(OUTPUTS, part), ("\n".join(outcome.outputs) + "\n").encode()
     for number, picture in enumerate(outcome.pictures, 1):
         name = re.sub(r"[^a-z0-9]+", "-", picture.title.lower()).strip("-")
-        write_bytes(folder / _of_part(PICTURES, part) / f"{number:02}-{name}.png", picture.bytes)
-    write_summed(folder / _of_part(OUTCOME, part), outcome.model_dump_json(indent=1))
+        yield folder / _of_part(PICTURES, part) / f"{number:02}-{name}.png", picture.bytes
 
 
 def _of_part(name: str, part: str) -> str:

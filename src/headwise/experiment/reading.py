@@ -119,12 +119,10 @@ def read_model(folder: Path, task: type[Task]) -> HeadwiseModel:
         FolderError: the run is not finished, or its files are damaged.
         NotTrustedError: its model names a class whose module is not imported.
     """
-    if (folder / RESULT).is_file() and not (folder / MODEL).exists():
-        raise FolderError(_how_to_mend_model(folder, "it is missing"))
-    _check_holds(folder, "finished", MODEL)
+    if not (folder / RESULT).is_file():
+        _check_holds(folder, "finished", MODEL)
+    check_model(folder)
     _check_holds(folder, "whole", *task.saved)
-    if damage := find_damage(folder / MODEL):
-        raise FolderError(_how_to_mend_model(folder, damage))
     try:
         model = task.model_class.from_pretrained(folder / MODEL)
     except NotTrustedError:
@@ -133,6 +131,13 @@ def read_model(folder: Path, task: type[Task]) -> HeadwiseModel:
         raise FolderError(_how_to_mend_model(folder, str(error))) from error
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     return model.eval()
+
+
+def check_model(folder: Path) -> None:
+    """Raises `FolderError` if the final model of a finished run is missing or damaged."""
+    damage = find_damage(folder / MODEL) if (folder / MODEL).exists() else "it is missing"
+    if damage:
+        raise FolderError(_how_to_mend_model(folder, damage))
 
 
 def _how_to_mend_model(folder: Path, damage: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from safetensors import safe_open
 from torch import Tensor
+from transformers import PreTrainedConfig
 
 from headwise.checksums import find_damage
 from headwise.training.callbacks import StopEarly
@@ -17,6 +18,7 @@ from headwise.training.diverging import has_diverged
 from headwise.training.settings import TrainingSettings
 
 WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
 STATE = "trainer_state.json"
 DAMAGED = "damaged-"  # before the name of a checkpoint that is no longer used
 
@@ -52,7 +54,7 @@ def find_checkpoint_damage(checkpoint: Path) -> str:
     """Returns what is wrong with a checkpoint that a run is to go on from; empty if nothing is."""
     # There is one random state for each process.
     random = [path.name for path in checkpoint.glob("rng_state*.pth")] or ["rng_state.pth"]
-    needed = (STATE, WEIGHTS, "optimizer.pt", "scheduler.pt", *random)
+    needed = (STATE, CONFIG, WEIGHTS, "optimizer.pt", "scheduler.pt", *random)
     return find_damage(checkpoint, needed) or next(
         (found for name in needed if (found := _unreadable(checkpoint / name))), ""
     )
@@ -65,6 +67,8 @@ def _unreadable(path: Path) -> str:
     try:
         if path.name == STATE:
             is_finished(read_state(path.parent))
+        elif path.name == CONFIG:
+            PreTrainedConfig.from_json_file(path)
         elif path.name == WEIGHTS:
             with safe_open(path, framework="pt") as weights:
                 weights.keys()

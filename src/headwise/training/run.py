@@ -1,20 +1,25 @@
 """Trains a model from the first step, or from the last checkpoint, and writes the final model."""
 
+import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
+import torch
 from rich.console import Console
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from headwise.checksums import SUMS, find_damage, write_sums
 from headwise.files import written_whole
+from headwise.models.trust import NotTrustedError
 from headwise.training.batching import Items
 from headwise.training.checkpoints import (
+    CONFIG,
     WEIGHTS,
     CheckpointError,
     average_checkpoints,
@@ -117,7 +122,7 @@ def run_training(
     if trainer.args.should_save:
         left_out = set_damaged_aside(folder, settings, has_model=has_model)
         if left_out:
-            _say(trainer, f"{label}: {left_out}", style="yellow")
+            _say(trainer.progress.console, f"{label}: {left_out}", style="yellow")
     trainer.accelerator.wait_for_everyone()
     found = checkpoints(folder)
     if not found or not is_finished(read_state(found[-1])):
@@ -132,7 +137,7 @@ def run_training(
     state = read_state(found[-1])
     if trainer.args.should_save:
         if why := _why_it_ended(state):
-            _say(trainer, f"{label}: {why}")
+            _say(trainer.progress.console, f"{label}: {why}")
         if not has_model:
             _write_model(type(model), settings, folder, found)
     trainer.accelerator.wait_for_everyone()
@@ -145,6 +150,55 @@ def run_training(
         state["best_global_step"],
         trained,
     )
+
+
+@contextmanager
+def threads_of_run(folder: Path, label: str, console: Console) -> Iterator[None]:
+    """While this context is open, as many CPU threads compute as computed in a run before.
+
+    Another number sums in another order, so that the run would end with other weights. What cannot
+    be is said: this process may have fewer processors than that.
+
+    Args:
+        folder: of the run. One without checkpoints leaves the number of threads as it is.
+        label: of the run.
+        console: where it is said that the number is not that of this process.
+    """
+    now, before = torch.get_num_threads(), _threads_before(folder)
+    if before is None or before == now or torch.accelerator.is_available():
+        yield
+        return
+    if before > _processors():
+        _say(
+            console,
+            f"{label}: the run was trained with {before} CPU threads, and this process may use "
+            f"{_processors()} processors: it goes on with {now}, which round otherwise, so that "
+            f"its figures are not quite those of a run that was not stopped",
+            style="yellow",
+        )
+        yield
+        return
+    _say(console, f"{label}: goes on with {before} CPU threads, as it was trained before")
+    torch.set_num_threads(before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(now)
+
+
+def _threads_before(folder: Path) -> int | None:
+    """The number of CPU threads of the last record of a run; None if there is none."""
+    for checkpoint in reversed(checkpoints(folder)):
+        with suppress(OSError, ValueError, LookupError, TypeError):  # it is damaged
+            return int(read_state(checkpoint)["log_history"][-1]["threads"])
+    return None
+
+
+def _processors() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def is_whole_model(folder: Path) -> bool:
@@ -203,11 +257,24 @@ def _write_model(
             partial.mkdir()
             weights = average_checkpoints(sources)
             save_file(weights, partial / WEIGHTS, metadata={"format": "pt"})
-            for name in ("config.json", "generation_config.json"):
+            for name in (CONFIG, "generation_config.json"):
                 shutil.copy(found[-1] / name, partial / name)
         else:
-            kind.from_pretrained(sources[0]).save_pretrained(partial)
+            _read_model(kind, sources[0]).save_pretrained(partial)
         _write_model_sums(partial)
+
+
+def _read_model(kind: type[PreTrainedModel], checkpoint: Path) -> PreTrainedModel:
+    try:
+        return kind.from_pretrained(checkpoint)
+    except NotTrustedError:
+        raise  # the file is whole
+    except (OSError, ValueError, TypeError, RuntimeError) as error:  # it does not say of which file
+        raise CheckpointError(
+            f"{checkpoint} has no model that can be read; its {CONFIG}, say, may be damaged "
+            f"({error}): delete {checkpoint.name}, and the same command trains on from the "
+            f"checkpoint before it"
+        ) from error
 
 
 def _write_model_sums(folder: Path) -> None:
@@ -215,8 +282,8 @@ def _write_model_sums(folder: Path) -> None:
 
     The other files, such as its card and its settings of generation, a user may edit.
     """
-    write_sums(folder, ["config.json", *(path.name for path in folder.glob("*.safetensors"))])
+    write_sums(folder, [CONFIG, *(path.name for path in folder.glob("*.safetensors"))])
 
 
-def _say(trainer: Trainer, text: str, style: str | None = None) -> None:
-    trainer.progress.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+def _say(console: Console, text: str, style: str | None = None) -> None:
+    console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)

@@ -258,7 +258,7 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
                     f"checkpoint cannot be written; start the run again, with the folder's new "
                     f"name if it has one"
                 )
-            remove_partial(run)
+            remove_partial(list(run.iterdir()))
         # One process begins and renames the folder, and all of them write into it.
         begins = self.args.should_save
         with written_whole(final) if begins else nullcontext(partial_path(final)) as partial:

@@ -23,7 +23,7 @@ from headwise.experiment.reading import DamagedError, discard, read_record
 from headwise.recipe.settings import Recipe
 from headwise.tasks.task import Task
 from headwise.training.checkpoints import checkpoints
-from headwise.training.run import MODEL
+from headwise.training.run import MODEL, threads_of_run
 from headwise.training.validation import validation_loss
 
 TRY = "try.json"
@@ -50,9 +50,11 @@ def train_try(
     finished = finished_try(recipe, folder, task, console, label)
     if finished is not None:
         return finished
-    run = train_model(recipe, folder, task, console, label or name)
+    with threads_of_run(folder, label or name, console):
+        run = train_model(recipe, folder, task, console, label or name)
+        loss = validation_loss(run.model, batches(task, task.validation, recipe.training))
     result = TryResult(
-        validation_loss=validation_loss(run.model, batches(task, task.validation, recipe.training)),
+        validation_loss=loss,
         steps=run.steps,
         seconds=run.history[-1]["seconds"],
         history=curves(run.history),
