@@ -21,7 +21,7 @@ NAMING = {
 
 # From the ground up; a file imports from its own floor and those below.
 FLOORS = (
-    ("ops", "messages", "files", "checksums", "plain_yaml", "settings"),
+    ("ops", "messages", "files", "checksums", "plain_yaml", "settings", "trusting"),
     ("heads",),
     ("models",),
     ("pretrained",),

@@ -26,7 +26,7 @@ from headwise.recipe.errors import RecipeError, explain, unknown
 from headwise.recipe.names import check_names
 from headwise.recipe.shipped import shipped_recipes
 
-# What checks a recipe stands on PyTorch: it is imported where it is needed, after names are checked.
+# What checks values stands on PyTorch; it is imported where it is needed, after names are checked.
 if TYPE_CHECKING:
     from pydantic import BaseModel
 

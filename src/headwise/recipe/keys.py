@@ -130,7 +130,7 @@ def _tree(annotation: Any) -> Any:
     tags = [tag(kind) for kind in found]
     fields = {told.field if told else None for told in tags}
     # What no key tells apart is left to the check of the whole recipe.
-    if not found or len(found) > 1 and (len(fields) > 1 or None in fields):
+    if not found or (len(found) > 1 and (len(fields) > 1 or None in fields)):
         return None
     if any(get_origin(part) in (dict, list) for part in parts):
         return None

@@ -1,9 +1,10 @@
 """Whether the names in a recipe are known: told before anything that takes seconds is imported.
 
 The classes of settings and of systems, which say what there is, stand on PyTorch and transformers.
-`known.json` has their names: the keys of each task's recipes, and the systems with their options and
-ablations. `headwise keys --json` writes it, from the classes; the tests hold it equal to them. What
-is wrong beside names, and whatever a user's own system adds, is found when the recipe is checked.
+`known.json` has their names: the keys of each task's recipes, and the systems with their options
+and ablations. `headwise keys --json` prints it, made from the classes; the tests hold it equal to
+them. What is wrong beside names, and whatever a user's own system adds, is found when the recipe is
+checked.
 """
 
 import json
@@ -13,7 +14,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from headwise.messages import did_you_mean, shown
-from headwise.recipe.catalogue import check_task
+from headwise.recipe.catalogue import TASKS, check_task
 from headwise.recipe.errors import RecipeError, unknown, unknown_key, wrong_kind
 
 # What a plan of attention, or `evaluation.ablation`, is read as.
@@ -57,6 +58,35 @@ def listed_sections(task: str | None = None) -> list[Section]:
     ]
 
 
+def sections_with(part: str) -> list[Section]:
+    """Returns the keys of all recipes whose name has a part, or those of the task that has it.
+
+    Raises:
+        ValueError: neither a key nor a task has it.
+
+    >>> [section.title for section in sections_with("beam_size")]
+    ['translation: evaluation']
+    """
+    found: dict[tuple[str, tuple[Key, ...]], list[str]] = {}  # the tasks that have the same
+    for task in known()["sections"]:
+        for title, keys in listed_sections(task or None):
+            if having := tuple(key for key in keys if part in key.name):
+                found.setdefault((title, having), []).append(task)
+    if found:
+        return [
+            Section(f"{', '.join(tasks)}: {title}" if all(tasks) else title, list(keys))
+            for (title, keys), tasks in found.items()
+        ]
+    tasks = [task for task in TASKS if part in task]
+    if len(tasks) == 1:
+        return listed_sections(tasks[0])
+    try:
+        check_task(part)
+    except ValueError as error:
+        raise ValueError(f"{error}; and no key has it in its name") from None
+    return listed_sections(part)
+
+
 def check_names(
     recipe: str, raw: Mapping[str, Any], systems: Sequence[str] = (), datasets: Sequence[str] = ()
 ) -> None:
@@ -98,6 +128,12 @@ def check_names(
         for name in given if there is None or isinstance(there, Mapping) else ():
             if name not in (there or {}):
                 raise RecipeError(unknown(what, name, list(there or {}), f"recipe {recipe}"))
+
+
+def keys_of_finished_runs(raw: Mapping[str, Any]) -> list[str]:
+    """Returns which keys of its recipe a finished run reads again, when it is evaluated."""
+    found: list[str] = known()["tasks"][raw.get("task", "translation")]["read by finished runs"]
+    return found
 
 
 def check_ablations(ablations: Mapping[str, Any]) -> None:

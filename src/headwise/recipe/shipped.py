@@ -9,12 +9,41 @@ import yaml
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+class Offline(NamedTuple):
+    """What is known of a recipe whose data are there once headwise is installed.
+
+    Attributes:
+        size: number of parameters of its first system; `headwise cost` counts it.
+        data: what a run is trained on.
+        minutes: that `headwise compare` takes with all systems on two cores, if it was measured.
+    """
+
+    size: str
+    data: str
+    minutes: str = ""
+
+
+OFFLINE: dict[str, Offline] = {}
+
+
 class Listed(NamedTuple):
-    """What a list of recipes says of one of them."""
+    """What a list of recipes says of one of them.
+
+    Attributes:
+        name: of the recipe.
+        task: its task.
+        description: a line.
+        budget: how long each run is.
+        systems: how many there are.
+        offline: what is known of it if its data are there; None if they are not.
+    """
 
     name: str
     task: str
     description: str
+    budget: str
+    systems: int
+    offline: Offline | None
 
 
 def shipped_recipes() -> dict[str, str]:
@@ -37,5 +66,16 @@ def listed_recipes() -> list[Listed]:
     found = []
     for name, text in shipped_recipes().items():
         values = yaml.load(text, _Loader)
-        found.append(Listed(name, values.get("task", "translation"), values["description"]))
+        training = values["training"]
+        steps, epochs = training.get("max_steps"), training.get("epochs")
+        found.append(
+            Listed(
+                name=name,
+                task=values.get("task", "translation"),
+                description=values["description"],
+                budget=f"{steps:,} steps" if steps else f"{epochs} epochs",
+                systems=len(values.get("systems") or {}),
+                offline=OFFLINE.get(name),
+            )
+        )
     return found
