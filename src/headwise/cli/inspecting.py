@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -56,29 +57,29 @@ def recipes(
 
 
 def _print_recipes(listed: "Sequence[Listed]") -> None:
-    """Prints recipes by task: those whose data are there first, with what a run of them takes."""
-    from headwise.recipe.catalogue import TASKS
+    """Prints what is known of recipes in columns; what they are, below where there is no room."""
+    from headwise.recipe.shipped import Offline
 
     console = printing_console()
-    offline = [each for each in listed if each.offline]
-    others = [each for each in listed if not each.offline]
-    if offline:
-        columns = ("recipe", "size", "trained on", "a run", "systems", "minutes", "what it is")
-        table = Table(*columns, box=None, pad_edge=False)
-        for task in TASKS:
-            for each in offline:
-                if each.task == task and each.offline:
-                    size, data, minutes = each.offline
-                    cells = (each.budget, str(each.systems), minutes or "–", each.description)
-                    table.add_row(Text(each.name, style="bold"), size, data, *cells)
-        console.print(table)
-    if others:
-        table = Table("recipe", "task", "what it is", box=None, pad_edge=False)
-        for task in TASKS:
-            for each in others:
-                if each.task == task:
-                    table.add_row(Text(each.name, style="bold"), task, each.description)
-        console.print(table)
+    columns = ("recipe", "size", "trained on", "a run", "systems", "minutes")
+    rows = [(columns, "what it is")]
+    for each in listed:
+        known = each.offline or Offline("", each.task)
+        cells = (known.size, known.data, each.budget, str(each.systems), known.minutes or "–")
+        rows.append(((each.name, *cells), each.description))
+    if not any(each.offline for each in listed):
+        rows = [(("recipe", "task"), "what it is")]
+        rows += [((each.name, each.task), each.description) for each in listed]
+    widths = [max(map(len, column)) for column in zip(*(cells for cells, _ in rows), strict=True)]
+    longest = max(len(description) for _, description in rows)
+    is_wide = console.width >= sum(widths) + 2 * len(widths) + longest
+    for cells, description in rows:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        text = Text(f"{line}  {description}" if is_wide else line.rstrip())
+        text.stylize("bold", 0, len(cells[0]))
+        console.print(text, soft_wrap=True)
+        if not is_wide and cells[0] != "recipe":
+            console.print(Padding(Text(description), (0, 0, 0, 2)))
 
 
 def keys(
