@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from headwise.cli.parameters import Changes, Trust, parse_lengths, parse_names
@@ -64,7 +64,7 @@ def _print_recipes(listed: "Sequence[Listed]") -> None:
     columns = ("recipe", "size", "trained on", "a run", "systems", "minutes")
     rows = [(columns, "what it is")]
     for each in listed:
-        known = each.offline or Offline("", each.task)
+        known = each.offline or Offline("", "–")
         cells = (known.size, known.data, each.budget, str(each.systems), known.minutes or "–")
         rows.append(((each.name, *cells), each.description))
     if not any(each.offline for each in listed):
@@ -113,7 +113,9 @@ def keys(
         console = printing_console()
         whole = task is None or task in TASKS
         for section in listed_sections(task) if whole else sections_with(task or ""):
-            table = Table("key", "default", "meaning", box=None, pad_edge=False)
+            # A key that is wider than its column goes on in the next line: no letter is left out.
+            key_column = Column("key", overflow="fold")
+            table = Table(key_column, "default", "meaning", box=None, pad_edge=False)
             for key in section.keys:
                 table.add_row(Text(key.name, style="bold"), Text(key.default), Text(key.meaning))
             console.print(Text(f"\n{section.title}", style="underline"), table)
