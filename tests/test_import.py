@@ -139,7 +139,7 @@ def test_recipes_are_listed_as_they_are_read():
 # What each misspelling is told with.
 MISSPELT = [
     (["train", "lm-pidoc"], "did you mean 'lm-pydoc'?"),
-    (["train"], "offline: agreement-routing, "),
+    (["train"], "offline: interface-strings, "),
     (["train", "lm-pydoc", "--system", "stanard"], "did you mean 'standard'?"),
     (["train", "lm-pydoc", "--dataset", "x", "--trust"], "there is no data set 'x'"),
     (["train", "lm-pydoc", "--set", "training.max_step=1"], "did you mean 'max_steps'?"),

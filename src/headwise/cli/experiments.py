@@ -243,8 +243,8 @@ def _without_recipe() -> str:
 
     offline = ", ".join(each.name for each in listed_recipes() if each.offline)
     return (
-        f"no recipe is named, expected one to train, such as headwise train lm-pydoc --system "
-        f"mae-7\n  offline: {offline}\n  the papers': headwise recipes --papers\n"
+        f"no recipe is named, expected one to train, such as headwise train lm-pydoc\n"
+        f"  offline: {offline}\n  the papers': headwise recipes --papers\n"
         f"headwise recipes says what they are"
     )
 

@@ -62,11 +62,11 @@ def _print_recipes(listed: "Sequence[Listed]") -> None:
 
     console = printing_console()
     columns = ("recipe", "size", "trained on", "a run", "systems", "minutes")
-    rows = [(columns, "what it is")]
+    rows: list[tuple[tuple[str, ...], str]] = [(columns, "what it is")]
     for each in listed:
         known = each.offline or Offline("", "–")
-        cells = (known.size, known.data, each.budget, str(each.systems), known.minutes or "–")
-        rows.append(((each.name, *cells), each.description))
+        facts = (known.size, known.data, each.budget, str(each.systems), known.minutes or "–")
+        rows.append(((each.name, *facts), each.description))
     if not any(each.offline for each in listed):
         rows = [(("recipe", "task"), "what it is")]
         rows += [((each.name, each.task), each.description) for each in listed]
