@@ -23,6 +23,7 @@ from headwise.cli import app, explaining
 from headwise.cli.printing import clear_errors
 from headwise.experiment import one_system, reading
 from headwise.recipe import load_recipe, shipped_recipes
+from headwise.recipe.shipped import OFFLINE
 from headwise.tasks import translation
 from headwise.tasks.text.parallel.corpus import load_parallel_corpus
 
@@ -90,10 +91,27 @@ def test_every_command_has_help(command):
 
 
 def test_recipes_are_listed_one_a_line():
-    done = headwise("recipes")
-    assert done.exit_code == 0
+    listed = {
+        papers: headwise("recipes", *(["--papers"] if papers else [])).stdout
+        for papers in (False, True)
+    }
     for name in shipped_recipes():
-        assert re.search(rf"^{name} +\w+", done.stdout, re.MULTILINE)
+        line = rf"^{name} +[\w?]+.*$"
+        offline = name in OFFLINE
+        assert re.search(line, listed[not offline], re.MULTILINE)
+        assert not re.search(line, listed[offline], re.MULTILINE)
+    assert re.search(
+        r"^lm-pydoc +521k +33,000 words +600 steps +6 +– +Language modelling", listed[False], re.M
+    )
+
+
+def test_recipes_are_found_by_a_part_of_the_name():
+    found = headwise("recipes", "lm").stdout
+    assert [name for name in shipped_recipes() if f"\n{name} " in f"\n{found}"] == [
+        name for name in shipped_recipes() if "lm" in name
+    ]
+    assert headwise("recipes", "multi30k").stdout == shipped_recipes()["multi30k-en-de"]
+    assert "\nimages-pair " in headwise("recipes", "images").stdout
 
 
 def test_a_recipe_can_be_printed_to_start_ones_own(world):
@@ -101,7 +119,7 @@ def test_a_recipe_can_be_printed_to_start_ones_own(world):
     assert done.stdout == shipped_recipes()["multi30k-en-de"]
     own = world / "numerals.yaml"
     assert headwise("recipes", own).stdout == own.read_text(encoding="utf-8")
-    assert "did you mean 'multi30k-en-de'?" in refused("recipes", "multi30k")
+    assert "did you mean 'multi30k-en-de'?" in refused("recipes", "multi30kk")
 
 
 def test_keys_are_listed_by_task():
@@ -110,6 +128,35 @@ def test_keys_are_listed_by_task():
     images = headwise("keys", "images")
     assert "palette.colors" in images.stdout and "training.max_steps" not in images.stdout
     assert "did you mean 'images'?" in refused("keys", "imags")
+
+
+def test_keys_are_found_by_a_part_of_the_name():
+    found = headwise("keys", "learning_rate").stdout
+    assert "training.learning_rate" in found and "training.mae.learning_rate" in found
+    assert "training.max_steps" not in found
+    assert headwise("keys", "speech").stdout == headwise("keys", "speech-enhancement").stdout
+
+
+def test_train_without_a_recipe_trains_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "lm-pydoc" in refused("train")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_groups_commands_and_says_what_may_stand_there(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    said = headwise("--help").stdout
+    places = [said.index(f"─ {group} ─") for group in ("Train", "Look inside", "Use", "Reproduce")]
+    assert places == sorted(places)
+    for command in (*COMMANDS, "analyze", "claims", "claims run"):
+        of_command = headwise(*command.split(), "--help").stdout
+        assert "bool" not in of_command, command
+        if re.search(r"--set\b", of_command):
+            finished = command not in ("compare", "cost", "train")
+            assert ("evaluation." in of_command) == finished
+            assert ("training.max_steps" in of_command) != finished
+    assert "<none|model|units|all>" in headwise("analyze", "--help").stdout
+    assert "laptop|gpu|paper" in headwise("claims", "run", "--help").stdout
 
 
 # Generate, enhance

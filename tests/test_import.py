@@ -1,5 +1,6 @@
 """What an import and a command load: no more than they use."""
 
+import json
 import re
 import subprocess
 import sys
@@ -9,8 +10,11 @@ import pytest
 
 import headwise
 from headwise.__main__ import _TRAIN
+from headwise.analysis.cost import model_cost
+from headwise.analysis.formatting import count
 from headwise.recipe import load_recipe
-from headwise.recipe.shipped import listed_recipes
+from headwise.recipe.catalogue import task_class
+from headwise.recipe.shipped import listed_recipes, shipped_recipes
 
 TORCH = {"torch", "transformers"}
 PAGES = {"matplotlib", "rich", "typer", "sacrebleu", "datasets", "scipy", "sklearn", "pandas"}
@@ -36,12 +40,6 @@ def test_a_layer_loads_no_models_and_no_pages():
 def test_all_names_load_neither_figures_nor_bars():
     loaded = loaded_by("import headwise; [getattr(headwise, name) for name in headwise.__all__]")
     assert not loaded & {"matplotlib", "rich", "typer", "sacrebleu", "datasets"}
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["compare", "--help"], ["recipes"]])
-def test_a_command_that_computes_nothing_loads_no_torch(arguments):
-    code = f"from headwise.cli import app\ntry: app({arguments})\nexcept SystemExit: pass"
-    assert not loaded_by(code) & TORCH
 
 
 WITHOUT = """
@@ -123,5 +121,82 @@ def test_the_auto_classes_know_our_models(imports):
 
 def test_recipes_are_listed_as_they_are_read():
     for listed in listed_recipes():
-        recipe = load_recipe(listed.name).recipe
+        file = load_recipe(listed.name)
+        recipe = file.recipe
         assert (recipe.task, recipe.description) == (listed.task, listed.description)
+        training = recipe.training
+        budgets = {training.max_steps: "{:,} steps", training.epochs: "{:g} epochs"}
+        assert listed.budget in [each.format(n) for n, each in budgets.items() if n is not None]
+        assert listed.systems == len(file.system_names)
+        if listed.offline:
+            data = None if file.has_data else file.dataset_names[0]
+            first = file.system(file.system_names[0], data)
+            task = task_class(recipe.task)
+            cost = model_cost(task.nominal_config(first), task.cost_lengths(first))
+            assert listed.offline.size == count(cost.parameters.total), listed.name
+
+
+# What each misspelling is told with.
+MISSPELT = [
+    (["train", "lm-pidoc"], "did you mean 'lm-pydoc'?"),
+    (["train"], "offline: interface-strings, "),
+    (["train", "lm-pydoc", "--system", "stanard"], "did you mean 'standard'?"),
+    (["train", "lm-pydoc", "--dataset", "x", "--trust"], "there is no data set 'x'"),
+    (["train", "lm-pydoc", "--set", "training.max_step=1"], "did you mean 'max_steps'?"),
+    (["train", "lm-pydoc", "--set", "model.attention=moaa"], "did you mean 'moa'?"),
+    (["compare", "--systems", "standard,moaa"], "did you mean 'moa'?"),
+    (["compare", "--tune", "model.dropuot=0,0.1"], "did you mean 'dropout'?"),
+    (["cost", "lm-pydoc", "relativs"], "did you mean 'relatives'?"),
+    (["cost", "--set", "systems.moa.modle.dropout=0"], "did you mean 'model'?"),
+    (["recipes", "relativs"], "did you mean 'relatives'?"),
+    (["keys", "imags"], "did you mean 'images'?"),
+    (["evaluate", "{run}", "--set", "evaluation.beam_sise=1"], "did you mean 'beam_size'?"),
+    (["evaluate", "{run}", "--ablate", "mae=unifrm"], "did you mean 'uniform'?"),
+    (["evaluate", "{run}", "--against", "none"], "none is not a run of headwise"),
+    (["analyze", "{run}", "--set", "training.seed=2"], "a finished run does not read training"),
+    (["explore", "{run}", "--set", "evaluation.beam_sise=1"], "did you mean 'beam_size'?"),
+    (["translate", "none"], "none is not a run of headwise"),
+    (["generate", "none"], "none is not a run of headwise"),
+    (["enhance", "none", "a.wav", "b.wav"], "none is not a run of headwise"),
+    (["curve", "none", "--over", "training.seed"], "none has no finished run"),
+    (["claims", "run", "W11"], "did you mean 'W1'?"),
+    (["claims", "--scale", "labtop"], "did you mean 'laptop'?"),
+    (["claims", "why", "data-sise"], "did you mean 'data-size'?"),
+]
+# What tells nothing wrong, and is there at once too.
+AT_ONCE = [["recipes"], ["recipes", "lm"], ["recipes", "lm-pydoc"], ["keys"], ["keys", "model"]]
+AT_ONCE += [["--help"], ["--version"], ["train", "--help"], ["keys", "images"]]
+TYPED = """
+import io, json, sys
+from contextlib import redirect_stderr, redirect_stdout
+from headwise.cli import app
+said = []
+for arguments in json.load(sys.stdin):
+    with redirect_stderr(io.StringIO()) as wrong, redirect_stdout(io.StringIO()) as right:
+        try:
+            app(arguments, prog_name="headwise")
+        except SystemExit as end:
+            said.append((end.code, wrong.getvalue(), right.getvalue()))
+    heavy = {"torch", "transformers", "datasets", "matplotlib"} & sys.modules.keys()
+    assert not heavy, (arguments, heavy, said[-1])
+print(json.dumps(said))
+"""
+
+
+def test_misspelt_names_are_told_before_anything_slow_is_imported(tmp_path):
+    (tmp_path / "recipe.yaml").write_text(shipped_recipes()["interface-strings"])
+    (tmp_path / "model").mkdir()
+    commands = [[part.format(run=tmp_path) for part in line] for line, _ in MISSPELT]
+    done = subprocess.run(
+        [sys.executable, "-c", TYPED],
+        input=json.dumps(commands + AT_ONCE),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    for (line, expected), (code, wrong, right) in zip(MISSPELT, said, strict=False):
+        assert (code, right) == (2, ""), line
+        assert expected in wrong, line
+    for line, (code, wrong, right) in zip(AT_ONCE, said[len(MISSPELT) :], strict=True):
+        assert code == 0 and right, (line, wrong)

@@ -22,7 +22,10 @@ NAMING = {
 
 # From the ground up; a file imports from its own floor and those below.
 FLOORS = (
-    ("ops", "messages", "files", "checksums", "plain_yaml", "settings", "transformers_internals"),
+    (
+        *("ops", "messages", "files", "checksums", "plain_yaml", "settings", "trusting"),
+        "transformers_internals",
+    ),
     ("heads",),
     ("models",),
     ("pretrained",),

@@ -138,10 +138,17 @@ def test_a_wrong_value_is_named_with_what_is_expected(change, said):
 
 
 def test_all_problems_are_given_at_once():
-    said = message(DEMO, "training.seed=x", "model.norm=mid", "datta=1")
+    said = message(DEMO, "training.seed=x", "model.norm=mid", "evaluation.beam_size=0")
     assert said.count("\n  ") >= 3
-    for key in ("training.seed", "model.norm", "'datta'"):
+    for key in ("training.seed", "model.norm", "evaluation.beam_size"):
         assert key in said
+
+
+def test_names_are_told_before_values_and_all_at_once():
+    said = message(DEMO, "training.seed=x", "datta=1", "model.embed_dims=1", "model.attention=x")
+    for name in ("'datta'", "'model.embed_dims'", "the system 'x'"):
+        assert name in said
+    assert "training.seed is" not in said
 
 
 def test_an_unknown_system_gives_the_nearest_and_all_there_are(small):

@@ -1,8 +1,9 @@
 """The commands of `headwise`. Each is thin: the library does the work."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from headwise import __version__
 from headwise.cli.claims import claims
@@ -14,7 +15,30 @@ from headwise.cli.using import enhance, generate, translate
 
 __all__ = ["app"]
 
+
+def _without_type_of_flags(parameters: list[Any]) -> list[Any]:
+    """Parameters of which flags show no type in help: that they are `<bool>` tells nobody anything.
+
+    Other options show what may stand behind them.
+    """
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+            parameter.metavar = ""
+    return parameters
+
+
+class _Command(TyperCommand):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_type_of_flags(super().get_params(ctx))
+
+
+class _Group(TyperGroup):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_type_of_flags(super().get_params(ctx))
+
+
 app = typer.Typer(
+    cls=_Group,
     no_args_is_help=True,
     help="Train, compare and use systems that papers propose for the heads of multi-head "
     "attention, in place of concatenating them.",
@@ -42,10 +66,15 @@ def start(
 
 
 # In the order in which `headwise --help` lists them.
-for command in (
-    *(recipes, keys, cost),
-    *(compare, train, evaluate, curve, analyse, explore),
-    *(translate, generate, enhance),
-):
-    app.command()(command)
-app.add_typer(claims, name="claims")
+_GROUPS = {
+    "Train": (recipes, keys, cost, compare, train),
+    "Look inside": (evaluate, curve, analyse, explore),
+    "Use": (translate, generate, enhance),
+}
+for group, commands in _GROUPS.items():
+    for command in commands:
+        app.command(cls=_Command, rich_help_panel=group)(command)
+app.command("analyze", cls=_Command, hidden=True)(analyse)  # as it is spelt elsewhere
+app.add_typer(claims, name="claims", cls=_Group, rich_help_panel="Reproduce")
+for registered in claims.registered_commands:
+    registered.cls = _Command

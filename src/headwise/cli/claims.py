@@ -27,7 +27,9 @@ Ids = Annotated[
         help="Claims: W1 M1, or questions why: data-size. By default all claims.",
     ),
 ]
-ScaleName = Annotated[str, typer.Option(metavar="SCALE", help="laptop, gpu or paper.")]
+ScaleName = Annotated[
+    str, typer.Option(metavar="laptop|gpu|paper", help="Size of the models and their data.")
+]
 Seeds = Annotated[
     int, typer.Option(min=1, max=100, help="How many seeds each system is trained with.")
 ]
@@ -49,11 +51,13 @@ def listing(
     if context.invoked_subcommand is not None:
         return
     with clear_errors():
+        at = _scale(scale)
+
         from headwise.claims.catalogue.declared import papers
         from headwise.claims.judging.judging import verdict_on
 
         silence()
-        at, places = _scale(scale), _places_to_read(evidence)
+        places = _places_to_read(evidence)
         console = Console()
         for paper in papers():
             console.print(paper.paper, style="underline", highlight=False, markup=False)
@@ -89,6 +93,9 @@ def run(
     Without an ID it says how long all of them take, and asks before it goes on.
     """
     with clear_errors("The same command goes on from here."):
+        at = _scale(scale)
+        _check_ids(ids, at)
+
         from headwise.claims.catalogue.needed import needed_runs
         from headwise.claims.runs.running import run_experiment, run_question
         from headwise.claims.runs.timing import measure_times
@@ -96,7 +103,7 @@ def run(
         from headwise.comparison import RunsFailed
 
         silence()
-        at, places, console = _scale(scale), _places(data, runs, evidence), Console()
+        places, console = _places(data, runs, evidence), Console()
         if ids and every:
             raise ValueError(
                 f"--all is given with the claims {' '.join(ids)}, expected one of both"
@@ -130,10 +137,15 @@ def why(
 ) -> None:
     """Print what is known of the questions why systems do worse; trains nothing."""
     with clear_errors():
+        from headwise.claims.catalogue.declared import check_questions
+
+        at = _scale(scale)
+        check_questions(names or [], at)
+
         from headwise.claims.why.questions import find_questions
 
         silence()
-        at, places = _scale(scale), _places_to_read(evidence)
+        places = _places_to_read(evidence)
         _print_answers(find_questions(names or [], at).values(), places, Console())
 
 
@@ -152,13 +164,16 @@ def plan(
 ) -> None:
     """Say how long the runs of claims take, and how long those that are missing."""
     with clear_errors("The same command goes on from here."):
+        at = _scale(scale)
+        _check_ids(ids, at)
+
         from headwise.claims.catalogue.needed import Needed, needed_runs
         from headwise.claims.runs.planning import measure_seconds, plan_question, with_needs
         from headwise.claims.runs.planning import plan as planned_minutes
         from headwise.claims.why.questions import claims_and_questions
 
         silence()
-        at, places, console = _scale(scale), _places(data, runs, evidence), Console()
+        places, console = _places(data, runs, evidence), Console()
         asked, questions = claims_and_questions(ids or [], at)
         needed = with_needs(needed_runs(asked, at), at)
         if measure:
@@ -280,6 +295,13 @@ def _scale(name: str) -> "Scale":
             f"--scale is {name!r}, expected one of {', '.join(SCALES)}{did_you_mean(name, SCALES)}"
         )
     return name
+
+
+def _check_ids(ids: list[str] | None, at: "Scale") -> None:
+    """Tells claims and questions that there are not, before PyTorch is imported."""
+    from headwise.claims.catalogue.declared import check_asked
+
+    check_asked(ids or [], at)
 
 
 def _places(data: Path | None, runs: Path, evidence: Path) -> "Places":

@@ -9,10 +9,12 @@ from rich.console import Console
 
 from headwise.cli.parameters import (
     Changes,
+    ChangesOfRun,
     Part,
     RecipeName,
     RunFolder,
     Trust,
+    check_runs,
     parse_names,
     parse_seeds,
 )
@@ -101,6 +103,16 @@ def compare(
     The report is written whenever a run has ended. A run that fails leaves the others alone.
     """
     with clear_errors("The same command goes on from here."):
+        from headwise.recipe.file import read_document
+
+        asked = parse_names("--systems", systems)
+        asked_data = parse_names("--datasets", datasets)
+        of_tries = [f"{key}=null" for key in map(_tuned_key, tune or []) if key]
+        read_document(recipe, [*(changes or []), *of_tries], asked, asked_data)
+        if match not in (None, "parameters"):
+            raise ValueError(f"--match is {match!r}, expected 'parameters'")
+        given_seeds = parse_seeds(seeds) if seeds else None
+
         from headwise.analysis.report import write_report
         from headwise.analysis.results import Benchmark, Comparison
         from headwise.analysis.table import results_table
@@ -116,16 +128,14 @@ def compare(
         silence()
         file = load_recipe(recipe, changes or [])
         print_notes(file)
-        names = parse_names("--systems", systems) or file.system_names
+        names = asked or file.system_names
         if not names:
             raise RecipeError(
                 f"recipe {recipe} names no systems, expected at least one to train; add some under "
                 f"`systems`"
             )
-        if match not in (None, "parameters"):
-            raise ValueError(f"--match is {match!r}, expected 'parameters'")
         grid = parse_grid(tune or [], tune_steps, tune_equal)
-        numbers = parse_seeds(seeds) if seeds else file.recipe.seeds or [file.recipe.training.seed]
+        numbers = given_seeds or file.recipe.seeds or [file.recipe.training.seed]
         folder = output or Path("runs") / Path(recipe).stem
         report = folder / "report.html"
         console = Console(quiet=not is_main_process())
@@ -143,7 +153,7 @@ def compare(
                     folder,
                     command_line(),
                     console,
-                    datasets=parse_names("--datasets", datasets) or file.dataset_names,
+                    datasets=asked_data or file.dataset_names,
                     match=match is not None,
                     grid=grid,
                     jobs=jobs,
@@ -163,7 +173,14 @@ def compare(
 
 
 def train(
-    recipe: RecipeName = "interface-strings",
+    recipe: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RECIPE",
+            help="Name of a recipe, or path of a .yaml file.",
+            show_default=False,
+        ),
+    ] = None,
     system: Annotated[
         str | None,
         typer.Option(help="A system of the recipe; by default, the recipe without any changes."),
@@ -183,6 +200,13 @@ def train(
     The exit status is 1 if the training has diverged: its validation loss is no number.
     """
     with clear_errors("The same command goes on from here."):
+        from headwise.recipe.file import read_document
+
+        if recipe is None:
+            raise ValueError(_without_recipe())
+        asked, asked_data = ([name] if name else [] for name in (system, dataset))
+        read_document(recipe, changes or [], asked, asked_data)
+
         from headwise.analysis.verdict import diverged
         from headwise.experiment.folders import is_main_process
         from headwise.experiment.locking import locked
@@ -214,6 +238,26 @@ def train(
         print_next_commands(console, folder)
 
 
+def _without_recipe() -> str:
+    from headwise.recipe.shipped import listed_recipes
+
+    offline = ", ".join(each.name for each in listed_recipes() if each.offline)
+    return (
+        f"no recipe is named, expected one to train, such as headwise train lm-pydoc\n"
+        f"  offline: {offline}\n  the papers': headwise recipes --papers\n"
+        f"headwise recipes says what they are"
+    )
+
+
+def _tuned_key(option: str) -> str:
+    """The key of an option --tune; empty if the option is not of the form that is expected."""
+    from headwise.recipe.file import split_path
+
+    key, equals, _ = option.partition("=")
+    path = split_path(key)
+    return key if equals and len(path) > 1 and all(path) else ""
+
+
 def evaluate(
     run: RunFolder,
     part: Part = "test",
@@ -237,12 +281,19 @@ def evaluate(
             "several times; headwise keys lists what there is. Not for the run of --against.",
         ),
     ] = None,
-    changes: Changes = None,
+    changes: ChangesOfRun = None,
     trust: Trust = False,
 ) -> None:
     """Evaluate a finished run on a part of its data or on other data, with 95% intervals."""
     with clear_errors():
         from functools import partial
+
+        from headwise.recipe.names import check_ablations
+
+        check_runs([run], changes)
+        check_runs([against] if against else [], [])
+        pairs = (text.partition(",")[0].partition("=") for text in ablate or [])
+        check_ablations({name.strip(): asked.strip() for name, equals, asked in pairs if equals})
 
         from headwise.evaluation import compare_runs, evaluate_run
         from headwise.models.ablation_names import parse_ablations

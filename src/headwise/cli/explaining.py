@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from headwise.cli.parameters import Changes, Part, Trust
+from headwise.cli.parameters import ChangesOfRun, ChangesOfUse, Part, Trust, check_runs
 from headwise.cli.printing import clear_errors, command_line, print_note, print_path, silence
 
 
@@ -52,7 +52,7 @@ def analyse(
         Path | None,
         typer.Option(help="Folder for analysis.html and analysis.json.", show_default="RUN"),
     ] = None,
-    changes: Changes = None,
+    changes: ChangesOfRun = None,
     trust: Trust = False,
 ) -> None:
     """Write a page on what the heads of finished runs do: entropy, load, tokens, ablations.
@@ -60,6 +60,8 @@ def analyse(
     A stopped analysis continues where it was stopped.
     """
     with clear_errors("The same command goes on from here."):
+        check_runs([*runs, *([against] if against else [])], changes)
+
         from headwise.analysis.behaviour.writing import PAGE
         from headwise.inspection.analysing import Request, analyse_runs
 
@@ -118,7 +120,7 @@ def explore(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of --serve; 0 takes a free one.")
     ] = 8765,
-    changes: Changes = None,
+    changes: ChangesOfUse = None,
     trust: Trust = False,
 ) -> None:
     """Write a page on which the heads of a model are seen at work on one input, or serve it."""
@@ -127,6 +129,10 @@ def explore(
 
         from headwise.files import check_can_be_written
         from headwise.inspection.exploring.asking import asked_source, split_arguments
+
+        runs, last = split_arguments(arguments)
+        check_runs(runs, changes, keys=("evaluation",))
+
         from headwise.inspection.exploring.page.html import write_page
         from headwise.inspection.exploring.recording import Explorer
         from headwise.inspection.exploring.server import ExplorerServer
@@ -134,7 +140,6 @@ def explore(
         silence()
         if serve and output is not None:
             raise ValueError("--serve writes no file; leave out --serve or --output")
-        runs, last = split_arguments(arguments)
         given = asked_source(last, text, source, item, part, target)
         page = output or runs[0] / "explore.html"
         explorer = Explorer(runs, given, changes or [], print_note)

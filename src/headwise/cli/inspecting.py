@@ -1,66 +1,125 @@
 """The commands that train nothing: recipes, their keys and their cost."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.padding import Padding
+from rich.table import Column, Table
 from rich.text import Text
 
 from headwise.cli.parameters import Changes, Trust, parse_lengths, parse_names
-from headwise.cli.printing import clear_errors, print_notes
+from headwise.cli.printing import clear_errors, print_notes, printing_console
+
+if TYPE_CHECKING:
+    from headwise.recipe.shipped import Listed
 
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="Print the file of this recipe.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Print the file of this recipe, or list those with this in the name."),
+    ] = None,
+    papers: Annotated[
+        bool,
+        typer.Option(
+            "--papers", help="List those with the papers' settings, and others with their data."
+        ),
+    ] = False,
     trust: Trust = False,
 ) -> None:
     """List the recipes that come with headwise by task, or print one to start your own from."""
     with clear_errors():
-        if name is not None:
-            from headwise.recipe import load_recipe, shipped_recipes
+        from headwise.recipe.file import load_recipe
+        from headwise.recipe.shipped import listed_recipes, shipped_recipes
 
-            load_recipe(name)
-            shipped = shipped_recipes()
-            typer.echo(shipped.get(name) or Path(name).read_text(encoding="utf-8"), nl=False)
-            return
-        from headwise.recipe.catalogue import TASKS
-        from headwise.recipe.shipped import listed_recipes
-
-        table = Table(box=None, pad_edge=False, show_header=False)
         listed = listed_recipes()
-        for task in TASKS:
-            table.add_row(f"[underline]{task}")
-            for recipe in listed:
-                if recipe.task == task:
-                    table.add_row(f"[bold]{recipe.name}", recipe.description)
-        Console().print(table)
+        if name is not None:
+            found = [each for each in listed if name in each.name or name in each.task]
+            alone = name if name in shipped_recipes() else found[0].name if len(found) == 1 else ""
+            if not found:
+                load_recipe(name)  # which says what is wrong, also of a file
+                typer.echo(Path(name).read_text(encoding="utf-8"), nl=False)
+            elif alone:
+                typer.echo(shipped_recipes()[alone], nl=False)
+            else:
+                _print_recipes(found)
+            return
+        _print_recipes([each for each in listed if bool(each.offline) is not papers])
+        if not papers:
+            Console(stderr=True).print(
+                "All run offline. --papers lists those with the papers' settings, "
+                "headwise recipes NAME prints one.",
+                highlight=False,
+            )
+
+
+def _print_recipes(listed: "Sequence[Listed]") -> None:
+    """Prints what is known of recipes in columns; what they are, below where there is no room."""
+    from headwise.recipe.shipped import Offline
+
+    console = printing_console()
+    columns = ("recipe", "size", "trained on", "a run", "systems", "minutes")
+    rows: list[tuple[tuple[str, ...], str]] = [(columns, "what it is")]
+    for each in listed:
+        known = each.offline or Offline("", "–")
+        facts = (known.size, known.data, each.budget, str(each.systems), known.minutes or "–")
+        rows.append(((each.name, *facts), each.description))
+    if not any(each.offline for each in listed):
+        rows = [(("recipe", "task"), "what it is")]
+        rows += [((each.name, each.task), each.description) for each in listed]
+    widths = [max(map(len, column)) for column in zip(*(cells for cells, _ in rows), strict=True)]
+    longest = max(len(description) for _, description in rows)
+    is_wide = console.width >= sum(widths) + 2 * len(widths) + longest
+    for cells, description in rows:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        text = Text(f"{line}  {description}" if is_wide else line.rstrip())
+        text.stylize("bold", 0, len(cells[0]))
+        console.print(text, soft_wrap=True)
+        if not is_wide and cells[0] != "recipe":
+            console.print(Padding(Text(description), (0, 0, 0, 2)))
 
 
 def keys(
-    task: Annotated[str | None, typer.Argument(help="Name of a task: language-modelling.")] = None,
+    task: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TASK|PART",
+            help="Name of a task, such as language-modelling, or a part of the names of keys: "
+            "model, learning_rate.",
+        ),
+    ] = None,
     markdown: Annotated[
         bool,
         typer.Option("--markdown", help="Print the keys of all tasks as one page: docs/keys.md."),
     ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", hidden=True, help="Print src/headwise/recipe/known.json."),
+    ] = False,
 ) -> None:
     """List the keys that a recipe may have, with their defaults."""
     with clear_errors():
-        from headwise.recipe.keys import keys_page, shared_sections, task_sections
+        from headwise.recipe.catalogue import TASKS
+        from headwise.recipe.names import listed_sections, sections_with
 
-        if markdown:
-            typer.echo(keys_page(), nl=False)
+        if markdown or as_json:
+            from headwise.recipe.keys import keys_page, known_json
+
+            typer.echo(known_json() if as_json else keys_page(), nl=False)
             return
-        console = Console()
-        for section in task_sections(task) if task else shared_sections():
-            table = Table("key", "default", "meaning", box=None, pad_edge=False)
+        console = printing_console()
+        whole = task is None or task in TASKS
+        for section in listed_sections(task) if whole else sections_with(task or ""):
+            # A key that is wider than its column goes on in the next line: no letter is left out.
+            key_column = Column("key", overflow="fold")
+            table = Table(key_column, "default", "meaning", box=None, pad_edge=False)
             for key in section.keys:
                 table.add_row(Text(key.name, style="bold"), Text(key.default), Text(key.meaning))
             console.print(Text(f"\n{section.title}", style="underline"), table)
         if task is None:
-            from headwise.recipe.catalogue import TASKS
-
             console.print(f"\nMore: headwise keys TASK, one of {', '.join(TASKS)}", highlight=False)
 
 
@@ -92,6 +151,12 @@ def cost(
 ) -> None:
     """Count the parameters and multiply-accumulates of a recipe's systems without training."""
     with clear_errors():
+        from headwise.recipe.file import read_document
+
+        asked = parse_names("--systems", systems)
+        for recipe in recipes or ([] if papers else ["interface-strings"]):
+            read_document(recipe, changes or [], asked)
+
         from headwise.analysis.cost import cost_table
         from headwise.recipe import load_recipe
         from headwise.recipe.catalogue import task_class
@@ -109,7 +174,7 @@ def cost(
             file = load_recipe(recipe, changes or [])
             print_notes(file)
             file.check_comparable()
-            names = parse_names("--systems", systems) or file.system_names
+            names = asked or file.system_names
             task = task_class(file.recipe.task)
             dataset = None if file.has_data else file.dataset_names[0]
             configs = {name: task.nominal_config(file.system(name, dataset)) for name in names}

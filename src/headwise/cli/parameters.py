@@ -1,10 +1,10 @@
 """Parameters that several commands share, and the parsing of lists separated by commas."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,7 +14,7 @@ from headwise.messages import shown
 @contextmanager
 def _trusting() -> Iterator[None]:
     """Until the command ends, classes that a recipe names are imported, from this folder too."""
-    from headwise.models.trust import trusting
+    from headwise.trusting import trusting
 
     # At the end of the path, so that a folder named `datasets` does not hide the library.
     here = str(Path.cwd())
@@ -37,13 +37,39 @@ def _trust(context: typer.Context, is_asked: bool) -> bool:
 RecipeName = Annotated[
     str, typer.Argument(metavar="RECIPE", help="Name of a recipe, or path of a .yaml file.")
 ]
+
+
+def _changes(what: str) -> Any:
+    told = f"Change {what}. May be given several times."
+    return typer.Option("--set", metavar="KEY=VALUE", help=told)
+
+
 Changes = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Change a key of the recipe: training.max_steps=100. May be given several times.",
+    _changes("a key of the recipe: training.max_steps=100"),
+]
+# A finished run reads some keys of its recipe again.
+ChangesOfRun = Annotated[
+    list[str] | None,
+    _changes(
+        "what the run reads again, keys of `data` and `evaluation` (of language models also "
+        "block_length, masking): evaluation.beam_size=1"
     ),
+]
+ChangesOfUse = Annotated[
+    list[str] | None,
+    _changes("a key of `evaluation`, the only ones that are read: evaluation.beam_size=1"),
+]
+ChangesOfGeneration = Annotated[
+    list[str] | None,
+    _changes(
+        "a key of `evaluation`, the only ones that are read: "
+        "evaluation.generation.temperature=0.7 for texts, evaluation.temperature=0.7 for images"
+    ),
+]
+ChangesOfEnhancement = Annotated[
+    list[str] | None,
+    _changes("a key of `evaluation`, the only ones that are read: evaluation.context=0.25"),
 ]
 Trust = Annotated[
     bool,
@@ -57,12 +83,23 @@ Trust = Annotated[
 Part = Annotated[
     str,
     typer.Option(
-        help="Part of the data: train, validation, test, or the name of a further test set."
+        metavar="train|validation|test|NAME",
+        help="Part of the data; NAME is that of a further test set.",
     ),
 ]
 RunFolder = Annotated[
     Path, typer.Argument(metavar="RUN", help="Folder of a finished run, which contains model/.")
 ]
+
+
+def check_runs(
+    runs: Sequence[Path], changes: Sequence[str] | None, keys: Sequence[str] | None = None
+) -> None:
+    """Tells folders that hold no run and keys that there are not, before PyTorch is imported."""
+    from headwise.experiment.run_folder import check_run
+
+    for run in runs:
+        check_run(run, changes or [], keys)
 
 
 def parse_names(option: str, text: str | None) -> list[str]:

@@ -1,5 +1,6 @@
 """What the commands print besides results: errors, notes, paths and progress."""
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +15,9 @@ from headwise.messages import with_words_cut
 
 if TYPE_CHECKING:
     from headwise.recipe import RecipeFile
+
+
+_WIDE = 1000  # columns
 
 
 @contextmanager
@@ -51,6 +55,15 @@ def print_error(text: str) -> None:
     Console(stderr=True).print(
         said, style="red", highlight=False, markup=False, emoji=False, soft_wrap=True
     )
+
+
+def printing_console() -> Console:
+    """Returns a console for tables; what reads them from a pipe gets a row in one line.
+
+    COLUMNS, where it is set, counts.
+    """
+    is_free = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(width=_WIDE if is_free else None)
 
 
 def print_path(console: Console, what: str, path: Path | str) -> None:

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from headwise.cli.parameters import Changes, RunFolder, Trust
+from headwise.cli.parameters import (
+    ChangesOfEnhancement,
+    ChangesOfGeneration,
+    ChangesOfUse,
+    RunFolder,
+    Trust,
+    check_runs,
+)
 from headwise.cli.printing import clear_errors, print_note, progress_bar, silence
 
 if TYPE_CHECKING:
@@ -24,11 +31,13 @@ def translate(
             help="Text file with a sentence in each line; without it, standard input is read."
         ),
     ] = None,
-    changes: Changes = None,
+    changes: ChangesOfUse = None,
     trust: Trust = False,
 ) -> None:
     """Translate lines of text and print them to standard output."""
     with clear_errors():
+        check_runs([run], changes, keys=("evaluation",))
+
         from headwise.experiment.outcomes import as_evaluated
         from headwise.tasks.sources import decoded_lines, read_lines
         from headwise.tasks.text.parallel.translating import translate as translate_texts
@@ -64,15 +73,13 @@ def generate(
         Path | None,
         typer.Option(help="PNG file to write, for image models.", show_default="RUN.png"),
     ] = None,
-    changes: Changes = None,
+    changes: ChangesOfGeneration = None,
     trust: Trust = False,
 ) -> None:
-    """Continue a text or draw images with a finished run.
-
-    The keys of sampling are changed with --set: evaluation.generation.temperature=0.7 for texts,
-    evaluation.temperature=0.7 for images.
-    """
+    """Continue a text or draw images with a finished run."""
     with clear_errors():
+        check_runs([run], changes, keys=("evaluation",))
+
         from headwise.experiment.outcomes import as_evaluated
         from headwise.experiment.reading import open_run
         from headwise.recipe.catalogue import task_class
@@ -91,11 +98,13 @@ def enhance(
     target: Annotated[
         Path, typer.Argument(metavar="OUT", help="Sound file to write, as long as IN.")
     ],
-    changes: Changes = None,
+    changes: ChangesOfEnhancement = None,
     trust: Trust = False,
 ) -> None:
     """Remove the noise from a recording of speech of any length with a finished run."""
     with clear_errors():
+        check_runs([run], changes, keys=("evaluation",))
+
         from headwise.experiment.outcomes import as_evaluated
         from headwise.tasks.sound.audio import audio_info
         from headwise.tasks.sound.enhancing import enhance_file

@@ -7,7 +7,15 @@ from pathlib import Path
 
 from yaml import YAMLError
 
-from headwise.checksums import SUMS, is_changed, write_summed
+from headwise.checksums import write_summed
+from headwise.experiment.run_folder import (
+    CORPUS,
+    RECIPE,
+    RESULT,
+    FolderError,
+    check_stamp,
+    how_to_mend,
+)
 from headwise.files import write_text
 from headwise.recipe import differences, to_yaml, with_defaults
 from headwise.recipe.pretrained import model_folder
@@ -15,14 +23,9 @@ from headwise.recipe.settings import Recipe
 from headwise.tasks.pretrained import digest_weights
 from headwise.tasks.task import Task
 
-RECIPE, CORPUS, RESULT = "recipe.yaml", "corpus.sha256", "result.json"
 PRETRAINED = "pretrained.sha256"  # of the weights that a run has started from
 # Recipes that differ in these keys alone are of the same run.
 _NOT_OF_TRAINING = ("description:", "data.tests.", "training.snapshots:", "training.report_to:")
-
-
-class FolderError(ValueError):
-    """A folder that does not hold what is expected of it; the message says what to do."""
 
 
 def claim_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None:
@@ -79,12 +82,6 @@ def changed_keys(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> list
     return [line for line in lines if not line.startswith(_NOT_OF_TRAINING)]
 
 
-def check_stamp(stamp: Path) -> None:
-    """Raises `FolderError` if the recipe that claimed a folder is damaged."""
-    if is_changed(stamp):
-        raise FolderError(f"{stamp} is not as it was written: {_how_to_mend(stamp)}")
-
-
 def _differs(stamp: Path, recipe: Recipe) -> list[str]:
     """Returns a line for each key in which a recipe differs from the one in a file."""
     check_stamp(stamp)
@@ -92,15 +89,7 @@ def _differs(stamp: Path, recipe: Recipe) -> list[str]:
         before = with_defaults(stamp.read_text(encoding="utf-8"))
         return differences(before, to_yaml(recipe))
     except (OSError, ValueError, YAMLError) as error:
-        raise FolderError(f"{stamp} cannot be read ({error}): {_how_to_mend(stamp)}") from error
-
-
-def _how_to_mend(stamp: Path) -> str:
-    return (
-        f"put the recipe that the folder was made with in its place, and delete the line of "
-        f"{stamp.name} in {stamp.parent / SUMS} (which is enough if you have changed the recipe "
-        f"yourself); or use another output folder"
-    )
+        raise FolderError(f"{stamp} cannot be read ({error}): {how_to_mend(stamp)}") from error
 
 
 def check_start(folder: Path, recipe: Recipe) -> None:

@@ -7,14 +7,20 @@ from typing import Any
 from transformers import AutoConfig
 
 from headwise.analysis.results import RunResult
-from headwise.experiment.folders import RECIPE, RESULT, FolderError, check_stamp
 from headwise.experiment.reading import read_result
+from headwise.experiment.run_folder import (
+    MODEL,
+    RECIPE,
+    RESULT,
+    FolderError,
+    check_holds_runs,
+    check_stamp,
+)
 from headwise.messages import cut, did_you_mean, shown
 from headwise.plain_yaml import read_yaml
 from headwise.recipe import with_defaults
 from headwise.recipe.differences import flatten
 from headwise.recipe.file import split_path
-from headwise.training.run import MODEL
 
 
 def gather_runs(folders: Sequence[Path], key: str) -> list[tuple[float, RunResult]]:
@@ -30,13 +36,7 @@ def gather_runs(folders: Sequence[Path], key: str) -> list[tuple[float, RunResul
     """
     found: dict[Path, tuple[float, RunResult]] = {}  # a run that two folders hold counts once
     for folder in folders:
-        runs = sorted(path.parent for path in folder.rglob(RESULT))
-        if not runs:
-            raise FolderError(
-                f"{folder} has no finished run, expected the folder of a run or of a comparison "
-                f"that `headwise train` or `headwise compare` has made"
-            )
-        for run in runs:
+        for run in check_holds_runs(folder):
             config = AutoConfig.from_pretrained(run / MODEL, trust_remote_code=False)
             found[run.resolve()] = (_number(run, key), read_result(run / RESULT, config))
     return list(found.values())

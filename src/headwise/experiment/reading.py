@@ -13,12 +13,14 @@ from safetensors import SafetensorError
 from headwise.analysis.former_results import without_former_keys
 from headwise.analysis.results import RunResult
 from headwise.checksums import find_damage, how_to_accept_changes, is_changed
-from headwise.experiment.folders import (
+from headwise.experiment.folders import is_main_process
+from headwise.experiment.run_folder import (
+    MODEL,
     RECIPE,
     RESULT,
     FolderError,
-    check_stamp,
-    is_main_process,
+    check_holds,
+    check_run,
 )
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import TransformerConfig
@@ -27,7 +29,6 @@ from headwise.recipe import load_recipe
 from headwise.recipe.catalogue import task_class
 from headwise.recipe.settings import Recipe
 from headwise.tasks.task import Task
-from headwise.training.run import MODEL
 
 _Record = TypeVar("_Record", bound=BaseModel)
 
@@ -93,22 +94,10 @@ def read_recipe(
         folder, changes, note: see `open_run`.
         keys: which keys changes may be of; by default those that the evaluation of its task reads.
     """
-    inside = sorted(path.parent.name for path in folder.glob(f"*/{MODEL}"))
-    if inside and not (folder / MODEL).exists():
-        raise FolderError(f"{folder} holds several runs, name one of them: {', '.join(inside)}")
-    _check_holds(folder, "a run of headwise", RECIPE)
-    check_stamp(folder / RECIPE)
+    check_run(folder, changes, keys)
     file = load_recipe(str(folder / RECIPE), changes)
     for text in file.notes_on_changes:
         note(text)
-    known = task_class(file.recipe.task).evaluation_keys if keys is None else keys
-    for change in changes:
-        path = change.partition("=")[0].strip()
-        if path.partition(".")[0] not in known:
-            raise ValueError(
-                f"--set is {change!r}, but a finished run does not read {path}; expected keys of "
-                f"{', '.join(known)}. Train another run to change others"
-            )
     return file.recipe
 
 
@@ -120,9 +109,9 @@ def read_model(folder: Path, task: type[Task]) -> HeadwiseModel:
         NotTrustedError: its model names a class whose module is not imported.
     """
     if not (folder / RESULT).is_file():
-        _check_holds(folder, "finished", MODEL)
+        check_holds(folder, "finished", MODEL)
     check_model(folder)
-    _check_holds(folder, "whole", *task.saved)
+    check_holds(folder, "whole", *task.saved)
     try:
         model = task.model_class.from_pretrained(folder / MODEL)
     except NotTrustedError:
@@ -156,15 +145,6 @@ def check_finite(folder: Path, model: HeadwiseModel) -> None:
                 f"{folder} has diverged: {name} has values that are not finite, so that its heads "
                 f"do nothing to be looked at; leave the run out, or train it again with a smaller "
                 f"training.learning_rate"
-            )
-
-
-def _check_holds(folder: Path, what: str, *names: str) -> None:
-    for name in names:
-        if not (folder / name).exists():
-            raise FolderError(
-                f"{folder} is not {what}: it has no {name}; name the folder of a run that "
-                f"`headwise train` or `headwise compare` has finished"
             )
 
 

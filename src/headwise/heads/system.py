@@ -112,6 +112,8 @@ class System(nn.Module):
             `only-UNIT` leaves that one alone in force; their option UNIT is its number. See
             `headwise.models.ablation`.
         words: what its decisions are called in reports.
+        former_evaluation: keys of `evaluation` in older recipes, which `read_former_evaluation`
+            reads.
         is_transposed: whether tensors of several maps are laid out map × in × out; peft asks.
         unlike_standard: why no weights make its output that of standard attention; it completes the
             error of `from_attention`.
@@ -128,6 +130,7 @@ class System(nn.Module):
     rule: ClassVar["type[Rule] | None"] = None
     ablations: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     words: ClassVar[Words] = Words()
+    former_evaluation: ClassVar[tuple[str, ...]] = ()
     is_transposed: ClassVar[bool] = True
     unlike_standard: ClassVar[str] = (
         "it does not say how; a system that can overrides start_neutral"

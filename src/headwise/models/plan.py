@@ -61,7 +61,7 @@ SYSTEMS: dict[str, type[System]] = {
 OVER_HEADS = "mae"
 
 # What a plan's entry may not set, since the model sets it.
-_SET_BY_MODEL = {
+SET_BY_MODEL = {
     *("embed_dim", "kdim", "vdim", "norm", "causal_queries", "cross_attention"),
     *("dropout", "attention_dropout", "residual_dropout", "ffn_dropout"),
     "ffn_activation",
@@ -243,14 +243,14 @@ def _entry(where: str, entry: Any) -> Spec:
         system = system_class(entry.get("system"))
     except ValueError as error:
         raise type(error)(f"{where}: {error}") from error  # one of trust stays one
-    options = _options(system)
-    known = sorted({"layers", *options} - _SET_BY_MODEL)
+    options = options_of(system)
+    known = sorted({"layers", *options} - SET_BY_MODEL)
     for option, value in entry.items():
         if option == "layers":
             _check_layers(where, value)
         elif option in known:
             _check_type(f"{where}.{option}", value, options[option])
-        elif option in _SET_BY_MODEL:
+        elif option in SET_BY_MODEL:
             raise ValueError(
                 f"{where} names the option of {entry['system']} {option!r}, which the model sets "
                 f"for all of its systems; the others are {', '.join(known)}"
@@ -261,7 +261,7 @@ def _entry(where: str, entry: Any) -> Spec:
     return entry
 
 
-def _options(system: type[System]) -> dict[str, Any]:
+def options_of(system: type[System]) -> dict[str, Any]:
     """What a system's constructor and `from_plan` take, with the types, where they say."""
     options: dict[str, Any] = {}
     for function in (system.__init__, system.from_plan):

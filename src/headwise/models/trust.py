@@ -7,14 +7,10 @@ while `trusting()` is open: the commands' `--trust`, and `trust_remote_code=True
 `from_pretrained`.
 """
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from headwise.heads.system import System
+from headwise.trusting import is_trusting, trusting
 
-# In the environment, so that the processes which a comparison starts know it too.
-_VARIABLE = "HEADWISE_TRUST"
+__all__ = ["NotTrustedError", "is_trusting", "register", "registered", "trusting"]
 
 _registered: dict[str, type[System]] = {}
 
@@ -60,22 +56,3 @@ def register(system: type[System], name: str | None = None) -> type[System]:
 def registered(name: str) -> type[System] | None:
     """Returns the class that is registered under a name."""
     return _registered.get(name)
-
-
-@contextmanager
-def trusting() -> Iterator[None]:
-    """While this context is open, modules that plans name are imported, which runs their code."""
-    before = os.environ.get(_VARIABLE)
-    os.environ[_VARIABLE] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_VARIABLE]
-        else:
-            os.environ[_VARIABLE] = before
-
-
-def is_trusting() -> bool:
-    """Whether modules that plans name may be imported."""
-    return os.environ.get(_VARIABLE) == "1"

@@ -24,6 +24,18 @@ TASKS = {
 }
 
 
+def check_task(name: Any) -> None:
+    """Raises `ValueError` if no task has a name.
+
+    >>> check_task("translation")
+    """
+    if not isinstance(name, str) or name not in TASKS:
+        raise ValueError(
+            f"there is no task {shown(name)}, expected one of {', '.join(TASKS)}"
+            f"{did_you_mean(name, TASKS)}"
+        )
+
+
 def task_class(name: Any) -> "type[Task]":
     """Returns the class of a task by its name in recipes.
 
@@ -33,10 +45,6 @@ def task_class(name: Any) -> "type[Task]":
     >>> task_class("translation").__name__
     'Translation'
     """
-    if not isinstance(name, str) or name not in TASKS:
-        raise ValueError(
-            f"there is no task {shown(name)}, expected one of {', '.join(TASKS)}"
-            f"{did_you_mean(name, TASKS)}"
-        )
+    check_task(name)
     module, _, kind = TASKS[name].partition(":")
     return getattr(importlib.import_module(module), kind)

@@ -1,13 +1,14 @@
 """Errors of recipes: each names the key, what it is, and what was expected."""
 
 from collections.abc import Sequence
-from typing import Any
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any
 
 from headwise.messages import did_you_mean, shown, with_words_cut
-from headwise.recipe.schema import kinds, locate, tag
-from headwise.recipe.settings import Recipe
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+    from headwise.recipe.settings import Recipe
 
 _EXPECTED = "Input should be "  # how pydantic begins most of its messages
 # Which errors of pydantic say that keys were expected.
@@ -43,17 +44,37 @@ def unknown(what: str, name: str, known: Sequence[str], where: str = "") -> str:
     return f"there is no {what} {shown(name)}{place}{did_you_mean(name, known)}\n{_known(known)}"
 
 
-def explain(recipe: type[Recipe], error: ValidationError) -> str:
+def unknown_key(where: str, siblings: Sequence[str]) -> str:
+    """Returns the message for a key that does not exist, with those that may stand in its place.
+
+    >>> print(unknown_key("model.embed_dims", ["embed_dim", "layers"]))
+    there is no key 'model.embed_dims'; did you mean 'embed_dim'?
+      known: embed_dim, layers
+    """
+    hint = did_you_mean(where.rpartition(".")[2], siblings)
+    return f"there is no key {shown(where)}{hint}\n{_known(siblings)}"
+
+
+def wrong_kind(where: str, given: Any, known: Sequence[str]) -> str:
+    """Returns the message for settings that do not say, or say wrongly, of which kind they are."""
+    expected = f"expected one of {', '.join(known)}"
+    if given is None:
+        return f"{where} is missing, {expected}"
+    return f"{where} is {shown(given)}, {expected}{did_you_mean(given, known)}"
+
+
+def explain(recipe: "type[Recipe]", error: "ValidationError") -> str:
     """Returns a line for each problem that pydantic has found in a recipe."""
     return "\n".join(f"  {_explain(recipe, problem)}" for problem in error.errors())
 
 
-def _explain(recipe: type[Recipe], problem: Any) -> str:
+def _explain(recipe: "type[Recipe]", problem: Any) -> str:
+    from headwise.recipe.schema import locate
+
     keys, siblings, annotation = locate(recipe, problem["loc"])
     where, kind, message = ".".join(keys), problem["type"], problem["msg"]
     if kind == "extra_forbidden":
-        hint = did_you_mean(keys[-1], siblings)
-        return f"there is no key {shown(where)}{hint}\n{_known(siblings)}"
+        return unknown_key(where, siblings)
     if kind == "missing":
         return f"{where} is missing"
     if kind.startswith("union_tag"):
@@ -83,14 +104,12 @@ def _explain(recipe: type[Recipe], problem: Any) -> str:
 
 
 def _wrong_kind(where: str, value: Any, annotation: Any) -> str:
-    """The message for settings that do not say, or say wrongly, of which kind they are."""
+    from headwise.recipe.schema import kinds, tag
+
     tags = [found for kind in kinds(annotation) if (found := tag(kind)) is not None]
     field, known = tags[0].field, [each.value for each in tags]
-    expected = f"expected one of {', '.join(known)}"
     given = value.get(field) if isinstance(value, dict) else None
-    if given is None:
-        return f"{where}.{field} is missing, {expected}"
-    return f"{where}.{field} is {shown(given)}, {expected}{did_you_mean(given, known)}"
+    return wrong_kind(f"{where}.{field}", given, known)
 
 
 def _known(names: Sequence[str]) -> str:

@@ -14,20 +14,23 @@ systems to compare: each is a set of changes to the rest of the recipe.
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
 
 from headwise.files import is_file
 from headwise.messages import cut, shown
 from headwise.plain_yaml import read_yaml
 from headwise.recipe.catalogue import task_class
 from headwise.recipe.errors import RecipeError, explain, unknown
-from headwise.recipe.pretrained import SYSTEM
-from headwise.recipe.settings import Recipe
+from headwise.recipe.names import check_names
 from headwise.recipe.shipped import shipped_recipes
-from headwise.recipe.systems import rule_key, with_rules, with_todays_keys
+
+# What checks values stands on PyTorch; it is imported where it is needed, after names are checked.
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from headwise.recipe.settings import Recipe
 
 Change = tuple[tuple[str, ...], Any]  # a path of keys, and the new value at this path
 
@@ -59,6 +62,8 @@ class RecipeFile:
     """
 
     def __init__(self, name: str, raw: dict[str, Any], changes: Sequence[Change]) -> None:
+        from headwise.recipe.systems import with_todays_keys
+
         self.name = name
         try:
             raw, notes = with_todays_keys(raw)
@@ -109,7 +114,7 @@ class RecipeFile:
 
     def system(
         self, name: str | None, dataset: str | None = None, changes: Sequence[Change] = ()
-    ) -> Recipe:
+    ) -> "Recipe":
         """Returns the recipe of one system on one data set, without the lists of both.
 
         Args:
@@ -177,7 +182,7 @@ class RecipeFile:
         other = _KIND in changes and changes[_KIND] != before.get(_KIND, changes[_KIND])
         return {"data": _merge({} if other else before, changes)}
 
-    def _checked(self, system: str | None, dataset: str | None) -> Recipe | RecipeError:
+    def _checked(self, system: str | None, dataset: str | None) -> "Recipe | RecipeError":
         """A system's recipe, or what is wrong: a run to start from fits its own system alone."""
         try:
             return self._with_changes_of(system, dataset)
@@ -188,7 +193,9 @@ class RecipeFile:
 
     def _with_changes_of(
         self, system: str | None, dataset: str | None, further: Sequence[Change] = ()
-    ) -> Recipe:
+    ) -> "Recipe":
+        from headwise.recipe.systems import with_todays_keys
+
         lists = ("systems", "datasets", "seeds")
         base = {key: value for key, value in self._raw.items() if key not in lists}
         chosen = self._raw["systems"][system] or {} if system else {}
@@ -212,12 +219,21 @@ class RecipeFile:
         return _validate(name, changed)
 
 
-def load_recipe(name: str, changes: Sequence[str] = ()) -> RecipeFile:
+def load_recipe(
+    name: str,
+    changes: Sequence[str] = (),
+    systems: Sequence[str] = (),
+    datasets: Sequence[str] = (),
+) -> RecipeFile:
     """Reads a recipe that headwise ships, by its name, or one of your own, by its path.
+
+    Names are checked first, before anything is imported that takes seconds.
 
     Args:
         name: `interface-strings`, or `my/recipe.yaml`.
         changes: arguments of `--set`, each `key.key=value`; the values are YAML.
+        systems: names of systems that the recipe must have.
+        datasets: names of data sets that it must have.
 
     Raises:
         RecipeError: the recipe does not exist, or it has unknown keys or wrong values.
@@ -226,6 +242,30 @@ def load_recipe(name: str, changes: Sequence[str] = ()) -> RecipeFile:
     >>> recipe.training.max_steps
     100
     """
+    raw, parsed = read_document(name, changes, systems, datasets)
+    return RecipeFile(name, raw, parsed)
+
+
+def read_document(
+    name: str,
+    changes: Sequence[str] = (),
+    systems: Sequence[str] = (),
+    datasets: Sequence[str] = (),
+) -> tuple[dict[str, Any], list[Change]]:
+    """Reads a recipe and checks its names, but not its values; see `load_recipe`.
+
+    Returns:
+        The YAML document, and the changes as paths and values.
+    """
+    raw = _read(name)
+    parsed = [_parse_change(change) for change in changes]
+    parsed.sort(key=lambda change: change[0][-1] != _KIND)  # the kind first
+    check_names(name, _assign(raw, parsed), systems, datasets)
+    return raw, parsed
+
+
+def _read(name: str) -> dict[str, Any]:
+    """The YAML document of a recipe."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
         if not is_file(path):
@@ -256,12 +296,10 @@ def load_recipe(name: str, changes: Sequence[str] = ()) -> RecipeFile:
             f"recipe {name} {found}, expected keys with values, such as "
             f"training: {{max_steps: 1000}}"
         )
-    parsed = [_parse_change(change) for change in changes]
-    parsed.sort(key=lambda change: change[0][-1] != _KIND)  # the kind first
-    return RecipeFile(name, raw, parsed)
+    return raw
 
 
-def to_yaml(recipe: BaseModel) -> str:
+def to_yaml(recipe: "BaseModel") -> str:
     """Returns a recipe as YAML, with all its values, the defaults included."""
     return _dump(recipe.model_dump(mode="json", by_alias=True))
 
@@ -276,6 +314,8 @@ def with_defaults(text: str) -> str:
     The run of an older version lacks the keys that were added since. It behaved as their defaults
     do. A recipe that is no longer valid is returned as it is.
     """
+    from headwise.recipe.systems import with_todays_keys
+
     try:
         raw, _ = with_todays_keys(read_yaml(text))
         return to_yaml(_recipe_class(raw).model_validate(raw))
@@ -306,6 +346,8 @@ def _put(mapping: dict[str, Any], key: str, value: Any) -> None:
 
 def _with_system(raw: Mapping[str, Any], system: str | None) -> dict[str, Any]:
     """A recipe whose `model.pretrained` names the run of a system."""
+    from headwise.recipe.pretrained import SYSTEM
+
     model = raw.get("model")
     if (
         system is None
@@ -375,15 +417,21 @@ def _todays_path(keys: tuple[str, ...]) -> tuple[str, ...]:
     before = 3 if keys[0] == "systems" else 1  # systems.NAME.training.RULE, training.RULE
     if len(keys) <= before or keys[before - 1] != "training":
         return keys
+    from headwise.recipe.systems import rule_key
+
     where = ".".join(keys[:before])
     return (*keys[:before], rule_key(keys[before], where), *keys[before + 1 :])
 
 
-def _recipe_class(raw: Mapping[str, Any]) -> type[Recipe]:
+def _recipe_class(raw: Mapping[str, Any]) -> "type[Recipe]":
+    from headwise.recipe.systems import with_rules
+
     return with_rules(task_class(raw.get("task", "translation")).recipe_class, raw)
 
 
-def _validate(name: str, raw: Mapping[str, Any]) -> Recipe:
+def _validate(name: str, raw: Mapping[str, Any]) -> "Recipe":
+    from pydantic import ValidationError
+
     try:
         kind = _recipe_class(raw)
     except ValueError as error:

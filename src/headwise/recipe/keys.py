@@ -1,14 +1,16 @@
 """Lists the keys of recipes by task, as the classes of settings describe them."""
 
+import json
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from headwise.models.ablation_names import ablation_options
-from headwise.models.plan import SYSTEMS
+from headwise.models.ablation_names import ablation_names, ablation_options
+from headwise.models.plan import SET_BY_MODEL, SYSTEMS, options_of, rules_by_name
 from headwise.recipe.catalogue import TASKS, task_class
+from headwise.recipe.names import Key, Section
 from headwise.recipe.schema import kinds, named_value, tag
 from headwise.recipe.settings import EvaluationSettings, ModelSettings, Recipe
 
@@ -19,21 +21,6 @@ _SHARED: Mapping[str, type[BaseModel]] = {
     "evaluation": EvaluationSettings,
 }
 _PLACEHOLDERS = ("data", "model", "evaluation", "task")  # keys of Recipe that each task defines
-
-
-class Key(NamedTuple):
-    """One key of a recipe."""
-
-    name: str  # the whole path: training.max_steps
-    default: str
-    meaning: str
-
-
-class Section(NamedTuple):
-    """Keys of one mapping in a recipe."""
-
-    title: str
-    keys: list[Key]
 
 
 def shared_sections() -> list[Section]:
@@ -82,6 +69,84 @@ def keys_page() -> str:
     for task in TASKS:
         lines += ["", f"## {task}", *_markdown(task_sections(task))]
     return "\n".join(lines) + "\n"
+
+
+def known_json() -> str:
+    """Returns recipe/known.json: what `headwise.recipe.names` knows without the classes."""
+    parts = []
+    for part, content in _known().items():
+        pairs = content.items() if isinstance(content, dict) else ()
+        inner = [f"{json.dumps(name)}: {_compact(value)}" for name, value in pairs]
+        text = "{\n" + ",\n".join(inner) + "\n}" if inner else _compact(content)
+        parts.append(f"{json.dumps(part)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _known() -> dict[str, Any]:
+    tasks = {task: task_class(task) for task in TASKS}
+    return {
+        "sections": {"": shared_sections(), **{task: task_sections(task) for task in TASKS}},
+        "tasks": {
+            name: {
+                "sites": list(task.model_class.config_class().depths()),
+                "read by finished runs": task.evaluation_keys,
+                "keys": _tree(task.recipe_class),
+            }
+            for name, task in tasks.items()
+        },
+        "systems": {
+            name: {
+                "options": sorted({"layers", *options_of(system)} - SET_BY_MODEL),
+                "ablations": ablation_names(system),
+            }
+            for name, system in SYSTEMS.items()
+        },
+        "set by models": sorted(SET_BY_MODEL),
+        # Names of keys in recipes of an older headwise, which are replaced as they are read.
+        "former": sorted(
+            {rule.former_key for rule in rules_by_name().values() if rule.former_key}
+            | {key for system in SYSTEMS.values() for key in system.former_evaluation}
+            | {"transfer"}
+        ),
+    }
+
+
+def _tree(annotation: Any) -> Any:
+    """The keys that a value may have, and those inside it; None for a plain value.
+
+    >>> _tree(dict[str, Section])
+    >>> sorted(_tree(ModelSettings)["kinds"][0]["keys"])[0]
+    'attention'
+    """
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin in (dict, list):
+        inside = _tree(named_value(annotation) if origin is dict else parts[0])
+        return {"each": inside} if inside else None
+    found = kinds(annotation)
+    tags = [tag(kind) for kind in found]
+    fields = {told.field if told else None for told in tags}
+    # What no key tells apart is left to the check of the whole recipe.
+    if not found or (len(found) > 1 and (len(fields) > 1 or None in fields)):
+        return None
+    if any(get_origin(part) in (dict, list) for part in parts):
+        return None
+    return {
+        "tag": fields.pop() if len(found) > 1 else None,
+        "kinds": [
+            {
+                "is": told.value if told else None,
+                "keys": {
+                    field.alias or name: _tree(field.annotation)
+                    for name, field in kind.model_fields.items()
+                },
+            }
+            for kind, told in zip(found, tags, strict=True)
+        ],
+    }
 
 
 def _markdown(sections: list[Section]) -> Iterator[str]:

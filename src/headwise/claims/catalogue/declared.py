@@ -246,3 +246,36 @@ def find_claims(names: list[str]) -> dict[str, Claim]:
                 f"{did_you_mean(name, list(known))}"
             )
     return {name: known[name] for name in names} if names else known
+
+
+def question_names(scale: Scale) -> list[str]:
+    """Returns the names of the questions why that are asked at a scale."""
+    text = (CATALOGUE / "questions.yaml").read_text(encoding="utf-8")
+    return list((read_yaml(text) or {}).get(scale) or {})
+
+
+def check_asked(names: list[str], scale: Scale) -> None:
+    """Raises `ValueError` if one of these is neither a claim nor a question of the scale."""
+    claims, questions = list(all_claims()), question_names(scale)
+    for name in names:
+        if name not in (*claims, *questions):
+            raise ValueError(
+                f"there is no claim {name!r}, expected one of {', '.join(claims)}, or a question: "
+                f"{', '.join(questions) or 'none'}{_hint(name, scale, [*claims, *questions])}"
+            )
+
+
+def check_questions(names: list[str], scale: Scale) -> None:
+    """Raises `ValueError` if one of these is no question of the scale."""
+    known = question_names(scale)
+    for name in names:
+        if name not in known:
+            raise ValueError(
+                f"the scale {scale} has no question {name!r}, expected one of "
+                f"{', '.join(known) or 'none'}{_hint(name, scale, known)}"
+            )
+
+
+def _hint(name: str, scale: Scale, known: list[str]) -> str:
+    others = [other for other in SCALES if other != scale and name in question_names(other)]
+    return f"; --scale {others[0]} has it" if others else did_you_mean(name, known)

@@ -14,18 +14,17 @@ from typing_extensions import Self
 
 from headwise.claims.catalogue import declared
 from headwise.claims.catalogue.declared import (
-    SCALES,
     STRICT,
     Claim,
     OfRuns,
     Quantity,
     Scale,
-    all_claims,
+    check_asked,
+    check_questions,
     find_claims,
 )
 from headwise.claims.catalogue.experiments import Places, recipe_hash
 from headwise.claims.evidence.conditions import Conditions
-from headwise.messages import did_you_mean
 from headwise.plain_yaml import read_yaml
 
 Value = float | int | bool | Annotated[str, Field(pattern=r"^\w[\w.+-]*$")]  # names a folder
@@ -174,13 +173,8 @@ def find_questions(names: list[str], scale: Scale) -> dict[str, Question]:
     Raises:
         ValueError: the scale has no such question.
     """
+    check_questions(names, scale)
     known = all_questions(scale)
-    for name in names:
-        if name not in known:
-            raise ValueError(
-                f"the scale {scale} has no question {name!r}, expected one of "
-                f"{', '.join(known) or 'none'}{_hint(name, scale, list(known))}"
-            )
     return {name: known[name] for name in names} if names else known
 
 
@@ -192,20 +186,8 @@ def claims_and_questions(
     Raises:
         ValueError: there is no such claim, and the scale has no such question.
     """
+    check_asked(names, scale)
     questions = all_questions(scale)
     claims = [name for name in names if name not in questions]
-    known = all_claims()
-    for name in claims:
-        if name not in known:
-            raise ValueError(
-                f"there is no claim {name!r}, expected one of {', '.join(known)}, or a question: "
-                f"{', '.join(questions) or 'none'}"
-                f"{_hint(name, scale, [*known, *questions])}"
-            )
     asked = {name: questions[name] for name in names if name in questions}
     return ({} if asked and not claims else find_claims(claims)), asked
-
-
-def _hint(name: str, scale: Scale, known: list[str]) -> str:
-    others = [other for other in SCALES if other != scale and name in all_questions(other)]
-    return f"; --scale {others[0]} has it" if others else did_you_mean(name, known)

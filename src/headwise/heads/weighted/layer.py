@@ -101,6 +101,7 @@ class BranchedAttention(Attention):
     output_parameters = ("branch_output",)
     rule = BranchesOnSimplex
     ablations = ABLATIONS
+    former_evaluation = ("branches", "branches_top_k", "branches_seed")
     unlike_standard = (
         "it takes the place of the feed-forward behind the attention too, without a residual sum "
         "between them, and scales each branch by less than 1"
@@ -196,7 +197,7 @@ class BranchedAttention(Attention):
 
     @classmethod
     def read_former_evaluation(cls, given: Mapping[str, Any]) -> tuple[set[str], Any]:
-        known = {"branches", "branches_top_k", "branches_seed"} & given.keys()
+        known = given.keys() & cls.former_evaluation
         name = given.get("branches", "learned")
         if name == "learned":
             return known, None

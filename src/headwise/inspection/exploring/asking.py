@@ -3,9 +3,12 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from headwise.experiment.folders import RECIPE
-from headwise.inspection.exploring.inputs.source import Source
+from headwise.experiment.run_folder import RECIPE
+
+if TYPE_CHECKING:
+    from headwise.inspection.exploring.inputs.source import Source
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[Path], str | None]:
@@ -45,7 +48,7 @@ def asked_source(
     item: int | None,
     part: str,
     target: str | None,
-) -> Source:
+) -> "Source":
     """Returns the input that a user asks for.
 
     Args:
@@ -55,6 +58,8 @@ def asked_source(
     Raises:
         ValueError: there are several inputs.
     """
+    from headwise.inspection.exploring.inputs.source import Source
+
     given = {"TEXT": last, "--text": text, "--input": file, "--item": item}
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:

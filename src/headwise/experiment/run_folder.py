@@ -1,0 +1,83 @@
+"""What a folder holds is told before PyTorch is imported: files of a run, names in its recipe."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from headwise.checksums import SUMS, is_changed
+from headwise.recipe.file import read_document
+from headwise.recipe.names import keys_of_finished_runs
+
+RECIPE, CORPUS, RESULT = "recipe.yaml", "corpus.sha256", "result.json"
+MODEL = "model"
+
+
+class FolderError(ValueError):
+    """A folder that does not hold what is expected of it; the message says what to do."""
+
+
+def check_run(folder: Path, changes: Sequence[str] = (), keys: Sequence[str] | None = None) -> None:
+    """Finds out whether a folder holds one run, and changes name keys that it reads.
+
+    Args:
+        folder: of the run.
+        changes: to its recipe, as `--set` takes them.
+        keys: which keys changes may be of; by default those that the evaluation of its task reads.
+
+    Raises:
+        FolderError: it holds none, or several, or its recipe is damaged.
+        ValueError: there is no key of a name, or a finished run does not read it.
+    """
+    inside = sorted(path.parent.name for path in folder.glob(f"*/{MODEL}"))
+    if inside and not (folder / MODEL).exists():
+        raise FolderError(f"{folder} holds several runs, name one of them: {', '.join(inside)}")
+    check_holds(folder, "a run of headwise", RECIPE)
+    check_stamp(folder / RECIPE)
+    raw, _ = read_document(str(folder / RECIPE), changes)
+    known = keys_of_finished_runs(raw) if keys is None else keys
+    for change in changes:
+        path = change.partition("=")[0].strip()
+        if path.partition(".")[0] not in known:
+            raise ValueError(
+                f"--set is {change!r}, but a finished run does not read {path}; expected keys of "
+                f"{', '.join(known)}. Train another run to change others"
+            )
+
+
+def check_holds(folder: Path, what: str, *names: str) -> None:
+    """Raises `FolderError` if a folder lacks a file that makes it `what`."""
+    for name in names:
+        if not (folder / name).exists():
+            raise FolderError(
+                f"{folder} is not {what}: it has no {name}; name the folder of a run that "
+                f"`headwise train` or `headwise compare` has finished"
+            )
+
+
+def check_holds_runs(folder: Path) -> list[Path]:
+    """Returns the folders of the finished runs in a folder, sorted.
+
+    Raises:
+        FolderError: it has none.
+    """
+    runs = sorted(path.parent for path in folder.rglob(RESULT))
+    if not runs:
+        raise FolderError(
+            f"{folder} has no finished run, expected the folder of a run or of a comparison "
+            f"that `headwise train` or `headwise compare` has made"
+        )
+    return runs
+
+
+def check_stamp(stamp: Path) -> None:
+    """Raises `FolderError` if the recipe that claimed a folder is damaged."""
+    if is_changed(stamp):
+        raise FolderError(f"{stamp} is not as it was written: {how_to_mend(stamp)}")
+
+
+def how_to_mend(stamp: Path) -> str:
+    """Returns what to do about a damaged recipe in a folder."""
+    return (
+        f"put the recipe that the folder was made with in its place, and delete the line of "
+        f"{stamp.name} in {stamp.parent / SUMS} (which is enough if you have changed the recipe "
+        f"yourself); or use another output folder"
+    )
