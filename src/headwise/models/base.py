@@ -23,7 +23,6 @@ from headwise.models.sites import attention_sites
 from headwise.models.transformer import HiddenStates
 from headwise.models.trust import trusting
 from headwise.ops.attention import Implementation
-from headwise.ops.recompute import Repeatable
 
 Output = TypeVar("Output", bound=ModelOutput)
 
@@ -160,7 +159,7 @@ class HeadwiseModel(PreTrainedModel):
                 "use_reentrant is True, expected False: what the systems add to the loss has no "
                 "gradients otherwise; leave use_reentrant out"
             )
-        function = partial(_checkpointed, partial(gradient_checkpointing_func, use_reentrant=False))
+        function = partial(gradient_checkpointing_func, use_reentrant=False)
         super()._set_gradient_checkpointing(enable, function, every_n_layers)
 
     def get_input_embeddings(self) -> nn.Module:
@@ -255,11 +254,6 @@ def model_class(config: TransformerConfig) -> type[HeadwiseModel]:
         f"config is a {type(config).__name__}, expected the config_class of a subclass of "
         f"HeadwiseModel; import the module that defines it"
     )
-
-
-def _checkpointed(checkpoint: Callable[..., Any], function: Callable[..., Any], *args: Any) -> Any:
-    """Computes a layer so that it is computed again in the backward pass."""
-    return checkpoint(Repeatable(function), *args)
 
 
 def _is_loaded(weight: Tensor) -> bool:

@@ -9,7 +9,6 @@ from torch import nn
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.messages import did_you_mean
 from headwise.models.plan import OVER_HEADS, SYSTEMS, system_class
-from headwise.pretrained.checkpointing import checkpoint_as_before, exact_checkpointing
 from headwise.pretrained.gates import NAME, HeadGates, Surroundings
 from headwise.pretrained.layouts import SITES, AttentionModule, HeadLayout, attention_modules
 from headwise.pretrained.losses import AuxiliaryLosses
@@ -110,7 +109,6 @@ def remove(model: Model) -> Model:
         attention = model.get_submodule(path)
         each.remove(attention)
         delattr(attention, NAME)
-    checkpoint_as_before(model)
     return model
 
 
@@ -137,7 +135,6 @@ def attach(
             around[key] = Surroundings(
                 losses,
                 padding=None if own is None else QueryPadding(own),
-                checkpointing=exact_checkpointing(model, place.path),
                 layers=1 + max(other.layer for other in every if other.stack == place.stack),
             )
         place.module.add_module(NAME, HeadGates(system, options, place, around[key]))

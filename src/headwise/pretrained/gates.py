@@ -10,7 +10,6 @@ from headwise.heads.cache import AttentionCache
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import AttentionOutput
 from headwise.pretrained.arguments import Arguments
-from headwise.pretrained.checkpointing import ExactCheckpointing
 from headwise.pretrained.layouts import AttentionModule
 from headwise.pretrained.losses import AuxiliaryLosses
 from headwise.pretrained.memory import memory_beside
@@ -25,13 +24,11 @@ class Surroundings(NamedTuple):
     Attributes:
         losses: collects the systems' losses.
         padding: knows the padding of the layer's queries; None if nothing does.
-        checkpointing: makes gradient checkpointing of the layer exact; None if it has none.
         layers: how many layers of the model have keys and values in a cache.
     """
 
     losses: AuxiliaryLosses
     padding: QueryPadding | None
-    checkpointing: ExactCheckpointing | None
     layers: int
 
 
@@ -159,7 +156,7 @@ class HeadGates(nn.Module):
         for key, hook in list(projection._forward_pre_hooks.items()):
             if hook == self.change_heads:  # copied there with a projection that was quantised
                 del projection._forward_pre_hooks[key]
-        for hooked in (self.around.padding, self.around.losses, self.around.checkpointing):
+        for hooked in (self.around.padding, self.around.losses):
             if hooked is not None:
                 hooked.remove()
 
