@@ -24,6 +24,9 @@ from headwise.models.transformer import HiddenStates
 from headwise.models.trust import trusting
 from headwise.ops.attention import Implementation
 
+# What transformers' `DataCollatorWithFlattening` may give beside positions.
+_OF_PACKED_TEXTS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
+
 Output = TypeVar("Output", bound=ModelOutput)
 
 
@@ -214,11 +217,15 @@ class HeadwiseModel(PreTrainedModel):
         """Raise `TypeError` for unknown arguments, unless they are None or False."""
         for name, value in arguments.items():
             # transformers passes unknown flags as False or None.
-            if value is not None and value is not False:
-                raise TypeError(
-                    f"{name} is not an argument of {type(self).__name__}; what its systems decide "
-                    f"comes from headwise.record(model)"
+            if value is None or value is False:
+                continue
+            hint = "what its systems decide comes from headwise.record(model)"
+            if name in _OF_PACKED_TEXTS:
+                hint = (
+                    "position_ids alone say where packed texts begin: make the collator with "
+                    "return_flash_attn_kwargs=False and return_seq_idx=False"
                 )
+            raise TypeError(f"{name} is not an argument of {type(self).__name__}; {hint}")
 
     def _asked(
         self, output_attentions: bool | None, output_hidden_states: HiddenStates | None
