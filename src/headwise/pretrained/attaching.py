@@ -12,7 +12,7 @@ from headwise.models.plan import OVER_HEADS, SYSTEMS, system_class
 from headwise.pretrained.gates import NAME, HeadGates, Surroundings
 from headwise.pretrained.layouts import SITES, AttentionModule, HeadLayout, attention_modules
 from headwise.pretrained.losses import AuxiliaryLosses
-from headwise.pretrained.padding import QueryPadding
+from headwise.pretrained.padding import LastMask, QueryPadding
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -125,7 +125,7 @@ def attach(
         ValueError: the system cannot be there; the model is unchanged then.
     """
     made = [_make(kind, place, options) for place in chosen]
-    losses = AuxiliaryLosses(model)
+    losses, last = AuxiliaryLosses(model), LastMask()
     around: dict[tuple[str, int], Surroundings] = {}
     for place, system in zip(chosen, made, strict=True):
         key = place.stack, place.layer
@@ -134,7 +134,7 @@ def attach(
             own = next((other for other in siblings if other.site != "decoder_cross"), None)
             around[key] = Surroundings(
                 losses,
-                padding=None if own is None else QueryPadding(own),
+                padding=None if own is None else QueryPadding(own, last),
                 layers=1 + max(other.layer for other in every if other.stack == place.stack),
             )
         place.module.add_module(NAME, HeadGates(system, options, place, around[key]))

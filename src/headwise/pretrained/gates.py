@@ -125,14 +125,22 @@ class HeadGates(nn.Module):
                 f"that attention, so the gates over its heads do not know their input; remove them "
                 f"with headwise.remove(model)"
             )
-        padding = self.around.padding
+        queries, around = self.call.queries, self.around.padding
+        padding = None if around is None else around.positions
+        texts = None if around is None else around.texts
+        if texts is not None:  # each gets a row of its own
+            hidden, heads = texts.apart(hidden), texts.apart(heads)
+            queries = None if queries is None else texts.apart(queries)
+            within = texts.padding if padding is None else texts.apart(padding)
+            padding = texts.padding | within
         output, _, routing = self.call.gates(
             hidden,
             heads,
-            self.call.queries,
-            padding=None if padding is None else padding.positions,
+            queries,
+            padding=padding,
             cache=memory_beside(self.call.cache, self.path, self.around.layers, hidden.size(1)),
         )
+        output = output if texts is None else texts.together(output)
         if routing is not None and routing.loss is not None:
             learns = any(parameter.requires_grad for parameter in self.system.parameters())
             self.around.losses.add(routing.loss, learns)
