@@ -156,3 +156,13 @@ def test_windows_begin_no_text():
 def test_masks_alike_for_all_queries_begin_no_text():
     assert later_texts(torch.ones(2, 5), None, queries=5) is None
     assert later_texts(torch.ones(2, 1, 1, 5), None, queries=5) is None
+
+
+def test_a_compiled_model_refuses_packed_texts():
+    model = gated("gpt2")
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    given = packed(texts())
+    one = {"input_ids": given["input_ids"], "use_cache": False}
+    torch.testing.assert_close(compiled(**one).logits, model(**one).logits)
+    with pytest.raises(RuntimeError, match="packed into a row, which gates over the heads of a"):
+        compiled(**given)
