@@ -30,9 +30,7 @@ __all__ = [
     "TrainerHooks",
     "bytes_to_unicode",
     "cache_layer",
-    "checkpointing_function",
     "config_fields",
-    "exchange_checkpointing_function",
     "given_cache",
     "is_loaded",
     "loss_is_scaled",
@@ -190,24 +188,13 @@ class StackHooks(nn.Module):
     _pp_plan: ClassVar[None] = None
 
 
-# 8. A layer that can be checkpointed holds the function for that.
-def checkpointing_function(layer: nn.Module) -> Any:
-    """Returns the function by which a layer is checkpointed, or None."""
-    return getattr(layer, "_gradient_checkpointing_func", None)
-
-
-def exchange_checkpointing_function(layer: Any, function: Callable[..., Any]) -> None:
-    """Has a layer be checkpointed by another function."""
-    layer._gradient_checkpointing_func = function
-
-
 def config_fields() -> set[str]:
-    """9. What every configuration has are fields of a data class."""
+    """8. What every configuration has are fields of a data class."""
     return {field.name for field in fields(PreTrainedConfig)}
 
 
 class TrainerHooks:
-    """10. The Trainer writes a checkpoint in one method, and its parts in others.
+    """9. The Trainer writes a checkpoint in one method, and its parts in others.
 
     A subclass has this before `transformers.Trainer`, which needs much that models do not: so it is
     no base of this class, and what belongs to it is imported when it is used.
@@ -261,7 +248,7 @@ class TrainerHooks:
 
 
 def loss_is_scaled(trainer: Any, items: Any) -> bool:
-    """11. Whether a Trainer's loss of a batch is divided by what all of a step's batches hold.
+    """10. Whether a Trainer's loss of a batch is divided by what all of a step's batches hold.
 
     Else the Trainer divides it by their number.
     """
@@ -273,5 +260,5 @@ def loss_is_scaled(trainer: Any, items: Any) -> bool:
 
 
 def prepared_inputs(trainer: Any, batch: dict[str, Any]) -> dict[str, Any]:
-    """12. A batch as a Trainer gives it to the model, on its device."""
+    """11. A batch as a Trainer gives it to the model, on its device."""
     return trainer._prepare_inputs(batch)

@@ -20,8 +20,10 @@ from headwise.models.sites import attention_sites
 from headwise.models.transformer import HiddenStates
 from headwise.models.trust import trusting
 from headwise.ops.attention import Implementation
-from headwise.ops.recompute import Repeatable
 from headwise.transformers_internals import ModelHooks, is_loaded
+
+# What transformers' `DataCollatorWithFlattening` may give beside positions.
+_OF_PACKED_TEXTS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
 
 Output = TypeVar("Output", bound=ModelOutput)
 
@@ -152,8 +154,7 @@ class HeadwiseModel(ModelHooks):
                 "use_reentrant is True, expected False: what the systems add to the loss has no "
                 "gradients otherwise; leave use_reentrant out"
             )
-        function = partial(_checkpointed, partial(function, use_reentrant=False))
-        super().checkpoint_layers(enable, function, every)
+        super().checkpoint_layers(enable, partial(function, use_reentrant=False), every)
 
     def get_input_embeddings(self) -> nn.Module:
         """Returns what maps tokens to embeddings, before they are scaled: `inputs_embeds`."""
@@ -190,11 +191,15 @@ class HeadwiseModel(ModelHooks):
         """Raise `TypeError` for unknown arguments, unless they are None or False."""
         for name, value in arguments.items():
             # transformers passes unknown flags as False or None.
-            if value is not None and value is not False:
-                raise TypeError(
-                    f"{name} is not an argument of {type(self).__name__}; what its systems decide "
-                    f"comes from headwise.record(model)"
+            if value is None or value is False:
+                continue
+            hint = "what its systems decide comes from headwise.record(model)"
+            if name in _OF_PACKED_TEXTS:
+                hint = (
+                    "position_ids alone say where packed texts begin: make the collator with "
+                    "return_flash_attn_kwargs=False and return_seq_idx=False"
                 )
+            raise TypeError(f"{name} is not an argument of {type(self).__name__}; {hint}")
 
     def _asked(
         self, output_attentions: bool | None, output_hidden_states: HiddenStates | None
@@ -230,8 +235,3 @@ def model_class(config: TransformerConfig) -> type[HeadwiseModel]:
         f"config is a {type(config).__name__}, expected the config_class of a subclass of "
         f"HeadwiseModel; import the module that defines it"
     )
-
-
-def _checkpointed(checkpoint: Callable[..., Any], function: Callable[..., Any], *args: Any) -> Any:
-    """Computes a layer so that it is computed again in the backward pass."""
-    return checkpoint(Repeatable(function), *args)

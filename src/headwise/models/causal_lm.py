@@ -185,7 +185,9 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
             inputs_embeds: what `get_input_embeddings()` gives for the tokens, in their place,
                 `(batch, time, embed_dim)`; the model scales it as it scales its own.
             position_ids: positions of the tokens, `(batch, time)`; by default a token's position
-                is the number of tokens before it, padding left out.
+                is the number of tokens before it, padding left out. Without `attention_mask` they
+                also say where packed texts begin, as transformers' `DataCollatorWithFlattening`
+                gives them: where they do not go on by one. Each text is then computed by itself.
             all_logits: whether logits are computed with labels too where the loss does not need
                 them, in an adaptive softmax; by default in evaluation alone.
             output_attentions: whether to return `attentions`; by default as the configuration says.

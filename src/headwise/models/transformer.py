@@ -28,6 +28,7 @@ from headwise.models.losses import AuxiliaryLoss
 from headwise.models.outputs import selected_states
 from headwise.models.plan import Spec, system_class
 from headwise.ops.masks import of_queries
+from headwise.ops.packing import PackedTexts, packed_by_positions
 from headwise.ops.shapes import check_sequences, check_token_mask, check_tokens
 from headwise.transformers_internals import CACHE, StackHooks
 
@@ -261,13 +262,16 @@ class Decoder(DecoderStack):
             encoder_hidden_states: what the encoder gave, `(batch, source time, embed_dim)`.
             encoder_attention_mask: `(batch, source time)`.
             inputs_embeds: what the embedding gives for the tokens, in their place.
-            position_ids: the tokens' positions; see `headwise.models.embedding.embed`.
+            position_ids: the tokens' positions; see `headwise.models.embedding.embed`. Without an
+                attention mask they also say where packed texts begin: where they do not go on by
+                one, as in transformers. Each text is computed by itself.
             losses: collects what the attentions ask to add.
             output_attentions: whether to return attention weights.
             output_hidden_states: whether to return hidden states, or which.
 
         Raises:
-            ValueError: not exactly one of `input_ids` and `inputs_embeds`.
+            ValueError: not exactly one of `input_ids` and `inputs_embeds`; packed texts with what
+                they do not go with.
         """
         of_target = "" if encoder_hidden_states is None else "decoder_"
         words = _words(self.embedding, self.width, input_ids, inputs_embeds, of_target)
@@ -285,6 +289,12 @@ class Decoder(DecoderStack):
             padding = cache.of_all_positions(padding, time)
         x = embed(words, padding, offset, self.positions, position_ids)
         encoder_padding = None if encoder_attention_mask is None else encoder_attention_mask == 0
+        texts = None
+        if position_ids is not None and attention_mask is None and time > 1:
+            texts = packed_by_positions(position_ids.expand(batch, -1))
+        if texts is not None:
+            _check_packed(of_target, past_key_values, encoder_hidden_states, output_attentions)
+            x, padding = texts.apart(x), texts.padding
 
         def run(states: list[Tensor] | None) -> Tensor:
             sum_of_losses = losses or AuxiliaryLoss()
@@ -292,7 +302,7 @@ class Decoder(DecoderStack):
                 x, padding, sum_of_losses, cache, encoder_hidden_states, encoder_padding, states
             )
 
-        return collected(self.layers, run, output_attentions, output_hidden_states, cache)
+        return collected(self.layers, run, output_attentions, output_hidden_states, cache, texts)
 
 
 def collected(
@@ -301,6 +311,7 @@ def collected(
     output_attentions: bool | None = None,
     output_hidden_states: HiddenStates | None = None,
     cache: DecodingCache | None = None,
+    texts: PackedTexts | None = None,
 ) -> BaseModelOutputWithPastAndCrossAttentions:
     """Runs a stack and returns its output with all that is asked for.
 
@@ -310,11 +321,15 @@ def collected(
         output_attentions: whether to return attention weights.
         output_hidden_states: whether to return hidden states, or which.
         cache: the cache to return.
+        texts: the texts that were packed, which the stack computes apart.
     """
     asked = False if output_hidden_states is None else output_hidden_states
     states: list[Tensor] | None = None if asked is False else []  # 0 asks for the first
     with attentions_noted(layers) if output_attentions else nullcontext() as noted:
         last = run(states)
+    if texts is not None:
+        last = texts.together(last)
+        states = None if states is None else [texts.together(state) for state in states]
     return BaseModelOutputWithPastAndCrossAttentions(
         last_hidden_state=last,
         **{CACHE: cache},
@@ -353,6 +368,30 @@ def _words(
         f"{ids} and {embeds}: {given}, expected exactly one of them: tokens (batch, time), or what "
         f"get_input_embeddings() gives for them"
     )
+
+
+def _check_packed(
+    prefix: str,
+    cache: DecodingCache | None,
+    encoded: Tensor | None,
+    output_attentions: bool | None,
+) -> None:
+    """Raises `ValueError` for what packed texts do not go with.
+
+    `prefix` is how the names of arguments begin in the model's `forward`.
+    """
+    for name, given, reason in (
+        ("past_key_values (or use_cache=True)", cache is not None, "a cache has one text a row"),
+        ("a source", encoded is not None, "it is not known which source is whose"),
+        ("output_attentions=True", output_attentions, "each has weights of its own"),
+    ):
+        if given:
+            raise ValueError(
+                f"{prefix}position_ids do not go on by one within a row, which says that several "
+                f"texts are packed there, since no {prefix}attention_mask is given; {name} is "
+                f"given, expected none with packed texts: {reason}. Give each text a row of its "
+                f"own, or {prefix}attention_mask if each row is one text"
+            )
 
 
 def _is_whole(spec: Spec) -> bool:

@@ -12,11 +12,10 @@ from transformers import PreTrainedModel
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.messages import did_you_mean
 from headwise.models.plan import OVER_HEADS, SYSTEMS, system_class
-from headwise.pretrained.checkpointing import checkpoint_as_before, exact_checkpointing
 from headwise.pretrained.gates import NAME, HeadGates, Surroundings
 from headwise.pretrained.layouts import SITES, AttentionModule, HeadLayout, attention_modules
 from headwise.pretrained.losses import AuxiliaryLosses
-from headwise.pretrained.padding import QueryPadding
+from headwise.pretrained.padding import LastMask, QueryPadding
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -113,7 +112,6 @@ def remove(model: Model) -> Model:
         attention = model.get_submodule(path)
         each.remove(attention)
         delattr(attention, NAME)
-    checkpoint_as_before(model)
     for each in _saved_by_transformers(model):
         vars(each).pop("save_pretrained", None)
     return model
@@ -132,7 +130,7 @@ def attach(
         ValueError: the system cannot be there; the model is unchanged then.
     """
     made = [_make(kind, place, options) for place in chosen]
-    losses = AuxiliaryLosses(model)
+    losses, last = AuxiliaryLosses(model), LastMask()
     around: dict[tuple[str, int], Surroundings] = {}
     for place, system in zip(chosen, made, strict=True):
         key = place.stack, place.layer
@@ -141,8 +139,7 @@ def attach(
             own = next((other for other in siblings if other.site != "decoder_cross"), None)
             around[key] = Surroundings(
                 losses,
-                padding=None if own is None else QueryPadding(own),
-                checkpointing=exact_checkpointing(model, place.path),
+                padding=None if own is None else QueryPadding(own, last),
                 layers=1 + max(other.layer for other in every if other.stack == place.stack),
             )
         place.module.add_module(NAME, HeadGates(system, options, place, around[key]))

@@ -10,7 +10,6 @@ from headwise.heads.cache import AttentionCache
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import AttentionOutput
 from headwise.pretrained.arguments import Arguments
-from headwise.pretrained.checkpointing import ExactCheckpointing
 from headwise.pretrained.layouts import AttentionModule
 from headwise.pretrained.losses import AuxiliaryLosses
 from headwise.pretrained.memory import memory_beside
@@ -25,13 +24,11 @@ class Surroundings(NamedTuple):
     Attributes:
         losses: collects the systems' losses.
         padding: knows the padding of the layer's queries; None if nothing does.
-        checkpointing: makes gradient checkpointing of the layer exact; None if it has none.
         layers: how many layers of the model have keys and values in a cache.
     """
 
     losses: AuxiliaryLosses
     padding: QueryPadding | None
-    checkpointing: ExactCheckpointing | None
     layers: int
 
 
@@ -128,14 +125,22 @@ class HeadGates(nn.Module):
                 f"that attention, so the gates over its heads do not know their input; remove them "
                 f"with headwise.remove(model)"
             )
-        padding = self.around.padding
+        queries, around = self.call.queries, self.around.padding
+        padding = None if around is None else around.positions
+        texts = None if around is None else around.texts
+        if texts is not None:  # each gets a row of its own
+            hidden, heads = texts.apart(hidden), texts.apart(heads)
+            queries = None if queries is None else texts.apart(queries)
+            within = texts.padding if padding is None else texts.apart(padding)
+            padding = texts.padding | within
         output, _, routing = self.call.gates(
             hidden,
             heads,
-            self.call.queries,
-            padding=None if padding is None else padding.positions,
+            queries,
+            padding=padding,
             cache=memory_beside(self.call.cache, self.path, self.around.layers, hidden.size(1)),
         )
+        output = output if texts is None else texts.together(output)
         if routing is not None and routing.loss is not None:
             learns = any(parameter.requires_grad for parameter in self.system.parameters())
             self.around.losses.add(routing.loss, learns)
@@ -159,7 +164,7 @@ class HeadGates(nn.Module):
         for key, hook in list(projection._forward_pre_hooks.items()):
             if hook == self.change_heads:  # copied there with a projection that was quantised
                 del projection._forward_pre_hooks[key]
-        for hooked in (self.around.padding, self.around.losses, self.around.checkpointing):
+        for hooked in (self.around.padding, self.around.losses):
             if hooked is not None:
                 hooked.remove()
 

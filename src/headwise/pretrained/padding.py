@@ -1,9 +1,11 @@
-"""Which queries of a layer are padding, as its self-attention's mask says.
+"""Which queries of a layer are padding, and which texts they are of, as its attention's mask says.
 
 The mask is read where the layer hands it to its attention, not where the model is called: so it is
 right too where a layer is computed again for its gradients, while the model has gone on.
 """
 
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,8 +13,14 @@ from torch import Tensor, nn
 from transformers import Cache, EncoderDecoderCache
 
 from headwise.ops.masks import blocks
+from headwise.ops.packing import PackedTexts, packed_from
 from headwise.pretrained.arguments import Arguments
 from headwise.pretrained.layouts import AttentionModule
+
+_COMPILED = (
+    "texts are packed into a row, which gates over the heads of a compiled model cannot take apart: "
+    "do not compile the model, or give each text a row of its own"
+)
 
 
 class QueryPadding:
@@ -20,32 +28,82 @@ class QueryPadding:
 
     Args:
         place: the self-attention.
+        last: the last mask of the model, whose layers share it, and what was found in it.
 
     Attributes:
         positions: boolean `(batch, queries)`, `True` at padding; None if nothing is.
+        texts: the texts that are packed into the rows; None if each is one.
     """
 
-    def __init__(self, place: AttentionModule) -> None:
+    def __init__(self, place: AttentionModule, last: "LastMask") -> None:
         self.positions: Tensor | None = None
+        self.texts: PackedTexts | None = None
         self.layer = place.layer
-        self.arguments = Arguments(place.module, (place.layout.mask, place.layout.cache))
+        self.last = last
+        names = (place.layout.mask, place.layout.cache, "position_ids")
+        self.arguments = Arguments(place.module, names)
         self.handle = place.module.register_forward_pre_hook(self.listen, with_kwargs=True)
 
     def listen(self, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Reads the mask of a call."""
-        mask, cache = self.arguments.read(args, kwargs)
-        if mask is None:
-            self.positions = None
-            return
+        mask, cache, position_ids = self.arguments.read(args, kwargs)
         hidden = args[0] if args else kwargs["hidden_states"]
-        cached = cached_positions(cache, self.layer)
-        self.positions = query_padding(mask, hidden.size(1), cached)
+        (batch, queries), cached = hidden.shape[:2], cached_positions(cache, self.layer)
+        self.positions = None if mask is None else query_padding(mask, queries, cached)
+        self.texts = None
+        if queries == 1 or not isinstance(cached, int) or cached:
+            return  # a cache has one text a row
+        if torch.compiler.is_compiling():
+            later = None if mask is None else later_texts(mask, self.positions, queries)
+            if later is not None and not torch.compiler.is_exporting():
+                # How many texts there are is not known then; this waits for no device.
+                torch._assert_async(~later.any(), _COMPILED)
+            return
+        if mask is not None:
+            padding = self.positions
+            self.texts = self.last.texts(mask, batch, lambda: later_texts(mask, padding, queries))
+        elif position_ids is not None and _is_flash(attention):
+            # Such kernels are told of packed texts by positions, and get no mask.
+            self.texts = self.last.texts(
+                position_ids, batch, lambda: position_ids.diff(dim=-1) != 1
+            )
+        if self.texts is not None and cache is not None:
+            raise ValueError(
+                "the attention mask separates texts that are packed into a row, and there is a "
+                "cache, in which gates over heads remember one text a row: pass use_cache=False, "
+                "or give each text a row of its own"
+            )
 
     def remove(self) -> None:
         self.handle.remove()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "positions": None}
+        return {**self.__dict__, "positions": None, "texts": None}
+
+
+class LastMask:
+    """The last mask whose texts were asked for: all layers of a model get the same."""
+
+    def __init__(self) -> None:
+        self.mask: Callable[[], Any] = lambda: None
+        self.found: PackedTexts | None = None
+
+    def texts(self, mask: Any, batch: int, find: Callable[[], Tensor | None]) -> PackedTexts | None:
+        """Returns the texts in the rows of a mask; None if each holds a single one.
+
+        Args:
+            mask: the mask, or the positions in its place.
+            batch: how many rows there are.
+            find: gives the positions from 1 on at which another text begins.
+        """
+        if self.mask() is not mask:
+            later = find()
+            self.found = None if later is None else packed_from(later.expand(batch, -1))
+            self.mask = weakref.ref(mask)
+        return self.found
+
+    def __reduce__(self) -> tuple[type["LastMask"], tuple[()]]:
+        return LastMask, ()
 
 
 def cached_positions(cache: Cache | None, layer: int) -> int | Tensor:
@@ -95,3 +153,44 @@ def query_padding(mask: Any, queries: int, cached: int | Tensor = 0) -> Tensor:
     added = own.is_floating_point() and mask.dim() == 4
     padding: Tensor = blocks(own) if added else own == 0
     return padding
+
+
+def later_texts(mask: Any, padding: Tensor | None, queries: int) -> Tensor | None:
+    """Returns where other texts begin in a row, from an attention mask as transformers makes them.
+
+    There a position does not see the one before it, padding left out.
+
+    Args:
+        mask: as in `query_padding`, before anything is cached.
+        padding: boolean `(batch, queries)`, `True` at padding.
+        queries: how many queries there are; keys may have further ones behind them.
+
+    Returns:
+        Boolean `(batch, queries - 1)`, of the positions from 1 on; None if the mask is the same for
+        all queries.
+
+    >>> seen = torch.tensor([[[[1, 0, 0], [1, 1, 0], [0, 0, 1]]]]).bool()
+    >>> later_texts(seen, None, queries=3).tolist()
+    [[False, True]]
+    """
+    is_block_mask = hasattr(mask, "mask_mod")
+    if not is_block_mask and (mask.dim() != 4 or mask.size(-2) != queries):
+        return None
+    device = mask.kv_num_blocks.device if is_block_mask else mask.device
+    steps = torch.arange(queries, device=device)
+    rows = torch.arange(mask.shape[0], device=device).unsqueeze(1)
+    real = torch.ones_like(rows + steps, dtype=torch.bool) if padding is None else ~padding
+    # The last position up to each one that is no padding; -1 if there is none.
+    last = torch.where(real, steps, -1).cummax(1).values
+    before, own = last[:, :-1], steps[1:]
+    if is_block_mask:
+        sees = mask.mask_mod(rows, steps.new_zeros(()), own, before.clamp(min=0))
+    else:
+        added = mask[rows, :, own, before.clamp(min=0)]  # (batch, queries - 1, 1 or heads)
+        sees = (~blocks(added) if added.is_floating_point() else added != 0).any(-1)
+    return real[:, 1:] & (before >= 0) & ~sees
+
+
+def _is_flash(attention: nn.Module) -> bool:
+    config = getattr(attention, "config", None)
+    return "flash" in str(getattr(config, "_attn_implementation", ""))

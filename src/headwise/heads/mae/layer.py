@@ -24,7 +24,7 @@ from headwise.heads.words import Words
 from headwise.messages import shown_number
 from headwise.ops.bounds import MOST_EXPERTS, MOST_HEADS, check_number, check_parameters
 from headwise.ops.masks import hides_the_future, real_positions
-from headwise.ops.recompute import as_at_first, is_repeated
+from headwise.ops.recompute import Passes, as_at_first, is_repeated
 from headwise.ops.replicas import sum_over_replicas, uniform_noise
 
 _MOST_WINDOW = 1_000_000  # positions, which a cache has room for from the start
@@ -47,6 +47,12 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     its own, of the mean of the positions up to t: the paper's mean over all of them would show a
     decoder its own future. For the same reason such gates normalise by batch norm's running
     statistics also in training, and update these from the batch afterwards.
+
+    Running statistics are moved by passes in training that gradients go through, once each, also
+    under `torch.utils.checkpoint` (reentrant: in the backward pass). Passes under `no_grad`, such
+    as those of `generate()` in training mode, move nothing, unless the norm has no momentum, as
+    while `torch.optim.swa_utils.update_bn` measures them. A norm that is in evaluation,
+    `gate.norm.eval()`, keeps its statistics and computes by them.
 
     `step` says how the layer computes while training (evaluation always mixes):
 
@@ -171,6 +177,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         self.causal_queries = causal_queries
         self.step: Step = "joint"
         self.num_experts = experts
+        self.passes = Passes()
         left_out = left_out_heads(num_heads, dropped_heads)  # (experts, heads)
         self.register_buffer("left_out", left_out, persistent=False)
         self.gate = (
@@ -202,6 +209,12 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
                 nn.init.zeros_(parameter)
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
+        if self.training and not torch.compiler.is_compiling():
+            with self.passes.of(inputs.query):
+                return self._mix(heads, inputs)
+        return self._mix(heads, inputs)
+
+    def _mix(self, heads: Tensor, inputs: Inputs) -> tuple[Tensor, Routing]:
         step = as_at_first(lambda: self.step)
         sampling = self.training and step in ("expert", "expert by position")
         causal = self._is_causal(inputs)
@@ -316,7 +329,7 @@ class ExpertGate(nn.Module):
             fixed: compute as in evaluation, as a gate does whose parameters are all frozen.
         """
         learning = self.training and not fixed and _learns(self)
-        normalized = self._normalize(summary, padding, causal, learning)
+        normalized = self._normalize(summary, padding, causal, learning, fixed)
         weight = self.hidden.weight
         if isinstance(weight, Tensor) and weight.is_floating_point():  # else it is quantised
             normalized = normalized.to(weight.dtype)
@@ -325,7 +338,9 @@ class ExpertGate(nn.Module):
         logits = self.output(hidden)
         return logits.to(summary.dtype).softmax(-1)
 
-    def _normalize(self, x: Tensor, padding: Tensor | None, causal: bool, learning: bool) -> Tensor:
+    def _normalize(
+        self, x: Tensor, padding: Tensor | None, causal: bool, learning: bool, fixed: bool
+    ) -> Tensor:
         norm: nn.Module = self.norm
         if not isinstance(norm, nn.modules.batchnorm._BatchNorm):
             raise TypeError(
@@ -333,28 +348,45 @@ class ExpertGate(nn.Module):
                 f"running statistics: leave gate.norm out of what is adapted, or have the whole "
                 f"gate trained and saved, as by modules_to_save=['gate']"
             )
-        assert norm.running_mean is not None and norm.running_var is not None
-        # A pass in training replaces them, and one that repeats it needs those from before.
-        running = norm.running_mean, norm.running_var
-        mean, var = as_at_first(lambda: running)
+        # Reentrant checkpointing computes without gradients first: then the repeated pass moves
+        # the statistics, as all passes do that gradients go through.
+        with_gradients = as_at_first(torch.is_grad_enabled)
+        # So `torch.optim.swa_utils.update_bn` measures them. What nothing learns from may see the
+        # batch itself, so that layers behind get what they will get in evaluation.
+        calibrates = norm.training and norm.momentum is None and not (with_gradients or fixed)
+        before = self._running()
         # Adapters may learn in the maps behind a frozen norm, and are saved without its statistics.
-        if learning and _learns(norm):
+        measures = calibrates or (learning and norm.training and _learns(norm))
+        if measures:
             batch_mean, batch_var, count = _batch_statistics(x, padding)
             enough = count > 1  # a single row has no variance
-            if not causal:
-                mean = torch.where(enough, batch_mean, mean)
-                var = torch.where(enough, batch_var, var)
-            if not is_repeated():
+            if (with_gradients or calibrates) != is_repeated():
                 self._update_running(batch_mean.detach(), batch_var.detach(), count, enough)
+        mean, var = as_at_first(lambda: self._running() if calibrates else before)
+        if measures and not causal:
+            mean = torch.where(enough, batch_mean, mean)
+            var = torch.where(enough, batch_var, var)
         scale = norm.weight * torch.rsqrt(var + norm.eps)
         return (x - mean) * scale + norm.bias
+
+    def _running(self) -> tuple[Tensor, Tensor]:
+        mean, var = self.norm.running_mean, self.norm.running_var
+        if mean is None or var is None:
+            raise ValueError(
+                "the batch norm of a gate has no running statistics (track_running_stats=False), "
+                "which causal gates and evaluation normalise by: leave them on, as by "
+                "gate.norm = nn.BatchNorm1d(embed_dim)"
+            )
+        return mean, var
 
     @torch.no_grad()
     def _update_running(self, mean: Tensor, var: Tensor, count: Tensor, enough: Tensor) -> None:
         norm = self.norm
         assert norm.running_mean is not None and norm.running_var is not None
-        assert norm.num_batches_tracked is not None and norm.momentum is not None
-        momentum = norm.momentum * enough
+        assert norm.num_batches_tracked is not None
+        tracked = norm.num_batches_tracked + enough
+        # Without a momentum they are the mean of all batches.
+        momentum = (1 / tracked.clamp(min=1) if norm.momentum is None else norm.momentum) * enough
         unbiased = var * count / (count - 1).clamp(min=1)
         # New tensors: the backward pass still needs the ones that were normalised by, and compiled
         # it would read them after they are written to.
@@ -362,7 +394,7 @@ class ExpertGate(nn.Module):
         moved_var = norm.running_var + momentum * (unbiased - norm.running_var)
         norm.running_mean = moved_mean.to(norm.running_mean.dtype)
         norm.running_var = moved_var.to(norm.running_var.dtype)
-        norm.num_batches_tracked = norm.num_batches_tracked + enough
+        norm.num_batches_tracked = tracked
 
 
 def _learns(module: nn.Module) -> bool:

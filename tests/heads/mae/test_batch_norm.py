@@ -1,0 +1,229 @@
+"""The batch norm of MAE's gates: which passes move its statistics, and which compute by them."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from systems import SYSTEMS, padding, randomize
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, update_bn
+from torch.utils.checkpoint import checkpoint
+
+import headwise as hw
+from headwise.heads.mae.mixture import running_mean
+from headwise.heads.mae.rule import expert_step
+
+DIM, TIME = 12, 5
+CAUSAL = {"is_causal": True}
+
+
+class Stack(nn.Module):
+    """Two attentions, each of which a user may checkpoint with PyTorch's own function."""
+
+    def __init__(self, name="mae-7", masks=CAUSAL, **checkpointing):
+        super().__init__()
+        self.layers = nn.ModuleList(SYSTEMS[name].build(train=True) for _ in range(2))
+        for layer in self.layers:
+            if layer.gate is not None:
+                layer.gate.norm.momentum = 0.5  # what is moved at all is seen
+        self.masks = masks
+        self.checkpointing = checkpointing
+
+    def forward(self, x):
+        for layer in self.layers:
+            if self.checkpointing:
+                x = checkpoint(self.one, layer, x, **self.checkpointing)
+            else:
+                x = self.one(layer, x)
+        return x
+
+    def one(self, layer, x):
+        return x + layer(x, **self.masks).output
+
+    def checkpointed(self, reentrant):
+        other = copy.deepcopy(self)
+        other.checkpointing = {"use_reentrant": reentrant}
+        return other
+
+
+def sequences(count=1, rows=3):
+    return list(torch.randn(count, rows, TIME, DIM, dtype=torch.float64))
+
+
+def learn(stack, batches, together):
+    """The gradients of inputs and parameters; all passes before the backward passes, or not."""
+    batches = [x.clone().requires_grad_() for x in batches]
+    losses = []
+    for factor, x in enumerate(batches, start=1):
+        losses.append(factor * stack(x).square().sum())
+        if not together:
+            losses.pop().backward()
+    for loss in losses:  # in their order: the last pass is not the first to be repeated
+        loss.backward()
+    return [each.grad for each in (*batches, *stack.parameters())]
+
+
+@pytest.mark.parametrize("masks", [CAUSAL, {}, {"key_padding_mask": padding(5, 2, 4, time=TIME)}])
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("name", ["mae-7", "mae window"])
+def test_checkpointing_repeats_what_was_computed_and_moves_statistics_once(name, reentrant, masks):
+    plain = Stack(name, masks)
+    found = plain.checkpointed(reentrant)
+    start = copy.deepcopy(plain.state_dict())
+    # Reentrant checkpointing moves statistics in the backward pass.
+    expected_gradients = learn(plain, batches := sequences(4), together=not reentrant)
+    gradients = learn(found, batches, together=not reentrant)
+    for expected, gradient in zip(expected_gradients, gradients, strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-9)
+    for key, expected in plain.state_dict().items():
+        torch.testing.assert_close(found.state_dict()[key], expected, rtol=1e-9, atol=1e-9)
+        if "running" in key:
+            assert (expected - start[key]).abs().max() > 0.1
+        if "tracked" in key:
+            assert expected == start[key] + 4
+
+
+def test_a_pass_that_is_repeated_later_has_the_experts_of_its_own_step():
+    plain = Stack("uni-mae")
+    found = plain.checkpointed(False)
+    gradients = []
+    for stack in (plain, found):
+        torch.manual_seed(0)
+        with expert_step(stack.layers):
+            loss = stack(torch.ones(2, TIME, DIM, dtype=torch.float64, requires_grad=True)).sum()
+        loss.backward()  # outside of the step
+        gradients.append([parameter.grad for parameter in stack.parameters()])
+    for expected, gradient in zip(*gradients, strict=True):
+        torch.testing.assert_close(gradient, expected)
+
+
+def test_the_same_batch_again_is_repeated_as_it_was_last():
+    """As where gates alone are tuned: what they see of a text is the same in each epoch."""
+    plain = Stack()
+    found = plain.checkpointed(False)
+    (x,) = sequences()
+    for _ in range(3):
+        learn(plain, [x], together=True)
+        learn(found, [x], together=True)
+    for expected, parameter in zip(plain.parameters(), found.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, expected.grad)
+
+
+def test_a_repeated_pass_that_was_forgotten_is_warned_of():
+    found = Stack().checkpointed(False)
+    loss = found(sequences()[0].requires_grad_()).sum()
+    found.layers[0].passes.last.clear()
+    with pytest.warns(UserWarning, match="none of its last 0 passes in training had"):
+        loss.backward()
+
+
+def test_a_copy_remembers_no_passes():
+    stack = Stack()
+    stack(sequences()[0])
+    assert len(stack.layers[0].passes.last) == 1
+    assert not copy.deepcopy(stack).layers[0].passes.last
+
+
+@pytest.mark.parametrize("masks", [CAUSAL, {}])
+def test_a_norm_in_evaluation_is_as_in_evaluation_though_the_gate_learns(masks):
+    layer = SYSTEMS["mae-7"].build(train=True)
+    layer.gate.norm.eval()
+    (x,) = sequences()
+    before = copy.deepcopy(layer.state_dict())
+    output = layer(x, **masks).output
+    output.sum().backward()
+    assert layer.gate.norm.weight.grad.abs().sum() > 0
+    for key, expected in before.items():
+        assert torch.equal(layer.state_dict()[key], expected), key
+    torch.testing.assert_close(output, layer.eval()(x, **masks).output)
+
+
+@pytest.mark.parametrize("masks", [CAUSAL, {}])
+def test_a_pass_without_gradients_moves_nothing(masks):
+    layer = SYSTEMS["mae-7"].build(train=True)
+    before = copy.deepcopy(layer.state_dict())
+    (x,) = sequences()
+    with torch.no_grad():
+        layer(x, **masks)
+    for key, expected in before.items():
+        assert torch.equal(layer.state_dict()[key], expected), key
+    layer(x, **masks)
+    assert not torch.equal(layer.gate.norm.running_mean, before["gate.norm.running_mean"])
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_generating_in_training_mode_moves_nothing(use_cache):
+    config = hw.CausalLMConfig(20, embed_dim=8, num_heads=2, ffn_dim=8, layers=1, attention="mae")
+    model = randomize(hw.CausalLM(config)).train()
+    before = copy.deepcopy(model.state_dict())
+    model.generate(torch.tensor([[3, 4, 5]]), max_new_tokens=4, use_cache=use_cache)
+    for key, expected in before.items():
+        assert torch.equal(model.state_dict()[key], expected), key
+
+
+def statistics(rows):
+    """What `nn.BatchNorm1d` makes of one batch: mean and unbiased variance."""
+    return rows.mean(0), rows.var(0)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("causal", [True, False])
+def test_update_bn_takes_the_mean_of_all_batches(causal, frozen):
+    layer = Stack(masks=CAUSAL if causal else {}).requires_grad_(not frozen)
+    model = AveragedModel(layer)
+    batches = sequences(4)
+    update_bn(batches, model)
+    rows = [running_mean(x).flatten(0, 1) if causal else x.mean(1) for x in batches]
+    means, variances = zip(*map(statistics, rows), strict=True)
+    norm = model.module.layers[0].gate.norm
+    torch.testing.assert_close(norm.running_mean, torch.stack(means).mean(0))
+    torch.testing.assert_close(norm.running_var, torch.stack(variances).mean(0))
+    assert norm.num_batches_tracked == 4 and norm.momentum == 0.5
+
+
+def test_update_bn_measures_behind_causal_gates_what_evaluation_gives():
+    stack = Stack()
+    (x,) = sequences()
+    update_bn([x], stack)
+    stack.eval()
+    behind = stack.one(stack.layers[0], x)
+    mean, variance = statistics(running_mean(behind).flatten(0, 1))
+    torch.testing.assert_close(stack.layers[1].gate.norm.running_mean, mean)
+    torch.testing.assert_close(stack.layers[1].gate.norm.running_var, variance)
+
+
+@pytest.mark.parametrize("reentrant", [None, False, True])
+def test_a_norm_without_momentum_learns_by_the_mean_of_the_batches_before(reentrant):
+    layer = SYSTEMS["mae-7"].build(train=True)
+    layer.gate.norm.momentum = None
+    layer.gate.norm.reset_running_stats()
+    batches = sequences(3)
+    for x in batches:
+        x.requires_grad_()
+        if reentrant is None:
+            loss = layer(x, **CAUSAL).output.sum()
+        else:
+            one = lambda x: layer(x, **CAUSAL).output.sum()  # noqa: E731
+            loss = checkpoint(one, x, use_reentrant=reentrant)
+        loss.backward()
+    rows = [statistics(running_mean(x.detach()).flatten(0, 1)) for x in batches]
+    mean = torch.stack([each[0] for each in rows]).mean(0)
+    torch.testing.assert_close(layer.gate.norm.running_mean, mean)
+    assert layer.gate.norm.num_batches_tracked == 3
+
+
+def test_a_norm_without_statistics_is_refused():
+    layer = hw.MixtureOfAttentiveExperts(8, 2)
+    layer.gate.norm = nn.BatchNorm1d(8, track_running_stats=False)
+    with pytest.raises(ValueError, match="no running statistics"):
+        layer(torch.randn(1, 3, 8))
+
+
+def test_what_is_recorded_is_recorded_once():
+    """Under PyTorch's own checkpointing, as under that of the models."""
+    stack = Stack().checkpointed(False)
+    with hw.record(stack) as decisions, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        stack(sequences()[0].requires_grad_()).sum().backward()
+    assert [len(made) for made in decisions.values()] == [1, 1]

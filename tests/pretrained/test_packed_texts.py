@@ -1,0 +1,168 @@
+"""Texts packed into one row: what stands over heads sees each by itself, as the heads do."""
+
+import copy
+
+import pytest
+import torch
+import transformers as tf
+from architectures import FIRST, VOCABULARY, tiny
+from gated import train_at_random
+from torch import nn
+from torch.nn.attention.flex_attention import create_block_mask
+
+import headwise as hw
+from headwise.pretrained.padding import later_texts
+
+LENGTHS = (4, 1, 6, 3)
+SYSTEMS = {
+    "mae": {},
+    "mae window": {"gate_window": 2},
+    "gated": {},
+    "moh": {"shared_heads": 1, "top_k": 1, "neutral": False},
+}
+DECODERS = ["gpt2", "llama", "mistral", "qwen3"]
+
+
+def gated(name, system="mae"):
+    made = hw.gate_heads(tiny(name).double(), system.split()[0], **SYSTEMS[system])
+    return train_at_random(made)
+
+
+def texts():
+    return [torch.randint(FIRST, VOCABULARY, (length,)) for length in LENGTHS]
+
+
+def packed(each):
+    given = tf.DataCollatorWithFlattening()([{"input_ids": text} for text in each])
+    return {**given, "use_cache": False}
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("name", DECODERS)
+def test_each_text_is_computed_by_itself(name, system, implementation):
+    model, each = gated(name, system), texts()
+    model.set_attn_implementation(implementation)
+    expected = torch.cat([model(text[None], use_cache=False).logits for text in each], dim=1)
+    found = model(**packed(each)).logits
+    # transformers' own softmax has float32.
+    close = {"rtol": 1e-5, "atol": 1e-5} if implementation == "eager" else {}
+    torch.testing.assert_close(found, expected, **close)
+    weight = torch.randn_like(found)
+    gates = list(hw.gate_parameters(model))
+    slopes = [torch.autograd.grad((out * weight).sum(), gates, allow_unused=True)
+              for out in (found, expected)]  # fmt: skip
+    torch.testing.assert_close(*slopes, **close)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_packed_texts_are_trained_on_as_padded_ones(checkpointing):
+    model, each = gated("llama").train(), texts()
+    for module in model.modules():
+        if isinstance(module, hw.MixtureOfAttentiveExperts):
+            module.gate.dropout = 0.0
+    other = copy.deepcopy(model)
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    mask = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS).unsqueeze(1)
+    ids = nn.utils.rnn.pad_sequence(each, batch_first=True, padding_value=1)
+    labels = ids.masked_fill(~mask, -100).index_fill(1, torch.tensor([0]), -100)
+    padded = {"input_ids": ids, "attention_mask": mask.long(), "labels": labels}
+    for one, given in ((model, packed(each)), (other, padded)):
+        one(**given).loss.backward()
+    for expected, found in zip(other.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, expected.grad)
+    torch.testing.assert_close(list(model.buffers()), list(other.buffers()))
+
+
+def blocks_of(rows):
+    """Boolean `(batch, time, time)`, `True` where two positions are of the same text."""
+    rows = torch.tensor(rows)
+    return rows.unsqueeze(1) == rows.unsqueeze(2)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_masks_of_ones_own_may_separate_texts(name):
+    """Also in an encoder, whose gates see a whole text."""
+    model = gated(name)
+    ids = torch.randint(FIRST, VOCABULARY, (2, 5))
+    seen = blocks_of([[0, 0, 0, 1, 1], [0, 0, 0, 0, 0]])
+    if name == "llama":
+        seen = seen & torch.ones(5, 5).tril().bool()
+    positions = torch.tensor([[0, 1, 2, 0, 1], [0, 1, 2, 3, 4]])
+    options = {} if name == "bert" else {"use_cache": False}
+    found = model(ids, attention_mask=seen[:, None], position_ids=positions, **options).logits
+    for row, first, end in ((0, 0, 3), (0, 3, 5), (1, 0, 5)):
+        alone = model(ids[row : row + 1, first:end], **options).logits
+        torch.testing.assert_close(found[row : row + 1, first:end], alone)
+
+
+def test_a_cache_with_packed_texts_is_refused():
+    model = gated("llama")
+    ids = torch.randint(FIRST, VOCABULARY, (1, 5))
+    seen = blocks_of([[0, 0, 0, 1, 1]]) & torch.ones(5, 5).tril().bool()
+    with pytest.raises(ValueError, match="pass use_cache=False"):
+        model(ids, attention_mask=seen[:, None], use_cache=True)
+
+
+def test_kernels_that_get_no_mask_are_told_by_positions(monkeypatch):
+    """As flash attention: the heads here read as if there were one text; the gates know better."""
+    model, each = gated("llama"), texts()
+    given = packed(each)
+    layer = model.model.layers[0].self_attn
+    monkeypatch.setattr(layer.config, "_attn_implementation", "flash_attention_2")
+    listener = layer.head_gates.around.padding
+    positions = given["position_ids"]
+    hidden = torch.zeros(1, sum(LENGTHS), 12)
+    listener.listen(layer, (hidden,), {"attention_mask": None, "position_ids": positions})
+    assert (~listener.texts.padding).sum(1).tolist() == list(LENGTHS)
+    listener.listen(layer, (hidden,), {"attention_mask": None, "position_ids": positions * 0 + 1})
+    assert len(listener.texts.padding) == sum(LENGTHS)
+    one = torch.arange(sum(LENGTHS)).unsqueeze(0)
+    listener.listen(layer, (hidden,), {"attention_mask": None, "position_ids": one})
+    assert listener.texts is None
+
+
+TEXTS = blocks_of([[0, 0, 1, 1, 1], [0, 1, 1, 1, 1]]) & torch.ones(5, 5).tril().bool()
+STARTS = [[False, True, False, False], [True, False, False, False]]
+
+
+@pytest.mark.parametrize("kind", ["boolean", "float", "heads", "room", "blocks"])
+def test_masks(kind):
+    mask = TEXTS[:, None]
+    if kind == "float":
+        mask = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)
+    elif kind == "heads":
+        mask = mask.expand(2, 4, 5, 5)
+    elif kind == "room":
+        mask = torch.cat([mask, torch.zeros(2, 1, 5, 3, dtype=torch.bool)], dim=3)
+    elif kind == "blocks":
+        mask = create_block_mask(lambda b, h, q, k: TEXTS[b, q, k], 2, None, 5, 5, device="cpu")
+    assert later_texts(mask, None, queries=5).tolist() == STARTS
+
+
+@pytest.mark.parametrize("padding", [[0, 0, 0, 1, 1], [1, 1, 0, 0, 0], [0, 1, 1, 0, 0]])
+def test_padding_begins_no_text(padding):
+    padding = torch.tensor([padding]).bool()
+    mask = (torch.ones(1, 5, 5).tril().bool() & ~padding.unsqueeze(1))[:, None]
+    assert not later_texts(mask, padding, queries=5).any()
+
+
+def test_windows_begin_no_text():
+    mask = torch.ones(1, 1, 5, 5).tril().triu(-1).bool()
+    assert not later_texts(mask, None, queries=5).any()
+
+
+def test_masks_alike_for_all_queries_begin_no_text():
+    assert later_texts(torch.ones(2, 5), None, queries=5) is None
+    assert later_texts(torch.ones(2, 1, 1, 5), None, queries=5) is None
+
+
+def test_a_compiled_model_refuses_packed_texts():
+    model = gated("gpt2")
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    given = packed(texts())
+    one = {"input_ids": given["input_ids"], "use_cache": False}
+    torch.testing.assert_close(compiled(**one).logits, model(**one).logits)
+    with pytest.raises(RuntimeError, match="packed into a row, which gates over the heads of a"):
+        compiled(**given)
