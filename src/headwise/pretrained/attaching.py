@@ -13,6 +13,7 @@ from headwise.pretrained.checkpointing import checkpoint_as_before, exact_checkp
 from headwise.pretrained.gates import NAME, HeadGates, Surroundings
 from headwise.pretrained.layouts import SITES, AttentionModule, HeadLayout, attention_modules
 from headwise.pretrained.losses import AuxiliaryLosses
+from headwise.pretrained.other_masks import OtherMasks
 from headwise.pretrained.padding import QueryPadding
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -128,6 +129,7 @@ def attach(
     """
     made = [_make(kind, place, options) for place in chosen]
     losses = AuxiliaryLosses(model)
+    masks = OtherMasks()
     around: dict[tuple[str, int], Surroundings] = {}
     for place, system in zip(chosen, made, strict=True):
         key = place.stack, place.layer
@@ -140,7 +142,7 @@ def attach(
                 checkpointing=exact_checkpointing(model, place.path),
                 layers=1 + max(other.layer for other in every if other.stack == place.stack),
             )
-        place.module.add_module(NAME, HeadGates(system, options, place, around[key]))
+        place.module.add_module(NAME, HeadGates(system, options, place, around[key], masks))
 
 
 def check_has_no_gates(model: nn.Module) -> None:
