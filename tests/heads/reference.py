@@ -107,14 +107,24 @@ def gate(p: dict[str, Tensor], inputs: list[Tensor], embed_dim: int) -> Tensor:
     return exponentials / exponentials.sum()
 
 
-def mae_gates(p, query, padding=None, causal=False, window=None) -> list[list[Tensor]]:
-    """The gate of each row and position: of the whole sequence's mean or, causal, of the prefix."""
+def mae_sight(query, padding, causal, heads=1, **masks) -> list[list[list[int]]]:
+    """The positions that each position sees: real ones that some head may attend to."""
+
+    def is_seen(b, t, s):
+        if (padding is not None and padding[b, s]) or (causal and s > t):
+            return False
+        return any(attention_bias(b, j, t, s, heads, **masks) > -1000 for j in range(heads))
+
+    time = range(query.size(1))
+    return [[[s for s in time if is_seen(b, t, s)] for t in time] for b in range(query.size(0))]
+
+
+def mae_gates(p, query, sight, window=None) -> list[list[Tensor]]:
+    """The gate of each row and position: of the mean of what it sees, or of the last of that."""
 
     def inputs(b, t):
-        last = t if causal else query.size(1) - 1
-        real = [s for s in range(last + 1) if padding is None or not padding[b, s]]
-        real = real[-window:] if causal and window else real
-        return [query[b, s] for s in real]
+        seen = sight[b][t]
+        return [query[b, s] for s in (seen[-window:] if window else seen)]
 
     batch, time, dim = query.shape
     return [[gate(p, inputs(b, t), dim) for t in range(time)] for b in range(batch)]

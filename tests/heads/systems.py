@@ -61,21 +61,23 @@ class System:
             padding = masks.get("key_padding_mask")
         if padding is not None and padding.dtype != torch.bool:
             padding = padding == float("-inf")
+        is_cross = key is not None
         key = query if key is None else key
         value = key if value is None else value
         if self.kind == "standard":
             return reference.standard(p, query, key, value, HEADS, **masks), None, None
         if self.kind == "mae":
-            causal = masks.get("is_causal", False) or module.causal_queries
             dropped = module.dropped_heads
+            sight, each = self.sight(module, query, padding, is_cross, **masks)
             if module.gate is None:
                 uniform = torch.full((module.num_experts,), 1 / module.num_experts).to(query)
                 gates = [[uniform] * query.size(1) for _ in query]
             else:
-                gates = reference.mae_gates(p, query, padding, causal, module.gate_window)
+                window = module.gate_window if each else None
+                gates = reference.mae_gates(p, query, sight, window)
             output = reference.mae(p, query, key, value, HEADS, dropped, gates, **masks)
             stacked = torch.stack([torch.stack(row) for row in gates])
-            return output, stacked if causal else stacked[:, 0], None
+            return output, stacked if each else stacked[:, 0], None
         if self.kind == "gated":
             scale = 2.0 if module.neutral_start else 1.0
             output, weights = reference.gated(p, query, key, value, HEADS, scale, **masks)
@@ -106,6 +108,32 @@ class System:
         per_sequence = module.balance == "sequence"
         balance, z = reference.moa_losses(p, query, top_k, padding, per_sequence)
         return output, weights, module.balance_coef * balance + module.z_coef * z
+
+    def sight(self, module, query, padding, is_cross, **masks) -> tuple[Any, bool]:
+        """What each gate of MAE sees, and whether each position has one of its own."""
+        causal = masks.get("is_causal", False) or module.causal_queries
+        unmasked = reference.mae_sight(query, padding, causal)
+        if is_cross or module.gate is None:
+            return unmasked, causal
+        sight = reference.mae_sight(query, padding, causal, HEADS, **masks)
+        each = any(sight[b][t] != unmasked[b][t] for b, t in real_positions(query, padding))
+        return sight, causal or each
+
+    def refuses(self, module, query, **masks) -> bool:
+        """Whether it cannot be told what a window of MAE's gates is: positions see later ones."""
+        if self.kind != "mae" or not module.gate_window or masks.get("attn_mask") is None:
+            return False
+        padding = masks.get("key_padding_mask")
+        if padding is not None and padding.dtype != torch.bool:
+            padding = padding == float("-inf")
+        sight, each = self.sight(module, query, padding, False, **masks)
+        real = real_positions(query, padding)
+        return each and any(s > t for b, t in real for s in sight[b][t])
+
+
+def real_positions(x: Tensor, padding: Tensor | None) -> list[tuple[int, int]]:
+    rows, columns = range(x.size(0)), range(x.size(1))
+    return [(b, t) for b in rows for t in columns if padding is None or not padding[b, t]]
 
 
 SYSTEMS = {

@@ -4,6 +4,9 @@ import pytest
 import torch
 from systems import DIM, GATED, SYSTEMS, as_float, padding
 
+import headwise as hw
+from headwise.heads.mae.mixture import last_seen, masked_mean
+from headwise.heads.mae.naive import naive_masked_mean
 from headwise.ops.masks import causal_mask
 
 BATCH, TIME = 3, 6
@@ -13,9 +16,23 @@ CAUSAL_MASKS = {
     "boolean": {"attn_mask": CAUSAL},
     "float": {"attn_mask": as_float(CAUSAL)},
     "float of -1e9": {"attn_mask": CAUSAL * -1e9},
+    "float of -1e4": {"attn_mask": CAUSAL * -1e4},
     "float of the least number": {"attn_mask": CAUSAL * torch.finfo(torch.float32).min},
     "4-D": {"attn_mask": CAUSAL.expand(BATCH, 1, TIME, TIME)},
     "narrower": {"attn_mask": CAUSAL | ~causal_mask(TIME, TIME, offset=-3)},
+}
+ROW = torch.arange(TIME)
+PREFIX = CAUSAL & (ROW >= 3)  # the first three see one another
+CHUNKS = ROW.unsqueeze(1) // 2 < ROW // 2  # all of the own chunk and of earlier ones
+TEXTS = (ROW.unsqueeze(1) < 2) != (ROW < 2)  # a text of two tokens, and one of four
+WINDOW = CAUSAL | ~causal_mask(TIME, TIME, offset=-2)
+OTHER_MASKS = {
+    "prefix": PREFIX,
+    "chunked": CHUNKS,
+    "block-diagonal": TEXTS,
+    "block-diagonal, causal": TEXTS | CAUSAL,
+    "sliding window": WINDOW,
+    "each row its own": torch.stack([PREFIX, TEXTS, CAUSAL]).unsqueeze(1),
 }
 STEPS = ("joint", "gate", "expert", "expert by position")
 MODES = [(name, None) for name in SYSTEMS] + [
@@ -60,6 +77,132 @@ def test_a_future_token_changes_no_past_output(name, step, mask):
             torch.testing.assert_close(after.routing.weights[:, :t], weights[:, :t])
 
 
+@pytest.mark.parametrize("mask", OTHER_MASKS)
+@pytest.mark.parametrize(
+    "name, form",
+    [(name, "boolean") for name in SYSTEMS if "window" not in name]
+    + [(name, form) for name in ("mae-7", "moh") for form in ("float", "float of -1e4")],
+)
+def test_what_a_mask_hides_changes_no_output(name, form, mask):
+    """Each position is changed in turn: the outputs that may not see it stay as they were."""
+    blocked = OTHER_MASKS[mask]
+    given = {"boolean": blocked, "float": as_float(blocked), "float of -1e4": blocked * -1e4}[form]
+    module = build(name, None)
+    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+    before = module(x, attn_mask=given).output
+    changed = x.repeat(TIME, 1, 1, 1)  # (position that changes, batch, time, dim)
+    changed[ROW, :, ROW] += 3
+    many = given.repeat(TIME, 1, 1, 1) if given.dim() == 4 else given
+    after = module(changed.flatten(0, 1), attn_mask=many).output.unflatten(0, (TIME, BATCH))
+    kept = blocked.expand(BATCH, 1, TIME, TIME)[:, 0].permute(2, 0, 1)
+    torch.testing.assert_close(after[kept], before.expand_as(after)[kept], rtol=1e-9, atol=1e-9)
+    assert not torch.isclose(after[~kept], before.expand_as(after)[~kept]).all(-1).any()
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("mask", ["prefix", "chunked"])
+def test_a_gate_in_training_sees_no_more(mask, step):
+    module, blocked = build("mae-7", step), OTHER_MASKS[mask]
+    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+    changed = x.clone()
+    changed[:, -1] += 3
+    before, after = (run(module, each, attn_mask=blocked).output for each in (x, changed))
+    unseen = blocked[:, -1]
+    torch.testing.assert_close(after[:, unseen], before[:, unseen], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_texts_in_one_row_are_what_they_are_alone(name, causal):
+    module = build(name, None)
+    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+    if name == "mae window" and not causal:
+        with pytest.raises(ValueError, match="gate_window is 2"):
+            module(x, attn_mask=TEXTS)
+        return
+    together = module(x, attn_mask=TEXTS, is_causal=causal).output
+    for text in (slice(0, 2), slice(2, TIME)):
+        alone = module(x[:, text], is_causal=causal).output
+        torch.testing.assert_close(together[:, text], alone)
+
+
+@pytest.mark.parametrize("window", [None, 1, 2, 9])
+def test_masked_means_by_loops(window):
+    x = torch.randn(BATCH, TIME, 3, dtype=torch.float64, requires_grad=True)
+    gone = padding(*LENGTHS, time=TIME, left=True)
+    for seen in (~torch.stack([PREFIX, TEXTS, WINDOW]), ~PREFIX[None], torch.rand(3, 6, 6) < 0.5):
+        real = seen & ~gone.unsqueeze(1)
+        kept = real if window is None else last_seen(real, window)
+        means = masked_mean(x, kept, gone)
+        expected = naive_masked_mean(x, real, window)
+        torch.testing.assert_close(means, expected)
+        direction = torch.randn_like(means)
+        got, wanted = (torch.autograd.grad(y, x, direction)[0] for y in (means, expected))
+        torch.testing.assert_close(got, wanted)
+
+
+def test_masks_per_head_show_a_gate_what_any_head_sees():
+    """It decides for all heads together."""
+    module = build("mae-7", None)
+    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+    heads = torch.stack([PREFIX, TEXTS, CAUSAL, WINDOW]).expand(BATCH, -1, -1, -1)
+    gates = module(x, attn_mask=heads.all(1, keepdim=True)).routing.weights
+    for given in (heads, heads.flatten(0, 1), as_float(heads)):
+        torch.testing.assert_close(module(x, attn_mask=given).routing.weights, gates)
+
+
+def test_a_bias_hides_nothing():
+    """As of ALiBi: it leaves one gate for each sequence, as without a mask."""
+    module = build("mae-7", None)
+    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+    distances = -(ROW - ROW.unsqueeze(1)).abs().double()
+    gates = module(x).routing.weights
+    torch.testing.assert_close(module(x, attn_mask=100 * distances).routing.weights, gates)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("first", list(OTHER_MASKS)[:3])
+def test_a_cache_goes_on_from_any_mask(first, causal):
+    """A prompt with a mask, then steps that see all of it: as one pass with the whole mask."""
+    module = build("mae-7", None)
+    x = torch.randn(BATCH, TIME + 2, DIM, dtype=torch.float64)
+    whole = causal_mask(TIME + 2, TIME + 2)
+    whole[:TIME, :TIME] = OTHER_MASKS[first] | (CAUSAL if causal else False)
+    cache = hw.AttentionCache()
+    parts = [module(x[:, :TIME], attn_mask=whole[:TIME, :TIME], is_causal=causal, cache=cache)]
+    parts.append(module(x[:, TIME : TIME + 1], cache=cache))
+    parts.append(module(x[:, TIME + 1 :], attn_mask=whole[-1:], cache=cache))
+    expected = module(x, attn_mask=whole).output
+    torch.testing.assert_close(torch.cat([part.output for part in parts], 1), expected)
+
+
+def test_positions_that_are_cached_together_see_one_another_as_in_a_chunked_mask():
+    module = build("mae-7", None)
+    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+    gone = padding(*LENGTHS, time=TIME)
+    cache, steps = hw.AttentionCache(), []
+    for end in (2, 4, 6):
+        seen = {"key_padding_mask": gone[:, :end], "cache": cache}
+        steps.append(module(x[:, end - 2 : end], **seen).output)
+    expected = module(x, attn_mask=CHUNKS, key_padding_mask=gone).output
+    torch.testing.assert_close(torch.cat(steps, 1)[~gone], expected[~gone])
+
+
+def test_what_a_gate_cannot_know_of_a_cache_is_an_error():
+    module, x = build("mae-7", None), torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+    cache = hw.AttentionCache()
+    module(x[:, :4], is_causal=True, cache=cache)
+    with pytest.raises(ValueError, match="attn_mask hides some of the 4 positions"):
+        module(x[:, 4:], attn_mask=TEXTS[4:], is_causal=True, cache=cache)
+    # Of padding it does not matter whether attn_mask hides it too.
+    gone = padding(6, 6, 5, time=TIME, left=True)
+    cache = hw.AttentionCache()
+    module(x[:, :4], key_padding_mask=gone[:, :4], is_causal=True, cache=cache)
+    both = (CAUSAL | gone.unsqueeze(1)).unsqueeze(1)
+    step = module(x[:, 4:], attn_mask=both[:, :, 4:], key_padding_mask=gone, cache=cache).output
+    torch.testing.assert_close(step, module(x, key_padding_mask=gone, is_causal=True).output[:, 4:])
+
+
 @pytest.mark.parametrize("step", [None, *STEPS])
 def test_causal_queries_of_a_cross_attention_see_no_later_query(step):
     module = build("mae causal queries", step)
@@ -96,7 +239,7 @@ def test_a_gate_forgets_what_lies_before_its_window(window):
 LENGTHS = (6, 2, 4)
 
 
-@pytest.mark.parametrize("form", ["boolean", "float", "float of -1e9"])
+@pytest.mark.parametrize("form", ["boolean", "float", "float of -1e4"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("left", [False, True])
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -105,7 +248,7 @@ def test_a_padded_batch_equals_each_sequence_alone(name, left, causal, form):
     mask = padding(*LENGTHS, time=TIME, left=left)
     x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
     x[mask] = 100.0  # what stands at padding must not matter
-    given = {"boolean": mask, "float": as_float(mask), "float of -1e9": mask * -1e9}[form]
+    given = {"boolean": mask, "float": as_float(mask), "float of -1e4": mask * -1e4}[form]
     together = module(x, key_padding_mask=given, is_causal=causal)
     for b in range(BATCH):
         real = ~mask[b]
@@ -115,6 +258,29 @@ def test_a_padded_batch_equals_each_sequence_alone(name, left, causal, form):
             weights = together.routing.weights[b]
             weights = weights[real] if weights.dim() == 2 else weights
             torch.testing.assert_close(weights, alone.routing.weights[0])
+
+
+@pytest.mark.parametrize("name", [name for name in SYSTEMS if name[:3] in ("mae", "moa", "moh")])
+def test_a_copy_of_the_query_is_self_attention(name, recwarn):
+    """Hooks and wrappers make copies; positions may be added to keys alone."""
+    module = build(name, None)
+    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+    masks = {"key_padding_mask": padding(*LENGTHS, time=TIME), "attn_mask": CHUNKS}
+    masks["is_causal"] = name == "mae window"
+    expected = module(x, **masks)
+    for out in (module(x, x.clone(), x.clone(), **masks), module(x, x.detach(), **masks)):
+        torch.testing.assert_close(out.output, expected.output)
+        torch.testing.assert_close(out.routing.loss, expected.routing.loss)
+        assert torch.equal(out.routing.padding, masks["key_padding_mask"])
+    moved = x + torch.randn(DIM).double()
+    for out in (module(moved, moved, x, **masks), module(x, moved, x, **masks)):
+        assert torch.equal(out.routing.padding, masks["key_padding_mask"])
+    module(x, moved, **masks)  # a cross-attention to a sequence that happens to be as long
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match="query and key of .* give one tensor"):
+        assert module(x, moved, moved + x, **masks).routing.padding is None
+    module(x, moved, moved + x, **masks)
+    assert len(recwarn.list) <= 1
 
 
 @pytest.mark.parametrize("left", [False, True])

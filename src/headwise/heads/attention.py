@@ -1,5 +1,6 @@
 """Attention in three steps, each of which a subclass may change: project, attend, combine."""
 
+import warnings
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -38,6 +39,8 @@ class Inputs(NamedTuple):
     is_causal: bool
     attn_mask: Tensor | None
     cache: AttentionCache | None
+    key_padding_mask: Tensor | None = None  # (batch, keys), as it was given
+    is_self_attention: bool = False  # queries and keys are the same positions
 
 
 class Projected(NamedTuple):
@@ -88,6 +91,8 @@ class Attention(System):
 
     Attributes:
         chooses_heads: whether each query has heads of its own, those of `routing.indices`.
+        queries_interact: whether a decision or a loss depends on more than one query, so that it
+            has to be known which of them are padding, and which may see which.
         implementation: how `attend` is computed, see `headwise.ops.attention`; a model sets it to
             its `attn_implementation`.
         observers: who is called with the `HeadsRead` of each call; see
@@ -95,8 +100,10 @@ class Attention(System):
     """
 
     chooses_heads: ClassVar[bool] = False
+    queries_interact: ClassVar[bool] = False
     implementation: Implementation = "sdpa"
     observers: tuple[Observer, ...] = ()
+    _warned_of_keys: bool = False
 
     # torch.nn's transformer layers read these, and `in_proj_weight`, of their attention.
     batch_first: ClassVar[bool] = True
@@ -200,24 +207,31 @@ class Attention(System):
                 float mask is added.
             attn_mask: `(queries, keys)`, `(batch * heads, queries, keys)` or
                 `(batch, 1 or heads, queries, keys)`; boolean `True` is not attended, a float
-                mask is added.
+                mask is added. To systems that decide by masks, numbers of -1000 or less say that
+                a position is not attended; greater ones are biases.
             is_causal: position t attends to positions ≤ t; no mask has to be given for that.
             need_weights: also return the attention weights, `(batch, heads, queries, keys)`.
             average_attn_weights: return their mean over the heads, `(batch, queries, keys)`.
             query_padding_mask: `(batch, queries)`, `True` at padding. Systems whose decision
                 depends on the whole batch or sequence leave padding out of it. In self-attention
                 it is known from `key_padding_mask`; in cross-attention only the caller knows.
+                Self-attention is where no key is given, or the query itself is key or value, or
+                (for such systems, outside of `torch.compile`) the key is an equal copy of it.
             cache: for decoding step by step: the call sees what earlier calls with this cache
                 saw, and `key_padding_mask` then covers all keys, cached ones first.
         """
         self.notice_training()
-        is_self_attention = key is None or key is query
+        is_self_attention = key is None or key is query or value is query
         offset = 0 if cache is None or cache.static else cache.get_seq_length()
         key = query if key is None else key
         value = key if value is None else value
         self._check_inputs(query, key, value)
         check_mask("key_padding_mask", key_padding_mask)
         check_padding_mask("query_padding_mask", query_padding_mask, *query.shape[:2])
+        if self.queries_interact and not is_self_attention:
+            padded = key_padding_mask is not None and query_padding_mask is None
+            if padded or attn_mask is not None:
+                is_self_attention = self._is_copy(query, key, value)
         if query_padding_mask is None and is_self_attention and key_padding_mask is not None:
             # The queries are the last of the keys; the shape is checked with that of the keys.
             query_padding_mask = of_queries(key_padding_mask, offset, query.size(1))
@@ -229,6 +243,8 @@ class Attention(System):
             is_causal,
             attn_mask,
             cache,
+            key_padding_mask,
+            is_self_attention,
         )
         q, k, v, choice = self.project(inputs)
         keys = k.size(2)
@@ -349,6 +365,25 @@ class Attention(System):
             return cache.keys, cache.values
         k, v = self.project_memory(inputs)
         return (k, v) if cache is None else cache.extend(k, v)
+
+    def _is_copy(self, query: Tensor, key: Tensor, value: Tensor) -> bool:
+        """Whether queries attend to an equal copy of them, as hooks and wrappers make one."""
+        if query.shape != key.shape or query.dtype != key.dtype or torch.compiler.is_compiling():
+            return False
+        if torch.equal(query, key):
+            return True
+        # Where key and value are the same, it is a cross-attention to a sequence of that length.
+        if value is not key and not self._warned_of_keys:
+            self._warned_of_keys = True
+            warnings.warn(
+                f"query and key of {type(self).__name__} have the same shape and differ: they are "
+                f"taken for two sequences, so that key_padding_mask and attn_mask say nothing of "
+                f"which queries are padding or see each other. For self-attention give one tensor "
+                f"as query and key (add positions to both) or as query and value; otherwise pass "
+                f"query_padding_mask, or filter this warning",
+                stacklevel=4,
+            )
+        return False
 
     def _by_head(self, x: Tensor) -> Tensor:
         """`(batch, time, heads * head_dim)` to `(batch, heads, time, head_dim)`."""

@@ -4,10 +4,15 @@ Everywhere in headwise a mask means what it means in `torch.nn.MultiheadAttentio
 `True` is *not* attended; a float mask is added to the attention logits.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from headwise.ops.shapes import check_tensor
+
+# e^-1000 is 0 in every dtype, also in float64, whose least number is e^-745.
+_HIDES = -1000.0
 
 
 def padding_positions(key_padding_mask: Tensor | None) -> Tensor | None:
@@ -174,11 +179,68 @@ def hides_the_future(attn_mask: Tensor | None) -> bool:
     return bool((blocks(attn_mask) | ~future).all())
 
 
+class Hidden(NamedTuple):
+    """What an attention mask hides, whatever else hides it too.
+
+    Attributes:
+        cached: some position before the queries.
+        past: some position among the queries that is not later than the one that attends.
+        future: every later one; True too where there is none.
+        anything: any position.
+    """
+
+    cached: bool
+    past: bool
+    future: bool
+    anything: bool
+
+
+def what_is_hidden(blocked: Tensor, padding: Tensor | None, offset: int) -> Hidden:
+    """Reads what a mask hides; the host waits for the device once.
+
+    Args:
+        blocked: boolean `(queries, keys)` or `(batch, queries, keys)`, `True` = not attended.
+        padding: boolean `(batch, keys)`, `True` at padding, or None. What the mask hides there, and
+            from the queries there, does not count.
+        offset: how many keys come before those of the queries, which are the others.
+
+    >>> what_is_hidden(causal_mask(3, 3), None, 0)
+    Hidden(cached=False, past=False, future=True, anything=True)
+    """
+    queries, keys = blocked.shape[-2:]
+    later = causal_mask(queries, keys, offset, blocked.device)
+    seen = ~blocked
+    if padding is not None:
+        of_padding = padding.unsqueeze(1) | padding[:, offset:].unsqueeze(2)
+        blocked, seen = blocked & ~of_padding, seen & ~of_padding
+    found = torch.stack(
+        [
+            blocked[..., :offset].any(),
+            (blocked & ~later)[..., offset:].any(),
+            ~(seen & later).any(),
+            blocked.any(),
+        ]
+    )
+    return Hidden(*found.tolist())
+
+
+def blocked_by_all(attn_mask: Tensor, heads: int) -> Tensor:
+    """Where a mask lets no head attend: boolean `(queries, keys)` or `(batch, queries, keys)`.
+
+    Args:
+        attn_mask: in any of the shapes that `Attention.forward` documents.
+        heads: how many there are.
+    """
+    blocked = blocks(attn_mask)
+    if blocked.dim() == 3:
+        blocked = blocked.unflatten(0, (-1, heads))
+    return blocked.all(1) if blocked.dim() == 4 else blocked
+
+
 def blocks(mask: Tensor) -> Tensor:
     """Where a mask lets nothing through, as a boolean mask of the same shape.
 
-    That is -inf in a float mask, or a large negative number such as -1e9.
+    In a float mask that is -1000 or less, such as -inf, -1e9 or -1e4: of a logit that is so much
+    smaller than others, softmax makes 0 in every dtype. What is greater is a bias of what is seen.
     """
-    if not mask.is_floating_point():
-        return mask
-    return mask <= max(-1e8, torch.finfo(mask.dtype).min)
+    return mask <= _HIDES if mask.is_floating_point() else mask

@@ -1,5 +1,6 @@
 """A system over the heads of one attention module: what hooks of the module do."""
 
+import warnings
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +14,8 @@ from headwise.pretrained.arguments import Arguments
 from headwise.pretrained.layouts import AttentionModule
 from headwise.pretrained.losses import AuxiliaryLosses
 from headwise.pretrained.memory import memory_beside
-from headwise.pretrained.padding import QueryPadding
+from headwise.pretrained.other_masks import OtherMasks, sliding_window
+from headwise.pretrained.padding import QueryPadding, cached_positions
 
 NAME = "head_gates"  # of the child of an attention module
 
@@ -43,6 +45,7 @@ class HeadGates(nn.Module):
         options: further arguments of its constructor.
         place: the attention module and what is known of it.
         around: what it shares with other modules.
+        masks: what the model's attention masks hide.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class HeadGates(nn.Module):
         options: dict[str, Any],
         place: AttentionModule,
         around: Surroundings,
+        masks: OtherMasks,
     ) -> None:
         super().__init__()
         self.system = system
@@ -58,9 +62,11 @@ class HeadGates(nn.Module):
         self.path, self.site, self.layer = place.path, place.site, place.layer
         self.is_causal = place.site != "encoder_self"
         self.around = around
+        self.masks = masks
         self.projection = place.layout.projection
         self.queries = place.queries if system.needs_queries else None
-        self.arguments = Arguments(place.module, (place.layout.cache,))
+        self.arguments = Arguments(place.module, (place.layout.mask, place.layout.cache))
+        self.sliding = sliding_window(place.module)
         self.call = _Call()
         self.handles = [
             place.module.register_forward_pre_hook(self.note_call, with_kwargs=True),
@@ -76,8 +82,11 @@ class HeadGates(nn.Module):
         """Before the attention module: keeps its hidden states."""
         self.call.hidden = args[0] if args else kwargs["hidden_states"]
         self.call.gates = getattr(attention, NAME)
-        (self.call.cache,) = self.arguments.read(args, kwargs)
+        mask, self.call.cache = self.arguments.read(args, kwargs)
+        self.call.attn_mask = None
         if not torch.compiler.is_compiling():
+            if self.site != "decoder_cross":  # whose mask is of other positions than its queries
+                self.call.attn_mask = self._other_mask(mask)
             self._check_place(attention)
             self._hook_parts(attention)
 
@@ -89,6 +98,7 @@ class HeadGates(nn.Module):
         *,
         padding: Tensor | None,
         cache: AttentionCache | None,
+        attn_mask: Tensor | None = None,
     ) -> AttentionOutput:
         """The system, as the hooks call it; or that of a copy which has taken this child's place.
 
@@ -98,13 +108,16 @@ class HeadGates(nn.Module):
             queries: the queries of its heads, in that shape, for a system that decides by them.
             padding: `(batch, queries)`, `True` at padding.
             cache: what the system remembers.
+            attn_mask: boolean `(batch, 1, queries, queries)`, `True` = not attended, if that is
+                neither padding alone nor, in a decoder, also the future.
         """
         parameter = next(self.system.parameters(), heads)
         made: AttentionOutput = self.system(
             hidden.to(parameter.device, parameter.dtype),
             key=queries,
             value=heads,
-            is_causal=self.is_causal,
+            is_causal=self.is_causal and attn_mask is None,
+            attn_mask=attn_mask,
             query_padding_mask=padding,
             cache=cache,
         )
@@ -119,6 +132,7 @@ class HeadGates(nn.Module):
         """Before its output projection: what the heads have read becomes what the system makes."""
         heads, *others = args
         hidden, self.call.hidden = self.call.hidden, None
+        attn_mask, self.call.attn_mask = self.call.attn_mask, None
         if hidden is None:
             raise RuntimeError(
                 f"the output projection of the attention at {self.path!r} is called, but not by "
@@ -133,12 +147,14 @@ class HeadGates(nn.Module):
             queries = None if queries is None else texts.apart(queries)
             within = texts.padding if padding is None else texts.apart(padding)
             padding = texts.padding | within
+            attn_mask = None  # which hides the other texts, and no more
         output, _, routing = self.call.gates(
             hidden,
             heads,
             queries,
             padding=padding,
             cache=memory_beside(self.call.cache, self.path, self.around.layers, hidden.size(1)),
+            attn_mask=attn_mask,
         )
         output = output if texts is None else texts.together(output)
         if routing is not None and routing.loss is not None:
@@ -167,6 +183,33 @@ class HeadGates(nn.Module):
         for hooked in (self.around.padding, self.around.losses):
             if hooked is not None:
                 hooked.remove()
+
+    def _other_mask(self, mask: Any) -> Tensor | None:
+        """The mask of this call, if gates have to look at it; where there is a past, they do not.
+
+        Of what a cache holds they remember a sum: they see all of it but padding.
+        """
+        hidden = self.call.hidden
+        assert hidden is not None
+        queries = hidden.size(1)
+        cached = cached_positions(self.call.cache, self.layer)
+        self._warn_of_sliding(cached, queries)
+        if queries == 1 or not isinstance(cached, int) or cached:
+            return None
+        return self.masks.other(mask, hidden.size(0), queries, self.is_causal, self.sliding)
+
+    def _warn_of_sliding(self, cached: int | Tensor, queries: int) -> None:
+        if self.sliding is None or self.masks.warned or not isinstance(cached, int):
+            return
+        window = getattr(self.system, "gate_window", 0)
+        if cached + queries > self.sliding and (window is None or window > self.sliding):
+            self.masks.warned = True
+            warnings.warn(
+                f"the attention at {self.path!r} sees the last {self.sliding} positions, and the "
+                f"gates over its heads average all from the beginning of the text: pass "
+                f"gate_window={self.sliding}, or less, to gate_heads if they are to see no more",
+                stacklevel=2,
+            )
 
     def _check_place(self, attention: nn.Module) -> None:
         in_place = attention.get_submodule(NAME)
@@ -199,6 +242,7 @@ class _Call:
 
     gates: Any = None  # the attention's child: a tool may have wrapped it
     hidden: Tensor | None = None
+    attn_mask: Tensor | None = None
     queries: Tensor | None = None
     cache: Any = None
 

@@ -18,8 +18,8 @@ from headwise.pretrained.arguments import Arguments
 from headwise.pretrained.layouts import AttentionModule
 
 _COMPILED = (
-    "texts are packed into a row, which gates over the heads of a compiled model cannot take apart: "
-    "do not compile the model, or give each text a row of its own"
+    "texts are packed into a row, which gates over the heads of a compiled model cannot take "
+    "apart: do not compile the model, or give each text a row of its own"
 )
 
 

@@ -13,7 +13,9 @@ from headwise.heads.mae.ablations import ABLATIONS, Mixture
 from headwise.heads.mae.mixture import (
     draw_expert,
     head_scales,
+    last_seen,
     left_out_heads,
+    masked_mean,
     running_mean,
     sequence_mean,
 )
@@ -23,7 +25,15 @@ from headwise.heads.system import Macs, Place, Routing
 from headwise.heads.words import Words
 from headwise.messages import shown_number
 from headwise.ops.bounds import MOST_EXPERTS, MOST_HEADS, check_number, check_parameters
-from headwise.ops.masks import hides_the_future, real_positions
+from headwise.ops.masks import (
+    Hidden,
+    blocked_by_all,
+    causal_mask,
+    hides_the_future,
+    padding_positions,
+    real_positions,
+    what_is_hidden,
+)
 from headwise.ops.recompute import Passes, as_at_first, is_repeated
 from headwise.ops.replicas import sum_over_replicas, uniform_noise
 
@@ -45,8 +55,12 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     the queries' inputs over time, padding excluded. Where the queries are a causal sequence
     (`is_causal`, or `causal_queries` for a decoder's cross-attention) position t has a gate of
     its own, of the mean of the positions up to t: the paper's mean over all of them would show a
-    decoder its own future. For the same reason such gates normalise by batch norm's running
-    statistics also in training, and update these from the batch afterwards.
+    decoder its own future. So it has in self-attention whose `attn_mask` hides anything but
+    padding: of the mean of the positions that row t of the mask, with `is_causal` and padding,
+    lets some head see (the gate decides about all heads together). A float mask hides by numbers
+    of -1000 or less, such as -1e4; greater ones, such as ALiBi's, are biases of what is seen.
+    Such gates normalise by batch norm's running statistics also in training, so that they see
+    nothing else either, and update these from the batch afterwards.
 
     Running statistics are moved by passes in training that gradients go through, once each, also
     under `torch.utils.checkpoint` (reentrant: in the backward pass). Passes under `no_grad`, such
@@ -77,7 +91,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         gate: `"learned"`, or `"uniform"` for UNI-MAE, which has no gate parameters.
         gate_hidden_dim: width of the gate's hidden layer.
         gate_dropout: dropout after that layer.
-        gate_window: how many of the last inputs a causal gate averages, padding not counted; all
+        gate_window: how many of the last inputs a causal gate averages, of those that it sees; all
             of them if None (the paper averages 100 in language modelling).
         causal_queries: the queries are a causal sequence though the keys are not.
         head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
@@ -89,7 +103,8 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
 
     Raises:
         ValueError: `dropped_heads` not below `num_heads`; more than 100,000 experts; sizes that do
-            not fit together.
+            not fit together. In a call: `gate_window` and a mask by which some positions see later
+            ones; a cache and an `attn_mask` that hides what it holds, beside padding.
 
     Example:
         >>> attention = MixtureOfAttentiveExperts(embed_dim=32, num_heads=4)
@@ -112,6 +127,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         share="says how often each expert has the largest weight in its layer: an even row means "
         "that all are in use.",
     )
+    queries_interact = True
     left_out: Tensor
 
     def __init__(
@@ -217,8 +233,8 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     def _mix(self, heads: Tensor, inputs: Inputs) -> tuple[Tensor, Routing]:
         step = as_at_first(lambda: self.step)
         sampling = self.training and step in ("expert", "expert by position")
-        causal = self._is_causal(inputs)
-        gates = self._gates(inputs, causal, sampling)  # (batch, 1 or queries, experts)
+        each, seen = self._view(inputs)
+        gates = self._gates(inputs, each, seen, sampling)  # (batch, 1 or queries, experts)
         mixture = gates
         if sampling:
             mixture = draw_expert(gates, self._noise(gates, step))
@@ -233,7 +249,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
                 scales = ablation.scales(scales)
             joined = joined * scales.to(heads.dtype).unsqueeze(-1)
         output = self.out_proj(joined.flatten(2))
-        return output, Routing(gates if causal else gates.squeeze(1))
+        return output, Routing(gates if each else gates.squeeze(1))
 
     def _noise(self, gates: Tensor, step: Step) -> Tensor:
         """For each sequence, or each of its gates, `(batch, 1 or queries, experts)`."""
@@ -243,24 +259,85 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         noise = uniform_noise(batch, draws * experts, gates.device)
         return noise.unflatten(1, (draws, experts))
 
-    def _is_causal(self, inputs: Inputs) -> bool:
-        """Whether no gate may see positions after its own."""
-        if self.causal_queries or inputs.is_causal:
-            return True
-        if inputs.cache is not None:
-            return not inputs.cache.static  # it grows: the queries come step by step
-        return hides_the_future(inputs.attn_mask)
+    def _view(self, inputs: Inputs) -> tuple[bool, Tensor | None]:
+        """Whether each position has a gate of its own, and what each of these sees.
 
-    def _gates(self, inputs: Inputs, causal: bool, fixed: bool) -> Tensor:
-        """`(batch, queries or 1, experts)`; one gate per sequence unless `causal`."""
+        That is boolean `(batch or 1, queries, queries)`, `True` where row t sees column s; None if
+        it is all positions up to the gate's own.
+        """
+        attn_mask, cache, queries = inputs.attn_mask, inputs.cache, inputs.query.size(1)
+        causal = self.causal_queries or inputs.is_causal
+        grows = cache is not None and not cache.static
+        is_static = cache is not None and cache.static
+        if self.gate is None or is_static or not inputs.is_self_attention:
+            return causal or grows or hides_the_future(attn_mask), None
+        if attn_mask is None:
+            if causal or (grows and queries == 1):
+                return True, None
+            if not grows:
+                return False, None
+            # Added to a cache together, and not causal: they see one another.
+            seen = inputs.query.new_ones(1, queries, queries, dtype=torch.bool)
+        else:
+            blocked = blocked_by_all(attn_mask, self.num_heads)
+            cached = blocked.size(-1) - queries
+            # A compiled call that is causal has no need to look at what the mask holds.
+            if cached or not causal or not torch.compiler.is_compiling():
+                hidden = self._hidden(inputs, blocked, cached)
+                if not (hidden.anything or causal or grows):
+                    return False, None
+                causal = causal or (hidden.future and (hidden.anything or queries == 1))
+                if causal and not hidden.past:
+                    return True, None
+            seen = ~blocked[..., cached:].reshape(-1, queries, queries)
+        if causal:
+            seen = seen & ~causal_mask(queries, queries, device=seen.device)
+        if inputs.query_padding is not None:
+            seen = seen & ~inputs.query_padding.unsqueeze(1)
+        if self.gate_window is not None:
+            if grows or not causal:
+                raise ValueError(
+                    f"gate_window is {self.gate_window}, which counts back from a gate's position, "
+                    f"but here positions see later ones, or a cache is given beside an attn_mask "
+                    f"that hides more than the future: set is_causal=True where no later position "
+                    f"may be seen, leave out the cache, or make the module without gate_window"
+                )
+            seen = last_seen(seen, self.gate_window)
+        return True, seen
+
+    def _hidden(self, inputs: Inputs, blocked: Tensor, cached: int) -> Hidden:
+        """What an attention mask hides beside padding; of what a cache holds that may be nothing.
+
+        Raises:
+            ValueError: it hides some; the cache holds the sum of its inputs, not each of them.
+        """
+        padding = padding_positions(inputs.key_padding_mask)
+        padding = inputs.query_padding if padding is None and not cached else padding
+        fixed = cached and inputs.cache is not None and inputs.cache.is_compileable
+        hidden = None if fixed else what_is_hidden(blocked, padding, cached)
+        if hidden is None or hidden.cached:
+            raise ValueError(
+                f"attn_mask hides some of the {cached} positions before the queries that the cache "
+                f"holds, or the cache has a fixed size: of what is cached a gate knows the sum "
+                f"alone, and sees all of it but padding. Give padding by key_padding_mask, leave "
+                f"out attn_mask (a causal step needs none), or compute without a cache"
+            )
+        return hidden
+
+    def _gates(self, inputs: Inputs, each: bool, seen: Tensor | None, fixed: bool) -> Tensor:
+        """`(batch, queries or 1, experts)`; one gate per sequence unless each position has one."""
         query, padding = inputs.query, inputs.query_padding
         if self.gate is None:
-            time = query.size(1) if causal else 1
+            time = query.size(1) if each else 1
             shape = (query.size(0), time, self.num_experts)
             return query.new_full(shape, 1 / self.num_experts)
         # Sums over many positions, and batch norm, want more digits than bf16 has.
         query = query.float() if query.dtype in (torch.bfloat16, torch.float16) else query
-        if causal:
+        if seen is not None:
+            summary = masked_mean(query, seen, padding, inputs.cache)
+            nothing = ~seen.any(-1)
+            padding = nothing if padding is None else padding | nothing
+        elif each:
             summary = running_mean(query, padding, self.gate_window, inputs.cache)
         else:
             if padding is None and not query.size(1):  # nothing but padding is in empty sequences
@@ -268,7 +345,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             summary = sequence_mean(query, padding).unsqueeze(1)
             padding = None if padding is None else padding.all(1, keepdim=True)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
-            return self.gate(summary, padding, causal=causal, fixed=fixed)
+            return self.gate(summary, padding, causal=each, fixed=fixed)
 
     def ablation_ranges(self) -> dict[str, range]:
         return {"expert": range(self.num_experts), "head": range(self.num_heads)}

@@ -109,6 +109,42 @@ def running_mean(
     return total[..., :-1] / total[..., -1:].clamp(min=1)
 
 
+def masked_mean(
+    x: Tensor, seen: Tensor, padding: Tensor | None = None, cache: AttentionCache | None = None
+) -> Tensor:
+    """Mean of the positions that each position sees, and of all that a cache has seen before.
+
+        m_t = mean of x_s over the s that t sees, s not padding
+
+    Args:
+        x: `(batch, time, embed_dim)`.
+        seen: boolean `(batch or 1, time, time)`, `True` where row t sees column s.
+        padding: boolean `(batch, time)`, `True` at padding.
+        cache: as in `running_mean`, whose memory it shares.
+
+    Returns:
+        `(batch, time, embed_dim)`; zeros where nothing but padding is seen.
+    """
+    real = real_positions(x, padding).unsqueeze(-1)
+    counted = torch.cat([x * real, real], dim=-1)  # (batch, time, embed_dim + 1)
+    with without_autocast(x):
+        total = seen.to(x.dtype) @ counted
+    if cache is not None:
+        past = cache.recall("total", 1, counted)
+        cache.remember("total", torch.cat([past, past + counted.cumsum(1)], dim=1), x.size(1))
+        total = total + past
+    return total[..., :-1] / total[..., -1:].clamp(min=1)
+
+
+def last_seen(seen: Tensor, window: int) -> Tensor:
+    """Leaves in each row of a boolean mask the last `window` of what is seen.
+
+    >>> last_seen(torch.tensor([[True, True, False, True]]), window=2).int().tolist()
+    [[0, 1, 0, 1]]
+    """
+    return seen & (seen.flip(-1).cumsum(-1).flip(-1) <= window)
+
+
 def _window_starts(real: Tensor, window: int) -> Tensor:
     """For each position, where the window of the last `window` real positions begins.
 

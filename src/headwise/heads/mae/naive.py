@@ -34,3 +34,21 @@ def naive_running_mean(
             if kept:
                 out[b, t] = sum(x[b, s] for s in kept) / len(kept)
     return out
+
+
+def naive_masked_mean(x: Tensor, seen: Tensor, window: int | None = None) -> Tensor:
+    """The mean of what each position sees, of the last `window` of it, as plain loops.
+
+    Args:
+        x: `(batch, time, embed_dim)`.
+        seen: boolean `(batch, time, time)`, padding not seen.
+        window: how many positions at most; all that are seen if None.
+    """
+    out = torch.zeros_like(x)
+    for b in range(x.size(0)):
+        for t in range(x.size(1)):
+            kept = [s for s in range(x.size(1)) if seen[b, t, s]]
+            kept = kept if window is None else kept[-window:]
+            if kept:
+                out[b, t] = sum(x[b, s] for s in kept) / len(kept)
+    return out

@@ -95,6 +95,7 @@ class MixtureOfAttentionHeads(Attention):
 
     out_proj: ClassVar[Any] = NoPackedWeights()
     chooses_heads = True
+    queries_interact = True  # in its losses
     routing_parameters = ("router",)
     output_parameters = ("expert_output",)
     ablations = ABLATIONS

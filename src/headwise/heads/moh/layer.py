@@ -107,6 +107,7 @@ class MixtureOfHeads(MultiHeadAttention):
 
     routing_parameters = ("shared_router", "routed_router", "kind_router")
     ablations = ABLATIONS
+    queries_interact = True  # in its loss
     words = Words(
         unit="head",
         units="heads",
