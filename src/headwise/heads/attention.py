@@ -216,6 +216,8 @@ class Attention(System):
         key = query if key is None else key
         value = key if value is None else value
         self._check_inputs(query, key, value)
+        if cache is not None and not torch.compiler.is_compiling():
+            cache.check_call(self, key, is_self_attention)
         check_mask("key_padding_mask", key_padding_mask)
         check_padding_mask("query_padding_mask", query_padding_mask, *query.shape[:2])
         if query_padding_mask is None and is_self_attention and key_padding_mask is not None:
@@ -235,8 +237,11 @@ class Attention(System):
         check_padding_mask("key_padding_mask", key_padding_mask, query.size(0), keys)
         check_attention_mask(attn_mask, query.size(0), q.size(1), q.size(2), keys)
         # PyTorch's kernel has a fast path for a plain causal mask.
-        at_start = not isinstance(offset, Tensor) and offset == 0
-        plain = is_causal and at_start and key_padding_mask is None and attn_mask is None
+        plain = False
+        if is_causal and key_padding_mask is None and attn_mask is None:
+            # To a compiler the comparison is no boolean, unless it decides a branch.
+            if not isinstance(offset, Tensor) and offset == 0:
+                plain = True
         mask = merge_masks(
             key_padding_mask,
             attn_mask,
