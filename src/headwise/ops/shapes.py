@@ -109,11 +109,11 @@ def check_labels(labels: Tensor, shape: tuple[int, ...], classes: int | None) ->
 
 
 def check_token_mask(name: str, mask: Tensor | None, batch: int, time: int | None) -> None:
-    """Raises `ValueError` unless a model's mask of its tokens is None or `(batch, time)`.
+    """Raises `ValueError` unless a model's mask of its tokens is None or `(batch, time)` of 0 and 1.
 
     Args:
         name: of the argument, for the error.
-        mask: 1 at tokens and 0 at padding.
+        mask: 1 at tokens and 0 at padding; boolean, of integers or of floats.
         batch, time: what its shape has to be; `time` is None if the cache has to say it.
     """
     if mask is None:
@@ -124,6 +124,17 @@ def check_token_mask(name: str, mask: Tensor | None, batch: int, time: int | Non
         raise ValueError(
             f"{name} has shape {tuple(mask.shape)}, expected (batch, time) = {expected}, 1 at "
             f"tokens and 0 at padding; cached positions count too"
+        )
+    # A float mask may be one to add to logits, which means the opposite: a GPU is waited for.
+    as_float = mask.is_floating_point()
+    if mask.dtype == torch.bool or not can_be_looked_at(mask, may_wait=as_float):
+        return
+    wrong = mask[(mask != 0) & (mask != 1)]
+    if len(wrong) or (as_float and not mask.any()):
+        found = f"has {wrong[0].item():g}" if len(wrong) else "is 0.0 everywhere"
+        raise ValueError(
+            f"{name} {found}, expected 1 at tokens and 0 at padding, as a tokenizer gives it; of a "
+            f"mask that is added to logits, give `mask == 0`"
         )
 
 
