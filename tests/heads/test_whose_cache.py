@@ -156,7 +156,7 @@ def test_another_size_of_batch_is_an_error(kind):
 def test_a_static_cache_in_self_attention_is_an_error(kind):
     module, x = SYSTEMS["standard"].build(), drawn(BATCH, TIME, DIM)
     for given in ({}, {"key": x}):
-        with pytest.raises(ValueError, match="cache is static, .* in self-attention"):
+        with pytest.raises(ValueError, match=r"cache is static, .* in self-attention"):
             module(x, **given, is_causal=True, cache=kind(static=True))
 
 

@@ -169,7 +169,7 @@ def test_a_cache_of_another_model_or_source_is_an_error():
     ids, source, other = tokens(2, 6), tokens(2, 5), tokens(2, 5)
     mae, standard = language_model("mae"), language_model()
     cache = mae(ids, use_cache=True).past_key_values
-    with pytest.raises(ValueError, match="a MixtureOfAttentiveExperts, .* new_cache"):
+    with pytest.raises(ValueError, match=r"a MixtureOfAttentiveExperts, .* new_cache"):
         standard(ids[:, :1], past_key_values=cache)
     with pytest.raises(ValueError, match="past_key_values is for 2 layers, expected 1"):
         tiny.model(decoder_layers=1)(

@@ -236,12 +236,11 @@ class Attention(System):
         keys = k.size(2)
         check_padding_mask("key_padding_mask", key_padding_mask, query.size(0), keys)
         check_attention_mask(attn_mask, query.size(0), q.size(1), q.size(2), keys)
-        # PyTorch's kernel has a fast path for a plain causal mask.
+        # PyTorch's kernel has a fast path for a plain causal mask. To a compiler a comparison is no
+        # boolean unless it decides a branch.
         plain = False
-        if is_causal and key_padding_mask is None and attn_mask is None:
-            # To a compiler the comparison is no boolean, unless it decides a branch.
-            if not isinstance(offset, Tensor) and offset == 0:
-                plain = True
+        if is_causal and not isinstance(offset, Tensor) and offset == 0:
+            plain = key_padding_mask is None and attn_mask is None
         mask = merge_masks(
             key_padding_mask,
             attn_mask,

@@ -109,7 +109,7 @@ def check_labels(labels: Tensor, shape: tuple[int, ...], classes: int | None) ->
 
 
 def check_token_mask(name: str, mask: Tensor | None, batch: int, time: int | None) -> None:
-    """Raises `ValueError` unless a model's mask of its tokens is None or `(batch, time)` of 0 and 1.
+    """Raises `ValueError` unless a mask of tokens is None, or 1 and 0 of shape `(batch, time)`.
 
     Args:
         name: of the argument, for the error.
