@@ -27,9 +27,9 @@ def ablated(
 ) -> Iterator[None]:
     """While this context is open, the systems of a model compute otherwise in evaluation.
 
-    A forward pass in training mode, in which ablations change nothing, is an error meanwhile. A copy
-    of a system that is made meanwhile has no ablation. Of contexts that are open at once for the same system the inner one
-    is in force; those for other systems stay in force beside it.
+    A forward pass in training mode, in which ablations change nothing, is an error meanwhile. A
+    copy of a system that is made meanwhile has no ablation. Of contexts that are open at once for
+    the same system the inner one is in force; those for other systems stay in force beside it.
 
     Args:
         model: a headwise model, or any module that holds systems.

@@ -2,8 +2,6 @@
 
 from typing import get_type_hints
 
-import torch
-
 from headwise.heads.system import System
 from headwise.models.ablation import ablation_of
 from headwise.models.ablation_names import ablation_options

@@ -33,8 +33,8 @@ class ExplorerServer(ThreadingHTTPServer):
     """Serves the page, and answers its questions one after another.
 
     Another user of this machine cannot ask: a request must have the token of the address, which is
-    random. A web page of somebody else's that is open in the same browser cannot ask: requests must be for
-    this machine by name (so that a foreign name that leads here is refused), they must not come
+    random. Nor can a web page of somebody else's that is open in the same browser: requests must be
+    for this machine by name (so that a foreign name that leads here is refused), they must not come
     from the page of another server, and their body must say that it is JSON.
 
     Args:
