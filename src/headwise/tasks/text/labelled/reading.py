@@ -47,8 +47,9 @@ def read_tsv(
         max_bytes: the most bytes of the file; see `read_lines`.
 
     Raises:
-        CorpusError: the file is missing, too large, empty, or not UTF-8; it lacks one of the columns; or more
-            than a tenth of its rows have another number of fields than there are columns.
+        CorpusError: the file is missing, too large, empty, or not UTF-8; it lacks one of the
+            columns; or more than a tenth of its rows have another number of fields than there are
+            columns.
     """
     lines = read_lines(path, max_bytes)
     if not lines:
