@@ -17,7 +17,7 @@ from headwise.messages import cut, shown
 
 # Far beyond what anybody writes by hand.
 _MOST_CHARACTERS = 1_000_000
-_DEEPEST = 50  # levels of lists and mappings
+DEEPEST = 50  # levels of lists and mappings
 _MOST_VALUES = 100_000  # with every alias written out
 _LONGEST_NUMBER = 100  # digits
 _OF_YAML = "tag:yaml.org,2002:"
@@ -110,9 +110,9 @@ class _PlainLoader(yaml.SafeLoader):
                 event,
             )
         self._depth += 1
-        if self._depth > _DEEPEST:
+        if self._depth > DEEPEST:
             raise _NotPlain(
-                f"more than {_DEEPEST} lists or mappings stand in each other, expected fewer; look "
+                f"more than {DEEPEST} lists or mappings stand in each other, expected fewer; look "
                 f"for brackets that are not closed",
                 event,
             )

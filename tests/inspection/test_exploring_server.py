@@ -2,8 +2,11 @@
 
 import http.client
 import json
+import socket
+import struct
 import threading
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
 from explorer_payloads import payload
@@ -35,6 +38,7 @@ def ask(server, method="POST", path="/api/explore", body=None, **headers):
     content = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
     given = {"Content-Type": "application/json"} if content is not None else {}
     given |= {name.replace("_", "-"): value for name, value in headers.items()}
+    path = path if "?" in path else f"{path}?token={server.token}"
     connection.request(method, path, content, given)
     answer = connection.getresponse()
     return answer.status, answer.headers, answer.read()
@@ -45,7 +49,7 @@ def test_the_page_is_served_and_may_ask_its_server_alone(server):
     assert status == 200 and headers["Content-Type"] == "text/html; charset=utf-8"
     assert headers["X-Frame-Options"] == "DENY" and headers["Cache-Control"] == "no-store"
     assert b"connect-src &#39;self&#39;" in page
-    assert server.address == f"http://127.0.0.1:{server.server_address[1]}/"
+    assert server.address == f"http://127.0.0.1:{server.server_address[1]}/?token={server.token}"
     assert ask(server, "GET", "/favicon.ico")[0] == 404
     assert ask(server, "POST", "/other", {})[0] == 404
 
@@ -123,13 +127,79 @@ def test_foreign_origins_are_refused(server, origin):
         ),
         ({}, {"Content_Type": "text/plain"}, 415, "text/plain, expected application/json"),
         ({}, {"Content_Length": "1000001"}, 413, "expected at most 1,000,000"),
+        ({}, {"Content_Length": "9" * 5_000}, 413, "99… (5,000 characters) bytes, expected at"),
         ({}, {"Content_Length": "-1"}, 411, "length"),
+        ({}, {"Content_Length": "\u00b2"}, 411, "length"),
     ],
 )
 def test_bad_questions_are_refused_in_words(server, body, headers, status, message):
     found, _, answer = ask(server, body=body, **headers)
     assert found == status
     assert message in json.loads(answer)["error"]
+
+
+@pytest.mark.parametrize("query", ["?", "?token=", "?token=a", "?token=\u00e4", "?other=1&token"])
+def test_who_has_no_token_reads_nothing(server, query):
+    for method, path, body in (("GET", "/", None), ("POST", "/api/explore", {})):
+        status, _, said = ask(server, method, path + quote(query, "?=&"), body)
+        assert status == 403 and "token is missing or wrong" in json.loads(said)["error"]
+        status, _, said = ask(server, method, f"{path}?token={server.token[:-1]}", body)
+        assert status == 403
+
+
+def test_each_server_has_a_token_of_its_own():
+    tokens = set()
+    for _ in range(3):
+        with ExplorerServer(payload(), lambda question: payload(), 0) as made:
+            tokens.add(made.token)
+    assert len(tokens) == 3 and all(len(token) == 22 for token in tokens)
+
+
+def connected(server):
+    """A connection, on which nothing is sent yet."""
+    return socket.create_connection(server.server_address[:2], timeout=30)
+
+
+def test_threads_are_few():
+    with ExplorerServer(payload(), lambda question: payload(), port=0) as server:
+        threading.Thread(target=server.run).start()
+        before = threading.active_count()
+        idle = [connected(server) for _ in range(16)]
+        with connected(server) as one_more:
+            assert b" 503 " in one_more.recv(1000)
+        assert threading.active_count() == before + 16
+        for each in idle:
+            each.close()
+        while threading.active_count() > before:
+            threading.Event().wait(0.01)
+        assert ask(server, "GET", "/")[0] == 200
+        server.shutdown()
+
+
+def test_a_client_that_goes_away_is_no_traceback(capfd):
+    asked, answered = threading.Event(), threading.Event()
+
+    def answer(question):
+        asked.set()
+        answered.wait(30)
+        return payload()
+
+    with ExplorerServer(payload(), answer, port=0) as server:
+        threading.Thread(target=server.run).start()
+        before = threading.active_count()
+        with connected(server) as client:
+            head = f"POST /api/explore?token={server.token} HTTP/1.0\r\nHost: localhost\r\n"
+            head += "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+            client.sendall(head.encode())
+            assert asked.wait(30)
+            # An end without a farewell: what is sent to it is refused.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        answered.set()
+        while threading.active_count() > before:
+            threading.Event().wait(0.01)
+        assert ask(server, "GET", "/")[0] == 200
+        server.shutdown()
+    assert capfd.readouterr().err == ""
 
 
 def test_other_methods_are_refused(server):

@@ -1,12 +1,14 @@
 """Models evaluated otherwise than they were trained: ablations against the equations."""
 
+import copy
 import itertools
+import pickle
 
 import pytest
 import tiny
 import torch
 from systems import DIM, HEADS, SYSTEMS, padding
-from tiny import MOA, tokens
+from tiny import MOA, PLANS, tokens
 
 import headwise as hw
 from headwise.heads.agreement.naive import naive_em_routing
@@ -242,7 +244,8 @@ def test_one_system_is_changed_by_its_path():
         assert changed.startswith("encoder.layers.0.")
     layer, alone = SYSTEMS["standard"].build(), torch.randn(1, 3, DIM).double()
     with ablated(layer, "", head=0):
-        assert not torch.allclose(layer(alone).output, layer.train()(alone).output)
+        without = layer(alone).output
+    assert not torch.allclose(without, layer(alone).output)
     assert all(system.ablation is None for system in systems.values())
 
 
@@ -274,6 +277,39 @@ def test_the_inner_of_two_ablations_of_a_system_is_in_force():
             raise RuntimeError
         assert torch.equal(gates(first), torch.full_like(before[0], 0.25))
     assert torch.equal(gates(first), before[0])
+
+
+@pytest.mark.parametrize(
+    ("plan", "unit"),
+    [("standard", "head"), ("moa", "expert"), ("weighted", "branch"), ("tim", "mechanism")],
+)
+def test_an_ablation_in_training_mode_is_an_error(plan, unit):
+    model, inputs = tiny.model(PLANS[plan]), (tokens(2, 5), None, tokens(2, 4))
+    place = attention_sites(model)[-1]
+    name = type(place.module).__name__
+    expected = model(*inputs).logits
+    with ablated(model, place.path, **{unit: 1}):
+        without = model(*inputs).logits
+        model.train()
+        with pytest.raises(ValueError, match=rf"{name} is ablated and in training mode.*eval\(\)"):
+            model(*inputs)
+    model(*inputs)
+    # Who evaluates within may call eval() there.
+    with ablated(model, place.path, **{unit: 1}):
+        assert torch.equal(model.eval()(*inputs).logits, without)
+    assert torch.equal(model(*inputs).logits, expected) and not torch.equal(without, expected)
+
+
+def test_a_copy_that_is_made_under_an_ablation_has_none():
+    model, inputs = tiny.model(PLANS["mae"]), (tokens(2, 5), None, tokens(2, 4))
+    expected = model(*inputs).logits
+    with ablated(model, {"mae": "uniform"}):
+        copied, stored = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+        assert not torch.equal(model(*inputs).logits, expected)
+        assert torch.equal(copied(*inputs).logits, expected)
+    for made in (copied, stored, pickle.loads(pickle.dumps(copied))):
+        assert torch.equal(made(*inputs).logits, expected)
+        made.train()(*inputs)
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,19 @@ def test_wrong_tokens_labels_and_masks(kind):
         refused(
             "attention_mask", mask, r"attention_mask has shape .*expected \(batch, time\) = \(3"
         )
+    right = (torch.arange(TIME) < torch.tensor([[TIME], [3], [4]])).float()
+    added = torch.zeros_like(right).masked_fill(right == 0, float("-inf"))
+    for mask, found in (
+        (added, "has -inf"),
+        (right - 1, "has -1"),
+        (torch.zeros_like(right), "is 0.0 everywhere"),
+        (2 * right.long(), "has 2"),
+    ):
+        refused("attention_mask", mask, f"attention_mask {found}, expected 1 at tokens and 0")
+    made.eval()
+    expected = made(**{**given, "attention_mask": right}).logits
+    for mask in (right.bool(), right.long(), added == 0):
+        torch.testing.assert_close(made(**{**given, "attention_mask": mask}).logits, expected)
     refused("labels", labels[:2], r"labels has shape \(2,.*expected \(3,")
     refused("labels", labels.unsqueeze(-1), "labels has shape .*, 1\\), expected ")
     if kind != "regression":
@@ -120,6 +133,8 @@ def test_frames_of_another_shape():
         made(**{**given, "labels": given["labels"].unsqueeze(-1)})
     with pytest.raises(ValueError, match=r"attention_mask has shape \(3, 5\)"):
         made(**{**given, "attention_mask": given["attention_mask"][:, :5]})
+    with pytest.raises(ValueError, match="attention_mask has -1e\\+09, expected 1 at tokens"):
+        made(**{**given, "attention_mask": -1e9 * (given["attention_mask"] == 0)})
 
 
 def test_values_are_looked_at_only_where_that_costs_nothing():

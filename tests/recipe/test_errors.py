@@ -51,6 +51,13 @@ def test_set_wants_a_key_and_a_value(change):
     )
 
 
+def test_set_wants_few_keys_in_each_other():
+    for change in ("a" + ".a" * 1200 + "=1", "training" + ".x" * 100_000 + "={}"):
+        complaint = message(DEMO, change)
+        assert "keys in each other, expected at most 50" in complaint and len(complaint) < 500
+    assert "in each other" not in message(DEMO, "a" + ".a" * 49 + "=1")
+
+
 def test_set_wants_yaml():
     assert "--set is 'training.adam_betas=[1': not valid YAML" in message(
         DEMO, "training.adam_betas=[1"

@@ -1,6 +1,7 @@
 """Readers: what comes out of each kind of data, and what a user is told when nothing can."""
 
 import gzip
+import io
 import json
 import os
 from pathlib import Path
@@ -11,12 +12,20 @@ import pytest
 from headwise.tasks import sources
 from headwise.tasks.sources import (
     CorpusError,
+    decoded_lines,
     file_in_words,
     load_hub_split,
     read_hub_records,
     read_lines,
     text_field,
 )
+from headwise.tasks.text.labelled.corpus import load_labelled_corpus
+from headwise.tasks.text.labelled.probing_corpus import load_probing_corpus
+from headwise.tasks.text.labelled.settings import Glue, LabelledFiles, SentEvalFile
+from headwise.tasks.text.parallel.corpus import load_parallel_corpus
+from headwise.tasks.text.parallel.settings import ParallelFiles
+from headwise.tasks.text.running.corpus import load_text_corpus
+from headwise.tasks.text.running.settings import TextFiles
 
 # --- text files -------------------------------------------------------------------------------
 
@@ -134,18 +143,56 @@ def test_a_dataset_that_does_not_exist_is_an_error_that_names_it(dataset_folder,
         load_hub_split(name, "train")
 
 
-def test_a_gzip_file_that_expands_without_end_is_no_text(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "_BOMB_BYTES", 10_000)
-    bomb, text = tmp_path / "bomb.gz", tmp_path / "text.gz"
+def test_a_file_that_is_too_large_is_no_text(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "_BOMB_BYTES", 300_000)
+    bomb, text, plain = (tmp_path / name for name in ("bomb.gz", "text.gz", "plain.txt"))
     for content in (b"0" * 10**6, b"0\n" * 10**6):
         bomb.write_bytes(gzip.compress(content))
+        most = max(300_000, 20 * bomb.stat().st_size)
         with pytest.raises(
-            CorpusError, match=r"bomb.gz expands to more than .*unpack it with gunz"
+            CorpusError, match=rf"bomb.gz expands to .* expected at most {most:,}: .*data.max_bytes"
         ):
             read_lines(bomb)
-    lines = [f"line {number} " + "of many" * (number % 50) for number in range(3_000)]
-    text.write_bytes(gzip.compress("\n".join(lines).encode()))
-    assert read_lines(text) == lines
+        assert sum(map(len, read_lines(bomb, 10**7))) == 10**6  # who asks for it
+    lines = [f"line {number} " + "of many" * (number % 50) for number in range(1_000)]
+    data = "\n".join(lines).encode()
+    text.write_bytes(gzip.compress(data))
+    plain.write_bytes(data)
+    for path in (text, plain):
+        assert read_lines(path) == read_lines(path, len(data)) == lines
+        with pytest.raises(CorpusError, match=rf"{path} .* expected at most {len(data) - 1:,}: "):
+            read_lines(path, len(data) - 1)
+    monkeypatch.setattr(sources, "_MOST_BYTES", 1000)
+    for path in (text, plain):
+        with pytest.raises(CorpusError, match="expected at most 1,000: "):
+            read_lines(path)
+    with pytest.raises(CorpusError, match="standard input has 1,001 bytes or more, expected at"):
+        list(decoded_lines(io.BytesIO(data), "standard input"))
+
+
+def recipe_data(path, kind):
+    """Settings of data whose files are all one file, and who reads them."""
+    files = {"corpus": "files", "train": path, "tests": {"further": path}, "max_bytes": 10}
+    if kind == "running":
+        return load_text_corpus(TextFiles(**files))
+    if kind == "examples":
+        return load_labelled_corpus(LabelledFiles(**files))
+    if kind == "glue":
+        for name in ("train.tsv", "dev.tsv"):
+            path.with_name(name).write_text(path.read_text())
+        return load_labelled_corpus(Glue(task="SST-2", folder=path.parent, max_bytes=10))
+    if kind == "probe":
+        return load_probing_corpus(SentEvalFile(file=path, max_bytes=10))
+    pair = {"source": path, "target": path}
+    return load_parallel_corpus(ParallelFiles(train=pair, tests={"further": pair}, max_bytes=10))
+
+
+@pytest.mark.parametrize("kind", ["running", "parallel", "examples", "glue", "probe"])
+def test_a_recipe_says_how_many_bytes_a_file_may_have(tmp_path, kind):
+    path = tmp_path / "data.txt"
+    path.write_text("twelve bytes")
+    with pytest.raises(CorpusError, match=r"has 12 bytes or more, expected at most 10: .*max_byt"):
+        recipe_data(path, kind)
 
 
 def test_pipes_and_devices_are_no_text(tmp_path):

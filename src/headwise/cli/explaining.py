@@ -125,6 +125,7 @@ def explore(
 ) -> None:
     """Write a page on which the heads of a model are seen at work on one input, or serve it."""
     with clear_errors():
+        import tempfile
         import webbrowser
 
         from headwise.files import check_can_be_written
@@ -153,8 +154,15 @@ def explore(
             if open_page:
                 webbrowser.open(page.resolve().as_uri())
             return
-        with ExplorerServer(payload, explorer.answer, port) as server:
+        with (
+            ExplorerServer(payload, explorer.answer, port) as server,
+            tempfile.TemporaryDirectory() as folder,
+        ):
             print_path(Console(), "served until Ctrl-C", server.address)
             if open_page:
-                webbrowser.open(server.address)
+                # Everybody on the machine can read a browser's arguments: the token is in a file.
+                page = Path(folder) / "explore.html"
+                redirection = f'<meta http-equiv="refresh" content="0; url={server.address}">'
+                page.write_text(redirection, encoding="utf-8")
+                webbrowser.open(page.as_uri())
             server.run()

@@ -226,6 +226,8 @@ class Attention(System):
         key = query if key is None else key
         value = key if value is None else value
         self._check_inputs(query, key, value)
+        if cache is not None and not torch.compiler.is_compiling():
+            cache.check_call(self, key, is_self_attention)
         check_mask("key_padding_mask", key_padding_mask)
         check_padding_mask("query_padding_mask", query_padding_mask, *query.shape[:2])
         if self.queries_interact and not is_self_attention:
@@ -250,9 +252,11 @@ class Attention(System):
         keys = k.size(2)
         check_padding_mask("key_padding_mask", key_padding_mask, query.size(0), keys)
         check_attention_mask(attn_mask, query.size(0), q.size(1), q.size(2), keys)
-        # PyTorch's kernel has a fast path for a plain causal mask.
-        at_start = not isinstance(offset, Tensor) and offset == 0
-        plain = is_causal and at_start and key_padding_mask is None and attn_mask is None
+        # PyTorch's kernel has a fast path for a plain causal mask. To a compiler a comparison is no
+        # boolean unless it decides a branch.
+        plain = False
+        if is_causal and not isinstance(offset, Tensor) and offset == 0:
+            plain = key_padding_mask is None and attn_mask is None
         mask = merge_masks(
             key_padding_mask,
             attn_mask,

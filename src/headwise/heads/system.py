@@ -244,8 +244,8 @@ class System(nn.Module):
         raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy may be trained otherwise.
-        passing = ("follows_rule", "_seen", "_passes_to_watch")
+        # A copy may be trained otherwise, and outlives the context of an ablation.
+        passing = ("follows_rule", "_seen", "_passes_to_watch", "ablation")
         return {name: value for name, value in self.__dict__.items() if name not in passing}
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:

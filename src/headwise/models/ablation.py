@@ -27,8 +27,9 @@ def ablated(
 ) -> Iterator[None]:
     """While this context is open, the systems of a model compute otherwise in evaluation.
 
-    Training is not changed. Of contexts that are open at once for the same system the inner one
-    is in force; those for other systems stay in force beside it.
+    A forward pass in training mode, in which ablations change nothing, is an error meanwhile. A
+    copy of a system that is made meanwhile has no ablation. Of contexts that are open at once for
+    the same system the inner one is in force; those for other systems stay in force beside it.
 
     Args:
         model: a headwise model, or any module that holds systems.
@@ -43,7 +44,7 @@ def ablated(
 
     Raises:
         ValueError: there is no such path, system, ablation or option, or an option does not fit
-            the sizes of the model.
+            the sizes of the model; or, later, an ablated system computes in training mode.
 
     Example:
         >>> import torch
@@ -168,10 +169,21 @@ def _ablated(
         yield
         return
     before = [system.ablation for system in systems]
+    hooks = [system.register_forward_pre_hook(_refuse_training) for system in systems]
     try:
         for index, system in enumerate(systems, first):
             system.ablation = ablation_of(system, name, options, index, count or len(systems))
         yield
     finally:
-        for system, previous in zip(systems, before, strict=True):
+        for system, previous, hook in zip(systems, before, hooks, strict=True):
             system.ablation = previous
+            hook.remove()
+
+
+def _refuse_training(system: nn.Module, _: Any) -> None:
+    # A copy has this hook too, but no ablation.
+    if system.training and system.ablation is not None:
+        raise ValueError(
+            f"a {type(system).__name__} is ablated and in training mode, in which an ablation "
+            f"changes nothing: call eval() of the model before its forward pass"
+        )

@@ -208,8 +208,14 @@ class DecoderStack(StackHooks):
         """Returns the cache, or None, with a warning, where layers will be computed a second time.
 
         Raises:
-            ValueError: the cache is needed, since it holds something.
+            ValueError: the cache is needed, since it holds something; or it is that of a model with
+                more or fewer layers.
         """
+        if cache is not None and len(cache.self_attention) != len(self.layers):
+            raise ValueError(
+                f"past_key_values is for {len(cache.self_attention)} layers, expected "
+                f"{len(self.layers)}, those of this decoder: each model needs its own new_cache()"
+            )
         repeats = self.training and torch.is_grad_enabled()
         if not repeats or not any(layer.gradient_checkpointing for layer in self.layers):
             return cache

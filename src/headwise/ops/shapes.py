@@ -68,7 +68,7 @@ def check_tokens(name: str, ids: Tensor, vocabulary: int | None) -> None:
             f"{name} has shape {tuple(ids.shape)}, expected (batch, time)"
             + ("; add a batch dimension with unsqueeze(0)" if ids.dim() == 1 else "")
         )
-    if vocabulary is not None and _can_be_looked_at(ids):
+    if vocabulary is not None and can_be_looked_at(ids):
         low, high = (int(bound) for bound in ids.aminmax())
         if low < 0 or high >= vocabulary:
             raise ValueError(
@@ -98,7 +98,7 @@ def check_labels(labels: Tensor, shape: tuple[int, ...], classes: int | None) ->
             f"labels has dtype {labels.dtype}, expected torch.int64, 0 to {classes - 1}; convert "
             f"it with labels.long()"
         )
-    if _can_be_looked_at(labels):
+    if can_be_looked_at(labels):
         real = labels[labels != IGNORED_LABEL]
         wrong = real[(real < 0) | (real >= classes)]
         if len(wrong):
@@ -109,11 +109,11 @@ def check_labels(labels: Tensor, shape: tuple[int, ...], classes: int | None) ->
 
 
 def check_token_mask(name: str, mask: Tensor | None, batch: int, time: int | None) -> None:
-    """Raises `ValueError` unless a model's mask of its tokens is None or `(batch, time)`.
+    """Raises `ValueError` unless a mask of tokens is None, or 1 and 0 of shape `(batch, time)`.
 
     Args:
         name: of the argument, for the error.
-        mask: 1 at tokens and 0 at padding.
+        mask: 1 at tokens and 0 at padding; boolean, of integers or of floats.
         batch, time: what its shape has to be; `time` is None if the cache has to say it.
     """
     if mask is None:
@@ -125,9 +125,28 @@ def check_token_mask(name: str, mask: Tensor | None, batch: int, time: int | Non
             f"{name} has shape {tuple(mask.shape)}, expected (batch, time) = {expected}, 1 at "
             f"tokens and 0 at padding; cached positions count too"
         )
+    # A float mask may be one to add to logits, which means the opposite: a GPU is waited for.
+    as_float = mask.is_floating_point()
+    if mask.dtype == torch.bool or not can_be_looked_at(mask, may_wait=as_float):
+        return
+    wrong = mask[(mask != 0) & (mask != 1)]
+    if len(wrong) or (as_float and not mask.any()):
+        found = f"has {wrong[0].item():g}" if len(wrong) else "is 0.0 everywhere"
+        raise ValueError(
+            f"{name} {found}, expected 1 at tokens and 0 at padding, as a tokenizer gives it; of a "
+            f"mask that is added to logits, give `mask == 0`"
+        )
 
 
-def _can_be_looked_at(x: Tensor) -> bool:
-    """Whether reading values costs nothing: on a GPU the host would wait, and a compiler cannot."""
-    plain = type(x) is Tensor and x.device.type == "cpu" and x.numel() > 0
-    return plain and not torch.compiler.is_compiling() and not is_transformed()
+def can_be_looked_at(x: Tensor, may_wait: bool = False) -> bool:
+    """Whether values can be read: at no cost, or with `may_wait` though the host waits for a GPU.
+
+    A compiler cannot read them, nor a CUDA graph that is being captured.
+    """
+    if type(x) is not Tensor or not x.numel() or x.device.type == "meta":
+        return False
+    if torch.compiler.is_compiling() or is_transformed():
+        return False
+    if x.device.type == "cpu":
+        return True
+    return may_wait and not (x.is_cuda and torch.cuda.is_current_stream_capturing())

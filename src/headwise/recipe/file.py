@@ -20,7 +20,7 @@ import yaml
 
 from headwise.files import is_file
 from headwise.messages import cut, shown
-from headwise.plain_yaml import read_yaml
+from headwise.plain_yaml import DEEPEST, read_yaml
 from headwise.recipe.catalogue import task_class
 from headwise.recipe.errors import RecipeError, explain, unknown
 from headwise.recipe.names import check_names
@@ -362,7 +362,13 @@ def _with_system(raw: Mapping[str, Any], system: str | None) -> dict[str, Any]:
 def _assign(raw: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, Any]:
     """A copy of `raw` with the value at each path replaced."""
     changed = dict(raw)
-    for (key, *rest), value in changes:
+    for keys, value in changes:
+        if len(keys) > DEEPEST:
+            raise RecipeError(
+                f"--set names {cut('.'.join(keys))}, {len(keys):,} keys in each other, expected at "
+                f"most {DEEPEST}; `headwise keys` lists the keys"
+            )
+        key, *rest = keys
         inner = changed.get(key)
         if not rest:
             _put(changed, key, value)

@@ -5,15 +5,16 @@ The readers of each kind of data are in its own package, in a module `reading`.
 
 import gzip
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 from headwise.checksums import sha256_of
 
+_MOST_BYTES = 2**32  # of a text, unless a recipe says otherwise
 # A gzip file that expands to more than so many bytes, and to more than so many times its size, is
-# refused, since it may be made to fill the memory. Ordinary text shrinks to a tenth at best.
-_BOMB_BYTES, _BOMB_FACTOR = 2**28, 100
+# refused too, since it may be made to fill the memory. Ordinary text shrinks to a tenth at best.
+_BOMB_BYTES, _BOMB_FACTOR = 2**28, 20
 _SHOWN = 12  # digits of a hash that notes show, enough to tell data apart
 
 
@@ -44,7 +45,7 @@ def check_regular(path: Path) -> None:
 # --- text files -------------------------------------------------------------------------------
 
 
-def read_lines(path: Path) -> list[str]:
+def read_lines(path: Path, max_bytes: int | None = None) -> list[str]:
     r"""Reads the lines of a text file, without line ends.
 
     Only `\n` and `\r\n` end a line: other characters that Unicode calls line breaks occur
@@ -52,21 +53,27 @@ def read_lines(path: Path) -> list[str]:
 
     Args:
         path: file in UTF-8; it is decompressed if its name ends in `.gz`.
+        max_bytes: the most bytes that it may have or expand to; by default 4 GiB, and of a gzip
+            file no more than 20 times its size, or 256 MiB.
 
     Raises:
-        CorpusError: the file cannot be opened, is no regular file, is a damaged gzip file or one
-            that expands to a hundred times its size, or is not UTF-8.
+        CorpusError: the file cannot be opened, is no regular file, is a damaged gzip file, is too
+            large, or is not UTF-8.
     """
     path = path.expanduser()
     check_regular(path)
     lines: list[str] = []
     try:
         if path.suffix != ".gz":
+            _check_size(f"{path} has", path.stat().st_size, max_bytes or _MOST_BYTES)
             with path.open("rb") as file:
-                lines.extend(decoded_lines(file, str(path)))
+                lines.extend(decoded_lines(file, str(path), max_bytes))
         else:
+            if max_bytes is None:
+                no_bomb = max(_BOMB_BYTES, _BOMB_FACTOR * path.stat().st_size)
+                max_bytes = min(_MOST_BYTES, no_bomb)
             with gzip.open(path) as file:
-                for line in decoded_lines(_bounded(file, path), str(path)):
+                for line in decoded_lines(file, str(path), max_bytes, "expands to"):
                     lines.append(line)  # one by one: an error tells how many there were
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise CorpusError(
@@ -80,19 +87,12 @@ def read_lines(path: Path) -> list[str]:
     return lines
 
 
-def _bounded(file: gzip.GzipFile, path: Path) -> Iterator[bytes]:
-    """Yields the lines of a gzip file, and stops reading one that expands without end."""
-    most = max(_BOMB_BYTES, _BOMB_FACTOR * path.stat().st_size)
-    read = 0
-    while line := file.readline(most + 1 - read):
-        read += len(line)
-        if read > most:
-            raise CorpusError(
-                f"{path} expands to more than {most:,} bytes, {_BOMB_FACTOR} times the size of the "
-                "file, expected text; if it is meant so, unpack it with gunzip and name the "
-                "unpacked file"
-            )
-        yield line
+def _check_size(what: str, size: int, most: int) -> None:
+    if size > most:
+        raise CorpusError(
+            f"{what} {size:,} bytes or more, expected at most {most:,}: leave it out, give a "
+            f"smaller part of it, or, in a recipe, set max_bytes of its data (data.max_bytes)"
+        )
 
 
 def file_in_words(path: Path) -> str:
@@ -123,14 +123,21 @@ def part_in_words(size: str, origin: str, items: str, digest: str) -> str:
     return "; ".join(filter(None, (size, origin, f"SHA-256 of the {items} {digest[:_SHOWN]}")))
 
 
-def decoded_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
+def decoded_lines(
+    stream: BinaryIO | gzip.GzipFile, name: str, max_bytes: int | None = None, has: str = "has"
+) -> Iterator[str]:
     """Yields the lines of a stream in UTF-8, without line ends.
 
     Args:
-        stream: lines as bytes.
+        stream: the bytes.
         name: name of the stream for error messages, which also name the line.
+        max_bytes: the most bytes that it may have; 4 GiB by default.
+        has: a word of the message if it has more.
     """
-    for number, line in enumerate(stream, start=1):
+    most, read, number = max_bytes or _MOST_BYTES, 0, 0
+    while line := stream.readline(most + 1 - read):
+        read, number = read + len(line), number + 1
+        _check_size(f"{name} {has}", read, most)
         try:
             yield line.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:

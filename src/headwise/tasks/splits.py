@@ -19,6 +19,15 @@ from headwise.tasks.further_tests import complete_tests, dataset_in_words
 
 Item = TypeVar("Item")
 
+MAX_BYTES: Any = Field(
+    None,
+    ge=1,
+    le=2**50,
+    description="The most bytes that a text file may have, or that one compressed with gzip may "
+    "expand to. A larger one is an error. Default: 4 GiB; with gzip no more than 20 times the size "
+    "of the file, or 256 MiB, since a small file can be made to fill the memory.",
+)
+
 Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 

@@ -72,10 +72,12 @@ class Subject(NamedTuple):
             cross_cache=cross_cache,
         )
 
-    def repeatable(self, module: System, *args: Any) -> AttentionOutput:
+    def repeatable(self, module: System, *args: Any, seed: int = 1) -> AttentionOutput:
         """A pass that draws what the last one drew, and leaves no trace in the module."""
-        torch.manual_seed(1)
-        return self.call(copy.deepcopy(module), *args)
+        torch.manual_seed(seed)
+        copied = copy.deepcopy(module)
+        copied.ablation = module.ablation
+        return self.call(copied, *args)
 
     def expect(self, holds: bool | Tensor, problem: str, mend: str) -> None:
         if not holds:

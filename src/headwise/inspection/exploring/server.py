@@ -1,6 +1,8 @@
 """Serves the page from running models, to this machine alone."""
 
 import json
+import secrets
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -8,18 +10,21 @@ from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import ValidationError
 
 from headwise.inspection.exploring.page.html import page_html
 from headwise.inspection.exploring.payload import Payload, Question
+from headwise.messages import cut
 
 HOST = "127.0.0.1"
 PATH = "/api/explore"
 _NAMES = {"127.0.0.1", "localhost", "::1"}  # of this machine, as a browser asks for it
 _LARGEST = 1_000_000  # bytes of a question
 _SECONDS = 60  # that a client may take to send it
+_MOST_AT_ONCE = 16  # requests, each of which has a thread
+_BUSY = b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
 
 Answer = Callable[[Question], Payload]
 
@@ -27,8 +32,9 @@ Answer = Callable[[Question], Payload]
 class ExplorerServer(ThreadingHTTPServer):
     """Serves the page, and answers its questions one after another.
 
-    A web page of somebody else's that is open in the same browser cannot ask: requests must be for
-    this machine by name (so that a foreign name that leads here is refused), they must not come
+    Another user of this machine cannot ask: a request must have the token of the address, which is
+    random. Nor can a web page of somebody else's that is open in the same browser: requests must be
+    for this machine by name (so that a foreign name that leads here is refused), they must not come
     from the page of another server, and their body must say that it is JSON.
 
     Args:
@@ -45,7 +51,9 @@ class ExplorerServer(ThreadingHTTPServer):
     def __init__(self, payload: Payload, answer: Answer, port: int) -> None:
         self.page = page_html(payload).encode("utf-8")
         self.answer = answer
+        self.token = secrets.token_urlsafe(16)
         self.lock = threading.Lock()  # an ablation changes the model
+        self.places = threading.BoundedSemaphore(_MOST_AT_ONCE)
         try:
             super().__init__((HOST, port), _Handler)
         except (OSError, OverflowError) as error:
@@ -56,13 +64,37 @@ class ExplorerServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """The address of the page."""
-        return f"http://{HOST}:{self.server_address[1]}/"
+        """The address of the page, with the token that lets its reader in."""
+        return f"http://{HOST}:{self.server_address[1]}/?token={self.token}"
 
     def run(self) -> None:
         """Serves until Ctrl-C."""
         with suppress(KeyboardInterrupt):
             self.serve_forever()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Starts a thread for a request, or refuses it if there are many already."""
+        if not self.places.acquire(blocking=False):
+            with suppress(OSError):
+                request.sendall(_BUSY)
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self.places.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing where the client has gone away, as a page does that is closed."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -73,16 +105,14 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self._is_foreign():
             return
-        if urlsplit(self.path).path != "/":
-            self._refuse(HTTPStatus.NOT_FOUND, f"there is no {self.path}, expected /")
+        if not self._is_asked_at("/"):
             return
         self._send(HTTPStatus.OK, "text/html; charset=utf-8", self.server.page)
 
     def do_POST(self) -> None:
         if self._is_foreign():
             return
-        if self.path != PATH:
-            self._refuse(HTTPStatus.NOT_FOUND, f"there is no {self.path}, expected {PATH}")
+        if not self._is_asked_at(PATH):
             return
         if self.headers.get_content_type() != "application/json":
             kind = self.headers.get("Content-Type")
@@ -90,11 +120,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
             return
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal():
+        if not (length.isascii() and length.isdecimal()):
             self._refuse(HTTPStatus.LENGTH_REQUIRED, "the length of the body is missing")
             return
-        if int(length) > _LARGEST:
-            text = f"the body has {length} bytes, expected at most {_LARGEST:,}"
+        length = length.lstrip("0") or "0"
+        if len(length) > len(str(_LARGEST)) or int(length) > _LARGEST:  # no number of any length
+            text = f"the body has {cut(length)} bytes, expected at most {_LARGEST:,}"
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
             return
         self._answer(self.rfile.read(int(length)))
@@ -117,6 +148,23 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             content = payload.model_dump_json().encode("utf-8")
             self._send(HTTPStatus.OK, "application/json", content)
+
+    def _is_asked_at(self, path: str) -> bool:
+        """Refuses what is not asked at a path with the token of the address."""
+        try:
+            asked = urlsplit(self.path)
+            given = parse_qs(asked.query).get("token", [""])[0]
+        except ValueError:
+            self._refuse(HTTPStatus.BAD_REQUEST, f"{cut(self.path)} is no address")
+            return False
+        if asked.path != path:
+            self._refuse(HTTPStatus.NOT_FOUND, f"there is no {cut(asked.path)}, expected {path}")
+            return False
+        if not secrets.compare_digest(given.encode(), self.server.token.encode()):
+            text = "the token is missing or wrong: open the address that headwise has printed"
+            self._refuse(HTTPStatus.FORBIDDEN, text)
+            return False
+        return True
 
     def _is_foreign(self) -> bool:
         """Refuses what is not asked by the page itself, or by the reader."""

@@ -6,7 +6,8 @@ const PAUSE = 700; // milliseconds after the last key until a text is sent
 async function ask(question) {
   let answer;
   try {
-    answer = await fetch("api/explore", {
+    // The address of the page has a token, without which nobody is answered.
+    answer = await fetch(`api/explore${location.search}`, {
       method: "POST",
       headers: { "Content-Type": "application/json" },
       body: JSON.stringify(question),

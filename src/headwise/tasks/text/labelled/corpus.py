@@ -97,13 +97,18 @@ def load_labelled_corpus(settings: LabelledSettings) -> LabelledCorpus:
         given["train"], origin = read_docstrings(settings.packages)
     elif isinstance(settings, Glue):
         given, origins, origin = read_glue(
-            settings.task, settings.folder, settings.name, settings.revision, skipped
+            settings.task,
+            settings.folder,
+            settings.name,
+            settings.revision,
+            skipped,
+            settings.max_bytes,
         )
     elif isinstance(settings, LabelledFiles):
         columns = Columns(settings.text_field, settings.pair_field, settings.label_field)
         paths = given_parts(settings)
         for part, path in paths.items():
-            given[part] = read_tsv(path, columns, skipped)
+            given[part] = read_tsv(path, columns, skipped, settings.max_bytes)
             origins[part] = file_in_words(path)
         origin = f"files {', '.join(path.name for path in paths.values())}"
     else:
@@ -115,7 +120,7 @@ def load_labelled_corpus(settings: LabelledSettings) -> LabelledCorpus:
     for name, test in settings.tests.items():
         if isinstance(test, LabelledFileTest):
             columns = Columns(test.text_field, test.pair_field, test.label_field)
-            tests[name] = read_tsv(test.file, columns, skipped)
+            tests[name] = read_tsv(test.file, columns, skipped, settings.max_bytes)
             with in_test_set(name):
                 origins[f"test {name}"] = file_in_words(test.file)
         else:

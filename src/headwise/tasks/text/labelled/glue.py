@@ -68,7 +68,12 @@ def glue_classes(name: GlueTask) -> tuple[Problem, list[str] | None]:
 
 
 def read_glue(
-    name: GlueTask, folder: Path | None, dataset: str, revision: str | None, skipped: Counter[str]
+    name: GlueTask,
+    folder: Path | None,
+    dataset: str,
+    revision: str | None,
+    skipped: Counter[str],
+    max_bytes: int | None = None,
 ) -> tuple[dict[str, Iterable[Row]], dict[str, str], str]:
     """Reads a task of GLUE.
 
@@ -78,6 +83,7 @@ def read_glue(
         dataset: name of the dataset on the hub.
         revision: tag or commit of the dataset on the hub.
         skipped: counts rows of files that cannot be read.
+        max_bytes: the most bytes of a file; see `read_lines`.
 
     Returns:
         The rows of the training part and of the test sets by their names, the file or split of
@@ -101,7 +107,9 @@ def read_glue(
                 classes=task.classes,
             )
         else:
-            given[part] = _renamed(read_tsv(folder / file, task.files, skipped), task.file_labels)
+            given[part] = _renamed(
+                read_tsv(folder / file, task.files, skipped, max_bytes), task.file_labels
+            )
     place = dataset_in_words(dataset, task.config, revision) if folder is None else str(folder)
     return given, origins, f"GLUE, {name}, {place}"
 

@@ -45,7 +45,7 @@ def load_probing_corpus(settings: ProbingSettings) -> LabelledCorpus:
 
 def _load_senteval(settings: SentEvalFile) -> LabelledCorpus:
     rows: dict[str, list[Row]] = {part: [] for part in PARTS}
-    for part, row in read_senteval(settings.file):
+    for part, row in read_senteval(settings.file, settings.max_bytes):
         rows[part].append(row)
     if settings.classes is None:
         _check_labels(rows)

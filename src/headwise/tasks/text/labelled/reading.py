@@ -35,19 +35,23 @@ class Columns(NamedTuple):
 # --- files of tab-separated values ------------------------------------------------------------
 
 
-def read_tsv(path: Path, columns: Columns, skipped: Counter[str]) -> Iterator[Row]:
+def read_tsv(
+    path: Path, columns: Columns, skipped: Counter[str], max_bytes: int | None = None
+) -> Iterator[Row]:
     """Yields the rows of a file whose first line names its columns; without quoting, as in GLUE.
 
     Args:
         path: file in UTF-8; gzip if its name ends in `.gz`.
         columns: columns that are read.
         skipped: counts rows whose number of fields differs from that of the columns.
+        max_bytes: the most bytes of the file; see `read_lines`.
 
     Raises:
-        CorpusError: the file is missing, empty, or not UTF-8; it lacks one of the columns; or more
-            than a tenth of its rows have another number of fields than there are columns.
+        CorpusError: the file is missing, too large, empty, or not UTF-8; it lacks one of the
+            columns; or more than a tenth of its rows have another number of fields than there are
+            columns.
     """
-    lines = read_lines(path)
+    lines = read_lines(path, max_bytes)
     if not lines:
         raise CorpusError(f"{path}: the file is empty, expected a line of column names, then rows.")
     names = lines[0].split("\t")
@@ -83,18 +87,19 @@ def read_tsv(path: Path, columns: Columns, skipped: Counter[str]) -> Iterator[Ro
 _PARTITIONS: dict[str, Part] = {"tr": "train", "va": "validation", "te": "test"}
 
 
-def read_senteval(path: Path) -> Iterator[tuple[Part, Row]]:
+def read_senteval(path: Path, max_bytes: int | None = None) -> Iterator[tuple[Part, Row]]:
     """Yields the part and the row of each line of a file of SentEval's probing tasks.
 
     Args:
         path: file in UTF-8; gzip if its name ends in `.gz`. The first field of a line is the
             partition (tr, va or te), the second the label, the last the sentence.
+        max_bytes: the most bytes of the file; see `read_lines`.
 
     Raises:
         CorpusError: the file cannot be read or is empty, a line has fewer than three fields, or a
             partition is unknown.
     """
-    lines = read_lines(path)
+    lines = read_lines(path, max_bytes)
     while lines and not lines[-1].strip():
         lines.pop()
     if not lines:

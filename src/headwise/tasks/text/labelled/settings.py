@@ -9,7 +9,7 @@ from typing_extensions import Self
 from headwise.recipe.settings import Name
 from headwise.settings import LARGEST_SEED, Settings
 from headwise.tasks.further_tests import TESTS, HubTest
-from headwise.tasks.splits import DividedSettings, HubSettings, SampledSettings
+from headwise.tasks.splits import MAX_BYTES, DividedSettings, HubSettings, SampledSettings
 from headwise.tasks.text.labelled.probes import PAPER_BINS
 from headwise.tasks.text.running.settings import TextSettings
 
@@ -38,6 +38,7 @@ _CLASSES = Field(
 class ExampleLimits(SampledSettings):
     """Settings that all examples have."""
 
+    max_bytes: int | None = MAX_BYTES
     max_length: int = Field(
         512,
         ge=8,

@@ -124,7 +124,7 @@ def load_parallel_corpus(settings: ParallelSettings) -> ParallelCorpus:
         target_language: str | None = settings.language
     elif isinstance(settings, ParallelFiles):
         for part, files in given_parts(settings).items():
-            rows[part], origins[part] = _read_files(files)
+            rows[part], origins[part] = _read_files(files, settings.max_bytes)
         origin = f"text files {settings.train.source.name}, {settings.train.target.name}"
         target_language = settings.target_language
     else:
@@ -157,7 +157,7 @@ def load_parallel_corpus(settings: ParallelSettings) -> ParallelCorpus:
     tests = {}
     for name, test in settings.tests.items():
         with in_test_set(name):
-            tests[name], notes[f"test {name}"] = _load_test(test, known)
+            tests[name], notes[f"test {name}"] = _load_test(test, known, settings.max_bytes)
     return ParallelCorpus(
         train=pairs["train"],
         validation=pairs["validation"],
@@ -177,22 +177,25 @@ def digest_pairs(pairs: Iterable[Pair]) -> str:
     return digest.hexdigest()
 
 
-def _read_files(files: FilePair) -> tuple[list[RawPair], str]:
+def _read_files(files: FilePair, max_bytes: int | None) -> tuple[list[RawPair], str]:
     """Returns the pairs of two files, and the files in words."""
     names = ", ".join(file_in_words(path) for path in (files.source, files.target))
-    return read_text_pairs(files.source, files.target), names
+    return read_text_pairs(files.source, files.target, max_bytes), names
 
 
-def _load_test(test: FilePairTest | HubPairTest, known: set[str]) -> tuple[list[Pair], str]:
+def _load_test(
+    test: FilePairTest | HubPairTest, known: set[str], max_bytes: int | None
+) -> tuple[list[Pair], str]:
     """Returns the pairs of a further test set, and words on them.
 
     Args:
         test: which files, or which split of a dataset.
         known: the sources of the training and the validation part.
+        max_bytes: the most bytes of a file.
     """
     rows: Iterable[RawPair]
     if isinstance(test, FilePairTest):
-        rows, origin = _read_files(test)
+        rows, origin = _read_files(test, max_bytes)
     else:
         rows = read_hub_pairs(
             test.name, test.split, test.source_field, test.target_field, test.config, test.revision

@@ -89,18 +89,19 @@ def _entries(translations: gettext.GNUTranslations) -> Iterator[RawPair]:
 # --- text files -------------------------------------------------------------------------------
 
 
-def read_text_pairs(source: Path, target: Path) -> list[RawPair]:
+def read_text_pairs(source: Path, target: Path, max_bytes: int | None = None) -> list[RawPair]:
     """Reads two text files; line n of one is the translation of line n of the other.
 
     Args:
         source: file in UTF-8; gzip if its name ends in `.gz`.
         target: a file of the same kind with the same number of lines.
+        max_bytes: the most bytes of each; see `read_lines`.
 
     Raises:
-        CorpusError: a file is missing, is not UTF-8, or is a damaged gzip file; or the files have
-            different numbers of lines.
+        CorpusError: a file is missing, too large or not UTF-8, or is a damaged gzip file; or the
+            files have different numbers of lines.
     """
-    source_lines, target_lines = read_lines(source), read_lines(target)
+    source_lines, target_lines = read_lines(source, max_bytes), read_lines(target, max_bytes)
     if len(source_lines) != len(target_lines):
         raise CorpusError(
             f"{source} has {len(source_lines):,} lines and {target} has {len(target_lines):,}, "

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 from headwise.recipe.settings import Name
 from headwise.settings import Settings
 from headwise.tasks.further_tests import TESTS, HubTest
-from headwise.tasks.splits import DividedSettings, HubSettings
+from headwise.tasks.splits import MAX_BYTES, DividedSettings, HubSettings
 
 _TARGET_LANGUAGE = Field(
     None,
@@ -46,6 +46,7 @@ class HubPairTest(HubTest):
 class PairSettings(DividedSettings):
     """Settings that all parallel corpora have."""
 
+    max_bytes: int | None = MAX_BYTES
     max_length: int | None = Field(
         None,
         ge=1,

@@ -102,7 +102,9 @@ def load_text_corpus(settings: TextSettings) -> TextCorpus:
         documents["train"], origin = read_package_docs(settings.packages)
     elif isinstance(settings, TextFiles):
         for part, paths in given_parts(settings).items():
-            documents[part], origins[part] = _read_files(paths, settings.documents)
+            documents[part], origins[part] = _read_files(
+                paths, settings.documents, settings.max_bytes
+            )
         origin = f"text files {', '.join(path.name for path in settings.train)}"
     else:
         for part, split in settings.splits().items():
@@ -124,7 +126,9 @@ def load_text_corpus(settings: TextSettings) -> TextCorpus:
     for name, test in settings.tests.items():
         with in_test_set(name):
             if isinstance(test, TextFilesTest):
-                tests[name], origin_of_test = _read_files(test.files, test.documents)
+                tests[name], origin_of_test = _read_files(
+                    test.files, test.documents, settings.max_bytes
+                )
             else:
                 tests[name], origin_of_test = _read_split(test, test.split), test.origin
         notes[f"test {name}"] = _note(tests[name], origin_of_test, seen)
@@ -145,10 +149,14 @@ def digest_documents(documents: Iterable[Document]) -> str:
     return digest.hexdigest()
 
 
-def _read_files(paths: Sequence[Path], begins: Documents) -> tuple[list[Document], str]:
+def _read_files(
+    paths: Sequence[Path], begins: Documents, max_bytes: int | None
+) -> tuple[list[Document], str]:
     """Returns the documents of files, and the files in words."""
     documents = [
-        document for path in paths for document in _documents(str(path), read_lines(path), begins)
+        document
+        for path in paths
+        for document in _documents(str(path), read_lines(path, max_bytes), begins)
     ]
     return documents, ", ".join(file_in_words(path) for path in paths)
 

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from headwise.recipe.settings import Name
 from headwise.settings import Settings
 from headwise.tasks.further_tests import TESTS, HubTest
-from headwise.tasks.splits import DividedSettings, HubSettings
+from headwise.tasks.splits import MAX_BYTES, DividedSettings, HubSettings
 
 Documents = Literal["blank-line", "title", "line", "none"]
 
@@ -49,6 +49,7 @@ class RunningTextSettings(DividedSettings):
 
     key_of_tests = "files"
 
+    max_bytes: int | None = MAX_BYTES
     tests: dict[Name, Annotated[TextFilesTest | TextHubTest, Field(discriminator="corpus")]] = TESTS
 
 

@@ -1,0 +1,179 @@
+"""A cache is that of one module, and a static one that of one source; another is an error."""
+
+import copy
+import gc
+import io
+
+import pytest
+import torch
+from systems import DIM, SYSTEMS
+from test_decoding import BATCH, KEYS, TIME
+
+from headwise import AttentionCache
+from headwise.heads.fixed_cache import FixedAttentionCache
+
+NAMES = ("standard", "mae-7", "moa", "agreement-em", "branched", "gated", "moh")
+KINDS = {
+    "growing": AttentionCache,
+    "fixed": lambda **static: FixedAttentionCache(TIME, **static),
+}
+
+
+@pytest.fixture(autouse=True)
+def without_gradients():
+    """A tensor with a history of gradients cannot be copied."""
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return KINDS[request.param]
+
+
+def drawn(*shape):
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def decode(module, x, cache):
+    return module(x, is_causal=True, cache=cache).output
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_cache_for_two_layers_is_an_error(name, kind):
+    first = SYSTEMS[name].build()
+    second, cache, x = copy.deepcopy(first), kind(), drawn(BATCH, TIME, DIM)
+    decode(first, x[:, :2], cache)
+    with pytest.raises(ValueError, match=f"another module, a {type(first).__name__}, expected one"):
+        decode(second, x[:, 2:3], cache)
+    # It is as it was, and goes on with its own module; emptied, it is anybody's.
+    rest = decode(first, x[:, 2:], cache)
+    torch.testing.assert_close(rest, decode(first, x, None)[:, 2:])
+    cache.reset()
+    decode(second, x, cache)
+
+
+def test_an_empty_cache_is_anybody_s(kind):
+    first, second, cache = SYSTEMS["mae-7"].build(), SYSTEMS["standard"].build(), kind()
+    x = drawn(BATCH, TIME, DIM)
+    with pytest.raises(ValueError, match="key_padding_mask has shape"):
+        first(x, key_padding_mask=torch.zeros(1, 1).bool(), cache=cache)
+    cache.reset()
+    torch.testing.assert_close(decode(second, x, cache), decode(second, x, None))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_copies_go_on_from_where_they_are(name, kind):
+    """Of module and cache at once, of the cache alone, and through a file."""
+    module, cache, x = SYSTEMS[name].build(), kind(), drawn(BATCH, TIME, DIM)
+    expected = decode(module, x, None)[:, 3:]
+    decode(module, x[:, :3], cache)
+    file = io.BytesIO()
+    torch.save(cache, file)
+    file.seek(0)
+    other, with_other = copy.deepcopy((module, cache))
+    for of, kept in (
+        (other, with_other),
+        (module, copy.deepcopy(cache)),
+        (copy.deepcopy(module), copy.deepcopy(cache)),
+        (module, torch.load(file, weights_only=False)),
+        (module, cache),
+    ):
+        torch.testing.assert_close(decode(of, x[:, 3:], kept), expected)
+    with pytest.raises(ValueError, match=f"another module, a {type(module).__name__}, "):
+        decode(copy.deepcopy(module), x[:, :1], kept)
+
+
+def test_the_copy_of_a_cache_is_not_for_another_system(kind):
+    module, cache, x = SYSTEMS["mae-7"].build(), kind(), drawn(BATCH, TIME, DIM)
+    decode(module, x[:, :2], cache)
+    with pytest.raises(ValueError, match=r"a MixtureOfAttentiveExperts, .* this MultiHeadAttent"):
+        decode(SYSTEMS["standard"].build(), x[:, 2:3], copy.deepcopy(cache))
+
+
+def test_a_cache_keeps_no_module_alive():
+    module, cache, x = SYSTEMS["standard"].build(), AttentionCache(), drawn(BATCH, TIME, DIM)
+    decode(module, x[:, :2], cache)
+    loaded = SYSTEMS["standard"].build()
+    loaded.load_state_dict(module.state_dict())
+    expected, owner = decode(module, x, None)[:, 2:], cache.owner
+    del module
+    gc.collect()
+    assert owner() is None
+    torch.testing.assert_close(decode(loaded, x[:, 2:], cache), expected)
+
+
+def test_a_second_source_is_an_error(kind):
+    module, cache = SYSTEMS["mae causal queries"].build(), kind(static=True)
+    x, key = drawn(BATCH, TIME, DIM), drawn(BATCH, KEYS, DIM)
+    expected = module(x, key).output
+    first = module(x[:, :2], key, cache=cache).output
+    one_changed = key.clone()
+    one_changed[1, 2, 3] += 1.0
+    for second in (one_changed, drawn(BATCH, KEYS, DIM), drawn(BATCH, KEYS + 1, DIM)):
+        with pytest.raises(ValueError, match="holds the keys of another source"):
+            module(x[:, 2:3], second, cache=cache)
+    # The same source may be computed again; a copy of the cache knows it too.
+    again = module(x[:, 2:4], key * (1 + 1e-6), cache=cache).output
+    copied = copy.deepcopy(cache)
+    with pytest.raises(ValueError, match="holds the keys of another source"):
+        module(x[:, 4:], one_changed, cache=copied)
+    rest = module(x[:, 4:], key, cache=copied).output
+    torch.testing.assert_close(torch.cat([first, again, rest], 1), expected)
+    cache.reset()
+    other = module(x, one_changed, cache=cache).output
+    torch.testing.assert_close(other, module(x, one_changed).output)
+
+
+def test_the_same_tensor_is_not_looked_at(kind, monkeypatch):
+    module, cache = SYSTEMS["standard"].build(), kind(static=True)
+    x, key = drawn(BATCH, TIME, DIM), drawn(BATCH, KEYS, DIM)
+
+    def fail(*args):
+        raise AssertionError
+
+    module(x[:, :2], key, cache=cache)
+    monkeypatch.setattr("headwise.heads.cache.can_be_looked_at", fail)
+    for t in range(2, TIME):
+        module(x[:, t : t + 1], key, cache=cache)
+    cache.reorder_cache(torch.tensor([1, 1, 0]))
+    module(x[:, :1], key[[1, 1, 0]], cache=cache)
+    with pytest.raises(AssertionError):
+        module(x[:, :1], key, cache=cache)
+
+
+def test_another_size_of_batch_is_an_error(kind):
+    module, cache, x = SYSTEMS["standard"].build(), kind(), drawn(BATCH, TIME, DIM)
+    decode(module, x[:, :2], cache)
+    with pytest.raises(ValueError, match="cache holds 3 sequences, expected 2"):
+        decode(module, x[:2, 2:], cache)
+    static = kind(static=True)
+    module(x, x[:, :2].clone(), cache=static)
+    with pytest.raises(ValueError, match="cache holds 3 sequences, expected 1"):
+        module(x[:1], x[:1, :2].clone(), cache=static)
+
+
+def test_a_static_cache_in_self_attention_is_an_error(kind):
+    module, x = SYSTEMS["standard"].build(), drawn(BATCH, TIME, DIM)
+    for given in ({}, {"key": x}):
+        with pytest.raises(ValueError, match=r"cache is static, .* in self-attention"):
+            module(x, **given, is_causal=True, cache=kind(static=True))
+
+
+def test_a_compiled_step_is_one_graph_for_all_layers(kind):
+    """What a cache knows of its module is no part of the graph."""
+    x = drawn(BATCH, 4, DIM)
+    layers, graphs = [SYSTEMS["standard"].build() for _ in range(2)], []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    compiled = torch.compile(decode, backend=backend, fullgraph=True, dynamic=True)
+    for module in layers:
+        cache = kind()
+        decode(module, x[:, :3], cache)
+        step = compiled(module, x[:, 3:], cache)
+        torch.testing.assert_close(step, decode(module, x, None)[:, 3:])
+    assert len(graphs) == 1
