@@ -6,7 +6,6 @@ Such are those of prefixes, chunks and packed texts. Gates look at these alone.
 import weakref
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from headwise.ops.masks import blocks, causal_mask, what_is_hidden
