@@ -151,6 +151,8 @@ def test_it_is_equal_whatever_the_sizes_and_masks(dtype):
             mask = torch.rand(shape) < 0.3
             mask[..., :] &= ~mask.all(-1, keepdim=True)
             masks["attn_mask"] = mask
+            if given[1] is query and isinstance(made, MAE):
+                made.gate_window = None  # what a window is cannot be told where later ones are seen
         expected = source(*given, **masks)[0]
         attends = ~expected.isnan()  # PyTorch's has nothing to read there
         equal(made(*given, **masks)[0][attends], expected[attends])
