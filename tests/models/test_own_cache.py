@@ -166,15 +166,13 @@ def test_models_without_a_head_have_caches_too(make):
 def test_a_cache_of_another_model_or_source_is_an_error():
     ids, source, other = tokens(2, 6), tokens(2, 5), tokens(2, 5)
     mae, standard = language_model("mae"), language_model()
-    cache = mae(ids, use_cache=True).past_key_values
+    cache = mae(ids, use_cache=True).cache
     with pytest.raises(ValueError, match=r"a MixtureOfAttentiveExperts, .* new_cache"):
-        standard(ids[:, :1], past_key_values=cache)
-    with pytest.raises(ValueError, match="past_key_values is for 2 layers, expected 1"):
-        tiny.model(decoder_layers=1)(
-            source, decoder_input_ids=ids, past_key_values=standard.new_cache()
-        )
+        standard(ids[:, :1], cache=cache)
+    with pytest.raises(ValueError, match=f"{CACHE} is for 2 layers, expected 1"):
+        tiny.model(decoder_layers=1)(source, decoder_input_ids=ids, cache=standard.new_cache())
     translator = tiny.model("mae")
     out = translator(source, decoder_input_ids=ids[:, :1], use_cache=True)
-    given = {"decoder_input_ids": ids[:, 1:2], "past_key_values": out.past_key_values}
+    given = {"decoder_input_ids": ids[:, 1:2], "cache": out.cache}
     with pytest.raises(ValueError, match="holds the keys of another source"):
         translator(other, **given)

@@ -13,6 +13,7 @@ from torch.optim import SGD
 from transformers import AutoModel, DataCollatorWithFlattening, Trainer, TrainingArguments
 
 import headwise as hw
+from headwise.transformers_internals import CACHE
 
 LENGTHS = (4, 1, 6, 3)
 
@@ -111,8 +112,8 @@ def test_what_packed_texts_do_not_go_with_is_refused():
     made, given = model("mae"), packed(texts())
     del given["labels"]
     for more, name in (
-        ({"use_cache": True}, "past_key_values"),
-        ({"past_key_values": made.new_cache()}, "past_key_values"),
+        ({"use_cache": True}, CACHE),
+        ({"cache": made.new_cache()}, CACHE),
         ({"output_attentions": True}, "output_attentions=True"),
     ):
         with pytest.raises(ValueError, match=f"{name}.* is given, expected none with packed texts"):

@@ -8,6 +8,7 @@ from architectures import inputs, tiny
 from gated import train_at_random
 
 import headwise as hw
+from headwise.transformers_internals import CACHE
 
 TIME = 6
 ROW = torch.arange(TIME)
@@ -60,9 +61,9 @@ def test_a_text_goes_on_behind_a_prefix_that_sees_itself():
     expected = outputs(model, tokens, whole, "boolean")
     seen = (~whole)[None, None].expand(2, -1, -1, -1)
     first = model(tokens[:, :TIME], attention_mask=seen[..., :TIME, :TIME], use_cache=True)
-    steps, cache = [first.logits], first.past_key_values
+    steps, cache = [first.logits], first[CACHE]
     for t in (TIME, TIME + 1):
-        step = model(tokens[:, t : t + 1], past_key_values=cache, use_cache=True)
+        step = model(tokens[:, t : t + 1], use_cache=True, **{CACHE: cache})
         steps.append(step.logits)
     torch.testing.assert_close(torch.cat(steps, 1), expected, rtol=1e-4, atol=1e-5)
 

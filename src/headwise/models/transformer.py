@@ -213,7 +213,7 @@ class DecoderStack(StackHooks):
         """
         if cache is not None and len(cache.self_attention) != len(self.layers):
             raise ValueError(
-                f"past_key_values is for {len(cache.self_attention)} layers, expected "
+                f"{CACHE} is for {len(cache.self_attention)} layers, expected "
                 f"{len(self.layers)}, those of this decoder: each model needs its own new_cache()"
             )
         repeats = self.training and torch.is_grad_enabled()
@@ -299,7 +299,7 @@ class Decoder(DecoderStack):
         if position_ids is not None and attention_mask is None and time > 1:
             texts = packed_by_positions(position_ids.expand(batch, -1))
         if texts is not None:
-            _check_packed(of_target, past_key_values, encoder_hidden_states, output_attentions)
+            _check_packed(of_target, cache, encoder_hidden_states, output_attentions)
             x, padding = texts.apart(x), texts.padding
 
         def run(states: list[Tensor] | None) -> Tensor:
@@ -387,7 +387,7 @@ def _check_packed(
     `prefix` is how the names of arguments begin in the model's `forward`.
     """
     for name, given, reason in (
-        ("past_key_values (or use_cache=True)", cache is not None, "a cache has one text a row"),
+        (f"{CACHE} (or use_cache=True)", cache is not None, "a cache has one text a row"),
         ("a source", encoded is not None, "it is not known which source is whose"),
         ("output_attentions=True", output_attentions, "each has weights of its own"),
     ):
