@@ -22,7 +22,16 @@ NAMING = {
 
 # From the ground up; a file imports from its own floor and those below.
 FLOORS = (
-    ("ops", "messages", "files", "checksums", "plain_yaml", "settings", "transformers_internals"),
+    (
+        "ops",
+        "messages",
+        "files",
+        "checksums",
+        "plain_yaml",
+        "settings",
+        "installation",
+        "transformers_internals",
+    ),
     ("heads",),
     ("models",),
     ("pretrained",),
