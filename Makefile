@@ -5,25 +5,41 @@ BIN := $(VENV)/bin
 # The release that headwise is developed with. Linux wheels may bring CUDA along;
 # for a smaller install see https://pytorch.org/get-started.
 TORCH ?= torch==2.13.0
+# The lowest release that headwise is tried with.
+TORCH_FLOOR := torch==2.7.0
 # The demo's models are too small for several threads: two at a time are faster than one by one.
 JOBS ?= $(shell test "$$(getconf _NPROCESSORS_ONLN)" -ge 2 && echo 2 || echo 1)
 
 # How long `make fuzz` tries.
 FUZZ_MINUTES ?= 10
 
-.PHONY: install demo test coverage test-quick test-wheel fuzz lint bench docs clean
+# Python compiles what is imported: to compile all at once would take longer than to install it.
+PIP_INSTALL := bin/python -m pip install --quiet --disable-pip-version-check --no-compile
+LOCK := build/lock/bin/uv pip compile --quiet --upgrade --config-file requirements/uv.toml
+# What `make test-floor` and `make test-newest` run.
+TESTS_OF_VERSIONS := tests/test_transformers_internals.py tests/compatibility @tests/quick.txt
 
-install: $(VENV)/installed
+.PHONY: install demo test coverage test-quick test-wheel test-floor test-newest lock fuzz lint bench docs clean
 
-$(VENV)/installed: pyproject.toml
-	@echo "installing into $(VENV), which takes some minutes"
+install: $(VENV)/dev-installed  ## .venv with all that the tests and the docs need
+
+# What the locks in requirements/ name, and no more: --no-deps. PyTorch stands in none of them.
+$(VENV)/demo-installed: requirements/demo.txt pyproject.toml
+	@echo "installing into $(VENV), which takes a minute or two"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "headwise needs Python 3.10 or a later one, and $(PYTHON) is %d.%d: make PYTHON=python3.12" % sys.version_info[:2])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet "$(TORCH)"
-	$(BIN)/pip install --quiet --editable ".[dev]"
-	$(BIN)/pip install --quiet --editable ".[speech]" || echo "no PESQ: pip needs a C compiler to build it"
+	$(VENV)/$(PIP_INSTALL) --no-deps --requirement requirements/demo.txt
+	$(VENV)/$(PIP_INSTALL) "$(TORCH)"
+	$(VENV)/$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	touch $@
 
-demo: install  ## train and compare all six systems, and test a claim on one; a report is written
+$(VENV)/dev-installed: requirements/dev.txt requirements/speech.txt $(VENV)/demo-installed
+	@echo "installing into $(VENV) what the tests and the docs need, which takes a minute or two"
+	$(VENV)/$(PIP_INSTALL) --no-deps --requirement requirements/dev.txt
+	$(VENV)/$(PIP_INSTALL) --no-deps --requirement requirements/speech.txt || echo "no PESQ: pip needs a C compiler to build it"
+	touch $@
+
+demo: $(VENV)/demo-installed  ## train and compare all six systems, and test a claim on one; a report is written
 	$(BIN)/headwise compare --output runs/demo --set training.max_steps=600 --jobs $(JOBS)
 	@echo "claim W3: the weights that the Weighted Transformer has learned, and equal ones"
 	$(BIN)/headwise evaluate runs/demo/weighted-seed1 --ablate weighted=uniform --against runs/demo/weighted-seed1
@@ -39,6 +55,34 @@ test-quick: install  ## those tests that find most mistakes, in well under a min
 
 test-wheel: install  ## builds the wheel, and uses it in an empty environment
 	tests/wheel.sh $(BIN)/python "$(TORCH)"
+
+# The lowest versions that pyproject.toml allows, which have no wheels for the newest Python.
+test-floor:  ## some of the tests with the lowest versions that headwise allows, on Python 3.11
+	rm -rf $(VENV)-floor
+	python3.11 -m venv $(VENV)-floor
+	$(VENV)-floor/$(PIP_INSTALL) --no-deps --requirement requirements/floor.txt
+	$(VENV)-floor/$(PIP_INSTALL) "$(TORCH_FLOOR)"
+	$(VENV)-floor/$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	$(VENV)-floor/bin/python -m pytest --numprocesses 2 --quiet $(TESTS_OF_VERSIONS)
+
+test-newest:  ## the same with the newest versions that there are
+	rm -rf $(VENV)-newest
+	$(PYTHON) -m venv $(VENV)-newest
+	$(VENV)-newest/$(PIP_INSTALL) "$(TORCH)"
+	$(VENV)-newest/$(PIP_INSTALL) --editable ".[dev]"
+	$(VENV)-newest/bin/python -m pytest --numprocesses 2 --quiet $(TESTS_OF_VERSIONS)
+
+lock:  ## renews the locks in requirements/: what is installed here, in the newest versions
+	$(PYTHON) -m venv build/lock
+	build/lock/$(PIP_INSTALL) uv
+	printf '%s\n' "$(TORCH)" setuptools | $(LOCK) --universal --python-version 3.10 \
+		--extra dev pyproject.toml - --output-file requirements/dev.txt
+	printf '%s\n' "$(TORCH)" setuptools | $(LOCK) --universal --python-version 3.10 \
+		--extra demo pyproject.toml - --constraint requirements/dev.txt --output-file requirements/demo.txt
+	echo pesq | $(LOCK) --universal --python-version 3.10 --no-deps - --output-file requirements/speech.txt
+	echo "fsspec<=2025.3" > build/lock/constraints.txt  # the datasets of the floor take no later one
+	printf '%s\n' "$(TORCH_FLOOR)" "setuptools>=77" | $(LOCK) --resolution lowest-direct --python-version 3.11 \
+		--constraint build/lock/constraints.txt --extra dev pyproject.toml - --output-file requirements/floor.txt
 
 fuzz: install  ## tries what nobody thought of for ten minutes: see docs/reliability.md
 	$(BIN)/python tests/fuzz/rounds.py --minutes $(FUZZ_MINUTES)
@@ -57,4 +101,4 @@ docs: install  ## the site of documentation: start at build/docs/index.html
 	@echo "documentation: build/docs/index.html"
 
 clean:
-	rm -rf $(VENV) runs build dist src/*.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-floor $(VENV)-newest runs build dist src/*.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache

@@ -7,15 +7,16 @@ import sys
 from importlib.metadata import requires, version
 
 import pytest
+from packaging.requirements import Requirement
 
 import headwise
-from headwise.__main__ import _TRAIN
 from headwise.analysis.cost import model_cost
 from headwise.analysis.formatting import count
 from headwise.recipe import load_recipe
 from headwise.recipe.catalogue import task_class
 from headwise.recipe.shipped import listed_recipes, shipped_recipes
 
+NEEDED = requires("headwise")
 TORCH = {"torch", "transformers"}
 PAGES = {"matplotlib", "rich", "typer", "sacrebleu", "datasets", "scipy", "sklearn", "pandas"}
 
@@ -42,39 +43,63 @@ def test_all_names_load_neither_figures_nor_bars():
     assert not loaded & {"matplotlib", "rich", "typer", "sacrebleu", "datasets"}
 
 
-WITHOUT = """
-import builtins, sys
-whole = builtins.__import__
-def without(name, *args, **options):
-    if name.partition(".")[0] == "{missing}":
-        raise ModuleNotFoundError("No module named {missing!r}", name="{missing}")
-    return whole(name, *args, **options)
-builtins.__import__ = without
-sys.argv = ["headwise", {command!r}]
-from headwise.__main__ import main
-main()
+OTHER = """
+import importlib.metadata as metadata, sys
+whole = metadata.version
+def version(name):
+    if name == {name!r}:
+        if {version!r} is None:
+            raise metadata.PackageNotFoundError(name)
+        return {version!r}
+    return whole(name)
+metadata.version = version
+sys.argv = ["headwise", "recipes"]
 """
 
 
+def run_with(name: str, version: str | None, code: str) -> subprocess.CompletedProcess:
+    """Runs code where another version of a package, or none, is installed."""
+    code = OTHER.format(name=name, version=version) + code
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+
+COMMAND = "from headwise.__main__ import main\nmain()"
+
+
 @pytest.mark.parametrize(
-    ("missing", "command"), [("typer", "--help"), ("rich", "recipes"), ("yaml", "cost")]
+    ("name", "version", "told"),
+    [
+        ("typer", None, "typer, which is not installed"),
+        ("scikit-learn", None, "scikit-learn, which is not installed"),
+        ("rich", "9.0", "rich>={}, and 9.0 is installed"),
+        ("transformers", "4.57.6", "transformers>={}, and 4.57.6 is installed"),
+    ],
 )
-def test_a_command_without_its_extra_names_the_line_to_type(missing, command):
-    code = WITHOUT.format(missing=missing, command=command)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert f"the commands need {missing}, which is not installed: pip" in done.stderr
-    assert "'headwise[train]'" in done.stderr and "Traceback" not in done.stderr
+def test_a_command_names_what_is_missing_or_too_old_and_the_line_to_type(name, version, told):
+    floors = {line.name: str(line.specifier).strip(">=") for line in map(Requirement, NEEDED)}
+    done = run_with(name, version, COMMAND)
+    assert done.returncode == 1 and not done.stdout
+    told = told.format(floors[name])
+    assert done.stderr == f"error: the commands need {told}: pip install 'headwise[train]'\n"
 
 
-def test_the_extra_is_what_the_commands_need():
-    declared = {
-        re.split("[<>=;]", line)[0].strip()
-        for line in requires("headwise")
-        if re.search("extra == .train.", line)
-    }
-    by_module = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
-    assert {by_module.get(name, name) for name in _TRAIN} == declared
+def test_models_name_what_is_too_old_before_they_import_it():
+    code = "import headwise, sys\nheadwise.{}\nprint('transformers' in sys.modules)"
+    done = run_with("transformers", "4.57.6", code.format("MultiHeadAttention"))
+    assert done.stdout == "False\n"  # which needs none
+    done = run_with("transformers", "4.57.6", code.format("CausalLM"))
+    assert re.search(
+        r"^ImportError: the models need transformers>=[\d.]+, and 4.57.6 is installed: "
+        r"pip install 'headwise'$",
+        done.stderr,
+        re.MULTILINE,
+    )
+    assert "site-packages/transformers" not in done.stderr
+
+
+def test_a_vendors_build_counts_as_its_release():
+    done = run_with("torch", "2.13.0a0+vendor", COMMAND)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_version():

@@ -24,6 +24,7 @@ NAMING = {
 FLOORS = (
     (
         *("ops", "messages", "files", "checksums", "plain_yaml", "settings", "trusting"),
+        "installation",
         "transformers_internals",
     ),
     ("heads",),

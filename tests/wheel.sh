@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the source distribution and from that the wheel, installs the wheel into an empty
 # environment, and uses it there: the modules first, which need no extra, then a tiny comparison.
+# What pip installs beside is what the wheel asks for, in the versions of requirements/demo.txt.
 #
 # usage: tests/wheel.sh PYTHON TORCH    PYTHON has the package `build`; TORCH is what pip installs
 set -euo pipefail
@@ -9,6 +10,7 @@ python=$(command -v "$1")
 torch=$2
 unset PYTHONPATH VIRTUAL_ENV
 work=$PWD/build/wheel
+locked=$PWD/requirements/demo.txt
 export HF_HUB_DISABLE_PROGRESS_BARS=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 rm -rf "$work"
 mkdir -p "$work/empty"
@@ -21,7 +23,7 @@ fail() {
 echo "building"
 # What an earlier build has left behind would be packed again.
 rm -rf build/lib build/bdist.*
-"$python" -m build --outdir "$work/dist" . >"$work/build.log" 2>&1 || {
+"$python" -m build --no-isolation --outdir "$work/dist" . >"$work/build.log" 2>&1 || {
     cat "$work/build.log"
     fail "python -m build failed"
 }
@@ -37,8 +39,11 @@ grep -q '\.dist-info/licenses/LICENSE$' "$work/all" || fail "the wheel has no li
 echo "installing the wheel into an empty environment"
 "$python" -m venv "$work/venv"
 bin=$work/venv/bin
-"$bin/pip" install -qq "$torch"
-"$bin/pip" install -qq "$wheel"
+install() {
+    "$bin/pip" install -qq --no-compile --constraint "$locked" "$1"
+}
+install "$torch"
+install "$wheel"
 cd "$work/empty" # outside the checkout: nothing of it is found by chance
 
 "$bin/python" - <<'EOF'
@@ -64,7 +69,7 @@ grep -qF "pip install 'headwise[train]'" "$work/without-extra.log" || {
 }
 
 echo "installing the extra train"
-"$bin/pip" install -qq "${wheel}[train]"
+install "${wheel}[train]"
 "$bin/headwise" --version
 [ "$("$bin/headwise" recipes | wc -l)" -gt 20 ] || fail "headwise recipes lists too few"
 "$bin/headwise" compare lm-pydoc --systems standard,mae-7 --output run \

@@ -3,7 +3,11 @@
 All models are imported with the first of them, so that transformers' Auto classes know all or none.
 """
 
-from headwise.models import (
+from headwise.installation import check_installation
+
+check_installation()  # before the first import of transformers
+
+from headwise.models import (  # noqa: E402
     causal_lm,
     classifier,
     line_tokenizer,
