@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import ModelOutput
 
+from headwise.heads.noted_losses import mark_as_added
+
 
 class AuxiliaryLosses:
     """Collects the systems' losses of a pass in training, and adds them to `output.loss`.
@@ -55,8 +57,10 @@ class AuxiliaryLosses:
             loss = output.get("loss")
             if loss is not None:
                 output["loss"] = loss + total.to(loss.device)
+                mark_as_added(collected)
         elif isinstance(output, tuple) and kwargs.get("labels") is not None:
             output = (output[0] + total.to(output[0].device), *output[1:])
+            mark_as_added(collected)
         return output
 
     def remove(self) -> None:

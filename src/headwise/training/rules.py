@@ -6,6 +6,7 @@ can call. headwise's own trainer, the mixin for transformers' Trainer and the ca
 do nothing else.
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from torch.optim import Optimizer
 
 from headwise.heads.rule import Losses, Moment, Rule, RuleSettings
 from headwise.heads.system import System
+from headwise.heads.watching import UntrainedRuleWarning, optimizer_steps
 from headwise.messages import did_you_mean
 from headwise.models.parameters import decayed_parameters
 from headwise.models.plan import rule_name, system_class, system_name
@@ -123,6 +125,12 @@ class TrainingRules:
         self.total_steps = 0
         self.steps_per_epoch: int | None = None
         self._steps = 0
+        # How many steps optimizers had taken when the loop called before_step, and at the end of
+        # step; None before that, in each step.
+        self._begun_at: int | None = None
+        self._computed_at: int | None = None
+        self._was_around = False
+        self._told: set[str] = set()
 
     @property
     def moment(self) -> Moment:
@@ -199,6 +207,8 @@ class TrainingRules:
             computed = loss()
             yield from [computed] if isinstance(computed, Tensor) else computed
 
+        self._check_ended(self._begun_at, stacklevel=4)
+        self._begun_at = optimizer_steps()
         self.before(self.moment, losses)
 
     @contextmanager
@@ -217,14 +227,60 @@ class TrainingRules:
         Raises:
             ValueError: a group of the optimizer holds parameters that belong in others.
         """
+        self._check_ended(self._computed_at, stacklevel=5)  # contextmanager is between
+        if self._begun_at is None and any(rule.steps_before for rule in self.rules.values()):
+            self._tell(
+                "before_step",
+                "rules.step is opened and rules.before_step(loss) was not called before it: steps "
+                "that rules take by themselves, such as the G steps of MAE's gates, are missing",
+                stacklevel=4,
+            )
         with self.around():
             yield
         self.before_update(self.moment, optimizer, scaler)
+        self._computed_at = optimizer_steps()
 
     def after_step(self) -> None:
         """Called after the optimizer's step; rules may project parameters."""
+        if not self._was_around:
+            self._tell(
+                "step",
+                "rules.after_step is called and rules.step(optimizer) was never opened: compute "
+                "loss and gradients of each step within it, or learning rates of rules are not "
+                "set, and MAE takes no F steps",
+                stacklevel=3,
+            )
         self.after_update(self.moment)
+        self._begun_at = self._computed_at = None
         self._steps += 1
+
+    def _check_ended(self, since: int | None, stacklevel: int) -> None:
+        """Warn if the optimizer has stepped and the loop goes on without `after_step`, or too long.
+
+        A step of which the loss has overflowed may end without the optimizer's, and without it.
+        """
+        if since is not None and optimizer_steps() > since:
+            self._tell(
+                "after_step",
+                "an optimizer has stepped and rules.after_step() was not called after it: the "
+                "Weighted Transformer's κ and α leave the simplex, and every step counts as "
+                f"number {self._steps}; call it after each optimizer.step()",
+                stacklevel,
+            )
+        if 0 < self.total_steps <= self._steps:
+            self._tell(
+                "total_steps",
+                f"the training goes on after total_steps={self.total_steps} steps, by which rules "
+                f"know when to freeze what they freeze at the end, such as κ and α: give "
+                f"headwise.training_rules the number of steps that the loop takes",
+                stacklevel,
+            )
+
+    def _tell(self, what: str, text: str, stacklevel: int) -> None:
+        """Warn of one way to follow half of the rules, once."""
+        if self.rules and what not in self._told:
+            self._told.add(what)
+            warnings.warn(text, UntrainedRuleWarning, stacklevel=stacklevel)
 
     def state_dict(self) -> dict[str, int]:
         """Returns what a checkpoint has to keep: the number of steps taken."""
@@ -245,6 +301,7 @@ class TrainingRules:
     @contextmanager
     def around(self) -> Iterator[None]:
         """The context of a forward and backward pass."""
+        self._was_around = True
         with ExitStack() as stack:
             for rule in self.rules.values():
                 stack.enter_context(rule.around_step())
@@ -257,6 +314,7 @@ class TrainingRules:
         scaler: torch.amp.GradScaler | None = None,
     ) -> None:
         """Called when the gradients of a step are complete."""
+        self._are_followed()
         for rule in self.rules.values():
             # A scaler knows only the parameters of its optimizer.
             _unscale(rule.without_optimizer(), scaler)
