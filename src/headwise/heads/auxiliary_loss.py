@@ -25,8 +25,8 @@ def auxiliary_loss(model: nn.Module) -> Tensor:
     A loss has its graph as long as the output of its system has one. Afterwards its number stays.
 
     Args:
-        model: any module, also in wrappers such as `DistributedDataParallel`'s or `torch.compile`'s.
-            It is the module that is called: a deep copy has no losses before a pass of its own. Of
+        model: any module, also in wrappers such as `DistributedDataParallel` or `torch.compile`. It
+            is the module that is called: a deep copy has no losses before a pass of its own. Of
             systems within a system whose output has a loss, that loss counts and theirs do not.
 
     Returns:

@@ -47,7 +47,8 @@ class NotedLoss:
         alive = _Alive()
         # The node holds this object, and nothing else does. It holds nothing itself: if the loss is
         # computed from the output, it is in no cycle that would never be freed.
-        output.grad_fn.metadata["headwise"] = alive
+        metadata: Any = output.grad_fn.metadata  # PyTorch's type is that of a method
+        metadata["headwise"] = alive
         this = weakref.ref(self)
 
         def release(_: object) -> None:

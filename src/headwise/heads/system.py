@@ -9,7 +9,6 @@ of training (`rule`), the ways to evaluate it otherwise (`ablations`), what its 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
@@ -252,6 +251,6 @@ class System(nn.Module):
 
 def _note_loss(system: nn.Module, args: object, out: Any) -> None:
     # Tools that put another module in the place of a system take its hooks over.
-    if isinstance(system, System) and isinstance(out, AttentionOutput):
-        if out.routing is not None and out.routing.loss is not None:
-            system.losses.note(out.routing.loss, out.output)
+    routing = out.routing if isinstance(out, AttentionOutput) else None
+    if isinstance(system, System) and routing is not None and routing.loss is not None:
+        system.losses.note(routing.loss, out.output)

@@ -207,7 +207,8 @@ class TrainingRules:
             computed = loss()
             yield from [computed] if isinstance(computed, Tensor) else computed
 
-        self._check_ended(self._begun_at, stacklevel=4)
+        since = self._begun_at if self._computed_at is None else self._computed_at
+        self._check_ended(since, stacklevel=4)
         self._begun_at = optimizer_steps()
         self.before(self.moment, losses)
 
@@ -228,11 +229,13 @@ class TrainingRules:
             ValueError: a group of the optimizer holds parameters that belong in others.
         """
         self._check_ended(self._computed_at, stacklevel=5)  # contextmanager is between
-        if self._begun_at is None and any(rule.steps_before for rule in self.rules.values()):
+        stepping = [rule for rule in self.rules.values() if rule.steps_before]
+        if self._begun_at is None and stepping:
             self._tell(
                 "before_step",
-                "rules.step is opened and rules.before_step(loss) was not called before it: steps "
-                "that rules take by themselves, such as the G steps of MAE's gates, are missing",
+                f"rules.step is opened and rules.before_step(loss) was not called before it: the "
+                f"steps that {_names(stepping)} takes by itself are missing, so that parameters "
+                f"which it moves alone never learn; call it first in each step",
                 stacklevel=4,
             )
         with self.around():
@@ -245,9 +248,9 @@ class TrainingRules:
         if not self._was_around:
             self._tell(
                 "step",
-                "rules.after_step is called and rules.step(optimizer) was never opened: compute "
-                "loss and gradients of each step within it, or learning rates of rules are not "
-                "set, and MAE takes no F steps",
+                f"rules.after_step is called and rules.step(optimizer) was never opened, so that "
+                f"{_names(self.rules.values())} is half followed, without its learning rates and "
+                f"its way to compute: have the loss and gradients of each step in it",
                 stacklevel=3,
             )
         self.after_update(self.moment)
@@ -262,16 +265,17 @@ class TrainingRules:
         if since is not None and optimizer_steps() > since:
             self._tell(
                 "after_step",
-                "an optimizer has stepped and rules.after_step() was not called after it: the "
-                "Weighted Transformer's κ and α leave the simplex, and every step counts as "
-                f"number {self._steps}; call it after each optimizer.step()",
+                f"an optimizer has stepped and rules.after_step() was not called after it, so that "
+                f"{_names(self.rules.values())} is half followed: parameters stay outside of where "
+                f"they have to be, and this is step {self._steps} again; call it after each "
+                f"optimizer.step()",
                 stacklevel,
             )
         if 0 < self.total_steps <= self._steps:
             self._tell(
                 "total_steps",
-                f"the training goes on after total_steps={self.total_steps} steps, by which rules "
-                f"know when to freeze what they freeze at the end, such as κ and α: give "
+                f"the training goes on after total_steps={self.total_steps} steps, at whose end "
+                f"rules may freeze parameters ({_names(self.rules.values())}): give "
                 f"headwise.training_rules the number of steps that the loop takes",
                 stacklevel,
             )
@@ -348,6 +352,10 @@ class TrainingRules:
         with self.around():
             seconds = measure()
         return seconds + sum(rule.extra_seconds(measure) for rule in self.rules.values())
+
+
+def _names(rules: Iterable[Rule]) -> str:
+    return " and ".join(type(rule).__name__ for rule in rules)
 
 
 def _groups_of(rule: Rule, optimizer: Optimizer) -> list[dict[str, Any]]:
