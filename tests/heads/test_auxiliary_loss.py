@@ -104,6 +104,25 @@ def test_losses_of_a_compiled_model(name):
     assert torch.equal(hw.auxiliary_loss(compiled), hw.auxiliary_loss(model))
 
 
+def test_a_compiled_step_may_add_the_losses_itself():
+    model = encoder().train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    compiled = torch.compile(
+        lambda x: (model(x).square().mean(), hw.auxiliary_loss(model)),
+        fullgraph=True,
+        backend="aot_eager",
+    )
+    with warnings.catch_warnings(), torch._dynamo.config.patch(error_on_recompile=True):
+        warnings.simplefilter("error", UnreadLossWarning)
+        for seed in (1, 2, 3):
+            loss, expected = by_hooks(model, inputs(seed))
+            y, found = compiled(inputs(seed))
+            torch.testing.assert_close(found.detach(), loss)
+            (y + 100 * found).backward()
+            optimizer.step()
+            torch.testing.assert_close(gradients(model), expected)
+
+
 def test_losses_of_a_compiled_model_with_checkpoints(monkeypatch):
     model = encoder().train()
     config = "torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint"

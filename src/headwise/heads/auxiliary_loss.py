@@ -43,7 +43,12 @@ def auxiliary_loss(model: nn.Module) -> Tensor:
         >>> loss = y.square().mean() + hw.auxiliary_loss(layer)
         >>> loss.backward()
     """
-    calls = [call for system in _speaking(model, set()) for call in system.losses.read()]
+    systems = list(_speaking(model, set()))
+    total = torch.zeros((), device=next((p.device for p in model.parameters()), None))
+    if torch.compiler.is_compiling():
+        losses = [system.losses.read_in_compiled() for system in systems]
+        return sum((loss.to(total.device) for loss in losses if loss is not None), start=total)
+    calls = [call for system in systems for call in system.losses.read()]
     of_this_pass = [call for call in calls if call.is_of_this_pass]
     found = of_this_pass or calls
     added = [call for call in found if not call.is_added]
@@ -54,10 +59,7 @@ def auxiliary_loss(model: nn.Module) -> Tensor:
             "alone, and out.auxiliary_loss for the number",
             stacklevel=2,
         )
-    total = torch.zeros((), device=next((p.device for p in model.parameters()), None))
-    for call in added:
-        total = total + call.value.to(total.device)
-    return total
+    return sum((call.value.to(total.device) for call in added), start=total)
 
 
 def _speaking(module: nn.Module, seen: set[nn.Module]) -> Iterator[System]:

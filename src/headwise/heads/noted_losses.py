@@ -112,6 +112,11 @@ class NotedLosses:
         self._was_read = True
         return self.calls
 
+    def read_in_compiled(self) -> Tensor | None:
+        """Returns the loss of the last call, for compiled code that adds it up itself."""
+        self.is_settled = True  # no hook could say whether a gradient comes to it
+        return None if self.compiled_is_added else self.compiled
+
     def mark_as_added(self) -> None:
         """Says that the calls are in the loss that a model returns."""
         if torch.compiler.is_compiling():
@@ -128,7 +133,8 @@ class NotedLosses:
 
     @property
     def are_there(self) -> bool:
-        return bool(self.calls) or self.compiled is not None
+        # Compiled code that asks for the calls would be compiled anew when they change.
+        return self.compiled is not None or (not torch.compiler.is_compiling() and bool(self.calls))
 
     @property
     def are_unread(self) -> bool:

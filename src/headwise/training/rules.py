@@ -209,7 +209,7 @@ class TrainingRules:
 
         since = self._begun_at if self._computed_at is None else self._computed_at
         self._check_ended(since, stacklevel=4)
-        self._begun_at = optimizer_steps()
+        self._begun_at, self._computed_at = optimizer_steps(), None
         self.before(self.moment, losses)
 
     @contextmanager
