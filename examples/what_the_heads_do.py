@@ -63,15 +63,10 @@ class Classifier(nn.Module):
         layer = nn.TransformerEncoderLayer(width, 4, 128, batch_first=True)
         self.encoder = nn.TransformerEncoder(layer, num_layers=2)
         self.classes = nn.Linear(width, len(PACKAGES))
-        self.losses: list[Tensor] = []
         for layer in self.encoder.layers:
             layer.self_attn = hw.MixtureOfAttentionHeads(width, num_experts=8, top_k=4, head_dim=16)
-            layer.self_attn.register_forward_hook(
-                lambda module, args, out: self.losses.append(out.routing.loss)
-            )
 
     def forward(self, tokens: Tensor) -> Tensor:
-        self.losses.clear()
         padding = tokens == tokenizer.pad_token_id
         x = self.embedding(tokens) + self.position[: tokens.size(1)]
         x = self.encoder(x, src_key_padding_mask=padding)
@@ -85,7 +80,7 @@ optimizer = torch.optim.AdamW(rules.parameter_groups(lr=3e-3, weight_decay=0.01)
 for _ in range(STEPS):
     rows = learned[torch.randint(len(learned), (BATCH,))]
     with rules.step(optimizer):
-        loss = F.cross_entropy(model(tokens[rows]), labels[rows]) + sum(model.losses)
+        loss = F.cross_entropy(model(tokens[rows]), labels[rows]) + hw.auxiliary_loss(model)
         loss.backward()
     optimizer.step()
     rules.after_step()

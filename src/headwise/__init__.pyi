@@ -3,6 +3,7 @@
 from .analysis.behaviour.analysis import Analysis as Analysis
 from .heads.agreement import AgreementAttention as AgreementAttention
 from .heads.attention import Attention as Attention
+from .heads.auxiliary_loss import auxiliary_loss as auxiliary_loss
 from .heads.cache import AttentionCache as AttentionCache
 from .heads.gated import GatedAttention as GatedAttention
 from .heads.mae import MixtureOfAttentiveExperts as MixtureOfAttentiveExperts

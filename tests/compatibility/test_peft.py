@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import Trainer, TrainingArguments
 
 import headwise as hw
-from headwise.heads.system import UntrainedRuleWarning
+from headwise.heads.watching import UntrainedRuleWarning
 
 TOOL, NEEDS = "peft", ("peft",)
 

@@ -25,7 +25,7 @@ from transformers import (
 )
 
 import headwise as hw
-from headwise.heads.system import UntrainedRuleWarning
+from headwise.heads.watching import UntrainedRuleWarning
 
 TOOL = "Trainer and Lightning"
 STEPS, BATCH, ACCUMULATED, EPOCH = 6, 2, 2, 3  # three steps of two batches of two are an epoch

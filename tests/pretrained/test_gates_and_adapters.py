@@ -9,7 +9,7 @@ from architectures import tiny
 from transformers import Trainer, TrainingArguments
 
 import headwise as hw
-from headwise.heads.system import UntrainedRuleWarning
+from headwise.heads.watching import UntrainedRuleWarning
 
 pytestmark = pytest.mark.skipif(peft is None, reason="needs peft")
 SYSTEMS = {"mae": {}, "gated": {"gate_start": "neutral"}}

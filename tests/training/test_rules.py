@@ -10,7 +10,7 @@ import transformers
 from torch import nn
 
 import headwise as hw
-from headwise.heads.system import UntrainedRuleWarning
+from headwise.heads.watching import UntrainedRuleWarning
 
 BOTH = {"encoder_self": "mae", "decoder_cross": "weighted"}
 STEPS = 12

@@ -220,7 +220,6 @@ class Attention(System):
             cache: for decoding step by step: the call sees what earlier calls with this cache
                 saw, and `key_padding_mask` then covers all keys, cached ones first.
         """
-        self.notice_training()
         is_self_attention = key is None or key is query or value is query
         offset = 0 if cache is None or cache.static else cache.get_seq_length()
         key = query if key is None else key

@@ -100,6 +100,11 @@ class Rule:
         """
         return False
 
+    @property
+    def steps_before(self) -> bool:
+        """Whether `before_step` is needed; a loop that never calls it is told so."""
+        return type(self).before_step is not Rule.before_step
+
     def before_step(self, moment: Moment, losses: Losses) -> None:
         """Called before a step; may compute the losses of its batches and learn from them."""
 

@@ -6,19 +6,18 @@ of training (`rule`), the ways to evaluate it otherwise (`ablations`), what its 
 (`default_layers`). So nobody else has to know a system by its name.
 """
 
-import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from typing_extensions import Self
 
+from headwise.heads.noted_losses import NotedLosses
 from headwise.heads.placing import check_place
+from headwise.heads.watching import watched
 from headwise.heads.words import Words
 from headwise.ops.activations import Activation
-from headwise.ops.recompute import is_repeated
 
 if TYPE_CHECKING:
     from headwise.heads.rule import Rule
@@ -85,10 +84,6 @@ class Macs(NamedTuple):
         return Macs(self.linear + other.linear, self.attention + other.attention)
 
 
-class UntrainedRuleWarning(UserWarning):
-    """A system is trained without the rule of training that it declares."""
-
-
 class System(nn.Module):
     """A module that a plan can put into a model: a base for what models ask of all of them.
 
@@ -119,6 +114,7 @@ class System(nn.Module):
             error of `from_attention`.
         ablation: what the ablation in force has returned; None without one. `forward` looks at it
             in evaluation only.
+        losses: those of its last calls, for `headwise.auxiliary_loss`.
     """
 
     replaces: ClassVar[Literal["attention", "feed-forward", "layer"]] = "attention"
@@ -138,8 +134,13 @@ class System(nn.Module):
 
     ablation: Any = None
     follows_rule: bool = False  # set by whoever trains by the rule
-    _seen: Tensor | None = None
-    _passes_to_watch: int = 100
+    warned_of_rule: bool = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losses = NotedLosses()
+        self.register_forward_hook(_note_loss)
+        watched.add(self)
 
     @classmethod
     def from_plan(cls, place: Place, **options: Any) -> Self:
@@ -245,57 +246,12 @@ class System(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy may be trained otherwise, and outlives the context of an ablation.
-        passing = ("follows_rule", "_seen", "_passes_to_watch", "ablation")
+        passing = ("follows_rule", "warned_of_rule", "ablation")
         return {name: value for name, value in self.__dict__.items() if name not in passing}
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self._seen = None  # no optimizer has made this change
-        super()._load_from_state_dict(*args, **kwargs)
-
-    def notice_training(self) -> None:
-        """Warn, once, if the system is being trained and its rule is not followed.
-
-        `forward` calls it. If parameters have changed since the last call in training, an optimizer
-        has changed them. Of a system with `routing_parameters` only these count.
-        """
-        # A compiled forward is not to be compiled anew when the count below changes.
-        if torch.compiler.is_compiling():
-            return
-        if self.rule is None or self.follows_rule or not self.training or is_repeated():
-            return
-        # Each comparison has the host wait for the device. What so many passes have not changed is
-        # not being trained.
-        if not self._passes_to_watch:
-            return
-        if not torch.is_grad_enabled():
-            return
-        learning = [
-            parameter
-            for name, parameter in self.named_parameters()
-            # torch.func puts other tensors in their place.
-            if isinstance(parameter, nn.Parameter)
-            if parameter.requires_grad and parameter.numel()
-            if not self.routing_parameters or name.startswith(self.routing_parameters)
-        ]
-        if not learning:
-            return
-        self._passes_to_watch -= 1
-        # A number of each says whether an optimizer has moved them. Their versions would cost less,
-        # but fused optimizers do not count them up.
-        device = learning[0].device
-        now = torch.stack([p.detach().reshape(-1)[0].to(device).float() for p in learning])
-        before, self._seen = self._seen, now
-        comparable = before is not None and before.device == device and len(before) == len(now)
-        if before is not None and comparable and not torch.equal(before, now):
-            name = type(self).__name__
-            warnings.warn(
-                f"{name} is trained without its rule ({self.rule.__name__}), which its paper asks "
-                f"for: use headwise.training_rules(model) in your loop, headwise.RulesMixin with "
-                f"transformers' Trainer, or filter this warning if you mean it",
-                UntrainedRuleWarning,
-                stacklevel=3,
-            )
-            self._passes_to_watch = 0
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        watched.add(self)
 
 
 def _check_place(parent: nn.Module, name: str, child: Any) -> None:
@@ -305,3 +261,10 @@ def _check_place(parent: nn.Module, name: str, child: Any) -> None:
 
 # PyTorch calls it whenever a module becomes the child of another.
 register_module_module_registration_hook(_check_place)
+
+
+def _note_loss(system: nn.Module, args: object, out: Any) -> None:
+    # Tools that put another module in the place of a system take its hooks over.
+    routing = out.routing if isinstance(out, AttentionOutput) else None
+    if isinstance(system, System) and routing is not None and routing.loss is not None:
+        system.losses.note(routing.loss, out.output)

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from headwise.heads.noted_losses import mark_as_added
 from headwise.heads.system import AttentionOutput
 from headwise.ops.labels import IGNORED_LABEL
 
@@ -15,12 +16,14 @@ class AuxiliaryLoss:
 
     def __init__(self) -> None:
         self.total: Tensor | None = None
+        self.added: list[Tensor] = []
 
     def collect(self, out: AttentionOutput) -> Tensor:
         """Note the loss of one attention; passes its output on."""
         if out.routing is not None and out.routing.loss is not None:
             loss = out.routing.loss
             self.total = loss if self.total is None else self.total + loss
+            self.added.append(loss)
         return out.output
 
     @property
@@ -66,6 +69,7 @@ def sum_losses(
         # of the auxiliary one stays what it is, each batch has its share of it.
         share = 1 if num_items is None else count / num_items
         loss = token_loss + share * auxiliary.total
+        mark_as_added(auxiliary.added)
     return {"loss": loss, "token_loss": token_loss, "auxiliary_loss": auxiliary.total}
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headwise.heads.noted_losses import mark_as_added
 from headwise.models.losses import share_of_step
 
 
@@ -80,6 +81,7 @@ class AuxiliaryLosses:
             shifted = getattr(model, "loss_type", None) == "ForCausalLM"
             total = total * share_of_step(labels, self._divisor(loss, kwargs), shifted=shifted)
         loss = loss + total.to(loss.device)
+        mark_as_added(collected)
         if as_tuple:
             return (loss, *output[1:])
         output["loss"] = loss

@@ -6,6 +6,7 @@ can call. headwise's own trainer, the mixin for transformers' Trainer and the ca
 do nothing else.
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from torch.optim import Optimizer
 
 from headwise.heads.rule import Losses, Moment, Rule, RuleSettings
 from headwise.heads.system import System
+from headwise.heads.watching import UntrainedRuleWarning, optimizer_steps
 from headwise.messages import did_you_mean
 from headwise.models.parameters import decayed_parameters
 from headwise.models.plan import rule_name, system_class, system_name
@@ -123,6 +125,12 @@ class TrainingRules:
         self.total_steps = 0
         self.steps_per_epoch: int | None = None
         self._steps = 0
+        # How many steps optimizers had taken when the loop called before_step, and at the end of
+        # step; None before that, in each step.
+        self._begun_at: int | None = None
+        self._computed_at: int | None = None
+        self._was_around = False
+        self._told: set[str] = set()
 
     @property
     def moment(self) -> Moment:
@@ -199,6 +207,9 @@ class TrainingRules:
             computed = loss()
             yield from [computed] if isinstance(computed, Tensor) else computed
 
+        since = self._begun_at if self._computed_at is None else self._computed_at
+        self._check_ended(since, stacklevel=4)
+        self._begun_at, self._computed_at = optimizer_steps(), None
         self.before(self.moment, losses)
 
     @contextmanager
@@ -217,14 +228,63 @@ class TrainingRules:
         Raises:
             ValueError: a group of the optimizer holds parameters that belong in others.
         """
+        self._check_ended(self._computed_at, stacklevel=5)  # contextmanager is between
+        stepping = [rule for rule in self.rules.values() if rule.steps_before]
+        if self._begun_at is None and stepping:
+            self._tell(
+                "before_step",
+                f"rules.step is opened and rules.before_step(loss) was not called before it: the "
+                f"steps that {_names(stepping)} takes by itself are missing, so that parameters "
+                f"which it moves alone never learn; call it first in each step",
+                stacklevel=4,
+            )
         with self.around():
             yield
         self.before_update(self.moment, optimizer, scaler)
+        self._computed_at = optimizer_steps()
 
     def after_step(self) -> None:
         """Called after the optimizer's step; rules may project parameters."""
+        if not self._was_around:
+            self._tell(
+                "step",
+                f"rules.after_step is called and rules.step(optimizer) was never opened, so that "
+                f"{_names(self.rules.values())} is half followed, without its learning rates and "
+                f"its way to compute: have the loss and gradients of each step in it",
+                stacklevel=3,
+            )
         self.after_update(self.moment)
+        self._begun_at = self._computed_at = None
         self._steps += 1
+
+    def _check_ended(self, since: int | None, stacklevel: int) -> None:
+        """Warn if the optimizer has stepped and the loop goes on without `after_step`, or too long.
+
+        A step of which the loss has overflowed may end without the optimizer's, and without it.
+        """
+        if since is not None and optimizer_steps() > since:
+            self._tell(
+                "after_step",
+                f"an optimizer has stepped and rules.after_step() was not called after it, so that "
+                f"{_names(self.rules.values())} is half followed: parameters stay outside of where "
+                f"they have to be, and this is step {self._steps} again; call it after each "
+                f"optimizer.step()",
+                stacklevel,
+            )
+        if 0 < self.total_steps <= self._steps:
+            self._tell(
+                "total_steps",
+                f"the training goes on after total_steps={self.total_steps} steps, at whose end "
+                f"rules may freeze parameters ({_names(self.rules.values())}): give "
+                f"headwise.training_rules the number of steps that the loop takes",
+                stacklevel,
+            )
+
+    def _tell(self, what: str, text: str, stacklevel: int) -> None:
+        """Warn of one way to follow half of the rules, once."""
+        if self.rules and what not in self._told:
+            self._told.add(what)
+            warnings.warn(text, UntrainedRuleWarning, stacklevel=stacklevel)
 
     def state_dict(self) -> dict[str, int]:
         """Returns what a checkpoint has to keep: the number of steps taken."""
@@ -245,6 +305,7 @@ class TrainingRules:
     @contextmanager
     def around(self) -> Iterator[None]:
         """The context of a forward and backward pass."""
+        self._was_around = True
         with ExitStack() as stack:
             for rule in self.rules.values():
                 stack.enter_context(rule.around_step())
@@ -257,6 +318,7 @@ class TrainingRules:
         scaler: torch.amp.GradScaler | None = None,
     ) -> None:
         """Called when the gradients of a step are complete."""
+        self._are_followed()
         for rule in self.rules.values():
             # A scaler knows only the parameters of its optimizer.
             _unscale(rule.without_optimizer(), scaler)
@@ -290,6 +352,10 @@ class TrainingRules:
         with self.around():
             seconds = measure()
         return seconds + sum(rule.extra_seconds(measure) for rule in self.rules.values())
+
+
+def _names(rules: Iterable[Rule]) -> str:
+    return " and ".join(type(rule).__name__ for rule in rules)
 
 
 def _groups_of(rule: Rule, optimizer: Optimizer) -> list[dict[str, Any]]:

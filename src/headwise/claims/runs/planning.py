@@ -28,7 +28,7 @@ from headwise.claims.evidence.tries import tries_of
 from headwise.claims.runs.running import read_task
 from headwise.claims.why.questions import Question
 from headwise.experiment.preparing import batches, build_model
-from headwise.heads.system import UntrainedRuleWarning
+from headwise.heads.watching import UntrainedRuleWarning
 from headwise.models.base import HeadwiseModel
 from headwise.recipe.settings import Recipe
 from headwise.tasks.task import Task

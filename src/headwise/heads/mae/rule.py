@@ -86,6 +86,10 @@ class BlockCoordinateDescent(Rule):
     def leaves_out_gradients(self) -> bool:
         return self._takes_turns  # an F step leaves the gates without
 
+    @property
+    def steps_before(self) -> bool:
+        return self._takes_turns
+
     def without_optimizer(self) -> list[nn.Parameter]:
         return [] if self.settings.method == "optimizer" else self.gates
 
