@@ -1,5 +1,6 @@
 """The recipes that come with headwise."""
 
+import json
 from importlib import resources
 from typing import NamedTuple
 
@@ -23,25 +24,15 @@ class Offline(NamedTuple):
     minutes: str = ""
 
 
-_STRINGS, _MANUAL = "2,442 pairs", "33,000 words"
-# Docstrings are those of installed packages, whose number changes with their versions.
-OFFLINE = {
-    # What `make demo` takes, which trains for 600 steps, two systems at a time: docs/results.md.
-    "interface-strings": Offline("919k", _STRINGS, "5 (demo)"),
-    "interface-strings-long": Offline("919k", _STRINGS),
-    "agreement-routing": Offline("919k", _STRINGS),
-    "moa-losses": Offline("919k", _STRINGS),
-    "relatives": Offline("919k", _STRINGS),
-    "lm-pydoc": Offline("521k", _MANUAL),
-    "transfer-pretrain": Offline("521k", "648,000 words"),
-    "transfer-pydoc": Offline("592k", _MANUAL),
-    "mlm-pydoc": Offline("411k", _MANUAL),
-    "classify-docstrings": Offline("794k", "5,900 texts"),
-    "probing-docstrings": Offline("410k", "6,000 texts"),
-    "images-digits": Offline("233k", "1,437 images"),
-    "images-pair": Offline("258k", "4,200 images"),
-    "speech-generated": Offline("229k", "320 sounds"),
-}
+def offline_recipes() -> dict[str, Offline]:
+    """Returns what is known of the recipes that run offline, those to begin with first.
+
+    Docstrings are those of installed packages, whose number changes with their versions. The
+    minutes are those of `make demo`, 600 steps with two systems at a time: docs/results.md.
+    """
+    file = resources.files("headwise") / "recipe" / "offline.json"
+    known = json.loads(file.read_text(encoding="utf-8"))
+    return {name: Offline(*facts) for name, facts in known.items()}
 
 
 class Listed(NamedTuple):
@@ -82,8 +73,8 @@ def listed_recipes() -> list[Listed]:
     check every one of them.
     """
     found = []
-    shipped = shipped_recipes()
-    for name in [*OFFLINE, *(name for name in shipped if name not in OFFLINE)]:
+    shipped, known = shipped_recipes(), offline_recipes()
+    for name in [*known, *(name for name in shipped if name not in known)]:
         values = yaml.load(shipped[name], _Loader)
         training = values["training"]
         steps, epochs = training.get("max_steps"), training.get("epochs")
@@ -94,7 +85,7 @@ def listed_recipes() -> list[Listed]:
                 description=values["description"],
                 budget=f"{steps:,} steps" if steps else f"{epochs} epochs",
                 systems=len(values.get("systems") or {}),
-                offline=OFFLINE.get(name),
+                offline=known.get(name),
             )
         )
     return found
