@@ -200,7 +200,7 @@ def test_with_other_threads_a_stopped_run_ends_the_same(recipe, finished, run):
         _, said = train(recipe, run)
     finally:
         torch.set_num_threads(threads)
-    assert said == f"mae: goes on with {threads} CPU threads, as it was trained before"
+    assert said == f"mae: goes on with {threads} CPU thread, as it was trained before"
     assert_same(run, finished)  # also in the numbers of threads that are kept
 
 

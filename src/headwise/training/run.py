@@ -178,7 +178,8 @@ def threads_of_run(folder: Path, label: str, console: Console) -> Iterator[None]
         )
         yield
         return
-    _say(console, f"{label}: goes on with {before} CPU threads, as it was trained before")
+    many = f"{before} CPU thread{'s' if before > 1 else ''}"
+    _say(console, f"{label}: goes on with {many}, as it was trained before")
     torch.set_num_threads(before)
     try:
         yield
