@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headwise.heads.watching import optimizer_steps
-from headwise.ops.recompute import is_in_backward
+from headwise.ops.recompute import is_repeated
 
 
 class NotedLoss:
@@ -92,7 +92,7 @@ class NotedLosses:
         if torch._C._functorch.is_functorch_wrapped_tensor(loss):
             return  # it means nothing outside of the function that is transformed
         self.is_due |= loss.requires_grad
-        if is_in_backward():
+        if is_repeated():
             return
         self.compiled = None
         call = self._noted(loss)

@@ -118,12 +118,6 @@ class _Run(NamedTuple):
     again: Iterator[Any] | None
 
 
-def is_in_backward() -> bool:
-    """Whether a backward pass is under way: what is computed then is computed again."""
-    # PyTorch's own checkpoints ask so; there is no public way.
-    return torch._C._current_graph_task_id() != -1
-
-
 def as_at_first(compute: Callable[[], T]) -> T:
     """Returns what `compute` gives, or in a repeated pass what it gave the first time.
 
