@@ -47,12 +47,12 @@ def test_a_command_that_computes_nothing_loads_no_torch(arguments):
 
 OTHER = """
 import importlib.metadata as metadata, sys
-whole = metadata.version
+whole, given = metadata.version, {version!r}
 def version(name):
     if name == {name!r}:
-        if {version!r} is None:
+        if given is None:
             raise metadata.PackageNotFoundError(name)
-        return {version!r}
+        return given
     return whole(name)
 metadata.version = version
 sys.argv = ["headwise", "recipes"]
