@@ -45,12 +45,12 @@ def test_all_names_load_neither_figures_nor_bars():
 
 OTHER = """
 import importlib.metadata as metadata, sys
-whole = metadata.version
+whole, given = metadata.version, {version!r}
 def version(name):
     if name == {name!r}:
-        if {version!r} is None:
+        if given is None:
             raise metadata.PackageNotFoundError(name)
-        return {version!r}
+        return given
     return whole(name)
 metadata.version = version
 sys.argv = ["headwise", "recipes"]
