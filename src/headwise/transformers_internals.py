@@ -129,6 +129,17 @@ class GenerationHooks(GenerationMixin):
         """Leaves one of `max_length` and `max_new_tokens` in the settings of a call."""
         raise NotImplementedError
 
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """As in transformers, but with the cache under the name by which peft looks for it.
+
+        peft puts learned prefixes there. Models of transformers 5.24 do not see these in
+        `generate()`.
+        """
+        inputs = super().prepare_inputs_for_generation(*args, **kwargs)
+        if CACHE in inputs:
+            inputs["past_key_values"] = inputs.pop(CACHE)
+        return inputs
+
     def _prepare_cache_for_generation(  # type: ignore[no-untyped-def]
         self, generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
     ) -> None:
