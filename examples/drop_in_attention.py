@@ -42,10 +42,8 @@ train_x, test_x, train_y, test_y = train_test_split(
 # %% [markdown]
 # ## The model
 # Every system is called as `nn.MultiheadAttention` is, and the first item of what it returns is the
-# output. The third, `routing`, is what it has decided; `routing.loss` belongs into the training
-# loss where it is not None. `replaces` says how much of a layer a system takes the place of: an
-# attention, also the feed-forward behind it (`BranchedAttention`), or the whole layer
-# (`IndependentMechanismsLayer`).
+# output. `replaces` says how much of a layer a system takes the place of: an attention, also the
+# feed-forward behind it (`BranchedAttention`), or the whole layer (`IndependentMechanismsLayer`).
 
 
 # %%
@@ -64,21 +62,13 @@ class Layer(nn.Module):
             )
             self.feed_forward_norm = nn.LayerNorm(WIDTH)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor | float]:
+    def forward(self, x: Tensor) -> Tensor:
         if self.replaces == "layer":
-            out = self.attention(x)
-            return out.output, loss_of(out)
-        out = self.attention(x, x, x)
-        x = self.attention_norm(x + out[0])
+            return self.attention(x)[0]
+        x = self.attention_norm(x + self.attention(x, x, x)[0])
         if self.replaces == "attention":
             x = self.feed_forward_norm(x + self.feed_forward(x))
-        return x, loss_of(out)
-
-
-def loss_of(out: tuple) -> Tensor | float:
-    """What a system adds to the training loss, such as MoA's balance of experts."""
-    routing = getattr(out, "routing", None)  # nn.MultiheadAttention returns a plain pair
-    return 0.0 if routing is None or routing.loss is None else routing.loss
+        return x
 
 
 class Reader(nn.Module):
@@ -91,12 +81,11 @@ class Reader(nn.Module):
         self.layers = nn.ModuleList(Layer(make_attention()) for _ in range(2))
         self.classes = nn.Linear(WIDTH, 10)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor | float]:
-        x, losses = self.embedding(x) + self.position, 0.0
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embedding(x) + self.position
         for layer in self.layers:
-            x, loss = layer(x)
-            losses = losses + loss
-        return self.classes(x.mean(1)), losses
+            x = layer(x)
+        return self.classes(x.mean(1))
 
 
 # %% [markdown]
@@ -122,8 +111,9 @@ SYSTEMS: dict[str, Callable[[], nn.Module]] = {
 
 # %% [markdown]
 # ## Training
-# One loop for all. `training_rules` follows the rules by which some papers train their systems; for
-# a model without such a system it does nothing.
+# One loop for all. `training_rules` follows the rules by which some papers train their systems, and
+# `auxiliary_loss` is what systems add to the loss, such as MoA's balance of experts; for a model
+# without such systems they do nothing.
 
 
 # %%
@@ -138,8 +128,8 @@ def train(model: nn.Module) -> None:
         for batch in torch.randperm(len(train_x)).split(BATCH):
 
             def loss(batch: Tensor = batch) -> Tensor:
-                logits, auxiliary = model(train_x[batch])
-                return F.cross_entropy(logits, train_y[batch]) + auxiliary
+                logits = model(train_x[batch])
+                return F.cross_entropy(logits, train_y[batch]) + hw.auxiliary_loss(model)
 
             rules.before_step(loss)
             with rules.step(optimizer):
@@ -152,8 +142,7 @@ def train(model: nn.Module) -> None:
 
 @torch.no_grad()
 def accuracy(model: nn.Module) -> float:
-    logits, _ = model.eval()(test_x)
-    return (logits.argmax(-1) == test_y).double().mean().item()
+    return (model.eval()(test_x).argmax(-1) == test_y).double().mean().item()
 
 
 # %% [markdown]

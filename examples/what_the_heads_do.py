@@ -50,8 +50,8 @@ test, learned = order[:300], order[300:]
 
 # %% [markdown]
 # ## The model
-# PyTorch's own layers, whose `self_attn` is replaced. They pass on the output alone, so that a hook
-# collects the loss by which the mixture balances its experts.
+# PyTorch's own layers, whose `self_attn` is replaced. They pass on the output alone;
+# `hw.auxiliary_loss` collects the loss by which the mixture balances its experts.
 
 
 # %%

@@ -287,6 +287,50 @@ def test_a_trainer_puts_a_batch_on_its_device(tmp_path, gpt2):
     assert batch["input_ids"].device == trainer.args.device
 
 
+@pytest.mark.parametrize("shifts", [True, False])
+def test_a_type_of_loss_tells_the_trainer_whether_labels_are_shifted(tmp_path, gpt2, shifts):
+    """Then the first label is not counted among those of a step."""
+    gpt2.loss_type = internals.SHIFTED_LOSS if shifts else "ForMaskedLM"
+    assert internals.shifts_labels(gpt2) == shifts
+    trainer = Trainer(gpt2, arguments(tmp_path), train_dataset=Items())
+    _, items = trainer.get_batch_samples(
+        iter(trainer.get_train_dataloader()), 2, torch.device("cpu")
+    )
+    assert items == 4 * (3 if shifts else 4)
+
+
+def test_smoothed_labels_are_shifted_for_classes_that_a_table_names(tmp_path, monkeypatch, gpt2):
+    """The Trainer asks its smoother so, which stands in an attribute and can be replaced."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    class Ours(GPT2LMHeadModel):
+        pass
+
+    asked = []
+
+    def wrap(smoother):
+        def smooth(outputs, labels, shift_labels=False, num_items_in_batch=None):
+            asked.append((shift_labels, num_items_in_batch))
+            return smoother(
+                outputs, labels, shift_labels=shift_labels, num_items_in_batch=num_items_in_batch
+            )
+
+        return smooth
+
+    gpt2.__class__ = Ours
+    monkeypatch.setitem(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "another", "Another")  # undone later
+    trainer = Trainer(gpt2, arguments(tmp_path, label_smoothing_factor=0.1))
+    internals.wrap_label_smoother(trainer, wrap)
+    batch = {"input_ids": IDS, "labels": IDS}
+    trainer.compute_loss(gpt2, dict(batch), num_items_in_batch=7)
+    internals.shift_smoothed_labels("another", Ours)
+    trainer.compute_loss(gpt2, dict(batch), num_items_in_batch=7)
+    assert asked == [(False, 7), (True, 7)]
+    plain = Trainer(gpt2, arguments(tmp_path))
+    internals.wrap_label_smoother(plain, wrap)
+    assert plain.label_smoother is None
+
+
 def test_the_auto_classes_stand_where_they_are_watched_for():
     from headwise.auto_classes import _AUTO_CLASSES
 

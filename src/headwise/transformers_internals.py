@@ -22,6 +22,7 @@ from transformers.utils import ModelOutput
 
 __all__ = [
     "CACHE",
+    "SHIFTED_LOSS",
     "CacheOutput",
     "GenerationHooks",
     "GradientCheckpointingLayer",
@@ -36,6 +37,9 @@ __all__ = [
     "loss_is_scaled",
     "make_layers",
     "prepared_inputs",
+    "shift_smoothed_labels",
+    "shifts_labels",
+    "wrap_label_smoother",
 ]
 
 # 1. Models, their outputs and `generate()` pass a cache under one name. It is `cache` from
@@ -273,3 +277,34 @@ def loss_is_scaled(trainer: Any, items: Any) -> bool:
 def prepared_inputs(trainer: Any, batch: dict[str, Any]) -> dict[str, Any]:
     """11. A batch as a Trainer gives it to the model, on its device."""
     return trainer._prepare_inputs(batch)
+
+
+# 12. A model whose `loss_type` is this one shifts its labels, so that the first is never predicted:
+# by that the Trainer counts labels.
+SHIFTED_LOSS = "ForCausalLM"
+
+
+def shifts_labels(model: nn.Module) -> bool:
+    """Whether a model shifts its labels, as the Trainer has it."""
+    return getattr(model, "loss_type", None) == SHIFTED_LOSS
+
+
+def shift_smoothed_labels(model_type: str, kind: type) -> None:
+    """13. The Trainer shifts the labels that it smoothes for models whose classes a table names."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type] = kind.__name__
+
+
+def wrap_label_smoother(trainer: Any, wrap: Callable[[Any], Any]) -> None:
+    """14. A Trainer that smoothes labels has an attribute that computes the loss of them.
+
+    It is called with the output of the model, the labels, and by name `shift_labels` and
+    `num_items_in_batch`; other Trainers have None there.
+
+    Args:
+        trainer: the Trainer.
+        wrap: is given what computes the loss, and returns what takes its place.
+    """
+    if trainer.label_smoother is not None:
+        trainer.label_smoother = wrap(trainer.label_smoother)

@@ -133,7 +133,7 @@ def go_on(model, ids, so_far, **options):
     return generate(model, ids, **options)
 
 
-@compatible(TOOL, "`past_key_values` of one call are given to the next, with more tokens")
+@compatible(TOOL, "the cache of one call is given to the next, with more tokens")
 def test_continuing(system):
     for model in models(system):
         ids, reply = tokens(1, 6), tokens(1, 3)
@@ -150,7 +150,7 @@ def test_continuing(system):
             assert torch.equal(third.sequences, go_on(model, ids, said, max_new_tokens=4))
 
 
-@compatible(TOOL, "`DynamicCache`, `StaticCache`, `EncoderDecoderCache` given as `past_key_values`")
+@compatible(TOOL, "`DynamicCache`, `StaticCache`, `EncoderDecoderCache` given as `cache`")
 def test_caches_of_transformers(system):
     language_model, seq2seq = models(system)
     config = language_model.config

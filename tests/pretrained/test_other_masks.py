@@ -22,6 +22,7 @@ MASKS = {
 
 
 def outputs(model, tokens, blocked, form):
+    model.config.use_cache = False  # beside a cache packed texts are an error
     mask = (~blocked)[None, None]
     if form == "float":
         mask = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)

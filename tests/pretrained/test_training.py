@@ -126,7 +126,7 @@ def test_they_are_added_to_a_smoothed_loss(name, tmp_path):
     given = labelled(model)
     labels = given["labels"][:, 1:] if name == "gpt2" else given["labels"]
     losses = [
-        kind(model, arguments).compute_loss(model, dict(given), num_items_in_batch=items)
+        kind(model, arguments).compute_loss(model, dict(given), num_items_in_batch=items).detach()
         for kind in (Trainer, RulesTrainer)
         for items in (None, 2 * labels.numel())
     ]

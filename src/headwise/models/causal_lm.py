@@ -6,7 +6,6 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from headwise.models.adaptive import AdaptiveEmbedding, AdaptiveSoftmax, band_sizes
 from headwise.models.base import HeadwiseModel
@@ -19,7 +18,13 @@ from headwise.models.outputs import HeadwiseOutput
 from headwise.models.transformer import Decoder, HiddenStates
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.ops.shapes import check_labels
-from headwise.transformers_internals import CACHE, CacheOutput, given_cache
+from headwise.transformers_internals import (
+    CACHE,
+    SHIFTED_LOSS,
+    CacheOutput,
+    given_cache,
+    shift_smoothed_labels,
+)
 
 
 class CausalLMConfig(LanguageModelConfig):
@@ -130,8 +135,7 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
 
     def __init__(self, config: CausalLMConfig) -> None:
         super().__init__(config)
-        # From this, transformers' Trainer knows that the first label is never predicted.
-        self.loss_type = "ForCausalLM"
+        self.loss_type = SHIFTED_LOSS
         self.decoder = Decoder(config, decoder_embedding(config))
         self.lm_head: Any  # an adapter or a quantised map may take its place
         if config.adaptive_cutoffs is None:
@@ -286,5 +290,4 @@ def decoder_embedding(config: CausalLMConfig) -> nn.Module:
 
 AutoConfig.register(CausalLMConfig.model_type, CausalLMConfig)
 AutoModelForCausalLM.register(CausalLMConfig, CausalLM)
-# By these names transformers' Trainer knows that it has to shift labels that it smoothes itself.
-MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[CausalLMConfig.model_type] = CausalLM.__name__
+shift_smoothed_labels(CausalLMConfig.model_type, CausalLM)

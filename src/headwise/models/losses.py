@@ -65,10 +65,7 @@ def sum_losses(
     token_loss = total / (count.clamp(min=1) if num_items is None else num_items)
     loss = token_loss
     if auxiliary.total is not None:
-        # The step's losses are summed, over accumulated batches and processes: so that the weight
-        # of the auxiliary one stays what it is, each batch has its share of it.
-        share = 1 if num_items is None else count / num_items
-        loss = token_loss + share * auxiliary.total
+        loss = token_loss + share_of_step(labels, num_items, shifted=False) * auxiliary.total
         mark_as_added(auxiliary.added)
     return {"loss": loss, "token_loss": token_loss, "auxiliary_loss": auxiliary.total}
 
@@ -77,6 +74,9 @@ def share_of_step(
     labels: Tensor, num_items: Tensor | int | None, *, shifted: bool
 ) -> Tensor | float:
     """Returns the part of a step's labels that a batch has: what its auxiliary loss counts in it.
+
+    The losses of a step are summed over accumulated batches and processes. So the weight of the
+    auxiliary one stays what it is.
 
     Args:
         labels: those of the batch.

@@ -13,10 +13,10 @@ from headwise.heads.multi_head import MultiHeadAttention
 from headwise.messages import did_you_mean
 from headwise.models.plan import OVER_HEADS, SYSTEMS, system_class
 from headwise.pretrained.gates import NAME, HeadGates, Surroundings
+from headwise.pretrained.last_mask import LastMask
 from headwise.pretrained.layouts import SITES, AttentionModule, HeadLayout, attention_modules
 from headwise.pretrained.losses import AuxiliaryLosses
-from headwise.pretrained.other_masks import OtherMasks
-from headwise.pretrained.padding import LastMask, QueryPadding
+from headwise.pretrained.padding import QueryPadding
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -131,7 +131,7 @@ def attach(
         ValueError: the system cannot be there; the model is unchanged then.
     """
     made = [_make(kind, place, options) for place in chosen]
-    losses, last, masks = AuxiliaryLosses(model), LastMask(), OtherMasks()
+    losses, last = AuxiliaryLosses(model), LastMask()
     around: dict[tuple[str, int], Surroundings] = {}
     for place, system in zip(chosen, made, strict=True):
         key = place.stack, place.layer
@@ -143,7 +143,7 @@ def attach(
                 padding=None if own is None else QueryPadding(own, last),
                 layers=1 + max(other.layer for other in every if other.stack == place.stack),
             )
-        place.module.add_module(NAME, HeadGates(system, options, place, around[key], masks))
+        place.module.add_module(NAME, HeadGates(system, options, place, around[key], last))
     for each in _saved_by_transformers(model):
         each.save_pretrained = partial(_save_with_a_warning, each)
 

@@ -11,10 +11,11 @@ from headwise.heads.cache import AttentionCache
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import AttentionOutput
 from headwise.pretrained.arguments import Arguments
+from headwise.pretrained.last_mask import LastMask
 from headwise.pretrained.layouts import AttentionModule
 from headwise.pretrained.losses import AuxiliaryLosses
 from headwise.pretrained.memory import memory_beside
-from headwise.pretrained.other_masks import OtherMasks, sliding_window
+from headwise.pretrained.other_masks import other_mask, sliding_window
 from headwise.pretrained.padding import QueryPadding, cached_positions
 
 NAME = "head_gates"  # of the child of an attention module
@@ -45,7 +46,7 @@ class HeadGates(nn.Module):
         options: further arguments of its constructor.
         place: the attention module and what is known of it.
         around: what it shares with other modules.
-        masks: what the model's attention masks hide.
+        last: what was found in the last mask of the model.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class HeadGates(nn.Module):
         options: dict[str, Any],
         place: AttentionModule,
         around: Surroundings,
-        masks: OtherMasks,
+        last: LastMask,
     ) -> None:
         super().__init__()
         self.system = system
@@ -62,7 +63,7 @@ class HeadGates(nn.Module):
         self.path, self.site, self.layer = place.path, place.site, place.layer
         self.is_causal = place.site != "encoder_self"
         self.around = around
-        self.masks = masks
+        self.last = last
         self.projection = place.layout.projection
         self.queries = place.queries if system.needs_queries else None
         self.arguments = Arguments(place.module, (place.layout.mask, place.layout.cache))
@@ -196,14 +197,17 @@ class HeadGates(nn.Module):
         self._warn_of_sliding(cached, queries)
         if queries == 1 or not isinstance(cached, int) or cached:
             return None
-        return self.masks.other(mask, hidden.size(0), queries, self.is_causal, self.sliding)
+        if not isinstance(mask, Tensor) or mask.dim() != 4 or mask.size(-2) != queries:
+            return None
+        settings = hidden.size(0), queries, self.is_causal, self.sliding
+        return self.last.ask(other_mask, mask, *settings)
 
     def _warn_of_sliding(self, cached: int | Tensor, queries: int) -> None:
-        if self.sliding is None or self.masks.warned or not isinstance(cached, int):
+        if self.sliding is None or self.last.warned or not isinstance(cached, int):
             return
         window = getattr(self.system, "gate_window", 0)
         if cached + queries > self.sliding and (window is None or window > self.sliding):
-            self.masks.warned = True
+            self.last.warned = True
             warnings.warn(
                 f"the attention at {self.path!r} sees the last {self.sliding} positions, and the "
                 f"gates over its heads average all from the beginning of the text: pass "

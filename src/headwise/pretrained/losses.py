@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from headwise.heads.noted_losses import mark_as_added
 from headwise.models.losses import share_of_step
+from headwise.transformers_internals import shifts_labels
 
 
 class AuxiliaryLosses:
@@ -18,12 +19,7 @@ class AuxiliaryLosses:
 
     Args:
         model: the model that is called.
-
-    Attributes:
-        left_out: their sum in the last pass, if the output had no loss to which to add it.
     """
-
-    left_out: Tensor | None = None
 
     def __init__(self, model: nn.Module) -> None:
         self.collected: list[Tensor] | None = None  # None while no pass is under way
@@ -36,7 +32,7 @@ class AuxiliaryLosses:
 
     def begin(self, model: nn.Module, args: object, kwargs: dict[str, Any]) -> Any:
         self.collected = [] if model.training else None
-        self.left_out = self.items = None
+        self.items = None
         self.lacks_gradient = False
         items = kwargs.get("num_items_in_batch")
         if items is None or not model.training or torch.compiler.is_compiling():
@@ -69,16 +65,14 @@ class AuxiliaryLosses:
                 "checkpointing takes it away: give gradient_checkpointing_enable() or "
                 "TrainingArguments the checkpointing option use_reentrant=False"
             )
-        total = torch.stack([loss.to(collected[0].device) for loss in collected]).sum()
         labels = kwargs.get("labels")
         as_tuple = isinstance(output, tuple) and labels is not None
         loss = output[0] if as_tuple else getattr(output, "loss", None)
         if loss is None:
-            self.left_out = total
             return output
+        total = torch.stack([loss.to(collected[0].device) for loss in collected]).sum()
         if labels is not None:
-            # `loss_type` says so to the Trainer, which has counted the labels.
-            shifted = getattr(model, "loss_type", None) == "ForCausalLM"
+            shifted = shifts_labels(model)
             total = total * share_of_step(labels, self._divisor(loss, kwargs), shifted=shifted)
         loss = loss + total.to(loss.device)
         mark_as_added(collected)
@@ -100,4 +94,4 @@ class AuxiliaryLosses:
             handle.remove()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "collected": None, "left_out": None, "items": None}
+        return {**self.__dict__, "collected": None, "items": None}

@@ -3,62 +3,29 @@
 Such are those of prefixes, chunks and packed texts. Gates look at these alone.
 """
 
-import weakref
-from typing import Any
-
 from torch import Tensor, nn
 
 from headwise.ops.masks import blocks, causal_mask, what_is_hidden
 from headwise.pretrained.padding import query_padding
 
 
-class OtherMasks:
-    """Finds them. All layers of a model get the same mask: what is found is kept for its last one.
-
-    So the host waits for the device once in a pass, and not once in a layer.
-
-    Attributes:
-        warned: whether it was said that gates see more than a sliding window.
-    """
-
-    def __init__(self) -> None:
-        self.warned = False
-        self.last: Any = None  # a weak reference
-        self.found: dict[tuple[Any, ...], Tensor | None] = {}
-
-    def other(
-        self, mask: Any, batch: int, queries: int, is_causal: bool, sliding: int | None
-    ) -> Tensor | None:
-        """Returns what a mask hides, if that is not as usual.
-
-        Args:
-            mask: of a call before which nothing was cached, as in `query_padding`.
-            batch: how many sequences there are.
-            queries: how many queries there are; keys may have further ones behind them.
-            is_causal: whether the future is usually hidden.
-            sliding: how many positions are usually seen then; None for all.
-
-        Returns:
-            Boolean `(batch, 1, queries, queries)`, `True` = not attended; None if it is padding
-            alone, and in a decoder the future and what is out of a sliding window.
-        """
-        four = isinstance(mask, Tensor) and mask.dim() == 4 and mask.size(-2) == queries
-        if not four:
-            return None
-        if self.last is None or self.last() is not mask:
-            self.last, self.found = weakref.ref(mask), {}
-        key = batch, queries, is_causal, sliding
-        if key not in self.found:
-            self.found[key] = _other(mask, *key)
-        return self.found[key]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return OtherMasks, ()
-
-
-def _other(
+def other_mask(
     mask: Tensor, batch: int, queries: int, is_causal: bool, sliding: int | None
 ) -> Tensor | None:
+    """Returns what a mask hides, if that is not as usual.
+
+    Args:
+        mask: `(batch, 1 or heads, queries, keys)`, as in `query_padding`, of a call before which
+            nothing was cached.
+        batch: how many sequences there are.
+        queries: how many queries there are; keys may have further ones behind them.
+        is_causal: whether the future is usually hidden.
+        sliding: how many positions are usually seen then; None for all.
+
+    Returns:
+        Boolean `(batch, 1, queries, queries)`, `True` = not attended; None if it is padding alone,
+        and in a decoder the future and what is out of a sliding window.
+    """
     of_heads = blocks(mask) if mask.is_floating_point() else mask == 0
     blocked = of_heads.all(1)[..., :queries]  # (batch, queries, queries)
     usual = blocked

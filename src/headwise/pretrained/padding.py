@@ -4,8 +4,6 @@ The mask is read where the layer hands it to its attention, not where the model 
 right too where a layer is computed again for its gradients, while the model has gone on.
 """
 
-import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +13,7 @@ from transformers import Cache, EncoderDecoderCache
 from headwise.ops.masks import blocks
 from headwise.ops.packing import PackedTexts, packed_from
 from headwise.pretrained.arguments import Arguments
+from headwise.pretrained.last_mask import LastMask
 from headwise.pretrained.layouts import AttentionModule
 
 _COMPILED = (
@@ -28,14 +27,14 @@ class QueryPadding:
 
     Args:
         place: the self-attention.
-        last: the last mask of the model, whose layers share it, and what was found in it.
+        last: what was found in the last mask of the model.
 
     Attributes:
         positions: boolean `(batch, queries)`, `True` at padding; None if nothing is.
         texts: the texts that are packed into the rows; None if each is one.
     """
 
-    def __init__(self, place: AttentionModule, last: "LastMask") -> None:
+    def __init__(self, place: AttentionModule, last: LastMask) -> None:
         self.positions: Tensor | None = None
         self.texts: PackedTexts | None = None
         self.layer = place.layer
@@ -60,13 +59,10 @@ class QueryPadding:
                 torch._assert_async(~later.any(), _COMPILED)
             return
         if mask is not None:
-            padding = self.positions
-            self.texts = self.last.texts(mask, batch, lambda: later_texts(mask, padding, queries))
+            self.texts = self.last.ask(_texts_in, mask, batch, queries)
         elif position_ids is not None and _is_flash(attention):
             # Such kernels are told of packed texts by positions, and get no mask.
-            self.texts = self.last.texts(
-                position_ids, batch, lambda: position_ids.diff(dim=-1) != 1
-            )
+            self.texts = self.last.ask(_texts_at, position_ids, batch)
         if self.texts is not None and cache is not None:
             raise ValueError(
                 "the attention mask separates texts that are packed into a row, and there is a "
@@ -79,31 +75,6 @@ class QueryPadding:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "positions": None, "texts": None}
-
-
-class LastMask:
-    """The last mask whose texts were asked for: all layers of a model get the same."""
-
-    def __init__(self) -> None:
-        self.mask: Callable[[], Any] = lambda: None
-        self.found: PackedTexts | None = None
-
-    def texts(self, mask: Any, batch: int, find: Callable[[], Tensor | None]) -> PackedTexts | None:
-        """Returns the texts in the rows of a mask; None if each holds a single one.
-
-        Args:
-            mask: the mask, or the positions in its place.
-            batch: how many rows there are.
-            find: gives the positions from 1 on at which another text begins.
-        """
-        if self.mask() is not mask:
-            later = find()
-            self.found = None if later is None else packed_from(later.expand(batch, -1))
-            self.mask = weakref.ref(mask)
-        return self.found
-
-    def __reduce__(self) -> tuple[type["LastMask"], tuple[()]]:
-        return LastMask, ()
 
 
 def cached_positions(cache: Cache | None, layer: int) -> int | Tensor:
@@ -189,6 +160,15 @@ def later_texts(mask: Any, padding: Tensor | None, queries: int) -> Tensor | Non
         added = mask[rows, :, own, before.clamp(min=0)]  # (batch, queries - 1, 1 or heads)
         sees = (~blocks(added) if added.is_floating_point() else added != 0).any(-1)
     return real[:, 1:] & (before >= 0) & ~sees
+
+
+def _texts_in(mask: Any, batch: int, queries: int) -> PackedTexts | None:
+    later = later_texts(mask, query_padding(mask, queries), queries)
+    return None if later is None else packed_from(later.expand(batch, -1))
+
+
+def _texts_at(position_ids: Tensor, batch: int) -> PackedTexts | None:
+    return packed_from((position_ids.diff(dim=-1) != 1).expand(batch, -1))
 
 
 def _is_flash(attention: nn.Module) -> bool:

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from headwise.heads.auxiliary_loss import auxiliary_loss
 from headwise.heads.rule import Moment
 from headwise.models.losses import share_of_step
-from headwise.pretrained.attaching import gates_of
 from headwise.training.rules import TrainingRules
-from headwise.transformers_internals import loss_is_scaled, prepared_inputs
+from headwise.transformers_internals import loss_is_scaled, prepared_inputs, wrap_label_smoother
 
 Batch = dict[str, Any]
 
@@ -40,12 +40,10 @@ class RulesMixin:
     state: Any
     optimizer: Any
     accelerator: Any
-    label_smoother: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if self.label_smoother is not None:
-            self.label_smoother = _SmoothedLoss(self.label_smoother, self)
+        wrap_label_smoother(self, lambda smoother: _SmoothedLoss(smoother, self))
         if not hasattr(self, "rules"):
             self.rules = TrainingRules(self.model, self.rule_settings)
         self._undone: tuple[Sequence[Batch], Any] | None = None
@@ -134,13 +132,10 @@ class _SmoothedLoss:
         self, outputs: Any, labels: Tensor, shift_labels: bool = False, **items: Any
     ) -> Tensor:
         loss: Tensor = self.smoother(outputs, labels, shift_labels=shift_labels, **items)
+        if not self.trainer.model.training:
+            return loss
         share = share_of_step(labels, items.get("num_items_in_batch"), shifted=shift_labels)
-        of_gates = {gates.around.losses for gates in gates_of(self.trainer.model).values()}
-        added = [getattr(outputs, "auxiliary_loss", None), *(each.left_out for each in of_gates)]
-        for auxiliary in added:
-            if auxiliary is not None:
-                loss = loss + (share * auxiliary).to(loss.device)
-        return loss
+        return loss + (share * auxiliary_loss(self.trainer.model)).to(loss.device)
 
 
 class _AfterUpdate(TrainerCallback):
