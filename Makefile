@@ -16,10 +16,12 @@ FUZZ_MINUTES ?= 10
 # Python compiles what is imported: to compile all at once would take longer than to install it.
 PIP_INSTALL := bin/python -m pip install --quiet --disable-pip-version-check --no-compile
 LOCK := build/lock/bin/uv pip compile --quiet --upgrade --config-file requirements/uv.toml
+# Neighbours share what is trained for them, and so a process.
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 # What `make test-floor` and `make test-newest` run.
 TESTS_OF_VERSIONS := tests/test_transformers_internals.py tests/compatibility @tests/quick.txt
 
-.PHONY: install demo test coverage test-quick test-wheel test-floor test-newest lock fuzz lint bench docs clean
+.PHONY: install demo test test-slow coverage test-quick test-wheel test-floor test-newest lock fuzz lint bench docs clean
 
 install: $(VENV)/dev-installed  ## .venv with all that the tests and the docs need
 
@@ -44,14 +46,17 @@ demo: $(VENV)/demo-installed  ## train and compare all six systems, and test a c
 	@echo "claim W3: the weights that the Weighted Transformer has learned, and equal ones"
 	$(BIN)/headwise evaluate runs/demo/weighted-seed1 --ablate weighted=uniform --against runs/demo/weighted-seed1
 
-test: install  ## the whole test suite
-	$(BIN)/python -m pytest --numprocesses 2
+test: install  ## the tests, but for those that take seconds each
+	$(PYTEST) -m "not slow"
 
-coverage: install  ## the same, and the lines that no test runs
-	$(BIN)/python -m pytest --numprocesses 2 --cov=headwise --cov-report=term-missing:skip-covered
+test-slow: install  ## those: inductor, ONNX, processes that are killed, random examples
+	$(PYTEST) -m slow
+
+coverage: install  ## all tests, and the lines that none of them runs
+	$(PYTEST) --cov=headwise --cov-report=term-missing:skip-covered
 
 test-quick: install  ## those tests that find most mistakes, in well under a minute
-	$(BIN)/python -m pytest --numprocesses 2 --quiet @tests/quick.txt
+	$(PYTEST) --quiet @tests/quick.txt
 
 test-wheel: install  ## builds the wheel, and uses it in an empty environment
 	tests/wheel.sh $(BIN)/python "$(TORCH)"

@@ -18,7 +18,10 @@ os.fsync = lambda descriptor: None
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "slow: takes more than ten seconds")
+    config.addinivalue_line(
+        "markers",
+        "slow: takes seconds; `make test` leaves it to `make test-slow`, and CI runs both",
+    )
 
 
 def pytest_collection_finish(session):

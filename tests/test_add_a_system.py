@@ -16,6 +16,8 @@ import headwise
 from headwise.cli import app
 from headwise.testing import check_system
 
+pytestmark = pytest.mark.slow
+
 DOCS = Path(headwise.__file__).parents[2] / "docs"
 PAGE = (DOCS / "add-a-system.md").read_text(encoding="utf-8")
 # A block under the name of a file, such as **scaled_heads.py**, is that file.

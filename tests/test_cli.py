@@ -346,6 +346,7 @@ def test_translate_of_nothing_is_nothing(run):
 # Compare
 
 
+@pytest.mark.slow
 def test_compare_leaves_figures_and_a_report(world, monkeypatch):
     folder = world / "compared"
     arguments = ("compare", world / "numerals.yaml", "--systems", "mae, standard")
@@ -606,6 +607,7 @@ app()
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_training(world):
     folder = world / "stopped"
     arguments = ["train", str(world / "numerals.yaml"), "--output", str(folder)]
@@ -638,6 +640,7 @@ def test_ctrl_c_in_training(world):
 # Several processes
 
 
+@pytest.mark.slow
 def test_compare_with_two_processes_gives_the_losses_of_one(world):
     changes = [
         *("--set", "model.dropout=0", "--set", "training.max_steps=3"),

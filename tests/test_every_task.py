@@ -148,7 +148,10 @@ def test_as_many_positions_as_a_language_model_needs_are_there_by_default(files,
         given.check_positions(given.model_config(recipe.model))
 
 
-@pytest.mark.parametrize(("task", "system"), PAIRS)
+# What is remembered of a task is not of the system, nor the other way round.
+@pytest.mark.parametrize(
+    ("task", "system"), [pair for pair in PAIRS if pair[0] == "translation" or pair[1] == "mae"]
+)
 def test_a_stopped_run_goes_on_as_if_it_had_not_been(
     runs, files, task, system, tmp_path, monkeypatch
 ):

@@ -163,6 +163,7 @@ def test_shares_are_averaged_as_logarithms():
     assert found.steps.low < 0.5
 
 
+@pytest.mark.slow
 def test_the_interval_holds_the_true_share():
     """Runs whose speeds vary by a tenth; true share 0.8, three seeds each."""
     draw = np.random.default_rng(1)

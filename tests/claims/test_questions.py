@@ -33,6 +33,8 @@ from headwise.files import write_text
 from headwise.recipe import RecipeError
 from headwise.training.interrupted import Interrupted
 
+pytestmark = pytest.mark.slow
+
 QUIET = Console(quiet=True)
 
 

@@ -34,7 +34,7 @@ from headwise.cli import app
 from headwise.comparison.tuning.grid import parse_grid
 from headwise.training.interrupted import Interrupted
 
-pytestmark = pytest.mark.usefixtures("few_rounds", "catalogue")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_rounds", "catalogue")]
 
 QUIET = Console(quiet=True)
 

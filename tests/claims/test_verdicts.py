@@ -176,6 +176,7 @@ def test_what_the_shipped_claims_name_is_there(scale):
         assert named <= set(experiments(scale))
 
 
+@pytest.mark.slow
 def test_the_page_is_what_the_evidence_says(tmp_path):
     """Nothing on it is typed by hand."""
     docs = Path(__file__).parent.parent.parent / "docs"

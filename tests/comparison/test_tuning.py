@@ -73,6 +73,7 @@ def set_loss(folder, system, values, loss):
 # What is tried and chosen
 
 
+@pytest.mark.slow
 def test_every_system_has_the_same_tries(tuned):
     found, _ = tuned
     standard, mae = (system.tuning.tries for system in found.systems)
@@ -142,6 +143,7 @@ def test_tries_never_see_the_test_part(world, file, tmp_path, monkeypatch):
     assert (result.steps, len(losses)) == (6, 2)
 
 
+@pytest.mark.slow
 def test_without_a_choice_nothing_is_tried(world, file):
     found = compare(file, world / "idle", PERIODS)
     assert [system.tuning is None for system in found.systems] == [True, False]
@@ -188,6 +190,7 @@ def test_an_interrupted_comparison_goes_on_with_the_next_try(world, file, monkey
     assert first in results(folder).items()
 
 
+@pytest.mark.slow
 def test_a_value_may_join_and_the_runs_stay_if_the_choice_does(again, file):
     before = results(again)
     compare(file, again, f"{RATE}=1e-4,1e-3,3e-3,1e30", PERIODS)
@@ -196,6 +199,7 @@ def test_a_value_may_join_and_the_runs_stay_if_the_choice_does(again, file):
     assert before.items() <= after.items()
 
 
+@pytest.mark.slow
 def test_another_choice_does_not_pass_for_the_runs_that_there_are(again, file):
     before = results(again)
     set_loss(again, "standard", f"{RATE}=0.001", 0.5)
@@ -332,6 +336,7 @@ def test_a_comparison_without_tuning_says_nothing_of_it(tuned):
 # With other options
 
 
+@pytest.mark.slow
 def test_every_data_set_has_tries_of_its_own(world):
     changes = ["datasets.some={validation_fraction: 0.3}", "datasets.others={test_fraction: 0.3}"]
     file = load_recipe(str(world / "numerals.yaml"), changes)
@@ -347,6 +352,7 @@ def test_every_data_set_has_tries_of_its_own(world):
     assert len(losses) == 4
 
 
+@pytest.mark.slow
 def test_tries_have_the_sizes_that_were_matched(world, file):
     folder = world / "matched"
     found = compare(file, folder, f"{RATE}=1e-3,3e-3", match=True)
@@ -363,6 +369,7 @@ def test_tries_have_the_sizes_that_were_matched(world, file):
     assert sizes != {(16, 32)}  # of the recipe
 
 
+@pytest.mark.slow
 def test_a_try_in_a_process_of_its_own_has_the_same_loss(again, file, tuned):
     values = f"{RATE}=0.001,{PERIOD}=2,steps=4"
     shutil.rmtree(again / "tries" / "mae" / values)

@@ -83,6 +83,7 @@ def test_static_cache(system):
             )
 
 
+@pytest.mark.slow
 @compatible(TOOL, "`cache_implementation='static'` with `compile_config`: one graph, of one step")
 def test_static_cache_of_a_compiled_model(system):
     for model in smaller_models(system):

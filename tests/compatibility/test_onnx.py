@@ -1,8 +1,11 @@
 """ONNX: exported models in onnxruntime, on inputs of other sizes."""
 
+import pytest
 import torch
 from compatible import compatible, tiny_model
 from exporting import ONE_LAYER, dynamic_shapes, examples
+
+pytestmark = pytest.mark.slow
 
 
 @compatible("ONNX", "`CausalLM` in onnxruntime", needs=("onnx", "onnxscript", "onnxruntime"))

@@ -138,16 +138,19 @@ def two_processes(tmp_path_factory):
     return json.loads(found.read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 @compatible(TOOL, "`fully_shard`, trained by the systems' rules on two processes")
 def test_fully_shard(system, two_processes):
     assert two_processes[system]["fully_shard"] < 1e-10
 
 
+@pytest.mark.slow
 @compatible(TOOL, "`DistributedDataParallel`, likewise")
 def test_data_parallel(system, two_processes):
     assert two_processes[system]["DDP"] < 1e-10
 
 
+@pytest.mark.slow
 @compatible(TOOL, "`torch.export` with batch and time of any size")
 def test_export(system):
     """Strictly; `test_onnx` exports in the other way."""
@@ -161,6 +164,7 @@ def test_export(system):
         torch.testing.assert_close(program.module()(**inputs).logits, model(**inputs).logits)
 
 
+@pytest.mark.slow
 @compatible(TOOL, "`torch.compile(dynamic=True, fullgraph=True)`, one graph for all sizes")
 def test_compile(system):
     torch.compiler.reset()

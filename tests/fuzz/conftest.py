@@ -3,6 +3,9 @@
 The environment variable HEADWISE_FUZZ names one of them; `suite` is the default.
 """
 
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 # How slow a machine is, and that runs are trained for a test, is no fault of the test.
@@ -11,3 +14,9 @@ settings.register_profile(
     "suite", derandomize=True, database=None, deadline=None, suppress_health_check=HOWEVER_SLOW
 )
 settings.register_profile("long", settings.get_profile("suite"), derandomize=False, print_blob=True)
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.slow)

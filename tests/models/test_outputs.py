@@ -90,6 +90,7 @@ def test_speech_has_hidden_states_attentions_and_checkpointing(plan):
         assert ours.grad is theirs.grad is None or torch.equal(ours.grad, theirs.grad)
 
 
+@pytest.mark.slow
 def test_a_compiled_model_returns_attentions_and_checkpoints_layers():
     torch.compiler.reset()
     made, ids = causal(), tokens(2, 5)

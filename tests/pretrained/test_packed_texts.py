@@ -158,6 +158,7 @@ def test_masks_alike_for_all_queries_begin_no_text():
     assert later_texts(torch.ones(2, 1, 1, 5), None, queries=5) is None
 
 
+@pytest.mark.slow
 def test_a_compiled_model_refuses_packed_texts():
     model = gated("gpt2")
     compiled = torch.compile(model, backend="eager", fullgraph=True)

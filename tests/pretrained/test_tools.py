@@ -41,6 +41,7 @@ def test_lora_sees_what_the_projection_sees(name, first):
         torch.testing.assert_close(model(**given).logits, before)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_compiled_model_is_one_graph():
     model = train_at_random(hw.gate_heads(tiny("gpt2", sizes={**tiny_sizes(), "layers": 1})))

@@ -85,9 +85,10 @@ def changed_keys(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> list
 def _differs(stamp: Path, recipe: Recipe) -> list[str]:
     """Returns a line for each key in which a recipe differs from the one in a file."""
     check_stamp(stamp)
+    now = to_yaml(recipe)
     try:
-        before = with_defaults(stamp.read_text(encoding="utf-8"))
-        return differences(before, to_yaml(recipe))
+        text = stamp.read_text(encoding="utf-8")
+        return [] if text == now else differences(with_defaults(text), now)
     except (OSError, ValueError, YAMLError) as error:
         raise FolderError(f"{stamp} cannot be read ({error}): {how_to_mend(stamp)}") from error
 

@@ -301,6 +301,7 @@ def course(folder, accumulation):
     }
 
 
+@pytest.mark.slow
 def test_two_processes_take_the_course_of_one(tmp_path, monkeypatch):
     found = tmp_path / "two" / "courses.json"
     found.parent.mkdir()

@@ -119,6 +119,7 @@ def test_a_small_corpus_gives_a_smaller_vocabulary_than_asked():
     assert MIN_VOCAB_SIZE < tokenizer.source_vocab_size < 400
 
 
+@pytest.mark.slow
 def test_the_same_corpus_gives_the_same_vocabulary_in_another_process(joint):
     program = (
         "from headwise.tasks.text.tokenization import *\n"
