@@ -20,7 +20,7 @@ os.fsync = lambda descriptor: None
 def pytest_configure(config):
     config.addinivalue_line(
         "markers",
-        "slow: takes seconds; `make test` leaves it to `make test-slow`, and CI runs both",
+        "slow: takes seconds; `make test` leaves it to `make test-slow`",
     )
 
 
