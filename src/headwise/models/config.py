@@ -2,14 +2,14 @@
 
 from collections import Counter
 from contextlib import nullcontext
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from transformers import PreTrainedConfig
 
-from headwise.heads.system import Place
+from headwise.heads.system import Place, System
 from headwise.models.arguments import check_arguments, readable_arguments
-from headwise.models.plan import Spec, build_system, is_last, layer_specs
+from headwise.models.plan import Spec, build_system, is_last, layer_specs, system_class
 from headwise.models.sites import stack_of
 from headwise.models.trust import trusting
 from headwise.ops.activations import Activation, check_activation
@@ -145,8 +145,9 @@ class TransformerConfig(PreTrainedConfig):
         They are not saved. The constructor takes them beside ours if they say the same.
         """
         # transformers makes copies of a configuration that lack some of our arguments.
-        others = {n: getattr(self, n) for n in self._other_names() if hasattr(self, n)}
-        return super().to_dict() | others
+        others = {name: getattr(self, name, _LACKING) for name in self._other_names()}
+        there = {name: value for name, value in others.items() if value is not _LACKING}
+        return super().to_dict() | there
 
     def to_diff_dict(self) -> dict[str, Any]:
         """Returns the values that `save_pretrained` writes: no second names of the same setting."""
@@ -158,9 +159,8 @@ class TransformerConfig(PreTrainedConfig):
         """How many heads of keys a layer caches: the first layer, if the plan has several kinds."""
         systems = self.systems()
         site = "decoder_self" if "decoder_self" in systems else next(iter(systems))
-        with torch.device("meta"):
-            size = build_system(systems[site][0], self.place(site)).key_size()
-        return self.num_heads if size is None else size[0]
+        heads = _measured(systems[site][0], self.place(site)).key_heads
+        return self.num_heads if heads is None else heads
 
     def depths(self) -> dict[str, int]:
         """Returns the sites of the model with their numbers of layers, in the order of computation:
@@ -179,16 +179,15 @@ class TransformerConfig(PreTrainedConfig):
     def count_parameters(self) -> int:
         """Returns how many parameters the model has, small ones outside the systems apart.
 
-        No model is built: every system of the plan is built once, on the meta device.
+        No model is built, only every kind of system of the plan, on the meta device.
         """
         feed_forward = 2 * self.embed_dim * self.ffn_dim
         parameters = self.parameters_outside_layers()
         for site, specs in self.systems().items():
             layers = Counter(map(repr, specs))
             for kind, spec in {repr(spec): spec for spec in specs}.items():
-                with torch.device("meta"):
-                    system = build_system(spec, self.place(site))
-                parameters += layers[kind] * sum(p.numel() for p in system.parameters())
+                system = _measured(spec, self.place(site))
+                parameters += layers[kind] * system.parameters
                 if system.replaces == "attention" and is_last(site, self.depths()):
                     parameters += layers[kind] * feed_forward
         return parameters
@@ -249,6 +248,35 @@ class TransformerConfig(PreTrainedConfig):
         around = 2 * self.embed_dim * self.ffn_dim + self.parameters_outside_layers()
         check_parameters(around, **sizes)
         check_parameters(self.count_parameters(), **sizes)
+
+
+class _Measured(NamedTuple):
+    """What a configuration has to know of a system."""
+
+    parameters: int
+    replaces: str
+    key_heads: int | None
+
+
+# transformers copies and writes configurations often: no system is built for that.
+_known: dict[tuple[type[System], str, Place], _Measured] = {}
+_MOST_KNOWN = 256
+_LACKING = object()
+
+
+def _measured(spec: Spec, place: Place) -> _Measured:
+    """Builds a system on the meta device, unless it has been, and measures it."""
+    key = system_class(spec["system"]), repr(spec), place
+    if key not in _known:
+        with torch.device("meta"):
+            system = build_system(spec, place)
+        size = system.key_size()
+        heads = None if size is None else size[0]
+        parameters = sum(parameter.numel() for parameter in system.parameters())
+        if len(_known) == _MOST_KNOWN:
+            _known.clear()
+        _known[key] = _Measured(parameters, system.replaces, heads)
+    return _known[key]
 
 
 class StackConfig(TransformerConfig):
