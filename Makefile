@@ -50,7 +50,7 @@ test: install  ## the tests, but for those that take seconds each
 	$(PYTEST) -m "not slow"
 
 test-slow: install  ## those: inductor, ONNX, processes that are killed, random examples
-	$(PYTEST) -m slow
+	$(PYTEST) -m slow $$(grep --recursive --files-with-matches mark.slow tests --include "test_*.py") tests/fuzz
 
 coverage: install  ## all tests, and the lines that none of them runs
 	$(PYTEST) --cov=headwise --cov-report=term-missing:skip-covered

@@ -139,6 +139,7 @@ def test_lines_that_do_not_match_are_found_before_training(world, tmp_path, monk
         train(of(world, changes=cut).system("mae"), tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_comparison_has_a_table_of_them(world, tmp_path):
     file = of(world, "short", "other")
     found = compare_systems(file, ["standard", "mae"], [1, 2], tmp_path / "c", "", QUIET)

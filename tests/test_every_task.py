@@ -187,6 +187,7 @@ def _losses(result):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_a_comparison_shows_them_side_by_side(files, task, tmp_path, monkeypatch):
     found = compare_systems(files[task], ["standard", "moa"], [1], tmp_path / "c", "", QUIET)

@@ -126,6 +126,7 @@ def kernel() -> Iterator[KernelManager]:
     manager.shutdown_kernel(now=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHORT)
 def test_as_a_notebook(name, kernel, tmp_path):
     notebook = jupytext.reads(shortened(name, SHORT[name]), fmt="py:percent")

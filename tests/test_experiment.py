@@ -334,6 +334,7 @@ def test_a_class_that_is_not_trusted_is_no_damage(run, tmp_path):
     assert "result.json" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_folder_of_several_runs_names_them(compared):
     _, folder = compared
     with pytest.raises(
@@ -558,6 +559,7 @@ def benchmark(world):
     return found, folder
 
 
+@pytest.mark.slow
 def test_a_comparison_goes_through_all_data_sets(benchmark):
     found, folder = benchmark
     assert list(found.comparisons) == ["some", "others"]

@@ -9,6 +9,7 @@ from torchrun import on_two_processes
 PAGE = (Path(__file__).parent.parent / "docs/several-gpus.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharded", [False, True])
 def test_two_processes_print_what_the_page_shows(sharded, tmp_path):
     (script,) = re.findall(r"\*\*train_parallel\.py\*\*\n\n```py\n(.*?)```", PAGE, re.DOTALL)

@@ -125,6 +125,7 @@ AutoConfig.for_model("headwise-speech-enhancer")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "imports",
     [

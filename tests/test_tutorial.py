@@ -69,6 +69,7 @@ def typed(line: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_commands_do_what_the_page_says(folder):
     assert list(FILES) == ["export.py", "app.yaml"]
     assert len(COMMANDS) == 7

@@ -35,6 +35,7 @@ def expected(tmp_path_factory):
     return left(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_killed_at_random_it_ends_the_same(tmp_path, expected, seed):
     draw = random.Random(seed)

@@ -18,6 +18,7 @@ def test_the_shares_are_unequal():
     assert any(len(batch) % 2 for batch in sampler)
 
 
+@pytest.mark.slow
 def test_two_processes_take_the_steps_of_one(tmp_path):
     # All scenarios in one launch, since launching takes longest.
     of_two = _train_with_two_processes(tmp_path / "two")

@@ -264,6 +264,7 @@ toy.train(Path({folder!r}), model("mae"), settings())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
 def test_after_kill_9_it_goes_on_from_the_last_whole_checkpoint(tmp_path):
     folder = tmp_path / "killed"

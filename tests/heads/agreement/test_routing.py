@@ -287,6 +287,7 @@ def compiled_chunks(monkeypatch, chunk: int, backend) -> None:
     monkeypatch.setattr(routing, "_CHUNK", chunk)
 
 
+@pytest.mark.slow
 @each_method
 @pytest.mark.parametrize("capsules", [12, 4])
 def test_compiled_chunks_and_the_rest_are_naive(method, capsules, monkeypatch):
