@@ -90,7 +90,8 @@ def test_every_command_has_help(command):
     assert len(done.stdout.splitlines()) > 5
 
 
-def test_recipes_are_listed_one_a_line():
+def test_recipes_are_listed_one_a_line(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
     listed = {
         papers: headwise("recipes", *(["--papers"] if papers else [])).stdout
         for papers in (False, True)

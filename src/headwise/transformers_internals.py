@@ -7,6 +7,7 @@ fails, and this file is what has to change.
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -133,6 +134,8 @@ class GenerationHooks(GenerationMixin):
         """Leaves one of `max_length` and `max_new_tokens` in the settings of a call."""
         raise NotImplementedError
 
+    # `generate()` looks at the arguments that this method has in transformers.
+    @wraps(GenerationMixin.prepare_inputs_for_generation)
     def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """As in transformers, but with the cache under the name by which peft looks for it.
 

@@ -336,11 +336,13 @@ def test_the_model_is_left_as_it_was():
     record_attention(network, BATCHES)
     after = network.state_dict()
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
-    assert not any(module._forward_hooks for module in network.modules())
+    # A system has one hook of its own, which notes its loss.
+    assert all(len(m._forward_hooks) == isinstance(m, System) for m in network.modules())
 
 
 def test_hooks_are_removed_after_an_error():
     network = model("mae")
     with pytest.raises(ValueError, match="token 99"):
         record_attention(network, [batch([5, 99, 2])])  # no such token
-    assert not any(module._forward_hooks for module in network.modules())
+    # A system has one hook of its own, which notes its loss.
+    assert all(len(m._forward_hooks) == isinstance(m, System) for m in network.modules())

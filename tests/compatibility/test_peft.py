@@ -2,15 +2,19 @@
 
 import warnings
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from adapted import adapted, assert_adapters_learn_and_merge, batch, outputs, peft
 from compatible import compatible, tiny_model
+from packaging.version import Version
 from tiny import tokens
 from torch import Tensor
 from transformers import Trainer, TrainingArguments
+from transformers.integrations.peft import MIN_PEFT_VERSION
 
 import headwise as hw
 from headwise.heads.watching import UntrainedRuleWarning
@@ -221,6 +225,8 @@ def test_gradient_checkpointing(system):
 
 @compatible(TOOL, "transformers' own `add_adapter`, `save_pretrained`, `load_adapter`", needs=NEEDS)
 def test_adapters_of_transformers(system, tmp_path):
+    if Version(version("peft")) < Version(MIN_PEFT_VERSION):
+        pytest.skip(f"transformers {transformers.__version__} asks for peft {MIN_PEFT_VERSION}")
     model, inputs = tiny_model("causal", system), batch("causal")
     plain = outputs(model, inputs)
     config = some_lora(system, "causal")

@@ -46,10 +46,11 @@ def test_a_run_against_itself_is_said(runs):
 
 
 def test_where_nothing_can_be_written_is_said_before_the_work(runs, tmp_path):
+    run = runs("classification", "mae")
     (tmp_path / "file").touch()
     (tmp_path / "page" / "analysis.html").mkdir(parents=True)
     for folder, message in (("file", "file is a file"), ("page", "is a folder, expected the name")):
-        found = typed(tmp_path / "no-run", "--output", tmp_path / folder)
+        found = typed(run, "--output", tmp_path / folder)
         assert found.exit_code == 2 and message in found.output.replace("\n", "")
 
 

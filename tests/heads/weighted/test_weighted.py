@@ -259,24 +259,27 @@ def test_top_k_keeps_the_branches_of_largest_alpha(name, top_k):
     torch.testing.assert_close(out.output, output_with(layer, x, layer.kappa, expected))
 
 
-def test_training_always_uses_the_learned_weights():
+def test_nothing_is_trained_under_an_ablation():
     layer = SYSTEMS["branched"].build(train=True)
     x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
     learned = layer(x).output
     for mode in ("uniform", "random"):
         with ablated(layer, with_ablation(mode)):
-            assert torch.equal(layer(x).output, learned)
+            with pytest.raises(ValueError, match="ablated and in training mode"):
+                layer(x)
             assert not torch.equal(layer.eval()(x).output, learned)
-        layer.train()
+        assert torch.equal(layer.train()(x).output, learned)
 
 
-def test_an_ablation_is_in_no_checkpoint():
+def test_an_ablation_is_in_no_checkpoint_and_no_copy():
     layer = SYSTEMS["branched"].build()
     names = set(layer.state_dict())
     with ablated(layer, with_ablation("random")):
         assert set(layer.state_dict()) == names
         x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-        assert torch.equal(copy.deepcopy(layer)(x).output, layer(x).output)
+        copied = copy.deepcopy(layer)(x).output
+        assert not torch.equal(copied, layer(x).output)
+    assert torch.equal(copied, layer(x).output)
 
 
 def test_each_layer_of_a_model_draws_its_own():
