@@ -4,8 +4,6 @@ from functools import cache
 
 from transformers import PreTrainedTokenizerFast
 
-from headwise.transformers_internals import bytes_to_unicode
-
 SPACE = "▁"  # how a space is shown, as sentencepiece does
 
 
@@ -53,4 +51,7 @@ def _shown(character: str) -> str:
 @cache
 def _bytes() -> dict[str, int]:
     """The characters by which byte-level BPE writes bytes."""
+    # Imported here: it imports models of transformers, and those have ours imported, which need it.
+    from headwise.transformers_internals import bytes_to_unicode
+
     return {character: byte for byte, character in bytes_to_unicode().items()}
