@@ -71,7 +71,7 @@ grep -qF "pip install 'headwise[train]'" "$work/without-extra.log" || {
 echo "installing the extra train"
 install "${wheel}[train]"
 "$bin/headwise" --version
-[ "$("$bin/headwise" recipes | wc -l)" -gt 20 ] || fail "headwise recipes lists too few"
+[ "$("$bin/headwise" recipes --papers | wc -l)" -gt 20 ] || fail "headwise recipes lists too few"
 "$bin/headwise" compare lm-pydoc --systems standard,mae-7 --output run \
     --set training.max_steps=2 --set tokenizer.vocab_size=300 \
     --set model.embed_dim=16 --set model.ffn_dim=32 >"$work/compare.log" 2>&1 || {
