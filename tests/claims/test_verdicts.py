@@ -177,7 +177,6 @@ def test_what_the_shipped_claims_name_is_there(scale):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="kept runs count as of other recipes since data.max_bytes is a key of all")
 def test_the_page_is_what_the_evidence_says(tmp_path):
     """Nothing on it is typed by hand."""
     docs = Path(__file__).parent.parent.parent / "docs"

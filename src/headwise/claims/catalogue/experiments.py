@@ -174,10 +174,13 @@ def recipe_hash(recipe: Recipe) -> str:
 @cache
 def _hash(values: str) -> str:
     """Returns the hash of a recipe that stands there as JSON; once, since YAML takes its time."""
-    plain = json.loads(values)
+    plain = json.loads(values, object_hook=_without_unset_bounds)
     plain.pop("description", None)
     for key in ("report_to", "snapshots", "loader_workers"):
         plain["training"].pop(key)
-    if plain["task"] != "images":  # whose kept runs have it in their hash
-        plain["data"].pop("max_bytes", None)  # it bounds what is read, and changes no result
     return hashlib.sha256(yaml.safe_dump(plain, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _without_unset_bounds(values: dict[str, Any]) -> dict[str, Any]:
+    """Leaves out how much may be read where that is not said, as in kept runs, which lack the key."""
+    return {key: value for key, value in values.items() if (key, value) != ("max_bytes", None)}
