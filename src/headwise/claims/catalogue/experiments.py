@@ -182,5 +182,5 @@ def _hash(values: str) -> str:
 
 
 def _without_unset_bounds(values: dict[str, Any]) -> dict[str, Any]:
-    """Leaves out how much may be read where that is not said, as in kept runs, which lack the key."""
+    """Leaves out bounds of what is read that are not set: kept runs lack the key."""
     return {key: value for key, value in values.items() if (key, value) != ("max_bytes", None)}
