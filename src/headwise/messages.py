@@ -29,6 +29,16 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
+def one_of(name: object, known: Iterable[str]) -> str:
+    """Returns the end of an error message that lists the names that exist, and suggests one.
+
+    >>> one_of("sed", ["seed", "batch_tokens"])
+    "expected one of seed, batch_tokens; did you mean 'seed'?"
+    """
+    known = list(known)
+    return f"expected one of {', '.join(known)}{did_you_mean(name, known)}"
+
+
 def shown(value: object) -> str:
     """Returns a value as Python writes it, cut after 200 characters.
 

@@ -9,7 +9,7 @@ from scipy import stats
 
 from headwise.analysis.results import RunResult
 from headwise.analysis.verdict import diverged
-from headwise.messages import did_you_mean
+from headwise.messages import one_of
 
 VALIDATION_LOSS = "validation loss"
 
@@ -125,10 +125,7 @@ def _score(run: RunResult, name: str) -> float:
         return run.validation_loss
     values = {score.name: score.value for score in run.scores}
     if name not in values:
-        known = [*values, VALIDATION_LOSS]
-        raise ValueError(
-            f"--score is {name!r}, expected one of {', '.join(known)}{did_you_mean(name, known)}"
-        )
+        raise ValueError(f"--score is {name!r}, {one_of(name, [*values, VALIDATION_LOSS])}")
     return values[name]
 
 

@@ -288,12 +288,10 @@ def _print_answers(questions: "Iterable[Question]", places: "Places", console: C
 
 def _scale(name: str) -> "Scale":
     from headwise.claims.catalogue.declared import SCALES
-    from headwise.messages import did_you_mean
+    from headwise.messages import one_of
 
     if name not in SCALES:
-        raise ValueError(
-            f"--scale is {name!r}, expected one of {', '.join(SCALES)}{did_you_mean(name, SCALES)}"
-        )
+        raise ValueError(f"--scale is {name!r}, {one_of(name, SCALES)}")
     return name
 
 

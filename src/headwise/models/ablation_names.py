@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from headwise.heads.system import System
-from headwise.messages import did_you_mean, shown
+from headwise.messages import did_you_mean, one_of, shown
 from headwise.models.plan import system_class
 from headwise.plain_yaml import read_yaml
 
@@ -126,10 +126,7 @@ def check_ablation(
     """
     known = ablation_names(system)
     if name not in known:
-        raise ValueError(
-            f"ablation of {system_name} is {name!r}, expected one of {', '.join(known)}"
-            f"{did_you_mean(name, known)}"
-        )
+        raise ValueError(f"ablation of {system_name} is {name!r}, {one_of(name, known)}")
     if name == LEARNED:
         if options:
             raise ValueError(f"ablation {LEARNED!r} takes no options, but has {dict(options)!r}")

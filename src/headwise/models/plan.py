@@ -43,7 +43,7 @@ from headwise.heads.rule import Rule
 from headwise.heads.system import LayerWord, Place, System
 from headwise.heads.tim import IndependentMechanismsLayer
 from headwise.heads.weighted import BranchedAttention
-from headwise.messages import did_you_mean, shown
+from headwise.messages import one_of, shown
 from headwise.models.sites import stack_of
 from headwise.models.trust import NotTrustedError, is_trusting, registered
 
@@ -389,4 +389,4 @@ def is_last(site: str, sites: Mapping[str, Any]) -> bool:
 
 
 def _unknown(where: str, name: Any, known: Sequence[str]) -> str:
-    return f"{where} {shown(name)}, expected one of {', '.join(known)}{did_you_mean(name, known)}"
+    return f"{where} {shown(name)}, {one_of(name, known)}"

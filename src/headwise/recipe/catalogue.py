@@ -6,7 +6,7 @@ A task is imported only when a recipe asks for it, since some need optional pack
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from headwise.messages import did_you_mean, shown
+from headwise.messages import one_of, shown
 
 if TYPE_CHECKING:
     from headwise.tasks.task import Task
@@ -30,10 +30,7 @@ def check_task(name: Any) -> None:
     >>> check_task("translation")
     """
     if not isinstance(name, str) or name not in TASKS:
-        raise ValueError(
-            f"there is no task {shown(name)}, expected one of {', '.join(TASKS)}"
-            f"{did_you_mean(name, TASKS)}"
-        )
+        raise ValueError(f"there is no task {shown(name)}, {one_of(name, TASKS)}")
 
 
 def task_class(name: Any) -> "type[Task]":

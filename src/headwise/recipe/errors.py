@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from headwise.messages import did_you_mean, shown, with_words_cut
+from headwise.messages import did_you_mean, one_of, shown, with_words_cut
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -57,10 +57,9 @@ def unknown_key(where: str, siblings: Sequence[str]) -> str:
 
 def wrong_kind(where: str, given: Any, known: Sequence[str]) -> str:
     """Returns the message for settings that do not say, or say wrongly, of which kind they are."""
-    expected = f"expected one of {', '.join(known)}"
     if given is None:
-        return f"{where} is missing, {expected}"
-    return f"{where} is {shown(given)}, {expected}{did_you_mean(given, known)}"
+        return f"{where} is missing, expected one of {', '.join(known)}"
+    return f"{where} is {shown(given)}, {one_of(given, known)}"
 
 
 def explain(recipe: "type[Recipe]", error: "ValidationError") -> str:

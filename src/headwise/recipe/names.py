@@ -13,7 +13,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
-from headwise.messages import did_you_mean, shown
+from headwise.messages import one_of, shown
 from headwise.recipe.catalogue import TASKS, check_task
 from headwise.recipe.errors import RecipeError, unknown, unknown_key, wrong_kind
 
@@ -151,7 +151,7 @@ def _unknown_keys(node: Any, value: Any, path: tuple[str, ...]) -> Iterator[str]
     """Yields a message for each key below a place in a recipe that does not exist.
 
     Args:
-        node: what may stand there, as `headwise.recipe.keys.known_names` describes it.
+        node: what may stand there, as `known.json` describes the keys of a task.
         value: what stands there.
         path: the keys on the way to it.
     """
@@ -199,8 +199,7 @@ def _unknown_in_plan(plan: Any, sites: Sequence[str]) -> Iterator[str]:
         return
     for site, entries in plan.items():
         if site not in sites and site not in systems:
-            expected = f"expected one of {', '.join(sites)}{did_you_mean(site, sites)}"
-            yield f"attention names the site {shown(site)}, {expected}"
+            yield f"attention names the site {shown(site)}, {one_of(site, sites)}"
         elif site in sites:
             for entry in entries if isinstance(entries, list) else [entries]:
                 yield from _unknown_in_entry(f"attention.{site}", entry)
@@ -213,14 +212,13 @@ def _unknown_in_entry(where: str, entry: Any) -> Iterator[str]:
     if not isinstance(name, str) or ":" in name:
         return
     if name not in systems:
-        expected = f"expected one of {', '.join(systems)}{did_you_mean(name, systems)}"
-        yield f"{where}: it names the system {shown(name)}, {expected}"
+        yield f"{where}: it names the system {shown(name)}, {one_of(name, systems)}"
         return
     there = systems[name]["options"]
     for option in options:
         if option not in (_SYSTEM, *there, *known()["set by models"]):
-            expected = f"expected one of {', '.join(there)}{did_you_mean(option, there)}"
-            yield f"{where} names the option of {name} {shown(option)}, {expected}"
+            told = one_of(option, there)
+            yield f"{where} names the option of {name} {shown(option)}, {told}"
 
 
 def _unknown_ablations(ablations: Mapping[str, Any]) -> Iterator[str]:
@@ -230,8 +228,6 @@ def _unknown_ablations(ablations: Mapping[str, Any]) -> Iterator[str]:
         if ":" in system:
             continue
         if system not in systems:
-            expected = f"expected one of {', '.join(systems)}{did_you_mean(system, systems)}"
-            yield f"ablation: it names the system {shown(system)}, {expected}"
+            yield f"ablation: it names the system {shown(system)}, {one_of(system, systems)}"
         elif isinstance(name, str) and name not in (there := systems[system]["ablations"]):
-            expected = f"expected one of {', '.join(there)}{did_you_mean(name, there)}"
-            yield f"ablation of {system} is {shown(name)}, {expected}"
+            yield f"ablation of {system} is {shown(name)}, {one_of(name, there)}"

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
-from headwise.messages import did_you_mean
+from headwise.messages import did_you_mean, one_of
 from headwise.plain_yaml import read_yaml
 
 CATALOGUE = resources.files("headwise") / "claims" / "catalogue"
@@ -241,10 +241,7 @@ def find_claims(names: list[str]) -> dict[str, Claim]:
     known = all_claims()
     for name in names:
         if name not in known:
-            raise ValueError(
-                f"there is no claim {name!r}, expected one of {', '.join(known)}"
-                f"{did_you_mean(name, list(known))}"
-            )
+            raise ValueError(f"there is no claim {name!r}, {one_of(name, known)}")
     return {name: known[name] for name in names} if names else known
 
 
