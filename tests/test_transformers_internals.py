@@ -144,9 +144,9 @@ def test_generate_asks_for_cache_length_and_mask(monkeypatch, gpt2):
 
 
 def test_a_model_knows_its_implementation_of_attention(gpt2):
-    assert internals.ModelHooks.attn_implementation.fget(gpt2) == "sdpa"
+    assert internals.attn_implementation(gpt2.config) == "sdpa"
     gpt2.set_attn_implementation("eager")
-    assert internals.ModelHooks.attn_implementation.fget(gpt2) == "eager"
+    assert internals.attn_implementation(gpt2.config) == "eager"
 
 
 def test_checkpointing_is_switched_on_by_a_method_with_these_arguments(gpt2):

@@ -30,6 +30,7 @@ __all__ = [
     "ModelHooks",
     "StackHooks",
     "TrainerHooks",
+    "attn_implementation",
     "bytes_to_unicode",
     "cache_layer",
     "config_fields",
@@ -168,13 +169,14 @@ class GenerationHooks(GenerationMixin):
         return self.mask_for_generation(attention_mask, inputs[CACHE], inputs_embeds.size(1))
 
 
-class ModelHooks(PreTrainedModel):
-    """5. `PreTrainedModel` draws weights, chooses attention and checkpoints by private methods."""
+def attn_implementation(config: Any) -> str | None:
+    """The name of the implementation of attention, for which a configuration has no public name."""
+    name: str | None = getattr(config, "_attn_implementation", None)
+    return name
 
-    @property
-    def attn_implementation(self) -> str:
-        """The name of the implementation of attention, which has no public name."""
-        return self.config._attn_implementation
+
+class ModelHooks(PreTrainedModel):
+    """5. `PreTrainedModel` draws weights and checkpoints layers by private methods."""
 
     def checkpoint_layers(self, enable: bool, function: Callable[..., Any], every: int) -> None:
         """Switches gradient checkpointing on or off; a subclass may exchange the function."""

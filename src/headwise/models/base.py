@@ -20,7 +20,7 @@ from headwise.models.sites import attention_sites
 from headwise.models.transformer import HiddenStates
 from headwise.models.trust import trusting
 from headwise.ops.attention import Implementation
-from headwise.transformers_internals import ModelHooks, is_loaded
+from headwise.transformers_internals import ModelHooks, attn_implementation, is_loaded
 
 # What transformers' `DataCollatorWithFlattening` may give beside positions.
 _OF_PACKED_TEXTS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
@@ -144,9 +144,10 @@ class HeadwiseModel(ModelHooks):
         return super().get_correct_attn_implementation(requested_attention, is_init_check)
 
     def _hand_on_attn_implementation(self) -> None:
+        implementation = cast(Implementation, attn_implementation(self.config))
         for module in self.modules():
             if isinstance(module, Attention):
-                module.implementation = cast(Implementation, self.attn_implementation)
+                module.implementation = implementation
 
     def checkpoint_layers(self, enable: bool, function: Callable[..., Any], every: int) -> None:
         if getattr(function, "keywords", {}).get("use_reentrant"):

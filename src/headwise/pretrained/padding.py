@@ -15,6 +15,7 @@ from headwise.ops.packing import PackedTexts, packed_from
 from headwise.pretrained.arguments import Arguments
 from headwise.pretrained.last_mask import LastMask
 from headwise.pretrained.layouts import AttentionModule
+from headwise.transformers_internals import attn_implementation
 
 _COMPILED = (
     "texts are packed into a row, which gates over the heads of a compiled model cannot take "
@@ -172,5 +173,4 @@ def _texts_at(position_ids: Tensor, batch: int) -> PackedTexts | None:
 
 
 def _is_flash(attention: nn.Module) -> bool:
-    config = getattr(attention, "config", None)
-    return "flash" in str(getattr(config, "_attn_implementation", ""))
+    return "flash" in (attn_implementation(getattr(attention, "config", None)) or "")
