@@ -16,25 +16,26 @@ from headwise.cli.using import enhance, generate, translate
 __all__ = ["app"]
 
 
-def _without_type_of_flags(parameters: list[Any]) -> list[Any]:
-    """Parameters of which flags show no type in help: that they are `<bool>` tells nobody anything.
+class _PlainFlags:
+    """Flags show no type in help: that they are `<bool>` tells nobody anything.
 
     Other options show what may stand behind them.
     """
-    for parameter in parameters:
-        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
-            parameter.metavar = ""
-    return parameters
 
-
-class _Command(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
-        return _without_type_of_flags(super().get_params(ctx))
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+                parameter.metavar = ""
+        return parameters
 
 
-class _Group(TyperGroup):
-    def get_params(self, ctx: Any) -> list[Any]:
-        return _without_type_of_flags(super().get_params(ctx))
+class _Command(_PlainFlags, TyperCommand):
+    pass
+
+
+class _Group(_PlainFlags, TyperGroup):
+    pass
 
 
 app = typer.Typer(

@@ -58,9 +58,9 @@ def print_error(text: str) -> None:
 
 
 def printing_console() -> Console:
-    """Returns a console for tables; what reads them from a pipe gets a row in one line.
+    """Returns the console that prints tables.
 
-    COLUMNS, where it is set, counts.
+    In a pipe or a file each row is one line, however long, unless COLUMNS says how wide lines are.
     """
     is_free = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return Console(width=_WIDE if is_free else None)

@@ -60,7 +60,7 @@ class NotedLoss:
 
 
 class NotedLosses:
-    """The losses of a system's last calls. A copy of the system starts without any.
+    """Keeps the losses that a system returned in its last calls. A copy of the system has none.
 
     Attributes:
         calls: those that belong together: since a sum was taken, or an optimizer has stepped.

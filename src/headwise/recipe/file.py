@@ -219,12 +219,7 @@ class RecipeFile:
         return _validate(name, changed)
 
 
-def load_recipe(
-    name: str,
-    changes: Sequence[str] = (),
-    systems: Sequence[str] = (),
-    datasets: Sequence[str] = (),
-) -> RecipeFile:
+def load_recipe(name: str, changes: Sequence[str] = ()) -> RecipeFile:
     """Reads a recipe that headwise ships, by its name, or one of your own, by its path.
 
     Names are checked first, before anything is imported that takes seconds.
@@ -232,8 +227,6 @@ def load_recipe(
     Args:
         name: `interface-strings`, or `my/recipe.yaml`.
         changes: arguments of `--set`, each `key.key=value`; the values are YAML.
-        systems: names of systems that the recipe must have.
-        datasets: names of data sets that it must have.
 
     Raises:
         RecipeError: the recipe does not exist, or it has unknown keys or wrong values.
@@ -242,8 +235,7 @@ def load_recipe(
     >>> recipe.training.max_steps
     100
     """
-    raw, parsed = read_document(name, changes, systems, datasets)
-    return RecipeFile(name, raw, parsed)
+    return RecipeFile(name, *read_document(name, changes))
 
 
 def read_document(
@@ -252,7 +244,12 @@ def read_document(
     systems: Sequence[str] = (),
     datasets: Sequence[str] = (),
 ) -> tuple[dict[str, Any], list[Change]]:
-    """Reads a recipe and checks its names, but not its values; see `load_recipe`.
+    """Reads a recipe and checks its names, but not its values.
+
+    Args:
+        name, changes: as in `load_recipe`.
+        systems: names of systems that the recipe must have.
+        datasets: names of data sets that it must have.
 
     Returns:
         The YAML document, and the changes as paths and values.
@@ -395,7 +392,7 @@ def split_path(path: str) -> tuple[str, ...]:
 
 
 def _has(mapping: Any, keys: Sequence[str]) -> bool:
-    """Whether there is a value at a path of keys, below it, or in the place of what leads to it."""
+    """Whether a mapping has a value at a path of keys, or a plain value where the path goes on."""
     for key in keys:
         if not isinstance(mapping, Mapping):
             return True
