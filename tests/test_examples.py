@@ -113,7 +113,7 @@ def test_as_a_script(name, changes, tmp_path, monkeypatch, capsys):
 
 @pytest.fixture(scope="module")
 def kernel() -> Iterator[KernelManager]:
-    """One for all notebooks, since a kernel takes seconds to import what they need.
+    """One for both notebooks, since a kernel takes seconds to import what they need.
 
     Its threads sleep while they wait, as those of the commands do: on a busy machine the notebooks
     take minutes otherwise.
@@ -126,12 +126,21 @@ def kernel() -> Iterator[KernelManager]:
     manager.shutdown_kernel(now=True)
 
 
-@pytest.mark.slow
+def as_notebook(name: str) -> NotebookNode:
+    return jupytext.reads(shortened(name, SHORT[name]), fmt="py:percent")
+
+
 @pytest.mark.parametrize("name", SHORT)
-def test_as_a_notebook(name, kernel, tmp_path):
-    notebook = jupytext.reads(shortened(name, SHORT[name]), fmt="py:percent")
-    kinds = [cell.cell_type for cell in notebook.cells]
+def test_the_cells_of_a_notebook(name):
+    kinds = [cell.cell_type for cell in as_notebook(name).cells]
     assert kinds[0] == "markdown" and kinds.count("markdown") >= 4
+
+
+# Those that show more than lines: a page, tables and bars. The others run alike as scripts.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["what_the_heads_do", "a_system_of_your_own"])
+def test_as_a_notebook(name, kernel, tmp_path):
+    notebook = as_notebook(name)
     start = new_code_cell(f"%reset -f\n%cd -q {tmp_path}")
     notebook.cells.insert(0, start)
     NotebookClient(notebook, km=kernel, timeout=300).execute()

@@ -151,12 +151,12 @@ def test_other_weights_are_noticed_when_a_run_goes_on(pretrained, tmp_path):
 def test_each_system_of_a_comparison_starts_from_its_own_run(tmp_path):
     _, path = written("images", tmp_path / "data")
     names = ["standard", "mae"]
-    compare_systems(load_recipe(str(path)), names, [1, 2], tmp_path / "first", "", QUIET)
+    compare_systems(load_recipe(str(path)), names, [2], tmp_path / "first", "", QUIET)
     parts = {"whole": {}, "gates": {"training": {"train": "gates"}}}
     parts["start"] = {"training": {"train": "nothing"}}
     pattern = str(tmp_path / "first" / "{system}-seed{seed}")
     _, path = written("images", tmp_path / "data", model={"pretrained": pattern})
-    found = compare_systems(load_recipe(str(path)), names, [1, 2], tmp_path / "second", "", QUIET)
+    found = compare_systems(load_recipe(str(path)), names, [2], tmp_path / "second", "", QUIET)
     assert [system.runs[0].trained_parameters for system in found.systems] == [None, None]
 
     systems = {
@@ -167,7 +167,7 @@ def test_each_system_of_a_comparison_starts_from_its_own_run(tmp_path):
     raw["systems"] = systems
     path.write_text(yaml.safe_dump(raw))
     file = load_recipe(str(path))
-    found = compare_systems(file, list(parts), [1, 2], tmp_path / "third", "", QUIET)
+    found = compare_systems(file, list(parts), [2], tmp_path / "third", "", QUIET)
     assert "Trained parameters" in render_report(found)
     whole, gates, start = (system.runs for system in found.systems)
     assert start[0].trained_parameters == start[0].steps == 0
@@ -175,7 +175,7 @@ def test_each_system_of_a_comparison_starts_from_its_own_run(tmp_path):
     assert whole[0].trained_parameters is None
     first = tmp_path / "first" / "mae-seed2"
     config = open_run(first)[1].config
-    assert start[1].scores == read_result(first / "result.json", config).scores
+    assert start[0].scores == read_result(first / "result.json", config).scores
 
     page = tmp_path / "curve.html"
     said = CliRunner().invoke(

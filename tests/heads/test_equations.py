@@ -71,8 +71,13 @@ def check(system, module, query, key=None, value=None, **masks):
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("masks", MASKS)
-@pytest.mark.parametrize("name", SYSTEMS)
+# The loops of routing take long where each dimension is a capsule, and do not look at masks.
+FEW = ("none", "2-D float, padding, causal")
+SLOW_LOOPS = ("agreement-em", "agreement-simple")
+CALLS = [(n, m) for n in SYSTEMS for m in MASKS if n not in SLOW_LOOPS or m in FEW]
+
+
+@pytest.mark.parametrize(("name", "masks"), CALLS)
 def test_self_attention_equals_the_equations(name, masks):
     system = SYSTEMS[name]
     module = system.build()
@@ -80,8 +85,7 @@ def test_self_attention_equals_the_equations(name, masks):
     check(system, module, x, **MASKS[masks](module.num_heads, TIME, TIME))
 
 
-@pytest.mark.parametrize("masks", MASKS)
-@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize(("name", "masks"), CALLS)
 def test_cross_attention_equals_the_equations(name, masks):
     """Keys and values of their own widths and length."""
     system = SYSTEMS[name]
@@ -95,7 +99,7 @@ def test_cross_attention_equals_the_equations(name, masks):
 
 
 @pytest.mark.parametrize("masks", MASKS_PER_HEAD)
-@pytest.mark.parametrize("name", [name for name in SYSTEMS if "moa" not in name])
+@pytest.mark.parametrize("name", [n for n in SYSTEMS if "moa" not in n and n not in SLOW_LOOPS])
 def test_masks_per_head_equal_the_equations(name, masks):
     system = SYSTEMS[name]
     module = system.build()
