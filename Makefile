@@ -13,7 +13,9 @@ JOBS ?= $(shell test "$$(getconf _NPROCESSORS_ONLN)" -ge 2 && echo 2 || echo 1)
 # How long `make fuzz` tries.
 FUZZ_MINUTES ?= 10
 
-# Python compiles what is imported: to compile all at once would take longer than to install it.
+# Python compiles what is imported, once: to compile all at once would take longer than to install
+# it. Where it is told to write nothing, each of many processes would compile anew.
+unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL := bin/python -m pip install --quiet --disable-pip-version-check --no-compile
 LOCK := build/lock/bin/uv pip compile --quiet --upgrade --config-file requirements/uv.toml
 # Neighbours share what is trained for them, and so a process.

@@ -125,24 +125,40 @@ AutoConfig.for_model("headwise-speech-enhancer")
 """
 
 
+IMPORTS = [
+    f"import headwise\n{AUTO}",
+    f"{AUTO}\nimport headwise",
+    f"import transformers, headwise\n{AUTO}",
+    f"import headwise.models.base\n{AUTO}",
+    f"import headwise\nheadwise.SequenceClassifier\n{AUTO}",
+    f"from headwise.models.config import TransformerConfig\n{AUTO}",
+    # They import the Auto classes before they are whole themselves.
+    f"import headwise\nfrom transformers import PreTrainedModel\n{AUTO}",
+    f"import headwise\nfrom transformers import Trainer\n{AUTO}",
+    f"import headwise\nfrom transformers import BertForMaskedLM\n{AUTO}",
+]
+# Each in a process of its own; PyTorch, of whose import nothing depends, is there in all.
+EACH_ALONE = """
+import json, os, sys, torch
+assert "transformers" not in sys.modules
+for code in json.load(sys.stdin):
+    if not os.fork():
+        exec(code)
+        os._exit(0)
+    if os.wait()[1]:
+        print("fails:", code)
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "imports",
-    [
-        f"import headwise\n{AUTO}",
-        f"{AUTO}\nimport headwise",
-        f"import transformers, headwise\n{AUTO}",
-        f"import headwise.models.base\n{AUTO}",
-        f"import headwise\nheadwise.SequenceClassifier\n{AUTO}",
-        f"from headwise.models.config import TransformerConfig\n{AUTO}",
-        # They import the Auto classes before they are whole themselves.
-        f"import headwise\nfrom transformers import PreTrainedModel\n{AUTO}",
-        f"import headwise\nfrom transformers import Trainer\n{AUTO}",
-        f"import headwise\nfrom transformers import BertForMaskedLM\n{AUTO}",
-    ],
-)
-def test_the_auto_classes_know_our_models(imports):
-    loaded_by(imports + USE)
+def test_the_auto_classes_know_our_models():
+    done = subprocess.run(
+        [sys.executable, "-c", EACH_ALONE],
+        input=json.dumps([imports + USE for imports in IMPORTS]),
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 def test_recipes_are_listed_as_they_are_read():
