@@ -100,18 +100,18 @@ def test_trying_it_prints_what_the_page_says(folder, monkeypatch):
     assert (failed, attempted) == (0, 10)
 
 
-@pytest.mark.parametrize("tests", ["test_scaled_heads.py", "test_budgeted_heads.py"])
-def test_its_tests_pass(folder, tests):
+def test_its_tests_pass(folder):
+    tests = ["test_scaled_heads.py", "test_budgeted_heads.py"]
     arguments = [*block("python -m pytest").split()[1:], "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [sys.executable, *arguments, tests],
+        [sys.executable, *arguments, *tests],
         cwd=folder,
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stdout
-    assert "3 passed" in done.stdout
+    assert "6 passed" in done.stdout
 
 
 def test_the_mistakes_are_found_as_the_page_says():
@@ -162,8 +162,6 @@ def test_a_rule_of_ones_own_is_followed_reported_and_ablated(folder):
     done = run(folder, *evaluate_line.split()[1:])
     assert done.returncode == 0, done.stderr
     assert "BLEU" in done.stdout
-    wrong = run(folder, *evaluate_line.replace("=even", "=evne").split()[1:])
-    assert wrong.returncode == 2 and "did you mean 'even'?" in wrong.stderr
 
 
 def test_the_comparison_comes_out_as_the_page_shows(compared, folder):

@@ -1,4 +1,4 @@
-"""The examples run as scripts and as notebooks, made short."""
+"""The examples run as scripts or as notebooks, made short."""
 
 import os
 import re
@@ -91,6 +91,10 @@ def check_printed(name: str, printed: str) -> None:
         at = found.end()
 
 
+# Those that show more than lines, a page, tables and bars, run as notebooks, and those alone.
+NOTEBOOKS = ["what_the_heads_do", "a_system_of_your_own"]
+
+
 def test_no_example_is_forgotten():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == set(SHORT) == set(PRINTS)
 
@@ -98,7 +102,7 @@ def test_no_example_is_forgotten():
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        *SHORT.items(),
+        *((name, changes) for name, changes in SHORT.items() if name not in NOTEBOOKS),
         ("gate_a_pretrained_model", SHORT["gate_a_pretrained_model"] | {"SYSTEM": '"gated"'}),
     ],
 )
@@ -136,9 +140,8 @@ def test_the_cells_of_a_notebook(name):
     assert kinds[0] == "markdown" and kinds.count("markdown") >= 4
 
 
-# Those that show more than lines: a page, tables and bars. The others run alike as scripts.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["what_the_heads_do", "a_system_of_your_own"])
+@pytest.mark.parametrize("name", NOTEBOOKS)
 def test_as_a_notebook(name, kernel, tmp_path):
     notebook = as_notebook(name)
     start = new_code_cell(f"%reset -f\n%cd -q {tmp_path}")

@@ -128,12 +128,9 @@ AutoConfig.for_model("headwise-speech-enhancer")
 IMPORTS = [
     f"import headwise\n{AUTO}",
     f"{AUTO}\nimport headwise",
-    f"import transformers, headwise\n{AUTO}",
     f"import headwise.models.base\n{AUTO}",
-    f"import headwise\nheadwise.SequenceClassifier\n{AUTO}",
     f"from headwise.models.config import TransformerConfig\n{AUTO}",
     # They import the Auto classes before they are whole themselves.
-    f"import headwise\nfrom transformers import PreTrainedModel\n{AUTO}",
     f"import headwise\nfrom transformers import Trainer\n{AUTO}",
     f"import headwise\nfrom transformers import BertForMaskedLM\n{AUTO}",
 ]

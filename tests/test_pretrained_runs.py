@@ -151,7 +151,7 @@ def test_other_weights_are_noticed_when_a_run_goes_on(pretrained, tmp_path):
 def test_each_system_of_a_comparison_starts_from_its_own_run(tmp_path):
     _, path = written("images", tmp_path / "data")
     names = ["standard", "mae"]
-    compare_systems(load_recipe(str(path)), names, [2], tmp_path / "first", "", QUIET)
+    compare_systems(load_recipe(str(path)), names, [1, 2], tmp_path / "first", "", QUIET)
     parts = {"whole": {}, "gates": {"training": {"train": "gates"}}}
     parts["start"] = {"training": {"train": "nothing"}}
     pattern = str(tmp_path / "first" / "{system}-seed{seed}")

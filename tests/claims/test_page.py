@@ -205,7 +205,11 @@ def test_whether_the_best_may_lie_outside(losses, chosen, mark):
 def test_the_table_of_data_has_all_files_that_experiments_read():
     texts = [file.read_text("utf-8") for file in (CATALOGUE / "recipes").iterdir()]
     texts += [(CATALOGUE / "scales.yaml").read_text("utf-8")]
-    texts += [file.read_text("utf-8") for file in (files("headwise") / "recipes").iterdir()]
+    texts += [
+        file.read_text("utf-8")
+        for file in (files("headwise") / "recipes").iterdir()
+        if file.is_file()
+    ]
     read = {name for text in texts for name in re.findall(r"\{data\}/([\w./-]+)", text)}
     rows = (files("headwise.claims.page") / "page-data.md.jinja").read_text("utf-8")
     assert len(read) > 10

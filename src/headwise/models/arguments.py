@@ -4,6 +4,7 @@
 one would pass in silence.
 """
 
+import functools
 import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -82,15 +83,16 @@ def readable_arguments(config: type[PreTrainedConfig], saved: Mapping[str, Any])
     }
 
 
-def own_arguments(config: type[PreTrainedConfig]) -> set[str]:
+@functools.cache
+def own_arguments(config: type[PreTrainedConfig]) -> frozenset[str]:
     """Returns the names of the arguments of a configuration's constructor and of its bases'."""
-    return {
+    return frozenset(
         name
         for base in config.__mro__
         if base is not PreTrainedConfig and issubclass(base, PreTrainedConfig)
         for name, parameter in inspect.signature(base).parameters.items()
         if parameter.kind is not parameter.VAR_KEYWORD
-    }
+    )
 
 
 def _is_known(config: type[PreTrainedConfig], name: str) -> bool:
@@ -102,5 +104,6 @@ def _common() -> set[str]:
     return {*_COMMON, *config_fields()}
 
 
-def _generation_settings() -> set[str]:
-    return set(GenerationConfig().to_dict())
+@functools.cache
+def _generation_settings() -> frozenset[str]:
+    return frozenset(GenerationConfig().to_dict())

@@ -302,7 +302,9 @@ def to_yaml(recipe: "BaseModel") -> str:
 
 
 def _dump(values: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    # The same text from a library in C, where PyYAML was built with it.
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return yaml.dump(values, Dumper=dumper, sort_keys=False, allow_unicode=True)
 
 
 def with_defaults(text: str) -> str:

@@ -107,8 +107,17 @@ def check(layer, *given, **masks):
     torch.testing.assert_close(*grads, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("masks", MASKS)
-@each_form
+# Each mask with two forms; what is otherwise in the others does not look at masks.
+CALLS = [
+    (form, masks)
+    for form in FORMS
+    for masks in MASKS
+    if form in ("two mechanisms", "decoder")
+    or masks in ("causal, padding", "4-D float per head, padding")
+]
+
+
+@pytest.mark.parametrize(("form", "masks"), CALLS)
 def test_equals_algorithm_1(form, masks):
     layer = build(form)
     check(layer, *inputs(layer), **MASKS[masks](), **memory_mask(layer, 3, KEYS))
