@@ -8,11 +8,13 @@ row says so in `refused`, and the test passes if there is an error that says the
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import pytest
 import torch
+from packaging.requirements import Requirement
 from tiny import MOA, VOCABULARY, strengthen
 
 import headwise as hw
@@ -47,7 +49,7 @@ class Row(NamedTuple):
     Attributes:
         tool: the tool; rows of one tool stand together.
         feature: what works, in the reader's words.
-        needs: the packages that the test needs beside headwise; it is skipped without them.
+        needs: what the test needs beside headwise, as pip would be told; it is skipped without.
         refused: the systems that the feature does not work with, and how their error begins.
     """
 
@@ -76,12 +78,18 @@ def compatible(
                 test(system, **others)
             return None
 
-        missing = [name for name in row.needs if find_spec(name) is None]
+        missing = [need for need in row.needs if not _is_installed(Requirement(need))]
         checked.row = row  # type: ignore[attr-defined]
         marked = pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")(checked)
         return pytest.mark.parametrize("system", list(PLANS))(marked)
 
     return decorate
+
+
+def _is_installed(need: Requirement) -> bool:
+    if find_spec(need.name) is None:
+        return False
+    return not need.specifier or need.specifier.contains(version(need.name), prereleases=True)
 
 
 def tiny_model(kind: str, system: str, *, seed: int = 0, **options: Any) -> HeadwiseModel:

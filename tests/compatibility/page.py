@@ -55,7 +55,9 @@ def _section(tool: str, its_rows: list[Row]) -> str:
         lines.append(_line([row.feature, *cells]))
     lines.append("")
     lines += [f"({number}) {_quoted(note)}  " for number, note in enumerate(notes, 1)]
-    packages = sorted({name for row in its_rows for name in row.needs})
+    # Of PyTorch a row itself says which.
+    needs = {need for row in its_rows for need in row.needs if not need.startswith("torch")}
+    packages = sorted(needs)
     if packages:
         lines += [*([""] if notes else []), f"Needs {', '.join(f'`{name}`' for name in packages)}."]
     return "\n".join(lines).rstrip() + "\n"

@@ -151,7 +151,12 @@ def test_data_parallel(system, two_processes):
 
 
 @pytest.mark.slow
-@compatible(TOOL, "`torch.export` with batch and time of any size")
+@compatible(
+    TOOL,
+    "`torch.export` with batch and time of any size (PyTorch 2.13; 2.8 exports `standard` and "
+    "`tim` alone)",
+    needs=("torch>=2.13",),
+)
 def test_export(system):
     """Strictly; `test_onnx` exports in the other way."""
     model = tiny_model("causal", system, **ONE_LAYER["causal"])
@@ -165,7 +170,12 @@ def test_export(system):
 
 
 @pytest.mark.slow
-@compatible(TOOL, "`torch.compile(dynamic=True, fullgraph=True)`, one graph for all sizes")
+@compatible(
+    TOOL,
+    "`torch.compile(dynamic=True, fullgraph=True)`, one graph for all sizes (PyTorch 2.13; of 2.8 "
+    "`standard` and `tim` alone)",
+    needs=("torch>=2.13",),
+)
 def test_compile(system):
     torch.compiler.reset()
     model = model_without_dropout(system, layers=1)

@@ -3,6 +3,9 @@
 Vaswani et al. 2017, *Attention Is All You Need*, https://arxiv.org/abs/1706.03762.
 """
 
+# PyTorch 2.8 cannot compile functions within functions whose annotations are unions.
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
