@@ -66,7 +66,7 @@ def listing(
             )
             for name, claim in paper.claims.items():
                 verdict = verdict_on(claim, at, places)
-                status = verdict.kind + (" (stale)" if verdict.stale else "")
+                status = (verdict.because or verdict.kind) + (" (stale)" if verdict.stale else "")
                 told = (claim.says, claim.where, claim.confirmed_if, status)
                 table.add_row(Text(name, style="bold"), *map(Text, told))
             console.print(table)
@@ -268,7 +268,8 @@ def _print_verdicts(
 
     for name, claim in asked.items():
         verdict = verdict_on(claim, scale, places)
-        console.print(f"{name}: {verdict.kind}", style="bold", highlight=False, markup=False)
+        told = f"{name}: {verdict.because or verdict.kind}"
+        console.print(told, style="bold", highlight=False, markup=False)
         for finding in verdict.findings:
             parts = (finding.test, finding.figures, finding.difference, finding.kind)
             said = "; ".join(part for part in (*parts, finding.remark) if part)

@@ -175,6 +175,11 @@ class Claim(BaseModel):
     changed: str = Field(
         "", description="What of the test was changed after its results were known."
     )
+    otherwise: str = Field(
+        "",
+        description="What is otherwise here than in the paper, in two or three words, so that "
+        "figures that speak against the claim contradict nothing.",
+    )
     quantity: Quantity
     tests: tuple[Against | Within, ...] = ()
     experiment: str | None = Field(
@@ -209,6 +214,9 @@ class Paper(BaseModel):
 
     paper: str = Field(description="Authors, year and title.")
     link: str
+    being_mended: bool = Field(
+        False, description="Whether the reading of the system is to change, and its runs with it."
+    )
     left_out: str = Field("", description="What the paper claims and no claim here tests.")
     claims: dict[str, Claim] = Field(description="Id to claim.")
 

@@ -42,6 +42,7 @@ from headwise.claims.judging.verdicts import (
     Oriented,
     Standing,
     Verdict,
+    comparable,
     judge,
     judge_range,
     together,
@@ -51,6 +52,10 @@ from headwise.claims.judging.verdicts import (
 
 def verdict_on(claim: Claim, scale: Scale, places: Places) -> Verdict:
     """Returns what the evidence says of a claim at a scale; nothing is trained for it."""
+    return comparable(_verdict(claim, scale, places), claim.otherwise)
+
+
+def _verdict(claim: Claim, scale: Scale, places: Places) -> Verdict:
     if claim.quantity.kind == "figures":
         return _on_figures(claim)
     where = claim.experiment_at(scale)

@@ -21,7 +21,9 @@ from headwise.analysis.chance.power import SamplesNeeded
 from headwise.claims.catalogue.declared import Against
 from headwise.tasks.outcome import RECORD
 
-Kind = Literal["confirmed", "contradicted", "no difference", "cannot be told", "not run"]
+Kind = Literal[
+    "confirmed", "contradicted", "not comparable", "no difference", "cannot be told", "not run"
+]
 
 
 class Standing(BaseModel):
@@ -64,6 +66,9 @@ class Verdict(BaseModel):
     model_config = RECORD
 
     kind: Kind
+    because: str = Field(
+        "", description="Of what is not comparable: what is otherwise here than in the paper."
+    )
     findings: list[Finding] = []
     runs: int = Field(0, description="How many runs it rests on.")
     seeds: int = Field(
@@ -122,6 +127,19 @@ def judge(test: Against, found: Oriented) -> Kind:
     if holds:
         return "confirmed"
     return "contradicted" if fails else "cannot be told"
+
+
+def comparable(verdict: Verdict, otherwise: str) -> Verdict:
+    """Returns a verdict that contradicts nothing where something is otherwise than in the paper.
+
+    >>> comparable(Verdict(kind="contradicted"), "another machine").kind
+    'not comparable'
+    >>> comparable(Verdict(kind="confirmed"), "another machine").kind
+    'confirmed'
+    """
+    if verdict.kind != "contradicted" or not otherwise:
+        return verdict
+    return verdict.model_copy(update={"kind": "not comparable", "because": otherwise})
 
 
 def judge_range(low: float, high: float, at_least: float | None, at_most: float | None) -> Kind:

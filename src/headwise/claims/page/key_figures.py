@@ -16,7 +16,9 @@ def key_figure(verdict: Verdict) -> str:
     >>> key_figure(Verdict(kind="contradicted", findings=[one, other]))
     'a better than c: −1.0 [−1.5, −0.5], p < 0.001 (1 of 2 tests)'
     """
-    found = [finding for finding in verdict.findings if finding.kind == verdict.kind]
+    # What is not comparable speaks against the claim.
+    kind = "contradicted" if verdict.kind == "not comparable" else verdict.kind
+    found = [finding for finding in verdict.findings if finding.kind == kind]
     if not found or verdict.kind == "not run":
         return NONE
     said = _said(found[0])

@@ -34,8 +34,8 @@ from headwise.recipe.settings import Recipe
 
 Verdicts = Mapping[tuple[str, Scale], Verdict]
 KINDS: tuple[Kind, ...] = (
-    *("confirmed", "contradicted", "no difference", "cannot be told"),
-    "not run",
+    *("confirmed", "contradicted", "not comparable"),
+    *("no difference", "cannot be told", "not run"),
 )
 PICTURES = "pictures"  # the folder beside the page
 _TESTS = "-tests.svg"

@@ -16,6 +16,7 @@ class Mark(NamedTuple):
 MARKS: dict[Kind, Mark] = {
     "confirmed": Mark("✓", SERIES[3]),
     "contradicted": Mark("✗", SERIES[2]),
+    "not comparable": Mark("≠", MUTED),
     "no difference": Mark("=", SERIES[1]),
     "cannot be told": Mark("?", MUTED),
     "not run": Mark("–", MUTED),
