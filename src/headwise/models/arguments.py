@@ -83,12 +83,16 @@ def readable_arguments(config: type[PreTrainedConfig], saved: Mapping[str, Any])
     }
 
 
-@functools.cache
 def own_arguments(config: type[PreTrainedConfig]) -> frozenset[str]:
     """Returns the names of the arguments of a configuration's constructor and of its bases'."""
+    return _arguments_of(config.__mro__)
+
+
+@functools.cache
+def _arguments_of(bases: tuple[type, ...]) -> frozenset[str]:
     return frozenset(
         name
-        for base in config.__mro__
+        for base in bases
         if base is not PreTrainedConfig and issubclass(base, PreTrainedConfig)
         for name, parameter in inspect.signature(base).parameters.items()
         if parameter.kind is not parameter.VAR_KEYWORD
