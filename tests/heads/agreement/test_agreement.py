@@ -7,6 +7,7 @@ from systems import DIM, HEADS, SYSTEMS, padding
 
 import headwise as hw
 from headwise.heads.agreement import AgreementAttention
+from headwise.models.sites import attention_sites
 
 BATCH, TIME = 2, 5
 ALL = [name for name in SYSTEMS if name.startswith("agreement")]
@@ -127,6 +128,75 @@ def test_starts_with_outputs_as_large_as_those_of_standard_attention(embed_dim, 
     routed.load_state_dict(projections, strict=False)
     ratio = (routed(x).output.std() / standard(x).output.std()).item()
     assert 0.5 < ratio < 2
+
+
+def heard(votes, capsules, iterations, squash):
+    """How many heads a capsule hears: the exponential of the entropy of their shares, on average,
+    by simple routing as its equations read.
+    """
+    v = votes.unflatten(-1, (capsules, -1))  # (tokens, heads, capsules, dims)
+    b = torch.zeros_like(v[..., 0])
+    for _ in range(iterations):
+        share = b.log_softmax(-1).softmax(-2)
+        output = (share.unsqueeze(-1) * v).sum(-3)
+        if squash:
+            square = output.square().sum(-1, keepdim=True)
+            output = square / (1 + square) * output / square.clamp(min=1e-12).sqrt()
+        b = b + (output.unsqueeze(-3) * v).sum(-1)
+    entropy = -(share * share.clamp(min=1e-30).log()).sum(-2)
+    return float(entropy.exp().mean())
+
+
+@pytest.mark.parametrize("norm, layers", [("post", 2), ("pre", 2), ("pre", 6)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"routing": "em"},
+        *(
+            {"routing": "simple", "squash": squash, "num_capsules": capsules}
+            for squash in (True, False)
+            for capsules in (64, 8)
+        ),
+    ],
+    ids=str,
+)
+def test_a_model_starts_with_heads_that_are_heard(norm, layers, options, monkeypatch):
+    """In each layer a capsule hears at least 4 of 8 heads before the first step, and the output has
+    about the scale of standard attention.
+    """
+    sizes = {"embed_dim": 64, "num_heads": 8, "ffn_dim": 64, "layers": layers, "norm": norm}
+    plan = {"system": "agreement", **options}
+    scales, heads = {}, []
+    route = AgreementAttention._route
+
+    def noted(self, votes):
+        if self.method == "simple":
+            heads.append(heard(votes, self.num_capsules, self.iterations, self.squash))
+        return route(self, votes)
+
+    monkeypatch.setattr(AgreementAttention, "_route", noted)
+    ids = torch.randint(4, 100, (8, 12))
+    for name in (plan, "standard"):
+        torch.manual_seed(1)
+        model = hw.MaskedLM(hw.MaskedLMConfig(vocab_size=100, attention=name, **sizes)).eval()
+        found = scales[str(name)] = []
+        for place in attention_sites(model):
+            place.module.register_forward_hook(
+                lambda module, args, out, found=found: found.append(out[0].std().item())
+            )
+        model(ids)
+    ratios = [a / b for a, b in zip(scales[str(plan)], scales["standard"], strict=True)]
+    assert all(0.4 < ratio < 2 for ratio in ratios), ratios
+    assert len(heads) == (layers if options["routing"] == "simple" else 0)
+    assert all(each >= 4 for each in heads), heads
+
+
+def test_votes_of_a_given_scale():
+    for gain in (1.0, 3.0):
+        votes = AgreementAttention(64, 4, vote_gain=gain).vote_weight
+        assert float(votes.detach().abs().max()) == pytest.approx(gain * (3 / 64) ** 0.5, rel=0.01)
+    with pytest.raises(ValueError, match="vote_gain is 0"):
+        AgreementAttention(64, 4, vote_gain=0)
 
 
 def test_parameters_made_on_meta_can_be_drawn():

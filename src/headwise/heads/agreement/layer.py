@@ -16,7 +16,7 @@ from headwise.heads.agreement.votes import (
 from headwise.heads.attention import Attention, Inputs, NoPackedWeights
 from headwise.heads.system import Macs, Routing
 from headwise.heads.words import Words
-from headwise.ops.bounds import check_parameters
+from headwise.ops.bounds import check_gain, check_parameters
 
 
 class AgreementAttention(Attention):
@@ -39,7 +39,9 @@ class AgreementAttention(Attention):
     `HEADWISE_COMPILE` changes.
 
     The paper leaves open what f_h in Ω_h = f_h(Ô) sees, and whether W^O stays. One head's output,
-    and no W^O, is what its counts of parameters say: H·embed_dim² more than standard attention.
+    and no W^O, fits its counts of parameters: H·embed_dim² more than standard attention. So does
+    what the authors' public code has (github.com/jack57lee/Diversify-MHA), a layer norm of all
+    heads and one map of them to all capsules.
 
     Args:
         embed_dim: width of queries and of the output.
@@ -52,6 +54,10 @@ class AgreementAttention(Attention):
         inverse_temperature: of EM routing, the limit of λ over the iterations. With the default,
             which is that of the schedule's own paper, all activations are 0.500 and decide nothing;
             at 100 they vary by tenths. See `em_routing`.
+        vote_gain: the factor by which the W_{h→} are drawn larger than Glorot's bound for the map
+            of one head. If not given, the output starts at about the scale of standard attention,
+            and simple routing with at least four of eight heads in force for each capsule: a
+            multiple of √H, since the mean of H votes is smaller than one by that.
         head_dim, kdim, vdim, dropout: as in `MultiHeadAttention`.
         bias: whether the projections and the input capsules have one; votes have none.
 
@@ -101,6 +107,7 @@ class AgreementAttention(Attention):
         num_capsules: int | None = None,
         iterations: int = 3,
         inverse_temperature: float = INVERSE_TEMPERATURE,
+        vote_gain: float | None = None,
         head_dim: int | None = None,
         kdim: int | None = None,
         vdim: int | None = None,
@@ -112,6 +119,8 @@ class AgreementAttention(Attention):
         super().__init__(embed_dim, num_heads, head_dim, kdim, vdim, dropout)
         check_routing(embed_dim, num_capsules, iterations)
         check_inverse_temperature(inverse_temperature)
+        if vote_gain is not None:
+            check_gain("vote_gain", vote_gain)
         check_parameters(
             num_heads * embed_dim * (embed_dim + self.head_dim),
             embed_dim=embed_dim,
@@ -122,6 +131,9 @@ class AgreementAttention(Attention):
         self.num_capsules = embed_dim if num_capsules is None else num_capsules
         self.iterations = iterations
         self.inverse_temperature = inverse_temperature
+        if vote_gain is None:
+            vote_gain = _gain(self) * num_heads**0.5
+        self.vote_gain = vote_gain
         self.dense_projections(bias)
         self.capsule_weight = nn.Parameter(torch.empty(num_heads, self.head_dim, embed_dim))
         self.capsule_bias = nn.Parameter(torch.empty(num_heads, embed_dim)) if bias else None
@@ -132,14 +144,11 @@ class AgreementAttention(Attention):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the projections afresh, so that the output varies about as much as the heads do."""
+        """Draw all parameters afresh: maps by the bounds of Glorot and He, the rest at zero."""
         self.reset_projections()
         # He's bound for the ReLU, and Glorot's for the votes, each of one head's own matrix.
         capsule_bound = (6 / self.head_dim) ** 0.5
-        # The mean of H votes has 1/H of their variance. EM routing halves it (A is near 1/2), and
-        # squashing makes little of capsules that are not longer than 1.
-        halved = self.method == "em" or self.squash
-        vote_bound = (2 if halved else 1) * (self.num_heads * 3 / self.embed_dim) ** 0.5
+        vote_bound = self.vote_gain * (3 / self.embed_dim) ** 0.5
         nn.init.uniform_(self.capsule_weight, -capsule_bound, capsule_bound)
         nn.init.uniform_(self.vote_weight, -vote_bound, vote_bound)
         for zeros in (self.capsule_bias, self.beta_a, self.beta_u):
@@ -197,3 +206,19 @@ class AgreementAttention(Attention):
             f"{super().extra_repr()}, routing={method}, num_capsules={self.num_capsules}, "
             f"iterations={self.iterations}"
         )
+
+
+def _gain(system: AgreementAttention) -> float:
+    """The initial scale of the votes, over √H.
+
+    EM routing weighs votes by their distances over their spread, which no scale changes; it halves
+    its output (A is near 1/2). Simple routing takes products of votes and capsules, of which a
+    softmax over the capsules is made: with larger votes it is saturated before anything is learned,
+    and a capsule hears the head alone that it likes best. Wider capsules have larger products.
+    """
+    if system.method == "em":
+        return 2.0
+    wide = system.num_capsules < system.embed_dim
+    if system.squash:
+        return 0.75 if wide else 1.0
+    return 0.4 if wide else 0.5
