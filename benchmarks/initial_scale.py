@@ -107,6 +107,28 @@ VARIANTS: dict[str, list[str]] = {
     ],
     "agreement": ["model.attention={agreement: low}"],
     **{
+        f"{name} votes={gain}": [
+            f"model.attention={{encoder_self: {{system: agreement, {how}, vote_gain: {gain}}}}}"
+        ]
+        for name, how in (
+            ("em", "layers: low"),
+            ("simple", "layers: low, routing: simple"),
+            ("simple unsquashed", "layers: low, routing: simple, squash: false"),
+        )
+        for gain in (1.0, 1.5, 2.0, 3.0, 5.66)
+    },
+    **{
+        f"weighted {name}": [f"model.attention={{system: weighted, {how}}}"]
+        for name, how in (
+            ("letter", "inner: none"),
+            ("letter even", "inner: none, start: even"),
+            ("residual", "inner: residual, ffn: split"),
+            ("residual even", "inner: residual, ffn: split, start: even"),
+            ("residual even fixed", "inner: residual, ffn: split, weights: uniform"),
+            ("residual even shared", "inner: residual, start: even"),
+        )
+    },
+    **{
         f"agreement λ={limit}": [
             "model.attention={encoder_self: {system: agreement, layers: low, "
             f"inverse_temperature: {limit}.0}}}}"

@@ -378,6 +378,51 @@ def branched(p, query, key, value, heads, split, weights, ffn_activation="relu",
     return _over_queries(query, compute)
 
 
+def layer_norm(p, name: str, x: Tensor) -> Tensor:
+    """(x − mean) / √(variance + 1e-5), with a weight and a bias of each entry."""
+    centred = x - x.mean()
+    normal = centred / torch.sqrt((centred * centred).mean() + 1e-5)
+    return normal * p[f"{name}.weight"] + p[f"{name}.bias"]
+
+
+def branched_layer(
+    p, query, key, value, heads, split, weights, ffn_activation, pre_norm, **masks
+) -> Tensor:
+    """LN(Σᵢ αᵢzᵢ + M Σᵢ αᵢ FFNᵢ(zᵢ)) with zᵢ = LN(x + Mκᵢ oᵢWᵢ), branch by branch; or pre-norm."""
+    kappa, alpha = weights
+    units = p["ffn_up.weight"].size(0)
+
+    def normed(rows):  # what attention reads in self-attention
+        return [layer_norm(p, "norm1", x) for x in rows]
+
+    def compute(b, t):
+        x, keys, values = query[b, t], list(key[b]), list(value[b])
+        if pre_norm:
+            keys = normed(keys) if key is query else keys
+            values = normed(values) if value is query else values
+        seen = layer_norm(p, "norm1", x) if pre_norm else x
+        q = slices(linear(p, "q_proj", seen), heads)
+        ks = [slices(linear(p, "k_proj", x), heads) for x in keys]
+        vs = [slices(linear(p, "v_proj", x), heads) for x in values]
+        stream = fed = torch.zeros(query.size(2), dtype=torch.float64)
+        for i in range(heads):
+            biases = [attention_bias(b, i, t, s, heads, **masks) for s in range(key.size(1))]
+            o = read(q[i], torch.stack([k[i] for k in ks]), torch.stack([v[i] for v in vs]), biases)
+            z = x + heads * kappa[i] * (o @ p["branch_output"][i])
+            z = z if pre_norm else layer_norm(p, "norm1", z)
+            hidden = linear(p, "ffn_up", layer_norm(p, "norm2", z) if pre_norm else z)
+            factor = heads if split else 1
+            hidden = activation(ffn_activation, hidden)
+            if split:  # all other hidden units are those of other branches
+                hidden = hidden * (torch.arange(units) // (units // heads) == i)
+            down = p["ffn_down.weight"] @ hidden + p["ffn_down.bias"] / factor
+            stream = stream + alpha[i] * z
+            fed = fed + factor * alpha[i] * down
+        return stream + fed if pre_norm else layer_norm(p, "norm2", stream + fed)
+
+    return _over_queries(query, compute)
+
+
 def moa_router(p, x: Tensor, top_k: int) -> tuple[list[int], Tensor, Tensor]:
     """Equations 7 and 8 for one token: experts chosen, probabilities, logits."""
     logits = p["router.weight"] @ x

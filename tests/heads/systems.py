@@ -94,7 +94,11 @@ class System:
             how = (module.weights, module.merged, module.top_k)
             weights = reference.branch_weights(p, HEADS, *how)
             how = (module.ffn == "split", weights, module.ffn_activation)
-            output = reference.branched(p, query, key, value, HEADS, *how, **masks)
+            if module.inner == "residual":
+                how = (*how, module.pre_norm)
+                output = reference.branched_layer(p, query, key, value, HEADS, *how, **masks)
+            else:
+                output = reference.branched(p, query, key, value, HEADS, *how, **masks)
             return output, torch.stack(weights[1]), None
         top_k, normalize = module.top_k, module.normalize_weights
         output = reference.moa(p, query, key, value, top_k, normalize, **masks)
@@ -160,6 +164,12 @@ SYSTEMS = {
     "branched split": System("branched", {"ffn": "split", "head_dim": 5, "bias": False}),
     "branched softmax top-2": System("branched", {"weights": "softmax", "top_k": 2}),
     "branched merged": System("branched", {"merged": True}),
+    "branched layer": System("branched", {"inner": "residual", "ffn": "split"}),
+    "branched layer shared": System("branched", {"inner": "residual", "start": "even"}),
+    "branched layer pre-norm": System(
+        "branched",
+        {"inner": "residual", "ffn": "split", "norm": "pre", "head_dim": 5, "bias": False},
+    ),
     "moa of the authors' code": System("moa", {"normalize_weights": False, "bias": True}),
     "moa balanced by sequence": System("moa", {"balance": "sequence"}),
     "gated": System("gated"),

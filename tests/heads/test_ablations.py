@@ -282,7 +282,10 @@ def test_ablated_branches_are_those_of_the_equations(name, ablation):
         total = sum(a for i, a in enumerate(alpha) if i != 1)
         alpha = [torch.zeros(()).double() if i == 1 else a / total for i, a in enumerate(alpha)]
     how = (layer.ffn == "split", (kappa, alpha), layer.ffn_activation)
-    expected = reference.branched(p, x, x, x, HEADS, *how)
+    if layer.inner == "residual":
+        expected = reference.branched_layer(p, x, x, x, HEADS, *how, layer.pre_norm)
+    else:
+        expected = reference.branched(p, x, x, x, HEADS, *how)
     out = under(layer, ablation, x, branch=1)
     torch.testing.assert_close(out.output, expected)
     torch.testing.assert_close(out.routing.weights, torch.stack(alpha))

@@ -109,6 +109,8 @@ class System(nn.Module):
         words: what its decisions are called in reports.
         former_evaluation: keys of `evaluation` in older recipes, which `read_former_evaluation`
             reads.
+        holds_residual: whether its output is that of the layer, residual sums and norms included,
+            which are else the layer's.
         is_transposed: whether tensors of several maps are laid out map × in × out; peft asks.
         unlike_standard: why no weights make its output that of standard attention; it completes the
             error of `from_attention`.
@@ -133,6 +135,7 @@ class System(nn.Module):
     )
 
     ablation: Any = None
+    holds_residual: bool = False
     follows_rule: bool = False  # set by whoever trains by the rule
     warned_of_rule: bool = False
 

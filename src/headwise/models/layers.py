@@ -75,16 +75,17 @@ class EncoderLayer(GradientCheckpointingLayer):
     def __init__(self, config: TransformerConfig, self_attention: Spec) -> None:
         super().__init__()
         self.self_attention = _system(config, self_attention, "encoder_self")
-        self.self_attention_residual = _residual(config)
+        self.self_attention_residual = _residual_of(config, self.self_attention)
         self.feed_forward: FeedForward | None = None
         if self.self_attention.replaces == "attention":
             self.feed_forward = _feed_forward(config)
             self.feed_forward_residual = _residual(config)
 
     def forward(self, x: Tensor, padding: Tensor | None, losses: AuxiliaryLoss) -> Tensor:
-        x = self.self_attention_residual(
-            x, lambda y: losses.collect(self.self_attention(y, key_padding_mask=padding))
-        )
+        def attend(y: Tensor) -> Tensor:
+            return losses.collect(self.self_attention(y, key_padding_mask=padding))
+
+        x = _added(self.self_attention_residual, x, attend)
         if self.feed_forward is None:
             return x
         return self.feed_forward_residual(x, self.feed_forward)
@@ -100,11 +101,11 @@ class DecoderLayer(GradientCheckpointingLayer):
     ) -> None:
         super().__init__()
         self.self_attention = last = _system(config, self_attention, "decoder_self")
-        self.self_attention_residual = _residual(config)
+        self.self_attention_residual = _residual_of(config, last)
         self.cross_attention: System | None = None
         if cross_attention is not None:
             self.cross_attention = last = _system(config, cross_attention, "decoder_cross")
-            self.cross_attention_residual = _residual(config)
+            self.cross_attention_residual = _residual_of(config, last)
         self.feed_forward: FeedForward | None = None
         if last.replaces == "attention":
             self.feed_forward = _feed_forward(config)
@@ -117,9 +118,8 @@ class DecoderLayer(GradientCheckpointingLayer):
         self_cache: AttentionCache | None,
         cross_cache: AttentionCache | None,
     ) -> Tensor:
-        x = self.self_attention_residual(
-            x,
-            lambda y: inputs.losses.collect(
+        def attend(y: Tensor) -> Tensor:
+            return inputs.losses.collect(
                 self.self_attention(
                     y,
                     key_padding_mask=inputs.padding,
@@ -127,22 +127,23 @@ class DecoderLayer(GradientCheckpointingLayer):
                     is_causal=True,
                     cache=self_cache,
                 )
-            ),
-        )
-        cross_attention = self.cross_attention
-        if cross_attention is not None:
-            x = self.cross_attention_residual(
-                x,
-                lambda y: inputs.losses.collect(
-                    cross_attention(
-                        y,
-                        inputs.encoded,
-                        key_padding_mask=inputs.encoder_padding,
-                        query_padding_mask=inputs.query_padding,
-                        cache=cross_cache,
-                    )
-                ),
             )
+
+        def attend_to_encoded(y: Tensor) -> Tensor:
+            assert self.cross_attention is not None
+            return inputs.losses.collect(
+                self.cross_attention(
+                    y,
+                    inputs.encoded,
+                    key_padding_mask=inputs.encoder_padding,
+                    query_padding_mask=inputs.query_padding,
+                    cache=cross_cache,
+                )
+            )
+
+        x = _added(self.self_attention_residual, x, attend)
+        if self.cross_attention is not None:
+            x = _added(self.cross_attention_residual, x, attend_to_encoded)
         if self.feed_forward is None:
             return x
         return self.feed_forward_residual(x, self.feed_forward)
@@ -192,6 +193,15 @@ def _system(config: TransformerConfig, spec: Spec, site: str) -> System:
 
 def _feed_forward(config: TransformerConfig) -> FeedForward:
     return FeedForward(config.embed_dim, config.ffn_dim, config.ffn_dropout, config.ffn_activation)
+
+
+def _residual_of(config: TransformerConfig, system: System) -> Residual | None:
+    """None where the system adds to the stream by itself."""
+    return None if system.holds_residual else _residual(config)
+
+
+def _added(residual: Residual | None, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+    return sublayer(x) if residual is None else residual(x, sublayer)
 
 
 def _residual(config: TransformerConfig) -> Residual:

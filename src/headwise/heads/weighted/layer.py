@@ -4,22 +4,30 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from headwise.heads.attention import Attention, Inputs, NoPackedWeights
+from headwise.heads.attention import Attention, Inputs, NoPackedWeights, Projected
 from headwise.heads.system import Macs, Place, Routing
 from headwise.heads.weighted.ablations import ABLATIONS
 from headwise.heads.weighted.branches import branched_feed_forward, branched_macs
 from headwise.heads.weighted.rule import BranchesOnSimplex
 from headwise.heads.weighted.simplex import keep_largest
+from headwise.heads.weighted.streams import (
+    branch_streams,
+    feed_forward_of_streams,
+    streams_macs,
+    sum_of_streams,
+)
 from headwise.heads.words import Words
 from headwise.ops.activations import Activation, check_activation
 from headwise.ops.bounds import MOST_HEADS, check_gain, check_number, check_parameters
 from headwise.ops.linear_maps import linear_map
 from headwise.ops.simplex import random_simplex
 
-Form = Literal["simplex", "softmax", "random"]
+Form = Literal["simplex", "softmax", "random", "uniform"]
+Inner = Literal["none", "residual"]
 
 
 class BranchedAttention(Attention):
@@ -35,9 +43,22 @@ class BranchedAttention(Attention):
     It takes the place of an attention *and* of the feed-forward behind it, with no residual sum
     between the two. With one branch and κ = α = 1 it is exactly the one followed by the other.
 
-    κ and α start at random points of the simplex. An optimizer's step leaves it, so that they are
-    to be projected back after each: `headwise.heads.weighted.rule` does so, and headwise's trainer
-    with it. The forward pass takes them as they are.
+    That is the letter of the equations. The paper's text retains "layer normalization, and residual
+    connections", and says that with κ = α = 1 the ordinary layer is recovered; the equations have
+    neither, and their feed-forward does not see the token itself. `inner="residual"` is that layer:
+
+        zᵢ = LN(x + Mκᵢ oᵢ Wᵢ)
+        y  = LN(Σᵢ αᵢzᵢ + M Σᵢ αᵢ FFNᵢ(zᵢ)),  FFNᵢ(z) = ReLU(z W₁ᵢ + b₁ᵢ) W₂ᵢ + b₂/M
+
+    where x are the queries, and the output that of the layer, its residual sums and norms included.
+    With `norm="pre"` the norms stand before the sub-layers, as the module
+    `headwise.heads.weighted.streams` has it. With one branch and κ = α = 1 it is exactly the
+    ordinary layer. With `ffn="split", start="even"` it learns nearly as much as the ordinary layer,
+    and the letter less (docs/readings.md).
+
+    A step of an optimizer leaves the simplex, so that κ and α are to be projected back after each:
+    `headwise.heads.weighted.rule` does so, and headwise's trainer with it. The forward pass takes
+    them as they are.
 
     Where it stands, the paper leaves open. Here it is an encoder layer by itself; in a decoder
     layer it follows an ordinary masked self-attention, in place of the attention over the encoder's
@@ -48,13 +69,12 @@ class BranchedAttention(Attention):
     agrees with all of the text, and a plan decides: `attention: weighted` is both stacks,
     `attention: {encoder_self: weighted}` the encoder alone.
 
-    Readings: equation 7 gives all branches the same feed-forward (`ffn="shared"`); it costs no
-    more than one, see `headwise.heads.weighted.branches`. `ffn="split"` gives branch i the i-th
-    part of the hidden units for itself, with as many parameters. Wᵢ has no bias, since b₁ could
-    hold all that one would add. The paper says of the initial weights only that they are random.
-    Since κᵢ is near 1/M, W is drawn M times larger than a map is otherwise, so that κᵢWᵢ starts at
-    the scale of a map. With `output_gain=1.0`, W itself has that scale: it then takes a higher
-    learning rate than a standard model's to learn as well (docs/initial-scale.md).
+    Readings: equation 7 gives all branches the same feed-forward (`ffn="shared"`); to the letter it
+    costs no more than one, see `headwise.heads.weighted.branches`, and behind a norm M products
+    with W₁. `ffn="split"` gives branch i the i-th part of the hidden units for itself, with as many
+    parameters. Wᵢ has no bias: that of the values acts as one. The paper says that κ and α are
+    "initialized randomly": anywhere on the simplex, which leaves most branches nearly silent, or,
+    with `start="even"`, at 1/M each.
 
     Variants that the paper tried beside its own, and found worse: a softmax in place of the
     simplex; κ and α drawn anew at each pass in training and 1/M in evaluation, as in Shake-Shake
@@ -67,18 +87,26 @@ class BranchedAttention(Attention):
         embed_dim: width of queries and of the output.
         num_branches: M.
         ffn_dim: width of the feed-forward's hidden layer.
+        inner: `"none"`, or `"residual"` for residual sums and norms inside.
+        norm: with residual sums, where norms stand: behind each (`"post"`), or before each
+            sub-layer (`"pre"`).
         ffn: `"shared"`, or `"split"` for hidden units of each branch's own.
         weights: κ and α are learned on the `"simplex"`; or they are the `"softmax"` of what is
-            learned, and start in the same way; or they are `"random"`, and nothing is learned.
+            learned, and start in the same way; or they are `"random"`, or `"uniform"` (1/M), and
+            nothing is learned.
+        start: where learned κ and α start: at a `"random"` point, or `"even"`, at 1/M each.
         merged: κ and α are one vector, the parameter `alpha`.
         top_k: how many branches are summed, those of largest α, which is scaled to sum 1 over
             them; all of them if not given. The others are computed all the same.
         output_gain: the factor by which W is drawn larger than Glorot's bound for the map of one
-            branch; M if not given.
+            branch, M if not given, so that κᵢWᵢ starts at the scale of a map; with residual sums,
+            than that for the map of all heads, 1 if not given.
         head_dim: width of a branch's head; `embed_dim // num_branches` if not given.
         kdim, vdim, dropout: as in `MultiHeadAttention`.
-        ffn_dropout: probability with which a unit of the hidden layer, summed over the branches,
-            is dropped in training: all branches lose the same units of a shared feed-forward.
+        residual_dropout: with residual sums, probability with which a unit of what a branch, and
+            of what the feed-forward adds is dropped in training.
+        ffn_dropout: probability with which a unit of the hidden layer is dropped in training; all
+            branches lose the same units of a shared feed-forward.
         ffn_activation: `"relu"`, `"gelu"` or `"leaky-relu"`, in the place of the ReLU of FFN.
         bias: whether the query, key and value projections have one; the feed-forward always has.
 
@@ -125,8 +153,11 @@ class BranchedAttention(Attention):
         num_branches: int,
         ffn_dim: int,
         *,
+        inner: Inner = "none",
+        norm: Literal["post", "pre"] = "post",
         ffn: Literal["shared", "split"] = "shared",
         weights: Form = "simplex",
+        start: Literal["random", "even"] = "random",
         merged: bool = False,
         top_k: int | None = None,
         output_gain: float | None = None,
@@ -134,6 +165,7 @@ class BranchedAttention(Attention):
         kdim: int | None = None,
         vdim: int | None = None,
         dropout: float = 0.0,
+        residual_dropout: float = 0.0,
         ffn_dropout: float = 0.0,
         ffn_activation: Activation = "relu",
         bias: bool = True,
@@ -146,8 +178,14 @@ class BranchedAttention(Attention):
                 f"embed_dim is {embed_dim}, which num_branches = {num_branches} does not divide; "
                 f"choose sizes that divide, or give head_dim"
             )
-        if ffn not in ("shared", "split"):
-            raise ValueError(f"ffn is {ffn!r}, expected 'shared' or 'split'")
+        for name, value, known in (
+            ("inner", inner, ("none", "residual")),
+            ("norm", norm, ("post", "pre")),
+            ("ffn", ffn, ("shared", "split")),
+            ("start", start, ("random", "even")),
+        ):
+            if value not in known:
+                raise ValueError(f"{name} is {value!r}, expected {known[0]!r} or {known[1]!r}")
         if ffn == "split" and ffn_dim % num_branches:
             raise ValueError(
                 f"ffn_dim is {ffn_dim}, which num_branches = {num_branches} does not divide; "
@@ -157,42 +195,53 @@ class BranchedAttention(Attention):
             raise ValueError(f"weights is {weights!r}, expected one of {', '.join(get_args(Form))}")
         if top_k is not None and not 1 <= top_k <= num_branches:
             raise ValueError(f"top_k is {top_k}, expected 1 to num_branches = {num_branches}")
-        if top_k is not None and weights == "random":
+        if top_k is not None and weights in ("random", "uniform"):
             raise ValueError(
-                f"top_k is {top_k}, but weights='random' learns no α by which to choose: leave "
+                f"top_k is {top_k}, but weights={weights!r} learns no α by which to choose: leave "
                 f"top_k out, or choose other weights"
             )
         if output_gain is not None:
             check_gain("output_gain", output_gain)
-        if not 0.0 <= ffn_dropout < 1.0:
-            raise ValueError(f"ffn_dropout is {ffn_dropout}, expected a probability in [0, 1)")
+        for name, share in (("residual_dropout", residual_dropout), ("ffn_dropout", ffn_dropout)):
+            if not 0.0 <= share < 1.0:
+                raise ValueError(f"{name} is {share}, expected a probability in [0, 1)")
         check_activation(ffn_activation)
         check_number("num_branches", num_branches, MOST_HEADS)
         check_parameters(2 * embed_dim * ffn_dim, embed_dim=embed_dim, ffn_dim=ffn_dim)
         super().__init__(embed_dim, num_branches, head_dim, kdim, vdim, dropout)
         self.num_branches = num_branches
         self.ffn_dim = ffn_dim
+        self.inner = inner
+        self.holds_residual = inner == "residual"
+        self.pre_norm = norm == "pre"
         self.ffn = ffn
         self.weights: Form = weights
+        self.start = start
         self.merged = merged
         self.top_k = top_k
-        self.output_gain = float(num_branches) if output_gain is None else output_gain
+        if output_gain is None:
+            output_gain = 1.0 if inner == "residual" else float(num_branches)
+        self.output_gain = output_gain
+        self.residual_dropout = residual_dropout
         self.ffn_dropout = ffn_dropout
         self.ffn_activation = ffn_activation
         self.dense_projections(bias)
         self.branch_output = nn.Parameter(torch.empty(num_branches, self.head_dim, embed_dim))
-        learned = weights != "random"
+        learned = weights in ("simplex", "softmax")
         self.kappa = nn.Parameter(torch.empty(num_branches)) if learned and not merged else None
         self.alpha = nn.Parameter(torch.empty(num_branches)) if learned else None
         self.ffn_up = nn.Linear(embed_dim, ffn_dim)
         self.ffn_down = nn.Linear(ffn_dim, embed_dim)
+        self.norm1 = nn.LayerNorm(embed_dim) if inner == "residual" else None
+        self.norm2 = nn.LayerNorm(embed_dim) if inner == "residual" else None
         self.reset_parameters()
 
     @classmethod
     def from_plan(cls, place: Place, **options: Any) -> Self:
         sizes: dict[str, Any] = {"num_branches": place.num_heads, "ffn_dim": place.ffn_dim}
         sizes |= {"dropout": place.attention_dropout, "ffn_dropout": place.ffn_dropout}
-        sizes |= {"ffn_activation": place.ffn_activation}
+        sizes |= {"ffn_activation": place.ffn_activation, "norm": place.norm}
+        sizes |= {"residual_dropout": place.dropout}
         return cls(place.embed_dim, **{**sizes, **options})
 
     @classmethod
@@ -209,20 +258,27 @@ class BranchedAttention(Attention):
         return known, asked
 
     def reset_parameters(self) -> None:
-        """Draw all parameters afresh: maps by Glorot, κ and α anywhere on the simplex."""
+        """Draw all parameters afresh: maps by Glorot, κ and α even or anywhere on the simplex."""
         self.reset_projections()
-        # Each branch is a map of its own, so Glorot's bound is that of one branch.
-        bound = self.output_gain * (6 / (self.embed_dim + self.head_dim)) ** 0.5
+        # With residual sums the branches' maps together are the output projection of a layer.
+        # Without, each is a map of its own.
+        heads = self.num_branches if self.inner == "residual" else 1
+        bound = self.output_gain * (6 / (self.embed_dim + heads * self.head_dim)) ** 0.5
         nn.init.uniform_(self.branch_output, -bound, bound)
         for linear in (self.ffn_up, self.ffn_down):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
+        for norm in (self.norm1, self.norm2):
+            if norm is not None:
+                norm.reset_parameters()
         for weights in self.learned_weights():
             # from_pretrained has nn.init spare what is loaded, and neither a point of the simplex
             # nor its logarithm is zero throughout: only what could be set to zero is drawn.
             nn.init.zeros_(weights)
             with torch.no_grad():
-                drawn = random_simplex(self.num_branches).to(weights)
+                drawn = weights.new_full((self.num_branches,), 1 / self.num_branches)
+                if self.start == "random":
+                    drawn = random_simplex(self.num_branches).to(weights)
                 if self.weights == "softmax":
                     drawn = drawn.log()
                 weights.copy_(torch.where(weights.any(), weights, drawn))
@@ -244,12 +300,24 @@ class BranchedAttention(Attention):
     def _in_use(self, learned: nn.Parameter | None) -> Tensor:
         if learned is not None:
             return learned.softmax(0) if self.weights == "softmax" else learned
-        if self.training:
+        if self.training and self.weights == "random":
             return random_simplex(self.num_branches).to(self.branch_output)
         return self.branch_output.new_full((self.num_branches,), 1 / self.num_branches)
 
+    def project(self, inputs: Inputs) -> Projected:
+        if self.norm1 is None or not self.pre_norm:
+            return super().project(inputs)
+        query, key, value = self.norm1(inputs.query), inputs.key, inputs.value
+        if inputs.is_self_attention:
+            key = query if key is inputs.query else self.norm1(key)
+            value = query if value is inputs.query else self.norm1(value)
+        return super().project(inputs._replace(query=query, key=key, value=value))
+
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
         kappa, alpha = self.branch_weights()
+        if self.norm1 is not None and self.norm2 is not None:
+            output = self._with_residuals(inputs.query, heads, kappa, alpha, self.norm1, self.norm2)
+            return output, Routing(alpha)
         output = branched_feed_forward(
             heads,
             self.branch_output,
@@ -263,6 +331,30 @@ class BranchedAttention(Attention):
         )
         return output, Routing(alpha)
 
+    def _with_residuals(
+        self,
+        x: Tensor,
+        heads: Tensor,
+        kappa: Tensor,
+        alpha: Tensor,
+        norm1: nn.LayerNorm,
+        norm2: nn.LayerNorm,
+    ) -> Tensor:
+        dropout = self.residual_dropout if self.training else 0.0
+        z = branch_streams(x, heads, self.branch_output, kappa, dropout=dropout)
+        z = z if self.pre_norm else norm1(z)  # (branches, batch * time, embed_dim)
+        added = feed_forward_of_streams(
+            norm2(z) if self.pre_norm else z,
+            alpha,
+            linear_map(self.ffn_up, self.embed_dim, heads),
+            linear_map(self.ffn_down, self.ffn_dim, heads),
+            split=self.ffn == "split",
+            dropout=self.ffn_dropout if self.training else 0.0,
+            activation=self.ffn_activation,
+        )
+        y = sum_of_streams(z, alpha) + F.dropout(added, dropout)
+        return (y if self.pre_norm else norm2(y)).view_as(x)
+
     def unit_of_head(self) -> list[int]:
         return list(range(self.num_branches))
 
@@ -271,12 +363,16 @@ class BranchedAttention(Attention):
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         sizes = (self.num_branches, self.head_dim, self.embed_dim, self.ffn_dim)
-        branches = branched_macs(queries, *sizes, split=self.ffn == "split")
+        if self.inner == "residual":
+            branches = queries * streams_macs(*sizes, split=self.ffn == "split")
+        else:
+            branches = branched_macs(queries, *sizes, split=self.ffn == "split")
         return super().macs(queries, keys, is_causal=is_causal) + Macs(branches, 0)
 
     def extra_repr(self) -> str:
         return (
             f"embed_dim={self.embed_dim}, num_branches={self.num_branches}, "
             f"head_dim={self.head_dim}, ffn_dim={self.ffn_dim}, ffn={self.ffn}, "
+            f"inner={self.inner}, "
             f"weights={self.weights}, merged={self.merged}, top_k={self.top_k}"
         )

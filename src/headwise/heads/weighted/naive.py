@@ -1,5 +1,7 @@
 """The Weighted Transformer's numerics as the equations read, for the tests of the fast ones."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -64,3 +66,34 @@ def naive_keep_largest(alpha: Tensor, top_k: int) -> Tensor:
     total = sum((alpha[i] for i in kept), torch.zeros(()))
     zero = torch.zeros_like(alpha[0])
     return torch.stack([alpha[i] / total if i in kept else zero for i in range(len(alpha))])
+
+
+def naive_layer_of_streams(
+    x: Tensor,
+    heads: Tensor,
+    branch_output: Tensor,
+    kappa: Tensor,
+    alpha: Tensor,
+    up: tuple[Tensor, Tensor],
+    down: tuple[Tensor, Tensor],
+    norms: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]],
+    *,
+    pre_norm: bool = False,
+    split: bool = True,
+    activation: str = "relu",
+) -> Tensor:
+    """The layer whose branches have streams, branch by branch; `up` and `down` are W and b."""
+    branches, ffn_dim = heads.size(1), len(up[1])
+    stream = fed = torch.zeros(())
+    for i in range(branches):
+        z = x + branches * kappa[i] * heads[:, i] @ branch_output[i]  # (batch, time, embed_dim)
+        z = z if pre_norm else norms[0](z)
+        read = norms[1](z) if pre_norm else z
+        mine, factor = slice(0, ffn_dim), 1
+        if split:
+            mine = slice(i * ffn_dim // branches, (i + 1) * ffn_dim // branches)
+            factor = branches
+        hidden = naive_activation(activation, read @ up[0][mine].t() + up[1][mine])
+        stream = stream + alpha[i] * z
+        fed = fed + factor * alpha[i] * (hidden @ down[0][:, mine].t() + down[1] / factor)
+    return stream + fed if pre_norm else norms[1](stream + fed)
