@@ -280,7 +280,8 @@ def test_what_a_model_has_added_is_not_added_twice(make, is_compiled):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     out.loss.backward()
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UnreadLossWarning)
+        warnings.filterwarnings("error", "left out here")
         optimizer.step()
         out = called(input_ids=ids)  # a loss of one's own, of logits
         assert hw.auxiliary_loss(model) > 0
@@ -304,7 +305,9 @@ def test_who_never_adds_the_losses_is_told_once(is_compiled):
     called = torch.compile(model, fullgraph=True, backend="aot_eager") if is_compiled else model
     with pytest.warns(UnreadLossWarning, match=r"add headwise\.auxiliary_loss\(model\)") as seen:
         train(model, lambda m: called(inputs()).square().mean())
-    assert len(seen) == 1 and seen[0].filename == __file__
+    # PyTorch has warnings of its own on some releases of Python, such as 3.13.0.
+    (told,) = (each for each in seen if each.category is UnreadLossWarning)
+    assert told.filename == __file__
 
 
 def test_reentrant_checkpoints_take_the_gradient_away_and_say_so():
