@@ -66,8 +66,7 @@ def listing(
             )
             for name, claim in paper.claims.items():
                 verdict = verdict_on(claim, at, places)
-                status = (verdict.because or verdict.kind) + (" (stale)" if verdict.stale else "")
-                told = (claim.says, claim.where, claim.confirmed_if, status)
+                told = (claim.says, claim.where, claim.confirmed_if, verdict.name_with_mark)
                 table.add_row(Text(name, style="bold"), *map(Text, told))
             console.print(table)
 
@@ -268,8 +267,7 @@ def _print_verdicts(
 
     for name, claim in asked.items():
         verdict = verdict_on(claim, scale, places)
-        told = f"{name}: {verdict.because or verdict.kind}"
-        console.print(told, style="bold", highlight=False, markup=False)
+        console.print(f"{name}: {verdict.name}", style="bold", highlight=False, markup=False)
         for finding in verdict.findings:
             parts = (finding.test, finding.figures, finding.difference, finding.kind)
             said = "; ".join(part for part in (*parts, finding.remark) if part)
@@ -310,7 +308,7 @@ def _places(data: Path | None, runs: Path, evidence: Path) -> "Places":
 
 
 def _places_to_read(evidence: Path, *, may_lack: bool = True) -> "Places":
-    """Returns the folders of commands that train nothing.
+    """Returns the folders that a command reads if it trains nothing.
 
     Args:
         evidence: the folder in which results are kept.

@@ -41,7 +41,11 @@ def clear_errors(when_stopped: str = "") -> Iterator[None]:
 
 
 def _said_by(error: ValueError | OSError) -> str:
-    """The words of an error; those of the system without their number, and the path first."""
+    """Returns the message of an error.
+
+    For an error of the operating system it is the path of the file and the reason, without the
+    number that Python puts before it.
+    """
     path = getattr(error, "filename", None)
     reason = getattr(error, "strerror", None)
     if path is None or reason is None or not str(error).startswith("[Errno"):

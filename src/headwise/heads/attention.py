@@ -16,7 +16,7 @@ from headwise.ops.attention import (
     attention_weights,
     dot_product_attention,
 )
-from headwise.ops.bounds import MOST_HEADS, check_number, check_parameters
+from headwise.ops.bounds import MOST_HEADS, check_number, check_parameters, check_probability
 from headwise.ops.masks import (
     check_attention_mask,
     check_mask,
@@ -141,8 +141,7 @@ class Attention(System):
             head_dim = embed_dim // num_heads
         if head_dim < 1:
             raise ValueError(f"head_dim is {head_dim}, expected a positive number")
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"dropout is {dropout}, expected a probability in [0, 1)")
+        check_probability("dropout", dropout)
         kdim = embed_dim if kdim is None else kdim
         vdim = embed_dim if vdim is None else vdim
         check_number("num_heads", num_heads, MOST_HEADS)

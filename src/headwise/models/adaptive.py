@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from headwise.ops.bounds import check_probability
 from headwise.ops.linear_maps import linear_map
 
 
@@ -129,8 +130,7 @@ class AdaptiveSoftmax(nn.Module):
 
     def __init__(self, embed_dim: int, num_bands: int, dropout: float = 0.0) -> None:
         super().__init__()
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"dropout is {dropout}, expected a probability in [0, 1)")
+        check_probability("dropout", dropout)
         self.clusters = nn.Linear(embed_dim, num_bands - 1, bias=False)  # C
         self.dropout = dropout
 

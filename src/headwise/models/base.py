@@ -158,7 +158,10 @@ class HeadwiseModel(ModelHooks):
         super().checkpoint_layers(enable, partial(function, use_reentrant=False), every)
 
     def get_input_embeddings(self) -> nn.Module:
-        """Returns what maps tokens to embeddings, before they are scaled: `inputs_embeds`."""
+        """Returns the module that maps token ids to embeddings.
+
+        The embeddings are not scaled yet, and neither are `inputs_embeds`.
+        """
         return self._token_stack().embedding
 
     def set_input_embeddings(self, value: nn.Module) -> None:

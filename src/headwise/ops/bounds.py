@@ -55,6 +55,18 @@ def check_gain(name: str, gain: float) -> None:
         raise ValueError(f"{name} is {gain}, expected a positive number, at most {MOST_GAIN:,.0f}")
 
 
+def check_probability(name: str, value: float) -> None:
+    """Raises `ValueError` unless a number is the probability of a dropout: 1 would leave nothing.
+
+    >>> check_probability("dropout", 1.0)
+    Traceback (most recent call last):
+    ...
+    ValueError: dropout is 1.0, expected a probability in [0, 1)
+    """
+    if not 0.0 <= value < 1.0:
+        raise ValueError(f"{name} is {value}, expected a probability in [0, 1)")
+
+
 def check_coefficient(name: str, value: float) -> None:
     """Raises `ValueError` unless the coefficient of a loss is finite and not negative."""
     if not 0.0 <= value < inf:

@@ -7,6 +7,8 @@ from systems import DIM, HEADS, SYSTEMS, padding
 
 import headwise as hw
 from headwise.heads.agreement import AgreementAttention
+from headwise.heads.agreement.simple import Simple
+from headwise.heads.agreement.votes import by_capsule
 from headwise.models.sites import attention_sites
 
 BATCH, TIME = 2, 5
@@ -131,19 +133,12 @@ def test_starts_with_outputs_as_large_as_those_of_standard_attention(embed_dim, 
 
 
 def heard(votes, capsules, iterations, squash):
-    """How many heads a capsule hears: the exponential of the entropy of their shares, on average,
-    by simple routing as its equations read.
+    """How many heads a capsule of simple routing hears: the exponential of the entropy of their
+    shares, on average.
     """
-    v = votes.unflatten(-1, (capsules, -1))  # (tokens, heads, capsules, dims)
-    b = torch.zeros_like(v[..., 0])
-    for _ in range(iterations):
-        share = b.log_softmax(-1).softmax(-2)
-        output = (share.unsqueeze(-1) * v).sum(-3)
-        if squash:
-            square = output.square().sum(-1, keepdim=True)
-            output = square / (1 + square) * output / square.clamp(min=1e-12).sqrt()
-        b = b + (output.unsqueeze(-3) * v).sum(-1)
-    entropy = -(share * share.clamp(min=1e-30).log()).sum(-2)
+    steps = Simple(iterations, squash).steps(by_capsule(votes.transpose(0, 1), capsules))
+    share = steps[-1].share  # (heads, tokens, capsules)
+    entropy = -(share * share.clamp(min=1e-30).log()).sum(0)
     return float(entropy.exp().mean())
 
 

@@ -85,7 +85,7 @@ def test_the_layer_is_its_naive_twin(batch, time, norm, ffn, activation):
     x = torch.randn(batch, time, DIM, dtype=torch.float64, requires_grad=True)
     heads = torch.randn(batch, HEADS, time, 3, dtype=torch.float64, requires_grad=True)
     kappa, alpha = layer.branch_weights()
-    fast = layer._with_residuals(x, heads, kappa, alpha, layer.norm1, layer.norm2)
+    fast = layer._with_residuals(x, heads, kappa, alpha)
     naive = naive_layer_of_streams(
         *(x, heads, layer.branch_output, kappa, alpha),
         (layer.ffn_up.weight, layer.ffn_up.bias),

@@ -79,6 +79,16 @@ class Verdict(BaseModel):
     machines: list[str] = []
     stale: list[str] = Field([], description="Systems for which the code computes otherwise today.")
 
+    @property
+    def name(self) -> str:
+        """What it is called: the reason, where the figures are not comparable."""
+        return self.because or self.kind
+
+    @property
+    def name_with_mark(self) -> str:
+        """The same, marked where the code computes otherwise today."""
+        return f"{self.name} (stale)" if self.stale else self.name
+
 
 class Oriented(NamedTuple):
     """A difference that is positive where the first system is better.

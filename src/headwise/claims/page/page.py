@@ -129,7 +129,10 @@ def claims_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> Clai
 
 
 def write_page(path: Path, page: ClaimsPage) -> None:
-    """Writes the page, and its pictures into a folder beside it; those of former pages go."""
+    """Writes the page, and its pictures into a folder beside it.
+
+    Pictures that a former page had and this one lacks are removed.
+    """
     folder = path.parent / PICTURES
     for name, svg in page.pictures.items():
         write_text(folder / name, svg)

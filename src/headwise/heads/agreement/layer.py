@@ -132,7 +132,8 @@ class AgreementAttention(Attention):
         self.iterations = iterations
         self.inverse_temperature = inverse_temperature
         if vote_gain is None:
-            vote_gain = _gain(self) * num_heads**0.5
+            has_wide_capsules = self.num_capsules < embed_dim
+            vote_gain = _first_gain(routing, squash, has_wide_capsules) * num_heads**0.5
         self.vote_gain = vote_gain
         self.dense_projections(bias)
         self.capsule_weight = nn.Parameter(torch.empty(num_heads, self.head_dim, embed_dim))
@@ -208,17 +209,16 @@ class AgreementAttention(Attention):
         )
 
 
-def _gain(system: AgreementAttention) -> float:
-    """The initial scale of the votes, over √H.
+def _first_gain(routing: str, squash: bool, has_wide_capsules: bool) -> float:
+    """By how much votes start above Glorot's bound, over √H.
 
     EM routing weighs votes by their distances over their spread, which no scale changes; it halves
     its output (A is near 1/2). Simple routing takes products of votes and capsules, of which a
     softmax over the capsules is made: with larger votes it is saturated before anything is learned,
     and a capsule hears the head alone that it likes best. Wider capsules have larger products.
     """
-    if system.method == "em":
+    if routing == "em":
         return 2.0
-    wide = system.num_capsules < system.embed_dim
-    if system.squash:
-        return 0.75 if wide else 1.0
-    return 0.4 if wide else 0.5
+    if squash:
+        return 0.75 if has_wide_capsules else 1.0
+    return 0.4 if has_wide_capsules else 0.5

@@ -24,7 +24,13 @@ from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Place, Routing
 from headwise.heads.words import Words
 from headwise.messages import shown_number
-from headwise.ops.bounds import MOST_EXPERTS, MOST_HEADS, check_number, check_parameters
+from headwise.ops.bounds import (
+    MOST_EXPERTS,
+    MOST_HEADS,
+    check_number,
+    check_parameters,
+    check_probability,
+)
 from headwise.ops.masks import (
     Hidden,
     blocked_by_all,
@@ -164,8 +170,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         check_number("gate_window", gate_window or 0, _MOST_WINDOW)
         if gate_hidden_dim < 1:
             raise ValueError(f"gate_hidden_dim is {gate_hidden_dim}, expected a positive number")
-        if not 0.0 <= gate_dropout < 1.0:
-            raise ValueError(f"gate_dropout is {gate_dropout}, expected a probability in [0, 1)")
+        check_probability("gate_dropout", gate_dropout)
         check_number("num_heads", num_heads, MOST_HEADS)
         experts = comb(num_heads, dropped_heads)
         if experts > MOST_EXPERTS:

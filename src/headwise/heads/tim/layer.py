@@ -20,7 +20,7 @@ from headwise.heads.tim.mechanisms import (
 )
 from headwise.heads.words import Words
 from headwise.ops.activations import Activation, check_activation
-from headwise.ops.bounds import MOST_HEADS, check_number, check_parameters
+from headwise.ops.bounds import MOST_HEADS, check_number, check_parameters, check_probability
 from headwise.ops.masks import of_queries, padding_positions
 from headwise.ops.shapes import check_sequences
 
@@ -156,9 +156,8 @@ class IndependentMechanismsLayer(System):
             )
         if norm not in ("post", "pre"):
             raise ValueError(f"norm is {norm!r}, expected 'post' or 'pre'")
-        for name, value in (("residual_dropout", residual_dropout), ("ffn_dropout", ffn_dropout)):
-            if not 0.0 <= value < 1.0:
-                raise ValueError(f"{name} is {value}, expected a probability in [0, 1)")
+        check_probability("residual_dropout", residual_dropout)
+        check_probability("ffn_dropout", ffn_dropout)
         check_activation(ffn_activation)
         check_number("num_mechanisms", num_mechanisms, _MOST_MECHANISMS)
         check_number("exchange_heads", exchange_heads, MOST_HEADS)

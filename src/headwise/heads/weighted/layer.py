@@ -22,7 +22,13 @@ from headwise.heads.weighted.streams import (
 )
 from headwise.heads.words import Words
 from headwise.ops.activations import Activation, check_activation
-from headwise.ops.bounds import MOST_HEADS, check_gain, check_number, check_parameters
+from headwise.ops.bounds import (
+    MOST_HEADS,
+    check_gain,
+    check_number,
+    check_parameters,
+    check_probability,
+)
 from headwise.ops.linear_maps import linear_map
 from headwise.ops.simplex import random_simplex
 
@@ -31,7 +37,7 @@ Inner = Literal["none", "residual"]
 
 
 class BranchedAttention(Attention):
-    """Attention and feed-forward in one: a weighted sum of branches, each a head of its own.
+    """Attention and the feed-forward behind it, in branches: each head is one, with a weight.
 
     Ahmed et al. 2017, *Weighted Transformer Network for Machine Translation*,
     https://arxiv.org/abs/1711.02132, equations 5 to 7.
@@ -202,9 +208,8 @@ class BranchedAttention(Attention):
             )
         if output_gain is not None:
             check_gain("output_gain", output_gain)
-        for name, share in (("residual_dropout", residual_dropout), ("ffn_dropout", ffn_dropout)):
-            if not 0.0 <= share < 1.0:
-                raise ValueError(f"{name} is {share}, expected a probability in [0, 1)")
+        check_probability("residual_dropout", residual_dropout)
+        check_probability("ffn_dropout", ffn_dropout)
         check_activation(ffn_activation)
         check_number("num_branches", num_branches, MOST_HEADS)
         check_parameters(2 * embed_dim * ffn_dim, embed_dim=embed_dim, ffn_dim=ffn_dim)
@@ -220,7 +225,7 @@ class BranchedAttention(Attention):
         self.merged = merged
         self.top_k = top_k
         if output_gain is None:
-            output_gain = 1.0 if inner == "residual" else float(num_branches)
+            output_gain = 1.0 if self.holds_residual else float(num_branches)
         self.output_gain = output_gain
         self.residual_dropout = residual_dropout
         self.ffn_dropout = ffn_dropout
@@ -232,8 +237,8 @@ class BranchedAttention(Attention):
         self.alpha = nn.Parameter(torch.empty(num_branches)) if learned else None
         self.ffn_up = nn.Linear(embed_dim, ffn_dim)
         self.ffn_down = nn.Linear(ffn_dim, embed_dim)
-        self.norm1 = nn.LayerNorm(embed_dim) if inner == "residual" else None
-        self.norm2 = nn.LayerNorm(embed_dim) if inner == "residual" else None
+        self.norm1 = nn.LayerNorm(embed_dim) if self.holds_residual else None
+        self.norm2 = nn.LayerNorm(embed_dim) if self.holds_residual else None
         self.reset_parameters()
 
     @classmethod
@@ -262,7 +267,7 @@ class BranchedAttention(Attention):
         self.reset_projections()
         # With residual sums the branches' maps together are the output projection of a layer.
         # Without, each is a map of its own.
-        heads = self.num_branches if self.inner == "residual" else 1
+        heads = self.num_branches if self.holds_residual else 1
         bound = self.output_gain * (6 / (self.embed_dim + heads * self.head_dim)) ** 0.5
         nn.init.uniform_(self.branch_output, -bound, bound)
         for linear in (self.ffn_up, self.ffn_down):
@@ -315,43 +320,31 @@ class BranchedAttention(Attention):
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
         kappa, alpha = self.branch_weights()
-        if self.norm1 is not None and self.norm2 is not None:
-            output = self._with_residuals(inputs.query, heads, kappa, alpha, self.norm1, self.norm2)
-            return output, Routing(alpha)
+        if self.holds_residual:
+            return self._with_residuals(inputs.query, heads, kappa, alpha), Routing(alpha)
         output = branched_feed_forward(
-            heads,
-            self.branch_output,
-            kappa,
-            alpha,
-            linear_map(self.ffn_up, self.embed_dim, heads),
-            linear_map(self.ffn_down, self.ffn_dim, heads),
-            split=self.ffn == "split",
-            dropout=self.ffn_dropout if self.training else 0.0,
-            activation=self.ffn_activation,
+            heads, self.branch_output, kappa, alpha, **self._feed_forward(heads)
         )
         return output, Routing(alpha)
 
-    def _with_residuals(
-        self,
-        x: Tensor,
-        heads: Tensor,
-        kappa: Tensor,
-        alpha: Tensor,
-        norm1: nn.LayerNorm,
-        norm2: nn.LayerNorm,
-    ) -> Tensor:
+    def _feed_forward(self, like: Tensor) -> dict[str, Any]:
+        """Its maps and settings, as arguments of `branches` and `streams`."""
+        return {
+            "up": linear_map(self.ffn_up, self.embed_dim, like),
+            "down": linear_map(self.ffn_down, self.ffn_dim, like),
+            "split": self.ffn == "split",
+            "dropout": self.ffn_dropout if self.training else 0.0,
+            "activation": self.ffn_activation,
+        }
+
+    def _with_residuals(self, x: Tensor, heads: Tensor, kappa: Tensor, alpha: Tensor) -> Tensor:
+        norm1, norm2 = self.norm1, self.norm2
+        assert norm1 is not None and norm2 is not None
         dropout = self.residual_dropout if self.training else 0.0
         z = branch_streams(x, heads, self.branch_output, kappa, dropout=dropout)
         z = z if self.pre_norm else norm1(z)  # (branches, batch * time, embed_dim)
-        added = feed_forward_of_streams(
-            norm2(z) if self.pre_norm else z,
-            alpha,
-            linear_map(self.ffn_up, self.embed_dim, heads),
-            linear_map(self.ffn_down, self.ffn_dim, heads),
-            split=self.ffn == "split",
-            dropout=self.ffn_dropout if self.training else 0.0,
-            activation=self.ffn_activation,
-        )
+        read = norm2(z) if self.pre_norm else z
+        added = feed_forward_of_streams(read, alpha, **self._feed_forward(heads))
         y = sum_of_streams(z, alpha) + F.dropout(added, dropout)
         return (y if self.pre_norm else norm2(y)).view_as(x)
 
@@ -363,7 +356,7 @@ class BranchedAttention(Attention):
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         sizes = (self.num_branches, self.head_dim, self.embed_dim, self.ffn_dim)
-        if self.inner == "residual":
+        if self.holds_residual:
             branches = queries * streams_macs(*sizes, split=self.ffn == "split")
         else:
             branches = branched_macs(queries, *sizes, split=self.ffn == "split")
