@@ -442,9 +442,11 @@ def moa(p, query, key, value, top_k, normalize=True, **masks) -> Tensor:
         values = torch.stack([linear(p, "v_proj", x) for x in value[b]])
         biases = [attention_bias(b, 0, t, s, top_k, **masks) for s in range(key.size(1))]
         y = torch.zeros(query.size(2), dtype=torch.float64)
+        nothing = torch.zeros(len(probabilities), 1, dtype=torch.float64)
         for i in chosen:
-            o = read(query[b, t] @ p["expert_query"][i], keys, values, biases)
-            y = y + probabilities[i] / total * (o @ p["expert_output"][i])
+            q = query[b, t] @ p["expert_query"][i] + p.get("query_bias", nothing)[i]
+            added = read(q, keys, values, biases) @ p["expert_output"][i]
+            y = y + probabilities[i] / total * (added + p.get("output_bias", nothing)[i])
         return y
 
     return _over_queries(query, compute)

@@ -12,6 +12,7 @@ from headwise.heads.agreement import AgreementAttention
 from headwise.heads.weighted import BranchedAttention
 
 DIM, HEADS = 12, 4
+AUTHORS_OF_MOA = hw.MixtureOfAttentionHeads.presets["authors"]
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,9 @@ class System:
                     weights[b, t, i] = probability[i] / total
         per_sequence = module.balance == "sequence"
         balance, z = reference.moa_losses(p, query, top_k, padding, per_sequence)
-        return output, weights, module.balance_coef * balance + module.z_coef * z
+        loss = module.balance_coef * balance + module.z_coef * z
+        tokens = len(real_positions(query, padding)) if module.auxiliary == "per batch" else 1
+        return output, weights, loss / max(1, tokens)
 
     def sight(self, module, query, padding, is_cross, **masks) -> tuple[Any, bool]:
         """What each gate of MAE sees, and whether each position has one of its own."""
@@ -170,7 +173,10 @@ SYSTEMS = {
         "branched",
         {"inner": "residual", "ffn": "split", "norm": "pre", "head_dim": 5, "bias": False},
     ),
-    "moa of the authors' code": System("moa", {"normalize_weights": False, "bias": True}),
+    # But for the noise in training.
+    "moa of the authors' code": System("moa", {**AUTHORS_OF_MOA, "noisy": False, "noise_floor": 0}),
+    "moa with biases": System("moa", {"expert_bias": True, "bias": True}),
+    "moa dense with biases": System("moa", {"expert_bias": True, "num_experts": 3, "top_k": 3}),
     "moa balanced by sequence": System("moa", {"balance": "sequence"}),
     "gated": System("gated"),
     "gated elementwise": System("gated", {"gate": "elementwise", "head_dim": 5, "bias": False}),

@@ -106,6 +106,9 @@ class System(nn.Module):
             of its docstring says what it does. By convention `without-UNIT` removes one unit, and
             `only-UNIT` leaves that one alone in force; their option UNIT is its number. See
             `headwise.models.ablation`.
+        presets: options together, by name, for what a paper leaves open: `paper` are those of its
+            text, `authors` those of their public code. A plan names one as the option `preset`,
+            beside which its other options win; to a constructor they are given by `**`.
         words: what its decisions are called in reports.
         former_evaluation: keys of `evaluation` in older recipes, which `read_former_evaluation`
             reads.
@@ -127,6 +130,7 @@ class System(nn.Module):
     no_decay: ClassVar[tuple[str, ...]] = ()
     rule: ClassVar["type[Rule] | None"] = None
     ablations: ClassVar[Mapping[str, Callable[..., Any]]] = {}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     words: ClassVar[Words] = Words()
     former_evaluation: ClassVar[tuple[str, ...]] = ()
     is_transposed: ClassVar[bool] = True

@@ -29,7 +29,7 @@ import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from math import isfinite
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
@@ -258,7 +258,8 @@ def _entry(where: str, entry: Any) -> Spec:
         elif option != "system":
             what = f"{where} names the option of {entry['system']}"
             raise ValueError(_unknown(what, option, known))
-    return entry
+    preset = entry.pop("preset", None)
+    return entry if preset is None else {**system.presets[preset], **entry}
 
 
 def options_of(system: type[System]) -> dict[str, Any]:
@@ -273,6 +274,8 @@ def options_of(system: type[System]) -> dict[str, Any]:
             variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
             if not variadic and name not in ("self", "place"):
                 options[name] = hints.get(name, Any)
+    if system.presets:
+        options["preset"] = Literal[tuple(system.presets)]
     return options
 
 

@@ -22,7 +22,7 @@ def test_equals_equations_13_to_16_forward_and_backward(top_k, padded, per_seque
     indices = logits.topk(top_k).indices
     fast = router_losses(logits, indices, padding, per_sequence=per_sequence)
     naive = naive_router_losses(logits, indices, padding, per_sequence=per_sequence)
-    torch.testing.assert_close(fast, naive)
+    torch.testing.assert_close(fast[:2], naive)
     for i in range(2):
         got, expected = (
             torch.autograd.grad(x[i], logits, retain_graph=True) for x in (fast, naive)
@@ -32,14 +32,14 @@ def test_equals_equations_13_to_16_forward_and_backward(top_k, padded, per_seque
 
 def test_balance_is_1_where_all_experts_get_the_same():
     logits = 20 * torch.eye(EXPERTS).expand(BATCH, EXPERTS, EXPERTS)
-    balance, _ = losses_of(logits, top_k=1)
+    balance, *_ = losses_of(logits, top_k=1)
     torch.testing.assert_close(balance, torch.tensor(1.0))
 
 
 def test_balance_is_the_number_of_experts_where_one_gets_all():
     logits = torch.zeros(BATCH, TIME, EXPERTS)
     logits[..., 3] = 50.0
-    balance, z = losses_of(logits, top_k=1)
+    balance, z, _ = losses_of(logits, top_k=1)
     torch.testing.assert_close(balance, torch.tensor(float(EXPERTS)))
     torch.testing.assert_close(z, torch.tensor(2500.0))
 
@@ -47,8 +47,8 @@ def test_balance_is_the_number_of_experts_where_one_gets_all():
 def test_a_batch_may_balance_what_its_sequences_do_not():
     """Each sequence has an expert of its own: even over the batch, most uneven within."""
     logits = 50 * torch.eye(EXPERTS).unsqueeze(1).expand(EXPERTS, TIME, EXPERTS)
-    over_batch, _ = losses_of(logits, top_k=1)
-    within, _ = losses_of(logits, top_k=1, per_sequence=True)
+    over_batch, *_ = losses_of(logits, top_k=1)
+    within, *_ = losses_of(logits, top_k=1, per_sequence=True)
     torch.testing.assert_close(over_batch, torch.tensor(1.0))
     torch.testing.assert_close(within, torch.tensor(float(EXPERTS)))
 
@@ -80,8 +80,8 @@ def test_without_real_tokens_both_are_zero(per_sequence):
     padding = torch.ones(BATCH, TIME, dtype=torch.bool)
     losses = losses_of(logits, padding, per_sequence=per_sequence)
     assert losses[0] == losses[1] == 0
-    assert naive_router_losses(logits, logits.topk(2).indices, padding) == losses
-    sum(losses).backward()
+    assert naive_router_losses(logits, logits.topk(2).indices, padding) == losses[:2]
+    sum(losses[:2]).backward()
     assert not logits.grad.any()
 
 

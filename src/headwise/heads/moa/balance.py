@@ -4,11 +4,21 @@ Zhang et al. 2022, *Mixture of Attention Heads: Selecting Attention Heads Per To
 https://arxiv.org/abs/2210.05144, equations 13 to 16.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from headwise.ops.masks import real_positions
 from headwise.ops.replicas import sum_over_replicas
+
+
+class RouterLosses(NamedTuple):
+    """Two losses, scalars, and of how many real tokens they are, at least 1."""
+
+    balance: Tensor
+    z: Tensor
+    tokens: Tensor
 
 
 def router_losses(
@@ -17,7 +27,7 @@ def router_losses(
     padding: Tensor | None = None,
     *,
     per_sequence: bool = False,
-) -> tuple[Tensor, Tensor]:
+) -> RouterLosses:
     """Balance loss and z-loss of a router, without padding.
 
         L_a = N Σᵢ fᵢ Pᵢ        f, P: tokens and probability given to expert i, each summing to 1
@@ -39,7 +49,7 @@ def router_losses(
             count.
 
     Returns:
-        `(balance, z)`, two scalars; zeros where there is no real token.
+        The two losses; zeros where there is no real token.
     """
     experts, top_k = logits.size(-1), indices.size(-1)
     logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
@@ -53,11 +63,13 @@ def router_losses(
         balance = experts * _balance(load / top_k, probability, tokens)  # (batch,)
         sums = torch.stack([balance.sum(), (tokens > 0).sum().to(balance), squares, tokens.sum()])
         balance, sequences, squares, count = sum_over_replicas(sums)
-        return balance / sequences.clamp(min=1), squares / count.clamp(min=1)
+        count = count.clamp(min=1)
+        return RouterLosses(balance / sequences.clamp(min=1), squares / count, count)
     sums = torch.cat([probability.sum(0), load.sum(0), squares.reshape(1), tokens.sum().reshape(1)])
     probability, load, squares, count = sum_over_replicas(sums).split([experts, experts, 1, 1])
     balance = experts * _balance(load / top_k, probability, count)
-    return balance, (squares / count.clamp(min=1)).squeeze()
+    count = count.clamp(min=1).squeeze()
+    return RouterLosses(balance, squares.squeeze() / count, count)
 
 
 def _balance(load: Tensor, probability: Tensor, tokens: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Mixture of attention heads: each token selects its own k of E heads."""
 
 import re
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -26,6 +27,7 @@ from headwise.ops.bounds import (
     check_number,
     check_parameters,
 )
+from headwise.ops.precision import without_autocast
 
 
 class _Choice(NamedTuple):
@@ -51,7 +53,14 @@ class MixtureOfAttentionHeads(Attention):
     All experts share one key and one value head, so a decoding cache is one head wide. f and P
     are the tokens and the probability that each expert gets, each normalised to sum 1; padding
     counts in neither loss. They are sums over the batch unless `balance="sequence"` has them of
-    each sequence by itself, see `headwise.heads.moa.balance`.
+    each sequence by itself, see `headwise.heads.moa.balance`. The router works in float32 at least,
+    under autocast too.
+
+    The text does not say how much the losses weigh beside a cross-entropy that is a mean over
+    tokens. Here they are added to that mean (`auxiliary="per token"`). The authors' public code
+    (github.com/yikangshen/MoA) adds them once to the sum over a batch's tokens
+    (`auxiliary="per batch"`), which is thousands of times less. `presets["authors"]` has the
+    options of that code.
 
     Where every expert is chosen (k = E) the experts are one dense projection; otherwise tokens
     are grouped by expert. With equal weights, k = E is multi-query attention. It is no standard
@@ -69,13 +78,20 @@ class MixtureOfAttentionHeads(Attention):
             `"sequence"`, whose mean it is then.
         balance_coef: α, weight of the balance loss.
         z_coef: β, weight of the router's z-loss.
-        noisy: add noise of a learned size to the router's logits in training (equation 3).
+        auxiliary: `"per token"`, or `"per batch"` for losses divided by the number of the real
+            queries.
+        noisy: add noise to the router's logits in training, of a learned size (equation 3).
+        noise_floor: the least size of that noise.
+        expert_bias: whether Wᵢ^q and Wᵢ^o have a bias, which the equations lack; with them the
+            counts of the paper's table 2 fit to the last digit.
         output_gain: the factor by which Wᵢ^o is drawn larger than Glorot's bound for the map of
             one expert. The paper gives no scale. At the start wᵢ is 1/k, or 1/E without
             `normalize_weights`, so that at a gain of 1 the layer adds less than standard
             attention does.
+        key_gain: the factor by which W^k and W^v are drawn larger than Glorot's bound. The
+            authors' code has 1/√2, as standard attention has, whose maps are drawn as one.
         kdim, vdim, dropout: as in `MultiHeadAttention`.
-        bias: whether the shared key and value projections have one; experts have none.
+        bias: whether the shared key and value projections have one.
 
     Shape:
         As `MultiHeadAttention`. `routing.weights` is `(batch, queries, experts)`, zero at experts
@@ -83,8 +99,9 @@ class MixtureOfAttentionHeads(Attention):
         `(batch, top_k, queries, keys)` in the order of `routing.indices`.
 
     Raises:
-        ValueError: `top_k` above `num_experts`; sizes below 1; a `balance` there is not; an
-            `output_gain` that is not above 0, or above a million.
+        ValueError: `top_k` above `num_experts`; sizes below 1; a `balance` or `auxiliary` there is
+            not; a gain that is not above 0, or above a million; a `noise_floor` below 0, or without
+            `noisy`.
 
     Example:
         >>> attention = MixtureOfAttentionHeads(32, num_experts=6, top_k=2, head_dim=8)
@@ -99,6 +116,16 @@ class MixtureOfAttentionHeads(Attention):
     routing_parameters = ("router",)
     output_parameters = ("expert_output",)
     ablations = ABLATIONS
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {},
+        "authors": {
+            "normalize_weights": False,
+            "auxiliary": "per batch",
+            "noisy": True,
+            "noise_floor": 0.01,
+            "key_gain": 0.5**0.5,
+        },
+    }
     unlike_standard = (
         "all experts share one key and one value head, where each head of standard attention has "
         "keys and values of its own"
@@ -125,8 +152,12 @@ class MixtureOfAttentionHeads(Attention):
         balance: Literal["batch", "sequence"] = "batch",
         balance_coef: float = 0.01,
         z_coef: float = 0.001,
+        auxiliary: Literal["per token", "per batch"] = "per token",
         noisy: bool = False,
+        noise_floor: float = 0.0,
+        expert_bias: bool = False,
         output_gain: float = 1.0,
+        key_gain: float = 1.0,
         kdim: int | None = None,
         vdim: int | None = None,
         dropout: float = 0.0,
@@ -141,10 +172,22 @@ class MixtureOfAttentionHeads(Attention):
             )
         if balance not in ("batch", "sequence"):
             raise ValueError(f"balance is {balance!r}, expected 'batch' or 'sequence'")
+        if auxiliary not in ("per token", "per batch"):
+            raise ValueError(f"auxiliary is {auxiliary!r}, expected 'per token' or 'per batch'")
+        if noise_floor and not noisy:
+            raise ValueError(
+                f"noise_floor is {noise_floor}, but there is no noise: set noisy=True, or leave it "
+                f"out"
+            )
         check_number("num_experts", num_experts, MOST_EXPERTS)
-        for name, coefficient in (("balance_coef", balance_coef), ("z_coef", z_coef)):
+        for name, coefficient in (
+            ("balance_coef", balance_coef),
+            ("z_coef", z_coef),
+            ("noise_floor", noise_floor),
+        ):
             check_coefficient(name, coefficient)
         check_gain("output_gain", output_gain)
+        check_gain("key_gain", key_gain)
         super().__init__(embed_dim, top_k, head_dim, kdim, vdim, dropout)
         check_parameters(
             num_experts * embed_dim * 2 * head_dim,
@@ -158,6 +201,9 @@ class MixtureOfAttentionHeads(Attention):
         self.balance = balance
         self.balance_coef = balance_coef
         self.z_coef = z_coef
+        self.auxiliary = auxiliary
+        self.noise_floor = noise_floor
+        self.key_gain = key_gain
         self.output_gain = output_gain
         self.router = nn.Linear(embed_dim, num_experts, bias=False)
         self.router_noise = nn.Linear(embed_dim, num_experts, bias=False) if noisy else None
@@ -165,6 +211,10 @@ class MixtureOfAttentionHeads(Attention):
         self.v_proj = nn.Linear(self.vdim, head_dim, bias=bias)
         self.expert_query = nn.Parameter(torch.empty(num_experts, embed_dim, head_dim))
         self.expert_output = nn.Parameter(torch.empty(num_experts, head_dim, embed_dim))
+        self.query_bias = nn.Parameter(torch.empty(num_experts, head_dim)) if expert_bias else None
+        self.output_bias = (
+            nn.Parameter(torch.empty(num_experts, embed_dim)) if expert_bias else None
+        )
         self.reset_parameters()
 
     @classmethod
@@ -193,9 +243,12 @@ class MixtureOfAttentionHeads(Attention):
         if self.router_noise is not None:
             nn.init.zeros_(self.router_noise.weight)
         for proj in (self.k_proj, self.v_proj):
-            nn.init.xavier_uniform_(proj.weight)
+            nn.init.xavier_uniform_(proj.weight, gain=self.key_gain)
             if proj.bias is not None:
                 nn.init.zeros_(proj.bias)
+        for bias in (self.query_bias, self.output_bias):
+            if bias is not None:
+                nn.init.zeros_(bias)
         # Each expert is a map of its own, so Glorot's bound is that of one expert.
         bound = (6 / (self.embed_dim + self.head_dim)) ** 0.5
         nn.init.uniform_(self.expert_query, -bound, bound)
@@ -211,6 +264,8 @@ class MixtureOfAttentionHeads(Attention):
         else:
             rows = inputs.query.flatten(0, 1)  # (batch * queries, embed_dim)
             chosen = expert_project(rows, self.expert_query, choice.assignment)
+            if self.query_bias is not None:
+                chosen = chosen + self.query_bias[choice.assignment.indices].to(chosen.dtype)
             q = chosen.unflatten(0, inputs.query.shape[:2]).transpose(1, 2)
         # q: (batch, top_k, queries, head_dim)
         return Projected(q, *self._keys_and_values(inputs), choice)
@@ -218,7 +273,8 @@ class MixtureOfAttentionHeads(Attention):
     def queries_of_every_head(self, inputs: Inputs) -> Tensor:
         # (embed_dim, experts * head_dim): all experts as one matrix
         dense = self.expert_query.transpose(0, 1).flatten(1)
-        return self._by_head(F.linear(inputs.query, dense.t()))
+        bias = None if self.query_bias is None else self.query_bias.flatten()
+        return self._by_head(F.linear(inputs.query, dense.t(), bias))
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
@@ -247,18 +303,21 @@ class MixtureOfAttentionHeads(Attention):
                 joined.flatten(0, 1), self.expert_output, choice.assignment, scales.flatten(0, 1)
             )
             output = rows.unflatten(0, inputs.query.shape[:2])
-        return output, self._routing(choice, inputs)
+        weights = torch.zeros_like(choice.logits).scatter(-1, choice.indices, choice.scales)
+        if self.output_bias is not None:
+            output = output + (weights.to(output.dtype) @ self.output_bias.to(output.dtype))
+        return output, Routing(weights, choice.indices, self._loss(choice, inputs))
 
     def _route(self, query: Tensor) -> _Choice:
-        logits = self.router(query)  # (batch, queries, experts)
+        logits = self._in_float32(self.router, query)  # (batch, queries, experts)
         if self.router_noise is not None and self.training:
-            logits = logits + torch.randn_like(logits) * F.softplus(self.router_noise(query))
+            size = F.softplus(self._in_float32(self.router_noise, query)) + self.noise_floor
+            logits = logits + torch.randn_like(logits) * size
         top_k = self.top_k
         ablation: Choosing | None = None if self.training else self.ablation
         if ablation is not None:
             logits, top_k = ablation.choose(logits, top_k)
-        # Float32 at least: weights that are to sum to 1 want more digits than bf16 has.
-        probability = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        probability = logits.softmax(-1)
         assignment = None
         if top_k == self.num_experts:
             indices = torch.arange(self.num_experts, device=query.device).expand_as(probability)
@@ -274,16 +333,24 @@ class MixtureOfAttentionHeads(Attention):
             selected = ablation.weigh(selected)
         return _Choice(indices, selected, logits, assignment)
 
-    def _routing(self, choice: _Choice, inputs: Inputs) -> Routing:
-        scales = choice.scales
-        weights = torch.zeros_like(choice.logits, dtype=scales.dtype)
-        weights = weights.scatter(-1, choice.indices, scales)
-        per_sequence = self.balance == "sequence"
-        balance, z = router_losses(
-            choice.logits, choice.indices, inputs.query_padding, per_sequence=per_sequence
+    def _in_float32(self, linear: nn.Module, query: Tensor) -> Tensor:
+        """A map of the router in float32, under autocast too: near ties are told apart there."""
+        weight = linear.weight
+        if isinstance(weight, Tensor) and weight.is_floating_point():  # else it is quantised
+            query = query.to(weight.dtype)
+        with without_autocast(query):
+            logits: Tensor = linear(query)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def _loss(self, choice: _Choice, inputs: Inputs) -> Tensor:
+        losses = router_losses(
+            choice.logits,
+            choice.indices,
+            inputs.query_padding,
+            per_sequence=self.balance == "sequence",
         )
-        loss = self.balance_coef * balance + self.z_coef * z
-        return Routing(weights, choice.indices, loss)
+        loss = self.balance_coef * losses.balance + self.z_coef * losses.z
+        return loss / losses.tokens if self.auxiliary == "per batch" else loss
 
     def key_size(self) -> tuple[int, int] | None:
         return 1, self.head_dim

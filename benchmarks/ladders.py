@@ -1,0 +1,303 @@
+"""From the standard layer to a system, one change at a time: at which rung does quality fall?
+
+    python benchmarks/ladders.py                              # every ladder, on the demo's data
+    python benchmarks/ladders.py "weighted: *@3e-3@101,102"   # ladder: rungs @ rates @ seeds
+    python benchmarks/ladders.py --captions FOLDER            # on 15% of Multi30K's captions
+    python benchmarks/ladders.py --table                      # the tables of the runs there are
+
+Each run trains one rung with one learning rate and one seed, and validates as it goes: the recipe
+`interface-strings` for 600 steps, as the demo does, or a model of the same width on captions for
+2,400. The validation loss is the measure, so nothing is translated and no test part is read. Every
+finished run appends a line of JSON to the file `--output`, and runs that it has already are not run
+again: the experiment may be stopped at any time. docs/readings.md has what came of it.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from headwise.experiment.preparing import build_model
+from headwise.heads.moa import MixtureOfAttentionHeads
+from headwise.heads.moa.layer import _Choice
+from headwise.recipe import load_recipe
+from headwise.recipe.catalogue import task_class
+from headwise.recipe.settings import Recipe
+from headwise.training.run import Interrupted, run_training
+
+
+class MultiQuery(MixtureOfAttentionHeads):
+    """All experts, each by its own queries and maps, without a router: MoA's shared keys alone.
+
+    All maps start at the scale of the standard layer's.
+    """
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        as_one = (6 / (4 * self.embed_dim)) ** 0.5  # queries, keys and values are drawn as one map
+        for projection in (self.expert_query, self.k_proj.weight, self.v_proj.weight):
+            nn.init.uniform_(projection, -as_one, as_one)
+        bound = (6 / (self.embed_dim + self.num_experts * self.head_dim)) ** 0.5
+        nn.init.uniform_(self.expert_output, -bound, bound)
+
+    def _route(self, query: Tensor) -> _Choice:
+        choice = super()._route(query)
+        return choice._replace(scales=torch.ones_like(choice.scales))
+
+
+class MultiQueryAsDrawn(MultiQuery):
+    """The same with MoA's initial weights."""
+
+    reset_parameters = MixtureOfAttentionHeads.reset_parameters
+
+
+# In quotes, since a colon ends a key of YAML.
+MULTI_QUERY, AS_DRAWN = (f"'{__name__}:{name}'" for name in ("MultiQuery", "MultiQueryAsDrawn"))
+
+# What each rung changes in the recipe, as arguments of `headwise train --set`.
+LADDERS: dict[str, dict[str, list[str]]] = {
+    "weighted": {
+        "standard": [],
+        **{
+            name: [f"model.attention={{system: weighted, {how}}}"]
+            for name, how in (
+                ("a stream for each branch, 1/M", "inner: residual, ffn: split, weights: uniform"),
+                ("learned from 1/M", "inner: residual, ffn: split, start: even"),
+                ("learned from a random start", "inner: residual, ffn: split, start: random"),
+                ("shared feed-forward, from 1/M", "inner: residual, ffn: shared, start: even"),
+                ("the letter from 1/M", "inner: none, ffn: shared, start: even"),
+                ("the letter", "inner: none, ffn: shared, start: random"),
+            )
+        },
+    },
+    "agreement": {
+        "standard": [],
+        **{
+            name: [f"model.attention={{encoder_self: {{system: agreement, layers: low, {how}}}}}"]
+            for name, how in (
+                ("simple, one iteration", "routing: simple, iterations: 1"),
+                ("simple, not squashed", "routing: simple, squash: false"),
+                ("simple", "routing: simple"),
+                ("simple, votes at Glorot's bound", "routing: simple, vote_gain: 1.0"),
+                ("simple, votes at 2√H", "routing: simple, vote_gain: 5.66"),
+                ("EM, one iteration", "iterations: 1"),
+                ("EM", "routing: em"),
+                ("EM, votes at Glorot's bound", "vote_gain: 1.0"),
+                ("EM, λ to 100", "inverse_temperature: 100.0"),
+            )
+        },
+    },
+    "moa": {
+        "standard": [],
+        **{
+            name: [f"model.attention={{system: {system}, {how}}}"]
+            for name, system, how in (
+                ("one key head, 8 heads of 16", MULTI_QUERY, "size: 8K8E16D"),
+                ("8 heads of 32", MULTI_QUERY, "size: 8K8E32D"),
+                ("16 heads of 32", MULTI_QUERY, "size: 16K16E32D"),
+                ("initial weights of MoA", AS_DRAWN, "size: 16K16E32D"),
+                ("a router that selects all 16", "moa", "size: 16K16E32D"),
+                ("a router that selects 8 of 16: 8K16E32D", "moa", "size: 8K16E32D"),
+                ("keys at 1/√2", "moa", "size: 8K16E32D, key_gain: 0.7071"),
+                ("without auxiliary losses", "moa", "size: 8K16E32D, balance_coef: 0, z_coef: 0"),
+                ("losses per batch", "moa", "size: 8K16E32D, auxiliary: per batch"),
+                ("output_gain 4", "moa", "size: 8K16E32D, output_gain: 4.0"),
+                ("preset authors", "moa", "size: 8K16E32D, preset: authors"),
+                ("8K32E16D", "moa", "size: 8K32E16D"),
+                ("8K8E64D", "moa", "size: 8K8E64D"),
+            )
+        },
+    },
+    "mae": {
+        "standard": [],
+        "uniform gate, F steps": ["model.attention={system: mae, gate: uniform}"],
+        "joint": ["model.attention=mae", "training.mae.method=joint"],
+        "MAE-7": ["model.attention=mae"],
+        "MAE-7, gates' rate 0.1": ["model.attention=mae", "training.mae.learning_rate=0.1"],
+    },
+}
+
+RUNS = [f"{ladder}: *@3e-3@101,102,103" for ladder in LADDERS]
+
+DEMO = ["training.max_steps=600", "training.evaluate_every=150"]
+# The size of the data and of the model of docs/claims.md.
+CAPTIONS = [
+    "model.encoder_layers=3",
+    "model.norm=pre",
+    "model.dropout=0.3",
+    "training.max_steps=2400",
+    "training.warmup_steps=200",
+    "training.evaluate_every=600",
+]
+
+
+class Cell(NamedTuple):
+    """One run."""
+
+    data: str
+    rung: str
+    rate: float
+    seed: int
+
+
+class Corpus(NamedTuple):
+    """What all runs train on."""
+
+    name: str
+    settings: list[str]
+
+
+def main() -> None:
+    """Run what is missing, and print the tables."""
+    options = parse_options()
+    torch.set_num_threads(options.threads)
+    console = Console()
+    corpus = corpus_of(options.captions)
+    if not options.table:
+        for ladder, cell in cells(options.cells or RUNS, corpus.name):
+            if cell in results(options.output):
+                continue
+            console.print(f"{cell.rung} at {cell.rate:g}, seed {cell.seed}", style="dim")
+            try:
+                record = train(corpus, ladder, cell, console)
+            except Interrupted:
+                raise SystemExit("stopped; finished runs are kept") from None
+            options.output.parent.mkdir(parents=True, exist_ok=True)
+            with options.output.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+    for ladder, rungs in LADDERS.items():
+        console.print(ladder_table(ladder, list(rungs), results(options.output), corpus.name))
+
+
+def corpus_of(folder: Path | None) -> Corpus:
+    """The demo's interface strings, or captions in a folder, as they are downloaded."""
+    if folder is None:
+        return Corpus("demo", DEMO)
+    files = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
+    parts = ", ".join(
+        f"{part}: {{source: '{folder / name}.en.gz', target: '{folder / name}.de.gz'}}"
+        for part, name in files.items()
+    )
+    data = f"data={{corpus: files, train_fraction: 0.15, {parts}}}"
+    return Corpus("captions", [data, *CAPTIONS])
+
+
+def cells(specs: list[str], data: str) -> list[tuple[str, Cell]]:
+    """The runs that `ladder: rungs @ rates @ seeds` stands for; rungs with semicolons, or `*`."""
+    found = []
+    for spec in specs:
+        ladder, _, rest = spec.partition(": ")
+        rungs, rates, seeds = rest.split("@")
+        if ladder not in LADDERS:
+            raise SystemExit(f"there is no ladder {ladder!r}: {', '.join(LADDERS)}")
+        names = list(LADDERS[ladder]) if rungs == "*" else rungs.split(";")
+        # Seeds first, so that each is whole before the next begins.
+        for seed, rate, name in product(seeds.split(","), rates.split(","), names):
+            if name not in LADDERS[ladder]:
+                raise SystemExit(f"no rung {name!r} in {ladder}: {'; '.join(LADDERS[ladder])}")
+            found.append((ladder, Cell(data, name, float(rate), int(seed))))
+    return found
+
+
+def results(path: Path) -> dict[Cell, dict[str, Any]]:
+    """The runs that there are."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    records = [json.loads(line) for line in lines]
+    return {Cell(r["data"], r["rung"], r["rate"], r["seed"]): r for r in records}
+
+
+def recipe_of(corpus: Corpus, ladder: str, cell: Cell) -> Recipe:
+    """The recipe of a run."""
+    own = [f"training.learning_rate={cell.rate}", f"training.seed={cell.seed}"]
+    settings = [*corpus.settings, "training.final_model=last", *own]
+    return load_recipe("interface-strings", [*settings, *LADDERS[ladder][cell.rung]]).system(None)
+
+
+def train(corpus: Corpus, ladder: str, cell: Cell, console: Console) -> dict[str, Any]:
+    """Train one rung; returns its losses by step."""
+    recipe = recipe_of(corpus, ladder, cell)
+    with tempfile.TemporaryDirectory() as folder:
+        task = task_class(recipe.task).prepare(recipe, Path(folder))
+        model = build_model(recipe, task)
+        start = time.perf_counter()
+        run = run_training(
+            model,
+            task.train,
+            task.validation,
+            task.collate,
+            recipe.training,
+            Path(folder),
+            label=cell.rung,
+            console=console,
+        )
+    validated = {r["step"]: round(r["eval_loss"], 4) for r in run.history if "eval_loss" in r}
+    seconds = round(time.perf_counter() - start)
+    return {**cell._asdict(), "validation": validated, "seconds": seconds}
+
+
+def ladder_table(
+    ladder: str, rungs: list[str], found: dict[Cell, dict[str, Any]], data: str
+) -> Table:
+    """Validation loss at a quarter, a half and the end of the training; the mean over seeds.
+
+    With each rung the rates that were tried, and the difference from the standard layer at its best
+    rate, seed by seed.
+    """
+    table = Table(title=f"{ladder}, {data}: validation loss")
+    for column in ("Rung", "Rate", "Seeds", "Quarter", "Half", "End", "From standard"):
+        table.add_column(column, justify="left" if column == "Rung" else "right")
+    by_rung: dict[tuple[str, float], dict[int, list[float]]] = defaultdict(dict)
+    for cell, record in found.items():
+        if cell.data == data:
+            first, half, _, last = record["validation"].values()
+            by_rung[cell.rung, cell.rate][cell.seed] = [first, half, last]
+    standard = best_of(by_rung, "standard")
+    for rung in rungs:
+        for rate in sorted(rate for name, rate in by_rung if name == rung):
+            seeds = by_rung[rung, rate]
+            shared = seeds.keys() & standard.keys()
+            differences = [seeds[seed][-1] - standard[seed][-1] for seed in sorted(shared)]
+            means = [statistics.mean(each) for each in zip(*seeds.values(), strict=True)]
+            shown = ", ".join(f"{difference:+.3f}" for difference in differences)
+            if len(differences) > 1:
+                shown = f"{statistics.mean(differences):+.3f} ({shown})"
+            numbers = (f"{mean:.3f}" for mean in means)
+            table.add_row(rung, f"{rate:g}", str(len(seeds)), *numbers, shown)
+    return table
+
+
+def best_of(
+    by_rung: dict[tuple[str, float], dict[int, list[float]]], rung: str
+) -> dict[int, list[float]]:
+    """The losses by seed of a rung's best rate, of those that most seeds have."""
+    of_rung = [seeds for (name, _), seeds in by_rung.items() if name == rung]
+    most = max((len(seeds) for seeds in of_rung), default=0)
+    whole = [seeds for seeds in of_rung if len(seeds) == most]
+    return min(whole, key=lambda seeds: statistics.mean(q[-1] for q in seeds.values()), default={})
+
+
+def parse_options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("cells", nargs="*", help="ladder: rungs@rates@seeds; all by default")
+    parser.add_argument("--captions", type=Path, help="the folder of Multi30K's gzip files")
+    parser.add_argument("--output", type=Path, default=Path("evidence/ladders.jsonl"))
+    parser.add_argument("--table", action="store_true", help="train nothing")
+    parser.add_argument("--threads", type=int, default=1)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
