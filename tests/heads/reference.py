@@ -97,10 +97,11 @@ def expert(parts: list[Tensor], left_out: tuple[int, ...]) -> Tensor:
     return h / (h - t) * sum(parts[j] for j in range(h) if j not in left_out)
 
 
-def gate(p: dict[str, Tensor], inputs: list[Tensor], embed_dim: int) -> Tensor:
+def gate(p: dict[str, Tensor], inputs: list[Tensor], embed_dim: int, root: bool) -> Tensor:
     """softmax(W₂ tanh(W₁ BatchNorm(mean of inputs) + b₁) + b₂), batch norm as in evaluation."""
     x = sum(inputs) / len(inputs) if inputs else torch.zeros(embed_dim, dtype=torch.float64)
     x = (x - p["gate.norm.running_mean"]) / torch.sqrt(p["gate.norm.running_var"] + 1e-5)
+    x = x * max(1, len(inputs)) ** 0.5 if root else x
     x = x * p["gate.norm.weight"] + p["gate.norm.bias"]
     logits = linear(p, "gate.output", torch.tanh(linear(p, "gate.hidden", x)))
     exponentials = torch.exp(logits - logits.max().detach())
@@ -119,7 +120,7 @@ def mae_sight(query, padding, causal, heads=1, **masks) -> list[list[list[int]]]
     return [[[s for s in time if is_seen(b, t, s)] for t in time] for b in range(query.size(0))]
 
 
-def mae_gates(p, query, sight, window=None) -> list[list[Tensor]]:
+def mae_gates(p, query, sight, window=None, root=False) -> list[list[Tensor]]:
     """The gate of each row and position: of the mean of what it sees, or of the last of that."""
 
     def inputs(b, t):
@@ -127,7 +128,7 @@ def mae_gates(p, query, sight, window=None) -> list[list[Tensor]]:
         return [query[b, s] for s in (seen[-window:] if window else seen)]
 
     batch, time, dim = query.shape
-    return [[gate(p, inputs(b, t), dim) for t in range(time)] for b in range(batch)]
+    return [[gate(p, inputs(b, t), dim, root) for t in range(time)] for b in range(batch)]
 
 
 def mae(p, query, key, value, heads, dropped, gates, **masks) -> Tensor:

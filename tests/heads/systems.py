@@ -75,7 +75,8 @@ class System:
                 gates = [[uniform] * query.size(1) for _ in query]
             else:
                 window = module.gate_window if each else None
-                gates = reference.mae_gates(p, query, sight, window)
+                root = each and module.gate_scaling == "root"
+                gates = reference.mae_gates(p, query, sight, window, root)
             output = reference.mae(p, query, key, value, HEADS, dropped, gates, **masks)
             stacked = torch.stack([torch.stack(row) for row in gates])
             return output, stacked if each else stacked[:, 0], None
@@ -150,6 +151,7 @@ SYSTEMS = {
     "mae-6": System("mae", {"dropped_heads": 2}),
     "mae window": System("mae", {"gate_window": 2}),
     "mae causal queries": System("mae", {"causal_queries": True}),
+    "mae of scaled gates": System("mae", {"gate_scaling": "root", "gate_statistics": "fresh"}),
     "uni-mae": System("mae", {"gate": "uniform"}),
     "moa": System("moa"),
     "moa dense": System("moa", {"num_experts": 3, "top_k": 3}),

@@ -1,6 +1,7 @@
 """The batch norm of MAE's gates: which passes move its statistics, and which compute by them."""
 
 import copy
+import math
 import warnings
 
 import pytest
@@ -174,7 +175,7 @@ def test_update_bn_takes_the_mean_of_all_batches(causal, frozen):
     model = AveragedModel(layer)
     batches = sequences(4)
     update_bn(batches, model)
-    rows = [running_mean(x).flatten(0, 1) if causal else x.mean(1) for x in batches]
+    rows = [running_mean(x).mean.flatten(0, 1) if causal else x.mean(1) for x in batches]
     means, variances = zip(*map(statistics, rows), strict=True)
     norm = model.module.layers[0].gate.norm
     torch.testing.assert_close(norm.running_mean, torch.stack(means).mean(0))
@@ -188,7 +189,7 @@ def test_update_bn_measures_behind_causal_gates_what_evaluation_gives():
     update_bn([x], stack)
     stack.eval()
     behind = stack.one(stack.layers[0], x)
-    mean, variance = statistics(running_mean(behind).flatten(0, 1))
+    mean, variance = statistics(running_mean(behind).mean.flatten(0, 1))
     torch.testing.assert_close(stack.layers[1].gate.norm.running_mean, mean)
     torch.testing.assert_close(stack.layers[1].gate.norm.running_var, variance)
 
@@ -207,7 +208,7 @@ def test_a_norm_without_momentum_learns_by_the_mean_of_the_batches_before(reentr
             one = lambda x: layer(x, **CAUSAL).output.sum()  # noqa: E731
             loss = checkpoint(one, x, use_reentrant=reentrant)
         loss.backward()
-    rows = [statistics(running_mean(x.detach()).flatten(0, 1)) for x in batches]
+    rows = [statistics(running_mean(x.detach()).mean.flatten(0, 1)) for x in batches]
     mean = torch.stack([each[0] for each in rows]).mean(0)
     torch.testing.assert_close(layer.gate.norm.running_mean, mean)
     assert layer.gate.norm.num_batches_tracked == 3
@@ -227,3 +228,58 @@ def test_what_is_recorded_is_recorded_once():
         warnings.simplefilter("error")
         stack(sequences()[0].requires_grad_()).sum().backward()
     assert [len(made) for made in decisions.values()] == [1, 1]
+
+
+@pytest.mark.parametrize("reentrant", [None, False, True])
+@pytest.mark.parametrize("masks", [{}, CAUSAL])
+def test_f_steps_move_the_statistics_if_these_are_to_be_fresh(masks, reentrant):
+    kept, fresh = (
+        SYSTEMS["mae-7"].build(train=True, gate_statistics=which) for which in ("kept", "fresh")
+    )
+    fresh.load_state_dict(kept.state_dict())
+    (x,) = sequences()
+    x.requires_grad_()
+    for layer in (kept, fresh):
+        before = layer.gate.norm.running_mean.clone()
+        one = lambda x, layer=layer: layer(x, **masks).output.sum()  # noqa: E731
+        with expert_step([layer]):
+            loss = one(x) if reentrant is None else checkpoint(one, x, use_reentrant=reentrant)
+            loss.backward()
+        rows = running_mean(x.detach()).mean.flatten(0, 1) if masks else x.detach().mean(1)
+        moved = before + layer.gate.norm.momentum * (statistics(rows)[0] - before)
+        if layer is fresh:
+            torch.testing.assert_close(layer.gate.norm.running_mean, moved)
+        assert (layer is fresh) != torch.equal(layer.gate.norm.running_mean, before)
+        assert all(p.grad is None or not p.grad.any() for p in layer.gate.parameters())
+
+
+def test_fresh_statistics_of_an_f_step_are_those_of_a_g_step():
+    layer = SYSTEMS["mae-7"].build(train=True, gate_statistics="fresh")
+    (x,) = sequences()
+    mixed = layer(x).routing.weights
+    with expert_step([layer]):
+        torch.testing.assert_close(layer(x).routing.weights, mixed.detach())
+
+
+@pytest.mark.parametrize(("scaling", "lasting"), [("none", 0.35), ("root", 0.7)])
+def test_scaled_gates_do_not_lose_their_variance_with_time(scaling, lasting):
+    """Of independent inputs the mean of 64 varies 8 times less than each."""
+    layer = hw.MixtureOfAttentiveExperts(
+        32, 4, gate_init="xavier", gate_scaling=scaling, gate_dropout=0.0
+    )
+    for _ in range(50):
+        layer(torch.randn(64, 64, 32), **CAUSAL)
+    gates = layer.eval()(torch.randn(256, 64, 32), **CAUSAL).routing.weights
+    first, last = gates[:, 0].std(0).mean(), gates[:, -1].std(0).mean()
+    assert (last / first < lasting) == (scaling == "none")
+
+
+def test_untrained_gates_are_even_unless_drawn_otherwise():
+    entropies = {}
+    for init in ("zero", "default", "xavier"):
+        layer = hw.MixtureOfAttentiveExperts(128, 8, gate_init=init, gate_dropout=0.0)
+        gates = layer(torch.randn(64, 20, 128)).routing.weights
+        entropies[init] = -(gates * gates.log()).sum(-1).mean()
+    assert abs(entropies["zero"] - math.log(8)) < 1e-6
+    assert 2.03 < entropies["default"] < 2.07
+    assert entropies["xavier"] < 1.9

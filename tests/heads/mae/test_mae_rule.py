@@ -19,7 +19,8 @@ from headwise.training.rules import TrainingRules
 from headwise.training.trainer import Trainer
 
 GATE = ".gate."
-ONE_LAYER = {"encoder_self": "mae"}
+# Behind a map that starts at zero nothing would move in the first step.
+ONE_LAYER = {"encoder_self": {"system": "mae", "gate_init": "default"}}
 UNIFORM = {"encoder_self": {"system": "mae", "gate": "uniform"}}
 BATCH = {
     "input_ids": torch.tensor([[5, 6, 2], [7, 8, 2]]),
@@ -77,7 +78,8 @@ def test_a_g_step_moves_gates_and_an_f_step_everything_else(tmp_path, accumulati
     how = settings(period=2, unit="steps").model_copy(
         update={"gradient_accumulation": accumulation, "max_steps": 4}
     )
-    trainer = toy.watch(tmp_path, toy.model("mae", dropout=0.1), how)
+    plan = {"system": "mae", "gate_init": "default"}
+    trainer = toy.watch(tmp_path, toy.model(plan, dropout=0.1), how)
     names = {name for name, _ in trainer.model.named_parameters()}
     gates = {name for name in names if GATE in name}
     statistics = {name for name, _ in trainer.model.named_buffers() if GATE in name}

@@ -62,7 +62,7 @@ def test_sequence_mean_leaves_padding_out():
 def test_running_mean_equals_its_loops(window, padded):
     x = torch.randn(2, 7, 3, dtype=torch.float64, requires_grad=True)
     padding = torch.rand(2, 7) < 0.4 if padded else None
-    fast, naive = running_mean(x, padding, window), naive_running_mean(x, padding, window)
+    fast, naive = running_mean(x, padding, window).mean, naive_running_mean(x, padding, window)
     torch.testing.assert_close(fast, naive)
     torch.testing.assert_close(
         torch.autograd.grad(fast.square().sum(), x), torch.autograd.grad(naive.square().sum(), x)
@@ -75,7 +75,7 @@ def test_running_mean_remembers_between_calls(window, chunks):
     x, padding = torch.randn(2, 7, 3, dtype=torch.float64), torch.rand(2, 7) < 0.3
     cache = AttentionCache()
     parts = zip(x.split(chunks, 1), padding.split(chunks, 1), strict=True)
-    means = [running_mean(part, pad, window, cache) for part, pad in parts]
+    means = [running_mean(part, pad, window, cache).mean for part, pad in parts]
     torch.testing.assert_close(torch.cat(means, 1), naive_running_mean(x, padding, window))
     assert all(state.size(0) == 2 for state in cache.memory.values())  # a beam search reorders rows
     if window is not None:
@@ -84,13 +84,15 @@ def test_running_mean_remembers_between_calls(window, chunks):
 
 def test_a_window_beyond_the_sequence_takes_no_memory():
     x = torch.randn(2, 5, 3)
-    widest = running_mean(x, None, 10**15)
+    widest = running_mean(x, None, 10**15).mean
     torch.testing.assert_close(widest, naive_running_mean(x, None, None))
-    assert running_mean(x[:, :0], None, 10**15).shape == (2, 0, 3)
+    assert running_mean(x[:, :0], None, 10**15).mean.shape == (2, 0, 3)
 
 
 def test_running_mean_of_a_long_sequence_in_float32():
     x = torch.randn(1, 5000, 2) + 3
     for window in (None, 100):
-        exact = running_mean(x.double(), None, window)
-        torch.testing.assert_close(running_mean(x, None, window).double(), exact, rtol=0, atol=1e-3)
+        exact = running_mean(x.double(), None, window).mean
+        torch.testing.assert_close(
+            running_mean(x, None, window).mean.double(), exact, rtol=0, atol=1e-3
+        )

@@ -51,7 +51,7 @@ def spread(x):
 def test_the_means_are_those_without_padding(window):
     x = torch.randn(TIME, 3, dtype=torch.float64, requires_grad=True)
     padded, padding = spread(x)
-    means = running_mean(padded, padding, window)
+    means = running_mean(padded, padding, window).mean
     torch.testing.assert_close(means, naive_running_mean(padded, padding, window))
     expected = naive_running_mean(x.unsqueeze(0), None, window)[0]
     for row, places in enumerate(PLACES):
@@ -70,7 +70,7 @@ def test_a_cache_passes_over_padding_too(window, chunks, kind):
     cache = CACHES[kind]()
     parts = zip(padded.split(chunks, 1), padding.split(chunks, 1), strict=True)
     # Some callers leave out a mask that blocks nothing.
-    means = [running_mean(x, pad if pad.any() else None, window, cache) for x, pad in parts]
+    means = [running_mean(x, pad if pad.any() else None, window, cache).mean for x, pad in parts]
     torch.testing.assert_close(torch.cat(means, 1), naive_running_mean(padded, padding, window))
 
 
@@ -83,7 +83,7 @@ def test_padding_is_removed_with_the_positions_that_it_takes(window, removed):
     cache = recording()
     running_mean(padded, padding, window, cache)
     cache.crop(-removed)
-    again = running_mean(padded[:, -removed:], padding[:, -removed:], window, cache)
+    again = running_mean(padded[:, -removed:], padding[:, -removed:], window, cache).mean
     torch.testing.assert_close(again, expected[:, -removed:])
 
 
@@ -94,7 +94,7 @@ def test_a_long_past_of_padding_is_no_past():
     padding = torch.ones(x.shape[:2], dtype=torch.bool)
     padding[:, [0, 1, -1]] = False
     parts = zip(x.split(1, 1), padding.split(1, 1), strict=True)
-    means = [running_mean(step, pad, window, cache) for step, pad in parts]
+    means = [running_mean(step, pad, window, cache).mean for step, pad in parts]
     torch.testing.assert_close(means[-1][0, 0], x[0, [0, 1, -1]].mean(0))
     assert cache.memory["recent"].size(1) == window + _MOST_REMOVED
 

@@ -1,7 +1,7 @@
 """Mixture of attentive experts: gates over experts that each leave out some of the heads."""
 
 from math import comb
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -43,6 +43,7 @@ from headwise.ops.masks import (
 from headwise.ops.recompute import Passes, as_at_first, is_repeated
 from headwise.ops.replicas import sum_over_replicas, uniform_noise
 
+GateInit = Literal["zero", "default", "xavier"]
 _MOST_WINDOW = 1_000_000  # positions, which a cache has room for from the start
 
 
@@ -97,6 +98,16 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         gate: `"learned"`, or `"uniform"` for UNI-MAE, which has no gate parameters.
         gate_hidden_dim: width of the gate's hidden layer.
         gate_dropout: dropout after that layer.
+        gate_init: how the gate's two maps are drawn, of which the paper says nothing: `"zero"` has
+            the second at zero, so that all experts are equal at the start; `"default"` draws both
+            as `nn.Linear` does, `"xavier"` by Glorot's bound, with which an untrained gate is far
+            from even already (1.83 of 2.08 nats for 8 experts at a width of 128).
+        gate_scaling: `"root"` multiplies by √n what the mean of n positions, in a causal gate,
+            deviates from that of batch norm. The mean of more positions varies less, so that late
+            gates are else nearly equal.
+        gate_statistics: what batch norm has in F steps: those that were `"kept"` in G steps, or
+            `"fresh"` ones. Those of the batch, or in causal gates the running ones, then move in F
+            steps too.
         gate_window: how many of the last inputs a causal gate averages, of those that it sees; all
             of them if None (the paper averages 100 in language modelling).
         causal_queries: the queries are a causal sequence though the keys are not.
@@ -145,6 +156,9 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         gate: Literal["learned", "uniform"] = "learned",
         gate_hidden_dim: int = 256,
         gate_dropout: float = 0.1,
+        gate_init: GateInit = "zero",
+        gate_scaling: Literal["none", "root"] = "none",
+        gate_statistics: Literal["kept", "fresh"] = "kept",
         gate_window: int | None = None,
         causal_queries: bool = False,
         head_dim: int | None = None,
@@ -163,8 +177,15 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
                 f"dropped_heads is {dropped_heads}, expected 1 to {num_heads - 1}: an expert keeps "
                 f"at least one of num_heads = {num_heads} heads"
             )
-        if gate not in ("learned", "uniform"):
-            raise ValueError(f"gate is {gate!r}, expected 'learned' or 'uniform'")
+        for name, value, known in (
+            ("gate", gate, ("learned", "uniform")),
+            ("gate_init", gate_init, get_args(GateInit)),
+            ("gate_scaling", gate_scaling, ("none", "root")),
+            ("gate_statistics", gate_statistics, ("kept", "fresh")),
+        ):
+            if value not in known:
+                expected = " or ".join(repr(each) for each in known)
+                raise ValueError(f"{name} is {value!r}, expected {expected}")
         if gate_window is not None and gate_window < 1:
             raise ValueError(f"gate_window is {gate_window}, expected at least 1, or None")
         check_number("gate_window", gate_window or 0, _MOST_WINDOW)
@@ -195,6 +216,8 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         )
         self.dropped_heads = dropped_heads
         self.gate_window = gate_window
+        self.gate_scaling = gate_scaling
+        self.gate_statistics = gate_statistics
         self.causal_queries = causal_queries
         self.step: Step = "joint"
         self.num_experts = experts
@@ -202,7 +225,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         left_out = left_out_heads(num_heads, dropped_heads)  # (experts, heads)
         self.register_buffer("left_out", left_out, persistent=False)
         self.gate = (
-            ExpertGate(embed_dim, self.num_experts, gate_hidden_dim, gate_dropout)
+            ExpertGate(embed_dim, self.num_experts, gate_hidden_dim, gate_dropout, gate_init)
             if gate == "learned"
             else None
         )
@@ -226,8 +249,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         with the output of the source too; an F step draws one expert, which leaves heads out.
         """
         if self.gate is not None:
-            for parameter in self.gate.output.parameters():
-                nn.init.zeros_(parameter)
+            self.gate.reset_parameters("zero")
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
         if self.training and not torch.compiler.is_compiling():
@@ -338,19 +360,24 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             return query.new_full(shape, 1 / self.num_experts)
         # Sums over many positions, and batch norm, want more digits than bf16 has.
         query = query.float() if query.dtype in (torch.bfloat16, torch.float16) else query
+        count = None
         if seen is not None:
-            summary = masked_mean(query, seen, padding, inputs.cache)
+            summary, count = masked_mean(query, seen, padding, inputs.cache)
             nothing = ~seen.any(-1)
             padding = nothing if padding is None else padding | nothing
         elif each:
-            summary = running_mean(query, padding, self.gate_window, inputs.cache)
+            summary, count = running_mean(query, padding, self.gate_window, inputs.cache)
         else:
             if padding is None and not query.size(1):  # nothing but padding is in empty sequences
                 padding = query.new_zeros(query.shape[:2], dtype=torch.bool)
             summary = sequence_mean(query, padding).unsqueeze(1)
             padding = None if padding is None else padding.all(1, keepdim=True)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
-            return self.gate(summary, padding, causal=each, fixed=fixed)
+        root = count.sqrt() if self.gate_scaling == "root" and count is not None else None
+        view = _View(summary, padding, root, each)
+        fresh = fixed and self.gate_statistics == "fresh"
+        moves = torch.is_grad_enabled()
+        with torch.set_grad_enabled(moves and not fixed):
+            return self.gate(view, fixed=fixed, fresh=fresh, moves=moves)
 
     def ablation_ranges(self) -> dict[str, range]:
         return {"expert": range(self.num_experts), "head": range(self.num_heads)}
@@ -369,6 +396,15 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         return f"{super().extra_repr()}, dropped_heads={self.dropped_heads}, gate={gate}"
 
 
+class _View(NamedTuple):
+    """What gates look at."""
+
+    summary: Tensor  # (batch, time, embed_dim)
+    padding: Tensor | None  # (batch, time), `True` at positions that batch norm leaves out
+    root: Tensor | None  # (batch, time, 1), by which deviations from batch norm's mean are scaled
+    causal: bool  # normalised by the running statistics, which no later position is part of
+
+
 class ExpertGate(nn.Module):
     """Computes a distribution over experts: softmax(W₂ tanh(W₁ BatchNorm(summary))).
 
@@ -377,17 +413,21 @@ class ExpertGate(nn.Module):
         num_experts: how many experts there are.
         hidden_dim: width of the hidden layer.
         dropout: dropout after it.
+        init: how the maps are drawn.
     """
 
-    def __init__(self, embed_dim: int, num_experts: int, hidden_dim: int, dropout: float) -> None:
+    def __init__(
+        self, embed_dim: int, num_experts: int, hidden_dim: int, dropout: float, init: GateInit
+    ) -> None:
         super().__init__()
         self.norm = nn.BatchNorm1d(embed_dim)
         self.hidden = nn.Linear(embed_dim, hidden_dim)
         self.output = nn.Linear(hidden_dim, num_experts)
         self.dropout = dropout
+        self.init = init
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
+    def reset_parameters(self, init: GateInit | None = None) -> None:
         # Through nn.init throughout: from_pretrained makes that spare what it has loaded.
         assert self.norm.running_mean is not None and self.norm.running_var is not None
         assert self.norm.num_batches_tracked is not None
@@ -395,34 +435,36 @@ class ExpertGate(nn.Module):
             nn.init.ones_(ones)
         for zeros in (self.norm.bias, self.norm.running_mean, self.norm.num_batches_tracked):
             nn.init.zeros_(zeros)
+        init = self.init if init is None else init
         for linear in (self.hidden, self.output):
+            if init == "default":
+                linear.reset_parameters()
+                continue
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
+        if init == "zero":
+            nn.init.zeros_(self.output.weight)
 
-    def forward(
-        self, summary: Tensor, padding: Tensor | None, *, causal: bool, fixed: bool
-    ) -> Tensor:
-        """`(batch, time, embed_dim)` to `(batch, time, experts)`.
+    def forward(self, view: _View, *, fixed: bool, fresh: bool, moves: bool) -> Tensor:
+        """`(batch, time, experts)`.
 
         Args:
-            summary: what the gate looks at.
-            padding: boolean `(batch, time)`, `True` at positions that batch norm leaves out.
-            causal: normalise by the running statistics, which no later position is part of.
+            view: what the gates look at.
             fixed: compute as in evaluation, as a gate does whose parameters are all frozen.
+            fresh: but for batch norm, which takes and moves its statistics as in training.
+            moves: whether gradients go through the pass: others move no running statistics.
         """
         learning = self.training and not fixed and _learns(self)
-        normalized = self._normalize(summary, padding, causal, learning, fixed)
+        normalized = self._normalize(view, learning or fresh, fixed, moves)
         weight = self.hidden.weight
         if isinstance(weight, Tensor) and weight.is_floating_point():  # else it is quantised
             normalized = normalized.to(weight.dtype)
         hidden = torch.tanh(self.hidden(normalized))
         hidden = F.dropout(hidden, self.dropout, learning)
         logits = self.output(hidden)
-        return logits.to(summary.dtype).softmax(-1)
+        return logits.to(view.summary.dtype).softmax(-1)
 
-    def _normalize(
-        self, x: Tensor, padding: Tensor | None, causal: bool, learning: bool, fixed: bool
-    ) -> Tensor:
+    def _normalize(self, view: _View, trains: bool, fixed: bool, moves: bool) -> Tensor:
         norm: nn.Module = self.norm
         if not isinstance(norm, nn.modules.batchnorm._BatchNorm):
             raise TypeError(
@@ -432,24 +474,26 @@ class ExpertGate(nn.Module):
             )
         # Reentrant checkpointing computes without gradients first: then the repeated pass moves
         # the statistics, as all passes do that gradients go through.
-        with_gradients = as_at_first(torch.is_grad_enabled)
+        moves = as_at_first(lambda: moves)
         # So `torch.optim.swa_utils.update_bn` measures them. What nothing learns from may see the
         # batch itself, so that layers behind get what they will get in evaluation.
-        calibrates = norm.training and norm.momentum is None and not (with_gradients or fixed)
+        calibrates = norm.training and norm.momentum is None and not (moves or fixed)
         before = self._running()
         # Adapters may learn in the maps behind a frozen norm, and are saved without its statistics.
-        measures = calibrates or (learning and norm.training and _learns(norm))
+        measures = calibrates or (trains and norm.training and _learns(norm))
         if measures:
-            batch_mean, batch_var, count = _batch_statistics(x, padding)
+            batch_mean, batch_var, count = _batch_statistics(view)
             enough = count > 1  # a single row has no variance
-            if (with_gradients or calibrates) != is_repeated():
+            if (moves or calibrates) != is_repeated():
                 self._update_running(batch_mean.detach(), batch_var.detach(), count, enough)
         mean, var = as_at_first(lambda: self._running() if calibrates else before)
-        if measures and not causal:
+        if measures and not view.causal:
             mean = torch.where(enough, batch_mean, mean)
             var = torch.where(enough, batch_var, var)
-        scale = norm.weight * torch.rsqrt(var + norm.eps)
-        return (x - mean) * scale + norm.bias
+        deviation = view.summary - mean
+        if view.root is not None:
+            deviation = deviation * view.root
+        return deviation * (norm.weight * torch.rsqrt(var + norm.eps)) + norm.bias
 
     def _running(self) -> tuple[Tensor, Tensor]:
         mean, var = self.norm.running_mean, self.norm.running_var
@@ -483,10 +527,12 @@ def _learns(module: nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters())
 
 
-def _batch_statistics(x: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _batch_statistics(view: _View) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and variance of the rows that are no padding, over all processes, and their number."""
-    real = real_positions(x, padding).unsqueeze(-1)  # (batch, time, 1)
+    x = view.summary
+    real = real_positions(x, view.padding).unsqueeze(-1)  # (batch, time, 1)
     count = sum_over_replicas(real.sum())
     mean = sum_over_replicas((x * real).sum((0, 1))) / count.clamp(min=1)
-    var = sum_over_replicas(((x - mean).square() * real).sum((0, 1))) / count.clamp(min=1)
+    deviation = x - mean if view.root is None else (x - mean) * view.root
+    var = sum_over_replicas((deviation.square() * real).sum((0, 1))) / count.clamp(min=1)
     return mean, var, count

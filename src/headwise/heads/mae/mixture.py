@@ -5,6 +5,7 @@ https://arxiv.org/abs/2005.06537.
 """
 
 from itertools import combinations
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +13,13 @@ from torch import Tensor
 from headwise.heads.cache import AttentionCache
 from headwise.ops.masks import real_positions
 from headwise.ops.precision import without_autocast
+
+
+class Mean(NamedTuple):
+    """Of some positions each, and of how many."""
+
+    mean: Tensor  # (batch, time, embed_dim)
+    count: Tensor  # (batch, time, 1), at least 1
 
 
 def left_out_heads(num_heads: int, dropped_heads: int) -> Tensor:
@@ -61,7 +69,7 @@ def running_mean(
     padding: Tensor | None = None,
     window: int | None = None,
     cache: AttentionCache | None = None,
-) -> Tensor:
+) -> Mean:
     """Mean of the positions up to each position (of the last `window` of them, if given).
 
         m_t = mean of x_s over s ≤ t, s not padding, fewer than window such positions in (s, t]
@@ -75,7 +83,7 @@ def running_mean(
         cache: remembers what earlier calls have seen, while decoding step by step.
 
     Returns:
-        `(batch, time, embed_dim)`; zeros where nothing but padding has been seen.
+        The means; zeros where nothing but padding has been seen.
     """
     real = real_positions(x, padding)
     # The count of real positions travels as one more channel: (batch, time, embed_dim + 1).
@@ -106,12 +114,12 @@ def running_mean(
             first = _window_starts(seen[..., -1] > 0, window)[:, window:]
             starts = before.gather(1, first.unsqueeze(-1).expand_as(ends))
         total = (ends - starts).to(seen.dtype)
-    return total[..., :-1] / total[..., -1:].clamp(min=1)
+    return _mean(total)
 
 
 def masked_mean(
     x: Tensor, seen: Tensor, padding: Tensor | None = None, cache: AttentionCache | None = None
-) -> Tensor:
+) -> Mean:
     """Mean of the positions that each position sees, and of all that a cache has seen before.
 
         m_t = mean of x_s over the s that t sees, s not padding
@@ -123,7 +131,7 @@ def masked_mean(
         cache: as in `running_mean`, whose memory it shares.
 
     Returns:
-        `(batch, time, embed_dim)`; zeros where nothing but padding is seen.
+        The means; zeros where nothing but padding is seen.
     """
     real = real_positions(x, padding).unsqueeze(-1)
     counted = torch.cat([x * real, real], dim=-1)  # (batch, time, embed_dim + 1)
@@ -133,7 +141,13 @@ def masked_mean(
         past = cache.recall("total", 1, counted)
         cache.remember("total", torch.cat([past, past + counted.cumsum(1)], dim=1), x.size(1))
         total = total + past
-    return total[..., :-1] / total[..., -1:].clamp(min=1)
+    return _mean(total)
+
+
+def _mean(total: Tensor) -> Mean:
+    """Of sums whose last channel is the number of summands."""
+    count = total[..., -1:].clamp(min=1)
+    return Mean(total[..., :-1] / count, count)
 
 
 def last_seen(seen: Tensor, window: int) -> Tensor:
