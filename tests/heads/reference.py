@@ -235,18 +235,27 @@ def moh_loss(p, query, module, padding=None) -> Tensor:
     return loss
 
 
-def agreement_votes(p, query, key, value, heads, b, t, **masks) -> list[Tensor]:
-    """ReLU(o_h W_h + b_h) W_{h→} of each head: equations 5 and 6 of routing by agreement."""
+def agreement_votes(p, query, key, value, heads, b, t, relu=True, **masks) -> list[Tensor]:
+    """Ω_h W_{h→} of each head: equations 5 and 6 of routing by agreement.
+
+    Ω_h is ReLU(o_h W_h + b_h), or the same map of a layer norm of all heads.
+    """
     q = slices(linear(p, "q_proj", query[b, t]), heads)
     ks = [slices(linear(p, "k_proj", x), heads) for x in key[b]]
     vs = [slices(linear(p, "v_proj", x), heads) for x in value[b]]
-    votes = []
+    read_by = []
     for h in range(heads):
         biases = [attention_bias(b, h, t, s, heads, **masks) for s in range(key.size(1))]
-        o = read(q[h], torch.stack([k[h] for k in ks]), torch.stack([v[h] for v in vs]), biases)
-        z = o @ p["capsule_weight"][h]
-        z = z + p["capsule_bias"][h] if "capsule_bias" in p else z
-        votes.append(z.clamp(min=0) @ p["vote_weight"][h])
+        keys, values = torch.stack([k[h] for k in ks]), torch.stack([v[h] for v in vs])
+        read_by.append(read(q[h], keys, values, biases))
+    if "capsule_norm.weight" in p:
+        read_by = [layer_norm(p, "capsule_norm", torch.cat(read_by))] * heads
+    votes = []
+    for h, o in enumerate(read_by):
+        own = h % p["capsule_weight"].size(0)
+        z = o @ p["capsule_weight"][own]
+        z = z + p["capsule_bias"][own] if "capsule_bias" in p else z
+        votes.append((z.clamp(min=0) if relu else z) @ p["vote_weight"][h])
     return votes
 
 
@@ -263,13 +272,20 @@ def over_capsules(row: list[Tensor]) -> list[Tensor]:
     return [x / sum(exponentials) for x in exponentials]
 
 
-def simple_routing(votes, capsules: int, iterations: int, squash: bool) -> tuple[Tensor, Tensor]:
+def over_heads(b: list[list[Tensor]]) -> list[list[Tensor]]:
+    """Each capsule's weights of the heads from their logarithms."""
+    columns = [over_capsules([row[n] for row in b]) for n in range(len(b[0]))]
+    return [[columns[n][h] for n in range(len(columns))] for h in range(len(b))]
+
+
+def simple_routing(votes, capsules, iterations, squash, of_heads) -> tuple[Tensor, Tensor]:
     """Algorithm 1 for one token; also each head's mean share of the capsules."""
     heads = range(len(votes))
     v = [slices(vote, capsules) for vote in votes]  # v[h][n], a vector
     b = [[torch.zeros((), dtype=torch.float64)] * capsules for _ in heads]
     for _ in range(iterations):
-        shares = shares_of([over_capsules(row) for row in b])
+        c = over_heads(b) if of_heads else [over_capsules(row) for row in b]
+        shares = shares_of(c)
         output = []
         for n in range(capsules):
             omega = sum(shares[h][n] * v[h][n] for h in heads)
@@ -283,7 +299,7 @@ def simple_routing(votes, capsules: int, iterations: int, squash: bool) -> tuple
     return torch.cat(output), weights
 
 
-def em_routing(votes, capsules, iterations, limit, beta_a, beta_u) -> tuple[Tensor, Tensor]:
+def em_routing(votes, capsules, iterations, limit, activation, beta_a, beta_u):
     """Algorithm 2 for one token; also each head's mean share of the capsules."""
     heads = range(len(votes))
     v = [slices(vote, capsules) for vote in votes]
@@ -291,23 +307,49 @@ def em_routing(votes, capsules, iterations, limit, beta_a, beta_u) -> tuple[Tens
     for i in range(iterations):
         rate = limit * (1 - 0.95 ** (i + 1))
         shares = shares_of(c)
-        output, logits = [], []
+        mus, logits, costs = [], [], []
         for n in range(capsules):
             total = sum(c[h][n] for h in heads)
             mu = sum(shares[h][n] * v[h][n] for h in heads)
             variance = sum(shares[h][n] * (v[h][n] - mu) ** 2 for h in heads).clamp(min=1e-6)
             sigma = torch.sqrt(variance)
             chi = sum(torch.log(s) + (1 + math.log(2 * math.pi)) / 2 for s in sigma) * total
-            a = 1 / (1 + torch.exp(-rate * (beta_a - beta_u * total - chi)))
-            output.append(a * mu)
+            mus.append(mu)
+            costs.append(beta_u[n] * total + chi)
             densities = [
                 -torch.log(sigma * math.sqrt(2 * math.pi)) - (v[h][n] - mu) ** 2 / (2 * variance)
                 for h in heads
             ]
-            logits.append([torch.log(a) + density.sum() for density in densities])
-        c = [over_capsules([logits[n][h] for n in range(capsules)]) for h in heads]
+            logits.append([density.sum() for density in densities])
+        if activation == "standardised":
+            rate = 1 + 2 * i / (iterations - 1)
+            mean = sum(costs) / capsules
+            deviation = torch.sqrt(sum((cost - mean) ** 2 for cost in costs) / capsules + 1e-9)
+            costs = [(cost - mean) / deviation for cost in costs]
+        a = [1 / (1 + torch.exp(-rate * (beta_a[n] - costs[n]))) for n in range(capsules)]
+        if activation == "none":
+            a = [torch.ones((), dtype=torch.float64)] * capsules
+        output = [a[n] * mus[n] for n in range(capsules)]
+        c = [
+            over_capsules([torch.log(a[n]) + logits[n][h] for n in range(capsules)]) for h in heads
+        ]
     weights = torch.stack([sum(shares[h]) / capsules for h in heads])
     return torch.cat(output), weights
+
+
+def has_relu(module) -> bool:
+    """Whether a ReLU makes the input capsules: not where simple routing's are of all heads."""
+    return module.method == "em" or module.inputs == "head"
+
+
+def agreement_of(p, votes, module, iterations: int) -> tuple[Tensor, Tensor]:
+    """The routing of one token's votes by the module's settings."""
+    sizes = module.num_capsules, iterations
+    if module.method == "simple":
+        return simple_routing(votes, *sizes, module.squash, module.normalize == "heads")
+    nothing = torch.zeros(1, dtype=torch.float64)
+    betas = (p.get(name, nothing).expand(sizes[0]) for name in ("beta_a", "beta_u"))
+    return em_routing(votes, *sizes, module.inverse_temperature, module.activation, *betas)
 
 
 def agreement(p, query, key, value, heads, module, **masks) -> tuple[Tensor, Tensor]:
@@ -315,13 +357,8 @@ def agreement(p, query, key, value, heads, module, **masks) -> tuple[Tensor, Ten
     weights = torch.zeros(*query.shape[:2], heads, dtype=query.dtype)
 
     def compute(b, t):
-        votes = agreement_votes(p, query, key, value, heads, b, t, **masks)
-        sizes = module.num_capsules, module.iterations
-        if "beta_a" in p:
-            betas = p["beta_a"].squeeze(), p["beta_u"].squeeze()
-            y, weights[b, t] = em_routing(votes, *sizes, module.inverse_temperature, *betas)
-        else:
-            y, weights[b, t] = simple_routing(votes, *sizes, module.squash)
+        votes = agreement_votes(p, query, key, value, heads, b, t, has_relu(module), **masks)
+        y, weights[b, t] = agreement_of(p, votes, module, module.iterations)
         return y
 
     output = _over_queries(query, compute)

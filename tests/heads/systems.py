@@ -12,6 +12,7 @@ from headwise.heads.agreement import AgreementAttention
 from headwise.heads.weighted import BranchedAttention
 
 DIM, HEADS = 12, 4
+AUTHORS_OF_AGREEMENT = AgreementAttention.presets["authors"]
 AUTHORS_OF_MOA = hw.MixtureOfAttentionHeads.presets["authors"]
 
 
@@ -163,6 +164,14 @@ SYSTEMS = {
     "agreement-simple unsquashed": System(
         "agreement",
         {"routing": "simple", "squash": False, "num_capsules": 2, "head_dim": 5, "bias": False},
+    ),
+    "agreement-em of the authors' code": System("agreement", dict(AUTHORS_OF_AGREEMENT)),
+    "agreement-em of standardised costs": System(
+        "agreement", {"activation": "standardised", "num_capsules": 4, "iterations": 2}
+    ),
+    "agreement-simple of the authors' code": System(
+        "agreement",
+        {**AUTHORS_OF_AGREEMENT, "routing": "simple", "num_capsules": 4, "head_dim": 5},
     ),
     "branched": System("branched"),
     "branched gelu": System("branched", {"ffn_activation": "gelu"}),

@@ -184,14 +184,9 @@ def agreement_by(layer, x, voters, iterations=None):
 
     def compute(b, t):
         heads = voters(b, t)
-        votes = reference.agreement_votes(p, x, x, x, HEADS, b, t)
-        votes = [votes[h] for h in heads]
-        sizes = layer.num_capsules, iterations
-        if layer.method == "em":
-            betas = p["beta_a"].squeeze(), p["beta_u"].squeeze()
-            y, share = reference.em_routing(votes, *sizes, layer.inverse_temperature, *betas)
-        else:
-            y, share = reference.simple_routing(votes, *sizes, layer.squash)
+        relu = reference.has_relu(layer)
+        votes = reference.agreement_votes(p, x, x, x, HEADS, b, t, relu)
+        y, share = reference.agreement_of(p, [votes[h] for h in heads], layer, iterations)
         weights[b, t, heads] = share.detach()
         return y
 

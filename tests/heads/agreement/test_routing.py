@@ -31,12 +31,24 @@ SIZES = {
 ALGORITHMS = {
     "em": EM(3, 0.01),
     "em at 30": EM(3, 30.0),
+    "em without activations": EM(3, 0.01, "none"),
+    "em of standardised costs": EM(3, 0.01, "standardised"),
     "simple": Simple(3, True),
     "simple unsquashed": Simple(3, False),
+    "simple over heads": Simple(3, True, over_heads=True),
 }
-METHODS = tuple(ALGORITHMS)
-each_size = pytest.mark.parametrize("size", SIZES)
+METHODS = ("em", "em at 30", "simple", "simple unsquashed")  # the paper's
+each_algorithm = pytest.mark.parametrize("method", ALGORITHMS)
 each_method = pytest.mark.parametrize("method", METHODS)
+
+
+# Of one head all costs are equal: what would be standardised are rounding errors.
+REAL = [
+    (size, method)
+    for size, (_, heads, *_) in SIZES.items()
+    for method in ALGORITHMS
+    if heads > 1 or method != "em of standardised costs"
+]
 
 
 def leaf(*shape: int, dtype: torch.dtype = torch.float64, scale: float = 1.0) -> Tensor:
@@ -45,16 +57,23 @@ def leaf(*shape: int, dtype: torch.dtype = torch.float64, scale: float = 1.0) ->
 
 def betas(method: str, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
     """Far from 0, for their gradients to matter."""
-    values = {"em": (20.0, -30.0), "em at 30": (0.3, -0.2)}.get(method, ())
+    values = {
+        "em": (20.0, -30.0),
+        "em at 30": (0.3, -0.2),
+        "em of standardised costs": (0.3, -0.2),
+    }.get(method, ())
     return tuple(torch.tensor(x, dtype=dtype, requires_grad=True) for x in values)
 
 
 def route(method: str, votes: Tensor, *scalars: Tensor, naive: bool = False, **sizes):
-    if method in ("em", "em at 30"):
-        how = {**sizes, "inverse_temperature": 30.0 if method == "em at 30" else 0.01}
-        return (naive_em_routing if naive else em_routing)(votes, *scalars, **how)
-    function = naive_simple_routing if naive else simple_routing
-    return function(votes, squash=method == "simple", **sizes)
+    algorithm = ALGORITHMS[method]
+    if isinstance(algorithm, EM):
+        how = {"inverse_temperature": algorithm.inverse_temperature}
+        how["activation"] = algorithm.activation
+        betas = scalars or 2 * (votes.new_zeros(()),)
+        return (naive_em_routing if naive else em_routing)(votes, *betas, **sizes, **how)
+    how = {"squash": algorithm.squash, "normalize": "heads" if algorithm.over_heads else "capsules"}
+    return (naive_simple_routing if naive else simple_routing)(votes, **sizes, **how)
 
 
 def both(method: str, inputs: tuple[Tensor, ...], **sizes):
@@ -67,8 +86,7 @@ def both(method: str, inputs: tuple[Tensor, ...], **sizes):
 
 
 @pytest.mark.parametrize("chunk", [1, 70, 2**19])
-@each_method
-@each_size
+@pytest.mark.parametrize(("size", "method"), REAL)
 def test_fast_is_naive(size, method, chunk, monkeypatch):
     monkeypatch.setattr(routing, "_CHUNK", chunk)
     monkeypatch.setattr(routing, "_SMALL_CHUNK", chunk)
@@ -79,8 +97,7 @@ def test_fast_is_naive(size, method, chunk, monkeypatch):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
 
 
-@each_method
-@each_size
+@pytest.mark.parametrize(("size", "method"), REAL)
 def test_gradients_equal_finite_differences(size, method):
     leading, heads, dim, capsules, iterations = SIZES[size]
     if not all(leading):
@@ -90,6 +107,37 @@ def test_gradients_equal_finite_differences(size, method):
         return route(method, *inputs, num_capsules=capsules, iterations=iterations).output
 
     assert torch.autograd.gradcheck(output, (leaf(*leading, heads, dim), *betas(method)))
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "standardised"])
+@pytest.mark.parametrize("capsules", [12, 4, 1])
+def test_each_capsule_may_have_betas_of_its_own(capsules, activation):
+    inputs = (leaf(6, 4, 12), leaf(capsules), leaf(capsules))
+    how = {"num_capsules": capsules, "inverse_temperature": 20.0, "activation": activation}
+    fast, naive = em_routing(*inputs, **how), naive_em_routing(*inputs, **how)
+    torch.testing.assert_close(fast, naive)
+    direction = torch.randn_like(naive.output)
+    for one, other in zip(
+        *(torch.autograd.grad(routed.output, inputs, direction) for routed in (fast, naive)),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_standardised_costs_are_of_no_scale():
+    """With β of zero the activations have 1 as their mean logit's deviation, whatever the votes."""
+    votes, zero = torch.randn(8, 50, 128, 1), torch.zeros(())
+    for scale in (1e-2, 1.0, 1e2):
+        last = EM(3, 0.01, "standardised").steps(scale * votes, zero, zero)[-1]
+        assert last.temperature == 3
+        torch.testing.assert_close(last.logit.std(-1, correction=0), torch.full((50,), 3.0))
+
+
+def test_simple_routing_over_heads_is_the_equation():
+    votes = torch.tensor([[1.0, 2.0], [3.0, -2.0]], dtype=torch.float64)
+    c = (votes.mean(0) * votes).softmax(0)
+    routed = simple_routing(votes, iterations=2, squash=False, normalize="heads")
+    torch.testing.assert_close(routed.output, (c * votes).sum(0))
 
 
 @each_method
@@ -144,12 +192,12 @@ def test_naive_simple_is_the_equation():
     torch.testing.assert_close(squashed, torch.tensor([4.0, 0.0], dtype=torch.float64) / 5)
 
 
-@each_method
+@each_algorithm
 def test_one_iteration_is_the_mean_of_the_votes(method):
     votes = torch.randn(6, 5, 12, dtype=torch.float64)
     output = route(method, votes, *betas(method), iterations=1).output
     mean = votes.mean(-2)
-    if method == "simple unsquashed":
+    if method in ("simple unsquashed", "em without activations"):
         torch.testing.assert_close(output, mean)
     else:  # in the direction of the mean, but shorter
         assert ((output / mean > 0) & (output / mean < 1)).all()
@@ -171,7 +219,7 @@ HARD_VOTES = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("heads, dim, capsules", [(8, 32, 32), (1, 8, 8), (8, 256, 4), (8, 64, 1)])
-@each_method
+@each_algorithm
 @pytest.mark.parametrize("kind", HARD_VOTES)
 def test_no_votes_make_it_nan(kind, method, heads, dim, capsules, dtype):
     votes = HARD_VOTES[kind]((20, heads, dim)).to(dtype).requires_grad_()
@@ -370,10 +418,10 @@ def test_compiles_with_inductor(method, monkeypatch):
 
 
 def test_algorithms_of_equal_settings_are_compiled_apart():
-    simple, em = Simple(3, True), EM(3, 1.0)
+    simple, em = Simple(3, True), EM(3, 1.0, False)
     assert simple == em  # as tuples
     assert routing._compiled_methods(simple) is not routing._compiled_methods(em)
-    assert routing._compiled_methods(em) is routing._compiled_methods(EM(3, 1.0))
+    assert routing._compiled_methods(em) is routing._compiled_methods(EM(3, 1.0, False))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -406,6 +454,14 @@ def test_cuda(method, capsules):
         (
             lambda: em_routing(torch.randn(2, 4), *betas("em"), inverse_temperature=0.0),
             "inverse_temperature is 0.0, expected a positive number",
+        ),
+        (
+            lambda: em_routing(torch.randn(2, 4), *betas("em"), activation="softmax"),
+            "activation is 'softmax', expected 'sigmoid' or 'standardised' or 'none'",
+        ),
+        (
+            lambda: simple_routing(torch.randn(2, 4), normalize="all"),
+            "normalize is 'all', expected 'capsules' or 'heads'",
         ),
     ],
 )

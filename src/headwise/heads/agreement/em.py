@@ -13,11 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headwise.heads.agreement.votes import (
+    COST_FLOOR,
     ENTROPY,
     VARIANCE_FLOOR,
+    Activation,
     exponential,
     first_shares,
     over_dims,
+    rising,
     scheduled,
     weighted_sum,
 )
@@ -35,6 +38,8 @@ class EMStep(NamedTuple):
     log_sigma: Tensor  # (tokens, capsules), summed over dims
     logit: Tensor  # (tokens, capsules), of the activation
     temperature: float  # λ
+    spread: Tensor | None  # (tokens, 1), of costs that are standardised, and these
+    standard: Tensor | None  # (tokens, capsules)
 
 
 class EM(NamedTuple):
@@ -42,6 +47,7 @@ class EM(NamedTuple):
 
     iterations: int
     inverse_temperature: float
+    activation: Activation = "sigmoid"
     shares: tuple[float, ...] | None = None  # of the heads in the first iteration
 
     def steps(self, votes: Tensor, beta_a: Tensor, beta_u: Tensor) -> list[EMStep]:
@@ -57,9 +63,15 @@ class EM(NamedTuple):
             variance = weighted_sum(share, square)
             floored = variance.clamp(min=VARIANCE_FLOOR)
             log_sigma = over_dims(floored.log()).mul_(0.5)
-            chi = (log_sigma + dims * ENTROPY) * mass
+            cost = (log_sigma + (beta_u + dims * ENTROPY)) * mass
             temperature = scheduled(self.inverse_temperature, i)
-            logit = (beta_a - beta_u * mass - chi).mul_(temperature)
+            spread = None
+            if self.activation == "standardised":
+                cost = cost - cost.mean(-1, keepdim=True)
+                spread = (cost.square().mean(-1, keepdim=True) + COST_FLOOR).sqrt_()
+                cost = cost / spread
+                temperature = rising(i, self.iterations)
+            logit = (beta_a - cost).mul_(temperature)
             steps.append(
                 EMStep(
                     share=share,
@@ -71,16 +83,24 @@ class EM(NamedTuple):
                     log_sigma=log_sigma,
                     logit=logit,
                     temperature=temperature,
+                    spread=spread,
+                    standard=None if spread is None else cost,
                 )
             )
             if i < self.iterations - 1:
-                share, mass = _e_step(square, floored, F.logsigmoid(logit) - log_sigma)
+                prior = -log_sigma
+                if self.activation != "none":
+                    prior += F.logsigmoid(logit)
+                share, mass = _e_step(square, floored, prior)
         return steps
 
     def route(self, votes: Tensor, beta_a: Tensor, beta_u: Tensor) -> tuple[Tensor, Tensor]:
         """The capsules, and how much each head counts, `(heads, tokens)`."""
         last = self.steps(votes, beta_a, beta_u)[-1]
-        return last.logit.sigmoid().unsqueeze(-1) * last.mean, last.share.mean(-1)
+        output = last.mean
+        if self.activation != "none":
+            output = last.logit.sigmoid().unsqueeze(-1) * output
+        return output, last.share.mean(-1)
 
     def gradients(
         self, votes: Tensor, grad: Tensor, beta_a: Tensor, beta_u: Tensor
@@ -98,6 +118,9 @@ class EM(NamedTuple):
 
             w = Σ_i δ (δ v̄ + μ̄) − Σ_i v v̄ + mass · mass¯
             l̄ = share · (w − mass · Σ_n share · w)
+
+        Of costs that are standardised over capsules, ĉ = (c − mean)/s, λ z̄ is that of −ĉ, and
+        c̄ = (ĉ¯ − mean of ĉ¯ − ĉ · mean of ĉ ĉ¯)/s. Without activations z̄ is 0.
         """
         grad_votes, grad_logits = torch.zeros_like(votes), None
         grad_a, grad_u = torch.zeros_like(beta_a), torch.zeros_like(beta_u)
@@ -106,9 +129,12 @@ class EM(NamedTuple):
             mass, offset = step.mass, step.offset
             precision = step.floored.reciprocal()
             if grad_logits is None:
-                activation = step.logit.sigmoid()
-                grad_mean = grad * activation.unsqueeze(-1)
-                grad_logit = over_dims(grad_mean * step.mean).mul_(1 - activation)
+                grad_mean = grad
+                grad_logit = torch.zeros_like(mass)
+                if self.activation != "none":
+                    activation = step.logit.sigmoid()
+                    grad_mean = grad * activation.unsqueeze(-1)
+                    grad_logit = over_dims(grad_mean * step.mean).mul_(1 - activation)
                 grad_log_sigma = torch.zeros_like(mass)
                 grad_variance = torch.zeros_like(step.variance)
             else:
@@ -117,11 +143,17 @@ class EM(NamedTuple):
                 grad_mean = pull.sum(0).mul_(precision)
                 grad_variance = (pull * offset).sum(0).mul_(precision).mul_(precision).mul_(0.5)
                 grad_votes.addcmul_(pull, precision, value=-1)
-                grad_logit = (-step.logit).sigmoid_().mul_(total)
+                grad_logit = torch.zeros_like(mass)
+                if self.activation != "none":
+                    grad_logit = (-step.logit).sigmoid_().mul_(total)
                 grad_log_sigma = -total
             grad_logit *= step.temperature
-            grad_a += grad_logit.sum()
-            grad_u -= (grad_logit * mass).sum()
+            grad_a += _as(beta_a, grad_logit)
+            if step.spread is not None and step.standard is not None:
+                along = (grad_logit * step.standard).mean(-1, keepdim=True)
+                grad_logit = grad_logit - grad_logit.mean(-1, keepdim=True)
+                grad_logit.addcmul_(step.standard, along, value=-1).div_(step.spread)
+            grad_u -= _as(beta_u, grad_logit * mass)
             grad_mass = -grad_logit * (beta_u + step.log_sigma + dims * ENTROPY)
             grad_log_sigma -= grad_logit * mass
             grad_variance += grad_log_sigma.unsqueeze(-1) * precision.mul_(0.5)
@@ -135,6 +167,11 @@ class EM(NamedTuple):
             pull.addcmul_(offset, grad_variance)
             grad_votes.addcmul_(step.share.unsqueeze(-1), pull)
         return grad_votes, (grad_a, grad_u)
+
+
+def _as(beta: Tensor, grad: Tensor) -> Tensor:
+    """The gradient of a beta, from that of what it is added to, `(tokens, capsules)`."""
+    return grad.sum() if beta.numel() == 1 else grad.sum(0)
 
 
 def _e_step(square: Tensor, variance: Tensor, log_prior: Tensor) -> tuple[Tensor, Tensor]:

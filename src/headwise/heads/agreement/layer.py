@@ -1,6 +1,7 @@
 """Routing by agreement: heads vote for the parts of the output, and agreement decides."""
 
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +10,10 @@ from headwise.heads.agreement.ablations import ABLATIONS
 from headwise.heads.agreement.routing import em_routing, simple_routing
 from headwise.heads.agreement.votes import (
     INVERSE_TEMPERATURE,
+    Activation,
+    Normalize,
     Routed,
+    check_among,
     check_inverse_temperature,
     check_routing,
 )
@@ -40,15 +44,24 @@ class AgreementAttention(Attention):
 
     The paper leaves open what f_h in Ω_h = f_h(Ô) sees, and whether W^O stays. One head's output,
     and no W^O, fits its counts of parameters: H·embed_dim² more than standard attention. So does
-    what the authors' public code has (github.com/jack57lee/Diversify-MHA), a layer norm of all
-    heads and one map of them to all capsules.
+    what the authors' public code has (github.com/jack57lee/Diversify-MHA): with `inputs="all"`
+
+        Ω_h = Ω = ReLU(LayerNorm([o_1; …; o_H]) W + b)           the same for all heads
+
+    without the ReLU in simple routing, whose C there is a softmax over heads; EM routing there has
+    no activations. `presets["authors"]` has these options.
 
     Args:
         embed_dim: width of queries and of the output.
         num_heads: H.
         routing: `"em"`, or `"simple"`.
+        inputs: what an input capsule is made of: the output of one `"head"`, or of `"all"`.
         squash: whether simple routing squashes the output capsules, so that their length is
             below 1; EM routing never does.
+        normalize: over what the C of simple routing sum to 1: `"capsules"` (the paper) or
+            `"heads"`. See `simple_routing`.
+        activation: of EM routing, `"sigmoid"` (the paper), `"standardised"`, with a β for each
+            capsule, or `"none"`. See `em_routing`.
         num_capsules: N, which divides `embed_dim`; `embed_dim` if not given, the paper's choice.
         iterations: of the routing.
         inverse_temperature: of EM routing, the limit of λ over the iterations. With the default,
@@ -83,6 +96,10 @@ class AgreementAttention(Attention):
     output_parameters = ("capsule_weight", "capsule_bias")
     first_site_layers = "low"
     ablations = ABLATIONS
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {},
+        "authors": {"inputs": "all", "normalize": "heads", "activation": "none"},
+    }
     unlike_standard = (
         "what a head has read goes through a ReLU and a routing that depends on all heads, in the "
         "place of a linear output projection"
@@ -103,7 +120,10 @@ class AgreementAttention(Attention):
         num_heads: int,
         *,
         routing: Literal["em", "simple"] = "em",
+        inputs: Literal["head", "all"] = "head",
         squash: bool = True,
+        normalize: Normalize = "capsules",
+        activation: Activation = "sigmoid",
         num_capsules: int | None = None,
         iterations: int = 3,
         inverse_temperature: float = INVERSE_TEMPERATURE,
@@ -114,8 +134,10 @@ class AgreementAttention(Attention):
         dropout: float = 0.0,
         bias: bool = True,
     ) -> None:
-        if routing not in ("em", "simple"):
-            raise ValueError(f"routing is {routing!r}, expected 'em' or 'simple'")
+        check_among("routing", routing, ("em", "simple"))
+        check_among("inputs", inputs, ("head", "all"))
+        check_among("normalize", normalize, get_args(Normalize))
+        check_among("activation", activation, get_args(Activation))
         super().__init__(embed_dim, num_heads, head_dim, kdim, vdim, dropout)
         check_routing(embed_dim, num_capsules, iterations)
         check_inverse_temperature(inverse_temperature)
@@ -127,7 +149,10 @@ class AgreementAttention(Attention):
             num_heads=num_heads,
         )
         self.method = routing
+        self.inputs = inputs
         self.squash = squash
+        self.normalize = normalize
+        self.activation = activation
         self.num_capsules = embed_dim if num_capsules is None else num_capsules
         self.iterations = iterations
         self.inverse_temperature = inverse_temperature
@@ -136,19 +161,26 @@ class AgreementAttention(Attention):
             vote_gain = _first_gain(routing, squash, has_wide_capsules) * num_heads**0.5
         self.vote_gain = vote_gain
         self.dense_projections(bias)
-        self.capsule_weight = nn.Parameter(torch.empty(num_heads, self.head_dim, embed_dim))
-        self.capsule_bias = nn.Parameter(torch.empty(num_heads, embed_dim)) if bias else None
+        capsules = num_heads if inputs == "head" else 1
+        read_dim = num_heads * self.head_dim // capsules
+        self.capsule_norm = nn.LayerNorm(read_dim) if inputs == "all" else None
+        self.capsule_weight = nn.Parameter(torch.empty(capsules, read_dim, embed_dim))
+        self.capsule_bias = nn.Parameter(torch.empty(capsules, embed_dim)) if bias else None
         self.vote_weight = nn.Parameter(torch.empty(num_heads, embed_dim, embed_dim))
         # Vectors of one entry, since fully_shard takes no scalars.
-        self.beta_a = nn.Parameter(torch.empty(1)) if routing == "em" else None
-        self.beta_u = nn.Parameter(torch.empty(1)) if routing == "em" else None
+        betas = self.num_capsules if activation == "standardised" else 1
+        has_betas = routing == "em" and activation != "none"
+        self.beta_a = nn.Parameter(torch.empty(betas)) if has_betas else None
+        self.beta_u = nn.Parameter(torch.empty(betas)) if has_betas else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw all parameters afresh: maps by the bounds of Glorot and He, the rest at zero."""
         self.reset_projections()
         # He's bound for the ReLU, and Glorot's for the votes, each of one head's own matrix.
-        capsule_bound = (6 / self.head_dim) ** 0.5
+        capsule_bound = (6 / self.capsule_weight.size(1)) ** 0.5
+        if self.capsule_norm is not None:
+            self.capsule_norm.reset_parameters()
         vote_bound = self.vote_gain * (3 / self.embed_dim) ** 0.5
         nn.init.uniform_(self.capsule_weight, -capsule_bound, capsule_bound)
         nn.init.uniform_(self.vote_weight, -vote_bound, vote_bound)
@@ -166,13 +198,16 @@ class AgreementAttention(Attention):
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
         rows = heads.transpose(0, 1).flatten(1, 2)  # (heads, batch * queries, head_dim)
-        # (heads, batch * queries, embed_dim) from here on
+        if self.capsule_norm is not None:
+            rows = self.capsule_norm(rows.transpose(0, 1).flatten(1)).unsqueeze(0)
+        # (heads or 1, batch * queries, embed_dim) from here on
         if self.capsule_bias is None:
-            capsules = torch.bmm(rows, self.capsule_weight).relu_()
+            capsules = torch.bmm(rows, self.capsule_weight)
         else:
-            bias = self.capsule_bias.unsqueeze(1)
-            capsules = torch.baddbmm(bias, rows, self.capsule_weight).relu_()
-        votes = torch.bmm(capsules, self.vote_weight)
+            capsules = torch.baddbmm(self.capsule_bias.unsqueeze(1), rows, self.capsule_weight)
+        if self.inputs == "head" or self.method == "em":
+            capsules = capsules.relu_()
+        votes = torch.bmm(capsules.expand(self.num_heads, -1, -1), self.vote_weight)
         output, weights = self._route(votes.transpose(0, 1))
         shape = inputs.query.shape[:2]
         return output.unflatten(0, shape), Routing(weights.unflatten(0, shape))
@@ -186,10 +221,13 @@ class AgreementAttention(Attention):
     def _route_by_own(self, votes: Tensor, **how: Any) -> Routed:
         """The routing of any number of heads; `how` wins over the module's own settings."""
         how = {"num_capsules": self.num_capsules, "iterations": self.iterations, **how}
-        if self.beta_a is None or self.beta_u is None:
-            return simple_routing(votes, squash=self.squash, **how)
-        how["inverse_temperature"] = self.inverse_temperature
-        return em_routing(votes, self.beta_a, self.beta_u, **how)
+        if self.method == "simple":
+            return simple_routing(votes, squash=self.squash, normalize=self.normalize, **how)
+        how |= {"inverse_temperature": self.inverse_temperature, "activation": self.activation}
+        nothing = votes.new_zeros(1)
+        beta_a = nothing if self.beta_a is None else self.beta_a
+        beta_u = nothing if self.beta_u is None else self.beta_u
+        return em_routing(votes, beta_a, beta_u, **how)
 
     def unit_of_head(self) -> list[int]:
         return list(range(self.num_heads))

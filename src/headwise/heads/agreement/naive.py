@@ -11,12 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headwise.heads.agreement.votes import (
+    COST_FLOOR,
     ENTROPY,
     INVERSE_TEMPERATURE,
     VARIANCE_FLOOR,
+    Activation,
+    Normalize,
     Routed,
     by_capsule,
     check_votes,
+    rising,
     scheduled,
 )
 
@@ -27,14 +31,14 @@ def naive_simple_routing(
     num_capsules: int | None = None,
     iterations: int = 3,
     squash: bool = True,
+    normalize: Normalize = "capsules",
     shares: tuple[float, ...] | None = None,
 ) -> Routed:
     """`simple_routing`, equation by equation; torch.compile makes the most of it."""
     v = by_capsule(votes, check_votes(votes, num_capsules, iterations))
     b = torch.zeros_like(v[..., 0])  # (..., heads, capsules)
     for i in range(iterations):
-        log_c = b.log_softmax(-1)
-        share = log_c.softmax(-2)
+        share = (b if normalize == "heads" else b.log_softmax(-1)).softmax(-2)
         if i == 0 and shares is not None:
             share = v.new_tensor(shares).unsqueeze(-1).expand_as(share)
         output = (share.unsqueeze(-1) * v).sum(-3)  # (..., capsules, dims)
@@ -56,6 +60,7 @@ def naive_em_routing(
     num_capsules: int | None = None,
     iterations: int = 3,
     inverse_temperature: float = INVERSE_TEMPERATURE,
+    activation: Activation = "sigmoid",
     shares: tuple[float, ...] | None = None,
 ) -> Routed:
     """`em_routing`, equation by equation; torch.compile makes the most of it."""
@@ -71,11 +76,17 @@ def naive_em_routing(
         square = (v - mu.unsqueeze(-3)).square()
         variance = (share.unsqueeze(-1) * square).sum(-3).clamp(min=VARIANCE_FLOOR)
         log_sigma = variance.log() / 2
-        chi = (log_sigma + ENTROPY).sum(-1) * mass
-        logit = scheduled(inverse_temperature, i) * (beta_a - beta_u * mass - chi)
+        cost = (log_sigma + ENTROPY).sum(-1) * mass + beta_u * mass
+        temperature = scheduled(inverse_temperature, i)
+        if activation == "standardised":
+            deviation = cost - cost.mean(-1, keepdim=True)
+            cost = deviation / (deviation.square().mean(-1, keepdim=True) + COST_FLOOR).sqrt()
+            temperature = rising(i, iterations)
+        logit = temperature * (beta_a - cost)
         if i < iterations - 1:
             # Without the terms that are equal for all capsules: they cancel.
             log_density = -square / (2 * variance).unsqueeze(-3) - log_sigma.unsqueeze(-3)
-            log_c = (F.logsigmoid(logit).unsqueeze(-2) + log_density.sum(-1)).log_softmax(-1)
-    output = logit.sigmoid().unsqueeze(-1) * mu
+            log_prior = 0.0 if activation == "none" else F.logsigmoid(logit).unsqueeze(-2)
+            log_c = (log_prior + log_density.sum(-1)).log_softmax(-1)
+    output = mu if activation == "none" else logit.sigmoid().unsqueeze(-1) * mu
     return Routed(output.flatten(-2).to(votes.dtype), share.detach().mean(-1))

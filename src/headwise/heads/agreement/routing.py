@@ -20,7 +20,7 @@ tokens have nothing to do with each other, and the tensors of a chunk stay in th
 import functools
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -31,8 +31,11 @@ from headwise.heads.agreement.naive import naive_em_routing, naive_simple_routin
 from headwise.heads.agreement.simple import Simple
 from headwise.heads.agreement.votes import (
     INVERSE_TEMPERATURE,
+    Activation,
+    Normalize,
     Routed,
     by_capsule,
+    check_among,
     check_inverse_temperature,
     check_votes,
     widened,
@@ -54,6 +57,7 @@ def simple_routing(
     num_capsules: int | None = None,
     iterations: int = 3,
     squash: bool = True,
+    normalize: Normalize = "capsules",
     shares: tuple[float, ...] | None = None,
 ) -> Routed:
     """Algorithm 1: agreement is the scalar product of a vote and its capsule.
@@ -68,6 +72,8 @@ def simple_routing(
         num_capsules: N, which divides `embed_dim`; `embed_dim` if not given.
         iterations: how often to compute Ω; at least 1.
         squash: whether to squash the capsules, so that their length is below 1.
+        normalize: over what C sums to 1: the `"capsules"` of a head, or the `"heads"` of a capsule,
+            as in the authors' public code.
         shares: of each head in every capsule of the first iteration, in place of equal ones.
 
     Raises:
@@ -79,8 +85,16 @@ def simple_routing(
         (torch.Size([2, 5, 12]), torch.Size([2, 5, 4]))
     """
     num_capsules = check_votes(votes, num_capsules, iterations)
-    how: dict[str, Any] = {"iterations": iterations, "squash": squash, "shares": shares}
-    routing = _Routing(Simple(**how), num_capsules, partial(naive_simple_routing, **how))
+    check_among("normalize", normalize, get_args(Normalize))
+    naive = partial(
+        naive_simple_routing,
+        iterations=iterations,
+        squash=squash,
+        normalize=normalize,
+        shares=shares,
+    )
+    algorithm = Simple(iterations, squash, normalize == "heads", shares)
+    routing = _Routing(algorithm, num_capsules, naive)
     return Routed(*compute(routing, votes))
 
 
@@ -92,6 +106,7 @@ def em_routing(
     num_capsules: int | None = None,
     iterations: int = 3,
     inverse_temperature: float = INVERSE_TEMPERATURE,
+    activation: Activation = "sigmoid",
     shares: tuple[float, ...] | None = None,
 ) -> Routed:
     """Algorithm 2: agreement is how probable a vote is under the Gaussian of its capsule.
@@ -117,10 +132,14 @@ def em_routing(
 
     Args:
         votes: `(..., heads, embed_dim)`; capsule n has columns n·embed_dim/N and following.
-        beta_a, beta_u: scalars.
+        beta_a, beta_u: scalars, or one each for a capsule.
         num_capsules: N, which divides `embed_dim`; `embed_dim` if not given.
         iterations: how many M steps; at least 1.
         inverse_temperature: the limit of λ over the iterations; positive.
+        activation: what A is: the `"sigmoid"` above; `"standardised"`, the sigmoid of costs
+            β_u Σ_h C_{h→n} + χ_n less their mean over capsules, over their deviation, at a λ that
+            rises from 1 to 3; or `"none"`, with A = 1 throughout. The last two are in the authors'
+            public code, at two commits.
         shares: of each head in every capsule of the first iteration, in place of equal ones.
 
     Raises:
@@ -134,9 +153,11 @@ def em_routing(
     """
     num_capsules = check_votes(votes, num_capsules, iterations)
     check_inverse_temperature(inverse_temperature)
+    check_among("activation", activation, get_args(Activation))
     how: dict[str, Any] = {
         "iterations": iterations,
         "inverse_temperature": inverse_temperature,
+        "activation": activation,
         "shares": shares,
     }
     routing = _Routing(EM(**how), num_capsules, partial(naive_em_routing, **how))

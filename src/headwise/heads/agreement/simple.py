@@ -33,6 +33,7 @@ class Simple(NamedTuple):
 
     iterations: int
     squash: bool
+    over_heads: bool = False  # C = softmax over heads, not over capsules
     shares: tuple[float, ...] | None = None  # of the heads in the first iteration
 
     def steps(self, votes: Tensor) -> list[SimpleStep]:
@@ -45,8 +46,11 @@ class Simple(NamedTuple):
             if steps:
                 agreement = over_dims(steps[-1].output * votes)
                 logits = agreement if logits is None else agreement.add_(logits)
-                log_weight = logits.log_softmax(-1)
-                share, weight = log_weight.softmax(0), exponential(log_weight)
+                if self.over_heads:
+                    share = weight = logits.softmax(0)
+                else:
+                    log_weight = logits.log_softmax(-1)
+                    share, weight = log_weight.softmax(0), exponential(log_weight)
             mean = weighted_sum(share, votes)
             output = mean * _squash_factor(mean)[0] if self.squash else mean
             steps.append(SimpleStep(share, weight, mean, output))
@@ -65,6 +69,8 @@ class Simple(NamedTuple):
 
             Ω̄ = that of the result, or Σ_h b̄ V;   V̄ += b̄ Ω + share · m̄
             b̄ += l̄ − C Σ_n l̄,  where l̄ = share · ((V − mean) · m̄) is the gradient of log C
+
+        Where C is a softmax over heads, b̄ += l̄.
         """
         grad_votes, grad_logits = torch.zeros_like(votes), None
         for i, (share, weight, mean, output) in reversed(list(enumerate(self.steps(votes)))):
@@ -76,10 +82,10 @@ class Simple(NamedTuple):
             if i > 0:
                 grad_log = over_dims(votes * grad_mean).sub_(over_dims(mean * grad_mean))
                 grad_log.mul_(share)
-                total = grad_log.sum(-1, keepdim=True)
+                spent = None if self.over_heads else weight * grad_log.sum(-1, keepdim=True)
                 if grad_logits is not None:
                     grad_log.add_(grad_logits)
-                grad_logits = grad_log.addcmul_(weight, total, value=-1)
+                grad_logits = grad_log if spent is None else grad_log.sub_(spent)
         return grad_votes, ()
 
 

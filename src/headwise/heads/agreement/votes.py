@@ -1,7 +1,7 @@
 """What every way of routing needs: votes by capsule, their checks and sums, EM's constants."""
 
 import math
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +10,8 @@ from headwise.ops.bounds import check_number
 
 # The least variance of a capsule. With one head, or heads that agree exactly, it would be 0.
 VARIANCE_FLOOR = 1e-6
+# The least variance of costs that are standardised.
+COST_FLOOR = 1e-9
 # Of Hinton et al. 2018, the limit of λ over the iterations.
 INVERSE_TEMPERATURE = 0.01
 # Activations are steps from 0 to 1 long before; float32 overflows in what is beyond 10^30 or so.
@@ -17,6 +19,11 @@ _MOST_INVERSE_TEMPERATURE = 1e6
 _MOST_ITERATIONS = 1000
 # log σ + this is the entropy of a normal distribution.
 ENTROPY = (1 + math.log(2 * math.pi)) / 2
+
+
+# Over what the weights C of simple routing sum to 1, and what EM routing makes of costs.
+Normalize = Literal["capsules", "heads"]
+Activation = Literal["sigmoid", "standardised", "none"]
 
 
 class Routed(NamedTuple):
@@ -36,6 +43,15 @@ class Routed(NamedTuple):
 def scheduled(inverse_temperature: float, iteration: int) -> float:
     """Returns λ of an iteration, counted from 0, which rises towards `inverse_temperature`."""
     return inverse_temperature * (1 - 0.95 ** (iteration + 1))
+
+
+def rising(iteration: int, iterations: int) -> float:
+    """λ of an iteration where costs are standardised: from 1 to 3.
+
+    >>> [rising(i, 3) for i in range(3)]
+    [1.0, 2.0, 3.0]
+    """
+    return 1 + 2 * iteration / max(1, iterations - 1)
 
 
 def by_capsule(votes: Tensor, num_capsules: int) -> Tensor:
@@ -97,6 +113,12 @@ def check_inverse_temperature(value: float) -> None:
             f"inverse_temperature is {value}, expected a positive number, at most "
             f"{_MOST_INVERSE_TEMPERATURE:,.0f}"
         )
+
+
+def check_among(name: str, value: Any, known: tuple[Any, ...]) -> None:
+    """Raise `ValueError` unless the value is one of those known."""
+    if value not in known:
+        raise ValueError(f"{name} is {value!r}, expected {' or '.join(repr(x) for x in known)}")
 
 
 def check_routing(embed_dim: int, num_capsules: int | None, iterations: int) -> None:
