@@ -75,10 +75,17 @@ LADDERS: dict[str, dict[str, list[str]]] = {
                 ("learned from 1/M", "inner: residual, ffn: split, start: even"),
                 ("learned from a random start", "inner: residual, ffn: split, start: random"),
                 ("shared feed-forward, from 1/M", "inner: residual, ffn: shared, start: even"),
+                ("full feed-forwards, from 1/M", "inner: residual, ffn: full, start: even"),
                 ("the letter from 1/M", "inner: none, ffn: shared, start: even"),
                 ("the letter", "inner: none, ffn: shared, start: random"),
+                ("top 4, from 1/M", "inner: residual, ffn: split, start: even, top_k: 4"),
+                ("fixed at a random start", "inner: residual, ffn: split, weights: fixed"),
             )
         },
+        "learned from 1/M, warm-up of 400 steps": [
+            "model.attention={system: weighted, inner: residual, ffn: split, start: even}",
+            "training.weighted.warmup_steps=400",
+        ],
     },
     "agreement": {
         "standard": [],
@@ -94,6 +101,11 @@ LADDERS: dict[str, dict[str, list[str]]] = {
                 ("EM", "routing: em"),
                 ("EM, votes at Glorot's bound", "vote_gain: 1.0"),
                 ("EM, λ to 100", "inverse_temperature: 100.0"),
+                ("EM of standardised costs", "activation: standardised"),
+                ("EM without activations", "activation: none"),
+                ("EM of the authors' code", "preset: authors"),
+                ("simple of the authors' code", "preset: authors, routing: simple"),
+                ("simple over heads", "routing: simple, normalize: heads"),
             )
         },
     },
@@ -122,8 +134,22 @@ LADDERS: dict[str, dict[str, list[str]]] = {
         "standard": [],
         "uniform gate, F steps": ["model.attention={system: mae, gate: uniform}"],
         "joint": ["model.attention=mae", "training.mae.method=joint"],
+        "joint, gates' rate 0.1": [
+            "model.attention=mae",
+            "training.mae.method=joint",
+            "training.mae.learning_rate=0.1",
+        ],
         "MAE-7": ["model.attention=mae"],
         "MAE-7, gates' rate 0.1": ["model.attention=mae", "training.mae.learning_rate=0.1"],
+        **{
+            f"MAE-7, {name}": [f"model.attention={{system: mae, {how}}}"]
+            for name, how in (
+                ("gates drawn as linear maps", "gate_init: default"),
+                ("gates drawn by Glorot's bound", "gate_init: xavier"),
+                ("fresh statistics", "gate_statistics: fresh"),
+                ("scaled causal gates", "gate_scaling: root"),
+            )
+        },
     },
 }
 

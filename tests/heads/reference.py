@@ -376,9 +376,9 @@ def branch_weights(p, branches, weights, merged, top_k) -> tuple[list[Tensor], l
     """κ and α outside training, entry by entry."""
 
     def of(name):
-        if weights == "random":
+        if weights in ("random", "uniform"):
             return [torch.tensor(1 / branches, dtype=torch.float64)] * branches
-        if weights == "simplex":
+        if weights in ("simplex", "fixed"):
             return list(p[name])
         exponentials = [torch.exp(x) for x in p[name]]
         return [x / sum(exponentials) for x in exponentials]
@@ -424,7 +424,7 @@ def layer_norm(p, name: str, x: Tensor) -> Tensor:
 
 
 def branched_layer(
-    p, query, key, value, heads, split, weights, ffn_activation, pre_norm, **masks
+    p, query, key, value, heads, split, weights, ffn_activation, pre_norm, factor, **masks
 ) -> Tensor:
     """LN(Σᵢ αᵢzᵢ + M Σᵢ αᵢ FFNᵢ(zᵢ)) with zᵢ = LN(x + Mκᵢ oᵢWᵢ), branch by branch; or pre-norm."""
     kappa, alpha = weights
@@ -449,7 +449,6 @@ def branched_layer(
             z = x + heads * kappa[i] * (o @ p["branch_output"][i])
             z = z if pre_norm else layer_norm(p, "norm1", z)
             hidden = linear(p, "ffn_up", layer_norm(p, "norm2", z) if pre_norm else z)
-            factor = heads if split else 1
             hidden = activation(ffn_activation, hidden)
             if split:  # all other hidden units are those of other branches
                 hidden = hidden * (torch.arange(units) // (units // heads) == i)

@@ -96,9 +96,9 @@ class System:
         if self.kind == "branched":
             how = (module.weights, module.merged, module.top_k)
             weights = reference.branch_weights(p, HEADS, *how)
-            how = (module.ffn == "split", weights, module.ffn_activation)
+            how = (module.ffn != "shared", weights, module.ffn_activation)
             if module.inner == "residual":
-                how = (*how, module.pre_norm)
+                how = (*how, module.pre_norm, HEADS if module.ffn == "split" else 1)
                 output = reference.branched_layer(p, query, key, value, HEADS, *how, **masks)
             else:
                 output = reference.branched(p, query, key, value, HEADS, *how, **masks)
@@ -179,6 +179,11 @@ SYSTEMS = {
     "branched softmax top-2": System("branched", {"weights": "softmax", "top_k": 2}),
     "branched merged": System("branched", {"merged": True}),
     "branched layer": System("branched", {"inner": "residual", "ffn": "split"}),
+    "branched fixed": System("branched", {"weights": "fixed", "ffn": "full"}),
+    "branched layer full": System("branched", {"inner": "residual", "ffn": "full"}),
+    "branched layer uniform": System(
+        "branched", {"inner": "residual", "ffn": "split", "weights": "uniform"}
+    ),
     "branched layer shared": System("branched", {"inner": "residual", "start": "even"}),
     "branched layer pre-norm": System(
         "branched",

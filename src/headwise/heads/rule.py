@@ -26,11 +26,16 @@ class Moment(NamedTuple):
         step: number of optimizer steps before it.
         total_steps: number of optimizer steps of the whole training.
         epoch: number of passes over the data before it; None if nobody counts them.
+        peak_rate: the highest learning rate of the parameters that have none of their own; None if
+            nobody says it.
+        warmup_steps: how many steps that rate rises; None if nobody says it.
     """
 
     step: int
     total_steps: int
     epoch: int | None = None
+    peak_rate: float | None = None
+    warmup_steps: int | None = None
 
 
 class RuleSettings(Settings):

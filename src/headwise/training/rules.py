@@ -31,6 +31,7 @@ def training_rules(
     total_steps: int,
     *,
     steps_per_epoch: int | None = None,
+    warmup_steps: int | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> "TrainingRules":
     """The rules of training of all systems in a model.
@@ -41,6 +42,8 @@ def training_rules(
         total_steps: number of optimizer steps of the training.
         steps_per_epoch: number of optimizer steps of a pass over the data. A rule that counts
             epochs counts steps where it is not given.
+        warmup_steps: in how many steps the learning rate of the optimizer rises. A rule whose own
+            schedule is in proportion to that has the paper's where it is not given.
         settings: the name of a system to the settings of its rule, a mapping or an object of the
             rule's `settings_class`. Without settings, those of the paper.
 
@@ -87,6 +90,7 @@ def training_rules(
             f"rule of training: {', '.join(known) or 'none has'}{did_you_mean(unused[0], known)}"
         )
     rules.total_steps, rules.steps_per_epoch = total_steps, steps_per_epoch
+    rules.warmup_steps = warmup_steps
     rules.check(total_steps)
     return rules
 
@@ -103,7 +107,8 @@ class TrainingRules:
         rules: the rules by the names of the systems that declare them.
         keys: for each rule, the keys of `settings` that are names of a system with it.
         moment: where in the training the coming step stands.
-        total_steps, steps_per_epoch: see `training_rules`.
+        total_steps, steps_per_epoch, warmup_steps: see `training_rules`.
+        peak_rate: the learning rate that `parameter_groups` was given.
     """
 
     def __init__(self, model: nn.Module, settings: Mapping[str, Any]) -> None:
@@ -124,6 +129,8 @@ class TrainingRules:
             self.rules[name] = rule(model, systems, _settings(name, rule, given))
         self.total_steps = 0
         self.steps_per_epoch: int | None = None
+        self.warmup_steps: int | None = None
+        self.peak_rate: float | None = None
         self._steps = 0
         # How many steps optimizers had taken when the loop called before_step, and at the end of
         # step; None before that, in each step.
@@ -135,7 +142,7 @@ class TrainingRules:
     @property
     def moment(self) -> Moment:
         epoch = None if self.steps_per_epoch is None else self._steps // self.steps_per_epoch
-        return Moment(self._steps, self.total_steps, epoch)
+        return Moment(self._steps, self.total_steps, epoch, self.peak_rate, self.warmup_steps)
 
     def check(self, total_steps: int) -> None:
         """Raise `ValueError` if settings do not fit a training of `total_steps` steps."""
@@ -168,6 +175,7 @@ class TrainingRules:
             weight_decay: of matrices and embeddings; norms, biases, scalars, and what a system
                 names in `no_decay` take none.
         """
+        self.peak_rate = lr
         # A parameter that two systems share stands in a group once.
         own = [list(dict.fromkeys(rule.own_group())) for rule in self.rules.values()]
         apart = {id(p) for rule in self.rules.values() for p in rule.without_optimizer()}

@@ -53,7 +53,17 @@ class RulesMixin:
     def moment(self) -> Moment:
         """Where in the training the step at hand stands."""
         state = self.state
-        return Moment(state.global_step, state.max_steps, int(state.epoch or 0))
+        return Moment(
+            state.global_step,
+            state.max_steps,
+            int(state.epoch or 0),
+            self.args.learning_rate,
+            self.warmup_steps(state.max_steps),
+        )
+
+    def warmup_steps(self, num_training_steps: int) -> int:
+        """In how many steps the learning rate rises."""
+        return int(self.args.get_warmup_steps(num_training_steps))
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         if self.rules.model is not self.model:

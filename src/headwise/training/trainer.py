@@ -113,6 +113,9 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         self.remove_callback(transformers.PrinterCallback)
         self.model_accepts_loss_kwargs = True  # forward takes num_items_in_batch
 
+    def warmup_steps(self, num_training_steps: int) -> int:
+        return self.settings.warmup(num_training_steps)
+
     # Data
 
     def get_train_dataloader(self) -> DataLoader:
@@ -151,7 +154,7 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         self.rules.check(num_training_steps)
         self._warn_of_last_phases(num_training_steps)
         if self.lr_scheduler is None:
-            warmup_steps = self.settings.warmup(num_training_steps)
+            warmup_steps = self.warmup_steps(num_training_steps)
             plateau = None
             if self.settings.schedule == "plateau":
                 how = self.settings.plateau

@@ -77,7 +77,7 @@ def test_branches_that_read_the_same_are_one_ordinary_layer(norm, ffn):
 
 @pytest.mark.parametrize("batch, time", [(1, 1), (2, 5), (3, 1), (1, 9)])
 @pytest.mark.parametrize("norm", ["post", "pre"])
-@pytest.mark.parametrize("ffn", ["split", "shared"])
+@pytest.mark.parametrize("ffn", ["split", "shared", "full"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_the_layer_is_its_naive_twin(batch, time, norm, ffn, activation):
     layer = build(norm=norm, ffn=ffn, ffn_activation=activation)
@@ -92,7 +92,8 @@ def test_the_layer_is_its_naive_twin(batch, time, norm, ffn, activation):
         (layer.ffn_down.weight, layer.ffn_down.bias),
         (layer.norm1, layer.norm2),
         pre_norm=norm == "pre",
-        split=ffn == "split",
+        split=ffn != "shared",
+        factor=HEADS if ffn == "split" else 1,
         activation=activation,
     )
     torch.testing.assert_close(fast, naive, rtol=1e-10, atol=1e-10)

@@ -24,6 +24,7 @@ from headwise.heads.weighted.rule import (
     frozen_steps,
     learning_rate_factor,
     peak_learning_rate,
+    warmup_of,
 )
 from headwise.heads.weighted.simplex import project_to_simplex
 from headwise.training.rules import TrainingRules
@@ -99,10 +100,17 @@ def test_projecting_moves_each_to_the_nearest_point():
         assert moves != torch.equal(tensor, before[name])
 
 
-def test_the_papers_learning_rate():
-    """(d/N)^-0.5 · min(s^-0.5, s · 400^-1.5), steps from 1; nothing in the last sixth."""
+@pytest.mark.parametrize("beside", [None, (512**-0.5 * 4000**-0.5, 4000)])
+def test_the_papers_learning_rate(beside):
+    """(d/N)^-0.5 · min(s^-0.5, s · 400^-1.5), steps from 1; nothing in the last sixth.
+
+    So it is beside the paper's schedule of the other parameters, d^-0.5 · min(s^-0.5,
+    s · 4000^-1.5), and where nothing is said of these.
+    """
     how, d, layers, total = BranchSettings(), 512, 6, 60_000
-    peak, frozen = peak_learning_rate(how, d, layers), frozen_steps(how, total)
+    moment = Moment(0, total, None, *(beside or (None, None)))
+    assert warmup_of(how, moment) == 400
+    peak, frozen = peak_learning_rate(how, moment, d, layers), frozen_steps(how, total)
     assert frozen == 10_000
     for step in (1, 2, 399, 400, 401, 5_000, 50_000):
         expected = (d / layers) ** -0.5 * min(step**-0.5, step * 400**-1.5)
@@ -114,7 +122,11 @@ def test_the_papers_learning_rate():
 
 def test_settings_override_the_paper():
     how = BranchSettings(learning_rate=0.5, freeze_last=0)
-    assert peak_learning_rate(how, 512, 6) == 0.5
+    moment = Moment(0, 100, None, 1e-3, 20)
+    assert peak_learning_rate(how, moment, 512, 6) == 0.5
+    assert warmup_of(how, moment) == 2 and warmup_of(BranchSettings(warmup_steps=7), moment) == 7
+    by_warmup = peak_learning_rate(BranchSettings(warmup_steps=16), moment, 64, 4)
+    assert by_warmup == pytest.approx((64 / 4) ** -0.5 * 16**-0.5)
     assert frozen_steps(how, 100) == 0
     assert learning_rate_factor(99, 400, 100, 0) > 0
 

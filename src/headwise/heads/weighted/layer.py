@@ -32,7 +32,8 @@ from headwise.ops.bounds import (
 from headwise.ops.linear_maps import linear_map
 from headwise.ops.simplex import random_simplex
 
-Form = Literal["simplex", "softmax", "random", "uniform"]
+Form = Literal["simplex", "softmax", "random", "uniform", "fixed"]
+FeedForwards = Literal["shared", "split", "full"]
 Inner = Literal["none", "residual"]
 
 
@@ -96,11 +97,12 @@ class BranchedAttention(Attention):
         inner: `"none"`, or `"residual"` for residual sums and norms inside.
         norm: with residual sums, where norms stand: behind each (`"post"`), or before each
             sub-layer (`"pre"`).
-        ffn: `"shared"`, or `"split"` for hidden units of each branch's own.
+        ffn: `"shared"`, `"split"` for hidden units of each branch's own, or `"full"` for `ffn_dim`
+            of each branch's own, which is M feed-forwards of full size.
         weights: κ and α are learned on the `"simplex"`; or they are the `"softmax"` of what is
-            learned, and start in the same way; or they are `"random"`, or `"uniform"` (1/M), and
-            nothing is learned.
-        start: where learned κ and α start: at a `"random"` point, or `"even"`, at 1/M each.
+            learned, and start in the same way; or they are `"random"`, or `"uniform"` (1/M), or
+            `"fixed"` where they start, and nothing is learned.
+        start: where κ and α start: at a `"random"` point, or `"even"`, at 1/M each.
         merged: κ and α are one vector, the parameter `alpha`.
         top_k: how many branches are summed, those of largest α, which is scaled to sum 1 over
             them; all of them if not given. The others are computed all the same.
@@ -152,6 +154,8 @@ class BranchedAttention(Attention):
         recorded_meaning="κ, by which a branch scales what it feeds into the feed-forward, and α",
     )
     out_proj: ClassVar[Any] = NoPackedWeights()
+    kappa: Tensor | None
+    alpha: Tensor | None
 
     def __init__(
         self,
@@ -161,7 +165,7 @@ class BranchedAttention(Attention):
         *,
         inner: Inner = "none",
         norm: Literal["post", "pre"] = "post",
-        ffn: Literal["shared", "split"] = "shared",
+        ffn: FeedForwards = "shared",
         weights: Form = "simplex",
         start: Literal["random", "even"] = "random",
         merged: bool = False,
@@ -187,11 +191,12 @@ class BranchedAttention(Attention):
         for name, value, known in (
             ("inner", inner, ("none", "residual")),
             ("norm", norm, ("post", "pre")),
-            ("ffn", ffn, ("shared", "split")),
+            ("ffn", ffn, get_args(FeedForwards)),
             ("start", start, ("random", "even")),
         ):
             if value not in known:
-                raise ValueError(f"{name} is {value!r}, expected {known[0]!r} or {known[1]!r}")
+                expected = " or ".join(repr(each) for each in known)
+                raise ValueError(f"{name} is {value!r}, expected {expected}")
         if ffn == "split" and ffn_dim % num_branches:
             raise ValueError(
                 f"ffn_dim is {ffn_dim}, which num_branches = {num_branches} does not divide; "
@@ -201,7 +206,7 @@ class BranchedAttention(Attention):
             raise ValueError(f"weights is {weights!r}, expected one of {', '.join(get_args(Form))}")
         if top_k is not None and not 1 <= top_k <= num_branches:
             raise ValueError(f"top_k is {top_k}, expected 1 to num_branches = {num_branches}")
-        if top_k is not None and weights in ("random", "uniform"):
+        if top_k is not None and weights not in ("simplex", "softmax"):
             raise ValueError(
                 f"top_k is {top_k}, but weights={weights!r} learns no α by which to choose: leave "
                 f"top_k out, or choose other weights"
@@ -212,7 +217,8 @@ class BranchedAttention(Attention):
         check_probability("ffn_dropout", ffn_dropout)
         check_activation(ffn_activation)
         check_number("num_branches", num_branches, MOST_HEADS)
-        check_parameters(2 * embed_dim * ffn_dim, embed_dim=embed_dim, ffn_dim=ffn_dim)
+        units = num_branches * ffn_dim if ffn == "full" else ffn_dim
+        check_parameters(2 * embed_dim * units, embed_dim=embed_dim, ffn_dim=ffn_dim)
         super().__init__(embed_dim, num_branches, head_dim, kdim, vdim, dropout)
         self.num_branches = num_branches
         self.ffn_dim = ffn_dim
@@ -232,11 +238,17 @@ class BranchedAttention(Attention):
         self.ffn_activation = ffn_activation
         self.dense_projections(bias)
         self.branch_output = nn.Parameter(torch.empty(num_branches, self.head_dim, embed_dim))
-        learned = weights in ("simplex", "softmax")
-        self.kappa = nn.Parameter(torch.empty(num_branches)) if learned and not merged else None
-        self.alpha = nn.Parameter(torch.empty(num_branches)) if learned else None
-        self.ffn_up = nn.Linear(embed_dim, ffn_dim)
-        self.ffn_down = nn.Linear(ffn_dim, embed_dim)
+        for name in ("kappa", "alpha"):
+            drawn = torch.empty(num_branches)
+            if weights not in ("simplex", "softmax", "fixed") or (merged and name == "kappa"):
+                self.register_parameter(name, None)
+            elif weights == "fixed":
+                self.register_buffer(name, drawn)
+            else:
+                self.register_parameter(name, nn.Parameter(drawn))
+        self.hidden_dim = units
+        self.ffn_up = nn.Linear(embed_dim, units)
+        self.ffn_down = nn.Linear(units, embed_dim)
         self.norm1 = nn.LayerNorm(embed_dim) if self.holds_residual else None
         self.norm2 = nn.LayerNorm(embed_dim) if self.holds_residual else None
         self.reset_parameters()
@@ -270,13 +282,14 @@ class BranchedAttention(Attention):
         heads = self.num_branches if self.holds_residual else 1
         bound = self.output_gain * (6 / (self.embed_dim + heads * self.head_dim)) ** 0.5
         nn.init.uniform_(self.branch_output, -bound, bound)
+        ffn_bound = (6 / (self.embed_dim + self.ffn_dim)) ** 0.5
         for linear in (self.ffn_up, self.ffn_down):
-            nn.init.xavier_uniform_(linear.weight)
+            nn.init.uniform_(linear.weight, -ffn_bound, ffn_bound)
             nn.init.zeros_(linear.bias)
         for norm in (self.norm1, self.norm2):
             if norm is not None:
                 norm.reset_parameters()
-        for weights in self.learned_weights():
+        for weights in self._drawn_weights():
             # from_pretrained has nn.init spare what is loaded, and neither a point of the simplex
             # nor its logarithm is zero throughout: only what could be set to zero is drawn.
             nn.init.zeros_(weights)
@@ -290,6 +303,9 @@ class BranchedAttention(Attention):
 
     def learned_weights(self) -> list[nn.Parameter]:
         """The parameters of which κ and α are made: two, one if they are merged, or none."""
+        return [weights for weights in self._drawn_weights() if isinstance(weights, nn.Parameter)]
+
+    def _drawn_weights(self) -> list[Tensor]:
         return [weights for weights in (self.kappa, self.alpha) if weights is not None]
 
     def branch_weights(self) -> tuple[Tensor, Tensor]:
@@ -302,9 +318,9 @@ class BranchedAttention(Attention):
             kappa, alpha = self.ablation(kappa, alpha)
         return kappa, alpha
 
-    def _in_use(self, learned: nn.Parameter | None) -> Tensor:
-        if learned is not None:
-            return learned.softmax(0) if self.weights == "softmax" else learned
+    def _in_use(self, drawn: Tensor | None) -> Tensor:
+        if drawn is not None:
+            return drawn.softmax(0) if self.weights == "softmax" else drawn
         if self.training and self.weights == "random":
             return random_simplex(self.num_branches).to(self.branch_output)
         return self.branch_output.new_full((self.num_branches,), 1 / self.num_branches)
@@ -331,8 +347,8 @@ class BranchedAttention(Attention):
         """Its maps and settings, as arguments of `branches` and `streams`."""
         return {
             "up": linear_map(self.ffn_up, self.embed_dim, like),
-            "down": linear_map(self.ffn_down, self.ffn_dim, like),
-            "split": self.ffn == "split",
+            "down": linear_map(self.ffn_down, self.hidden_dim, like),
+            "split": self.ffn != "shared",
             "dropout": self.ffn_dropout if self.training else 0.0,
             "activation": self.ffn_activation,
         }
@@ -344,7 +360,9 @@ class BranchedAttention(Attention):
         z = branch_streams(x, heads, self.branch_output, kappa, dropout=dropout)
         z = z if self.pre_norm else norm1(z)  # (branches, batch * time, embed_dim)
         read = norm2(z) if self.pre_norm else z
-        added = feed_forward_of_streams(read, alpha, **self._feed_forward(heads))
+        factor = self.num_branches if self.ffn == "split" else 1
+        how = self._feed_forward(heads)
+        added = feed_forward_of_streams(read, alpha, factor=factor, **how)
         y = sum_of_streams(z, alpha) + F.dropout(added, dropout)
         return (y if self.pre_norm else norm2(y)).view_as(x)
 
@@ -355,11 +373,11 @@ class BranchedAttention(Attention):
         return {"branch": range(self.num_branches), "top_k": range(1, self.num_branches)}
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
-        sizes = (self.num_branches, self.head_dim, self.embed_dim, self.ffn_dim)
+        sizes = (self.num_branches, self.head_dim, self.embed_dim, self.hidden_dim)
         if self.holds_residual:
-            branches = queries * streams_macs(*sizes, split=self.ffn == "split")
+            branches = queries * streams_macs(*sizes, split=self.ffn != "shared")
         else:
-            branches = branched_macs(queries, *sizes, split=self.ffn == "split")
+            branches = branched_macs(queries, *sizes, split=self.ffn != "shared")
         return super().macs(queries, keys, is_causal=is_causal) + Macs(branches, 0)
 
     def extra_repr(self) -> str:

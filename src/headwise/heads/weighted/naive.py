@@ -80,6 +80,7 @@ def naive_layer_of_streams(
     *,
     pre_norm: bool = False,
     split: bool = True,
+    factor: float = 1.0,
     activation: str = "relu",
 ) -> Tensor:
     """The layer whose branches have streams, branch by branch; `up` and `down` are W and b."""
@@ -89,10 +90,9 @@ def naive_layer_of_streams(
         z = x + branches * kappa[i] * heads[:, i] @ branch_output[i]  # (batch, time, embed_dim)
         z = z if pre_norm else norms[0](z)
         read = norms[1](z) if pre_norm else z
-        mine, factor = slice(0, ffn_dim), 1
+        mine = slice(0, ffn_dim)
         if split:
             mine = slice(i * ffn_dim // branches, (i + 1) * ffn_dim // branches)
-            factor = branches
         hidden = naive_activation(activation, read @ up[0][mine].t() + up[1][mine])
         stream = stream + alpha[i] * z
         fed = fed + factor * alpha[i] * (hidden @ down[0][:, mine].t() + down[1] / factor)

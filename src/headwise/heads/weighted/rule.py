@@ -9,6 +9,9 @@ After each optimizer step κ and α are projected back onto the simplex, unless 
 softmax, which cannot leave it; then what follows holds for its logits. They have a learning rate of
 their own, (d/N)^-0.5 · min(s^-0.5, s · 400^-1.5) at step s in a model of N layers, and do not
 change in the last steps, while the rest goes on learning.
+
+The other parameters have d^-0.5 · min(s^-0.5, s · 4000^-1.5) there. κ and α warm up in a tenth of
+their steps, to √(10N) times their peak, and so they do here beside other schedules too.
 """
 
 from collections.abc import Mapping
@@ -23,6 +26,8 @@ from headwise.heads.weighted.simplex import project_to_simplex
 from headwise.ops.replicas import assign, whole
 from headwise.settings import MOST_STEPS
 
+_PAPERS_WARMUP = 400
+
 
 class BranchSettings(RuleSettings):
     """How the Weighted Transformer's κ and α learn (section 4.1 of its paper)."""
@@ -31,15 +36,17 @@ class BranchSettings(RuleSettings):
         None,
         gt=0,
         le=1000,
-        description="Learning rate of κ and α at the end of their warm-up; by default "
-        "(d/N)^-0.5 · warmup_steps^-0.5.",
+        description="Learning rate of κ and α at the end of their warm-up. By default it is "
+        "√(10 layers) times the peak of the other parameters' learning rate, as in the paper, or, "
+        "where warmup_steps is given, (d/N)^-0.5 · warmup_steps^-0.5.",
     )
-    warmup_steps: int = Field(
-        400,
+    warmup_steps: int | None = Field(
+        None,
         ge=1,
         le=MOST_STEPS,
         description="How many steps this learning rate rises from zero; then it falls with the "
-        "inverse square root of the step.",
+        "inverse square root of the step. By default it is a tenth of the other parameters' "
+        "warm-up, as in the paper.",
     )
     freeze_last: int | None = Field(
         None,
@@ -63,8 +70,7 @@ class BranchesOnSimplex(Rule):
     def __init__(self, model: nn.Module, systems: Mapping[str, Any], settings: Any) -> None:
         super().__init__(model, systems, settings)
         depth = getattr(getattr(model, "config", None), "num_hidden_layers", None)
-        depth = depth or len(self.layers)
-        self.peak = peak_learning_rate(settings, self.layers[0].embed_dim, depth)
+        self.depth = depth or len(self.layers)
 
     @property
     def weights(self) -> list[nn.Parameter]:
@@ -75,10 +81,9 @@ class BranchesOnSimplex(Rule):
 
     def learning_rate(self, moment: Moment) -> float:
         frozen = frozen_steps(self.settings, moment.total_steps)
-        factor = learning_rate_factor(
-            moment.step, self.settings.warmup_steps, moment.total_steps, frozen
-        )
-        return self.peak * factor
+        warmup = warmup_of(self.settings, moment)
+        peak = peak_learning_rate(self.settings, moment, self.layers[0].embed_dim, self.depth)
+        return peak * learning_rate_factor(moment.step, warmup, moment.total_steps, frozen)
 
     def before_update(self, moment: Moment) -> None:
         if self._is_frozen(moment):
@@ -110,15 +115,36 @@ class BranchesOnSimplex(Rule):
         return moment.step >= moment.total_steps - frozen
 
 
-def peak_learning_rate(settings: BranchSettings, embed_dim: int, num_layers: int) -> float:
+def warmup_of(settings: BranchSettings, moment: Moment) -> int:
+    """In how many steps the learning rate of κ and α rises.
+
+    >>> warmup_of(BranchSettings(), Moment(0, 60_000, warmup_steps=4000))
+    400
+    """
+    if settings.warmup_steps is not None:
+        return settings.warmup_steps
+    if moment.warmup_steps:
+        return max(1, moment.warmup_steps // 10)
+    return _PAPERS_WARMUP
+
+
+def peak_learning_rate(
+    settings: BranchSettings, moment: Moment, embed_dim: int, num_layers: int
+) -> float:
     """The learning rate of κ and α at the end of their warm-up.
 
-    >>> round(peak_learning_rate(BranchSettings(), embed_dim=512, num_layers=6), 5)
+    In the paper's proportion to that of the other parameters; of its warm-up alone, as printed,
+    where nobody says what that is.
+
+    >>> moment = Moment(0, 60_000, peak_rate=512**-0.5 * 4000**-0.5, warmup_steps=4000)
+    >>> round(peak_learning_rate(BranchSettings(), moment, embed_dim=512, num_layers=6), 5)
     0.00541
     """
     if settings.learning_rate is not None:
         return settings.learning_rate
-    return float((embed_dim / num_layers) ** -0.5 * settings.warmup_steps**-0.5)
+    if moment.peak_rate is not None and settings.warmup_steps is None and moment.warmup_steps:
+        return float((10 * num_layers) ** 0.5 * moment.peak_rate)
+    return float((embed_dim / num_layers) ** -0.5 * warmup_of(settings, moment) ** -0.5)
 
 
 def learning_rate_factor(step: int, warmup: int, total: int, freeze_last: int) -> float:

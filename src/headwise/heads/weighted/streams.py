@@ -5,8 +5,8 @@
 
 (Ahmed et al. 2017, *Weighted Transformer Network for Machine Translation*,
 https://arxiv.org/abs/1711.02132: equations 5 to 7, with the residual connections and norms of a
-layer, which section 3 says are retained.) FFNᵢ has the i-th share of the hidden units. Where all
-branches share all units, FFN is not M times larger, and the factor before its sum is 1.
+layer, which section 3 says are retained.) FFNᵢ has the i-th share of the hidden units. Where each
+branch has as many units as a layer has, its own or all the same, the factor before the sum is 1.
 
 A norm stands between Wᵢ and W₁, so that their product cannot be made once for a batch, as it is
 where there is none. Branches of a share of the units each need no such saving; of all units each,
@@ -50,17 +50,20 @@ def feed_forward_of_streams(
     down: LinearMap,
     *,
     split: bool = True,
+    factor: float = 1.0,
     dropout: float = 0.0,
     activation: Activation = "relu",
 ) -> Tensor:
-    """M Σᵢ αᵢ FFNᵢ(zᵢ), or Σᵢ αᵢ FFN(zᵢ) where branches share all units.
+    """factor · Σᵢ αᵢ FFNᵢ(zᵢ), or Σᵢ αᵢ FFN(zᵢ) where branches share all units.
 
     Args:
         z: what each branch feeds in, `(branches, rows, embed_dim)`.
         alpha: `(branches,)`.
         up: W₁ and b₁, `(ffn_dim, embed_dim)` and `(ffn_dim,)`.
-        down: W₂ and b₂, `(embed_dim, ffn_dim)` and `(embed_dim,)`. Of b₂ each FFNᵢ has an M-th.
+        down: W₂ and b₂, `(embed_dim, ffn_dim)` and `(embed_dim,)`. Of b₂ each FFNᵢ has the part
+            that makes it b₂ in the sum.
         split: branch i has the i-th share of the hidden units for itself.
+        factor: M where the units of all branches together are those of a layer.
         dropout: probability with which a hidden unit is dropped; of shared units, of their sum.
         activation: that of the feed-forward, by its name.
 
@@ -74,7 +77,7 @@ def feed_forward_of_streams(
         maps = up.matrix.unflatten(0, (branches, -1)).transpose(1, 2)
         biases = up.bias.unflatten(0, (branches, 1, -1))
         each = ACTIVATIONS[activation](torch.baddbmm(biases.to(maps.dtype), z.to(maps.dtype), maps))
-        each = each * (branches * alpha).to(each.dtype).view(-1, 1, 1)
+        each = each * (factor * alpha).to(each.dtype).view(-1, 1, 1)
         hidden = each.transpose(0, 1).flatten(1)  # (rows, ffn_dim)
     else:
         shared = up.matrix.t().expand(branches, -1, -1)
