@@ -328,7 +328,7 @@ def test_ablated_mechanisms_are_those_of_the_equations(ablation, competition, no
     for name in ("attention", "exchange", "feed_forward"):
         monkeypatch.setattr(tim_reference, name, silenced(getattr(tim_reference, name)))
     expected, c = tim_reference.layer(
-        parameters(layer), x, memory, heads=6, exchange_heads=2, pre_norm=norm == "pre"
+        *(parameters(layer), x, memory), heads=6, exchange_heads=2, pre_norm=norm == "pre"
     )
     layer.ablation = ablation_of(layer, ablation, options)
     out = layer(x, memory)

@@ -15,6 +15,7 @@ from headwise.models.plan import SYSTEMS
 from headwise.recipe import load_recipe
 from headwise.tasks.image.corpus import ImageCorpus
 from headwise.tasks.image.drawing import draw_samples
+from headwise.tasks.image.metrics import perfect_division
 from headwise.tasks.image.palette import Raster
 from headwise.tasks.image.recipe import ImageEvaluation, ImageModel, ImageRecipe
 from headwise.tasks.images import Images
@@ -291,7 +292,11 @@ def test_what_is_measured_is_where_pixels_are_read(monkeypatch):
     monkeypatch.setattr(
         layer, "_compete", lambda h: torch.stack([c, 1 - c], -1).expand(len(h), -1, -1)
     )
-    assert task.measure(model) == {"specialisation": pytest.approx(1.0)}
+    measured = task.measure(model)
+    assert measured["specialisation"] == measured["specialisation, layer 0"] == pytest.approx(1.0)
+    predicted = pytest.approx(perfect_division(6, 4))
+    assert measured["specialisation, predicted"] == predicted
+    assert measured["specialisation, predicted, layer 0"] == predicted
     (picture,) = evaluate(task, model, **{**NOTHING, "maps": 1}).pictures
     shown = np.asarray(Image.open(io.BytesIO(picture.bytes)).convert("RGB")).astype(int)
     # The map stands below label, image and label; each pixel is 96 // 6 wide.

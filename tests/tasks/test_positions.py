@@ -20,7 +20,7 @@ LABELS = {
     "masked-language-modelling": {"mask"},
     "classification": {"class"},
     "probing": {"class"},
-    "images": {"side", "height", "brightness"},
+    "images": {"side", "predicted side", "height", "brightness"},
     "speech-enhancement": {"loudness", "speech"},
 }
 

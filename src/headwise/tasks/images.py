@@ -37,7 +37,7 @@ from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items, Task, Wish
 
-_MEASURED = 16  # images that are measured at each validation, enough for a curve over training
+_MEASURED = 64  # images of which weights are taken at a time
 _BATCH_TOKENS = 16_384  # tokens of a batch in evaluation
 _UNKNOWN = 225  # a light grey for the pixels that the model completes
 _DRAWN = 16  # images that `headwise generate` draws by default
@@ -153,12 +153,27 @@ class Images(Task):
         return {"decoder": pixel_positions(batch["input_ids"], self.raster)}
 
     def measure(self, model: HeadwiseModel) -> dict[str, float]:
-        """The measure of figure 2 of Lamb et al. 2021, the mean over layers; for pairs alone."""
+        """The measure of figure 2 of Lamb et al. 2021 on the validation part; for pairs alone.
+
+        By the side of the pixel that a position reads, and of the one that it predicts; the mean
+        over layers, and each layer.
+        """
         if not self.has_halves:
             return {}
-        found = self._pixel_weights(model, _chosen(self.validation, _MEASURED))
-        values = [specialisation(weights) for weights in found.values()]
-        return {"specialisation": sum(values) / len(values)} if values else {}
+        parts: dict[int, list[Tensor]] = {}
+        for ids in _chosen(self.validation, len(self.validation)).split(_MEASURED):
+            for layer, weights in self._pixel_weights(model, ids).items():
+                parts.setdefault(layer, []).append(weights)
+        measured: dict[str, float] = {}
+        for name, predicted in (("specialisation", False), ("specialisation, predicted", True)):
+            values = {
+                layer: specialisation(torch.cat(weights), predicted=predicted)
+                for layer, weights in parts.items()
+            }
+            if values:
+                measured[name] = sum(values.values()) / len(values)
+            measured |= {f"{name}, layer {layer}": value for layer, value in values.items()}
+        return measured
 
     def evaluate(
         self, model: HeadwiseModel, part: Items, evaluation: ImageEvaluation, advance: Advance

@@ -10,9 +10,12 @@ from reference import activation, attention_bias, read, slices
 from torch import Tensor
 
 
-def grouped(h: Tensor, weight: Tensor) -> Tensor:
-    """GroupLinear(h, W, n_s) = [h_j W_j] of one position."""
-    return torch.cat([h_j @ w for h_j, w in zip(slices(h, len(weight)), weight, strict=True)])
+def grouped(h: Tensor, p: dict[str, Tensor], name: str) -> Tensor:
+    """GroupLinear(h, W, n_s) = [h_j W_j] of one position, and a bias of each group if there is."""
+    weight = p[f"{name}_weight"]
+    bias = p.get(f"{name}_bias", torch.zeros(len(weight), 1, dtype=torch.float64))
+    groups = zip(slices(h, len(weight)), weight, bias, strict=True)
+    return torch.cat([h_j @ w + b for h_j, w, b in groups])
 
 
 def norm(p: dict[str, Tensor], name: str, h: Tensor) -> Tensor:
@@ -28,28 +31,28 @@ def norm(p: dict[str, Tensor], name: str, h: Tensor) -> Tensor:
 
 def competition(p: dict[str, Tensor], h: Tensor) -> Tensor:
     """Step 1 at one position: c, `(n_s,)`."""
-    exponentials = torch.exp(grouped(h, p["competition_weight"]))
+    exponentials = torch.exp(grouped(h, p, "competition"))
     return exponentials / exponentials.sum()
 
 
 def attention(p, name, queries, memory, heads, b, t, **masks) -> Tensor:
     """Steps 2: Attention(Q, K, V, n_s H), then GroupLinear with W^O, at position t of row b."""
-    q = slices(grouped(queries[t], p[f"{name}.q_weight"]), heads)
-    ks = [slices(grouped(m, p[f"{name}.k_weight"]), heads) for m in memory]
-    vs = [slices(grouped(m, p[f"{name}.v_weight"]), heads) for m in memory]
+    q = slices(grouped(queries[t], p, f"{name}.q"), heads)
+    ks = [slices(grouped(m, p, f"{name}.k"), heads) for m in memory]
+    vs = [slices(grouped(m, p, f"{name}.v"), heads) for m in memory]
     out = []
     for i in range(heads):
         biases = [attention_bias(b, i, t, s, heads, **masks) for s in range(len(memory))]
         out.append(
             read(q[i], torch.stack([k[i] for k in ks]), torch.stack([v[i] for v in vs]), biases)
         )
-    return grouped(torch.cat(out), p[f"{name}.out_weight"])
+    return grouped(torch.cat(out), p, f"{name}.out")
 
 
 def exchange(p: dict[str, Tensor], h: Tensor, heads: int) -> Tensor:
     """Step 3 at one position: mechanisms attend to mechanisms."""
     mechanisms = len(p["exchange.q_weight"])
-    split = [slices(grouped(h, p[f"exchange.{x}_weight"]), mechanisms * heads) for x in "qkv"]
+    split = [slices(grouped(h, p, f"exchange.{x}"), mechanisms * heads) for x in "qkv"]
     q, k, v = split  # each mechanism's heads, the first mechanism's first
     out = []
     for i in range(mechanisms):
@@ -62,13 +65,13 @@ def exchange(p: dict[str, Tensor], h: Tensor, heads: int) -> Tensor:
             out.append(
                 sum(scores[j] / sum(scores) * v[j * heads + head] for j in range(mechanisms))
             )
-    return grouped(torch.cat(out), p["exchange.out_weight"])
+    return grouped(torch.cat(out), p, "exchange.out")
 
 
 def feed_forward(p: dict[str, Tensor], h: Tensor, ffn_activation: str) -> Tensor:
     """Step 4 at one position."""
-    hidden = grouped(h, p["ffn_up_weight"])
-    return grouped(activation(ffn_activation, hidden), p["ffn_down_weight"])
+    hidden = grouped(h, p, "ffn_up")
+    return grouped(activation(ffn_activation, hidden), p, "ffn_down")
 
 
 def layer(
@@ -80,6 +83,7 @@ def layer(
     exchange_heads: int,
     pre_norm: bool,
     ffn_activation: str = "relu",
+    of_stream: bool = True,
     memory_key_padding_mask: Tensor | None = None,
     **masks,
 ) -> tuple[Tensor, Tensor | None]:
@@ -99,7 +103,7 @@ def layer(
             read_here = attention(p, "self_attention", h, h, heads, b, t, **masks)
             if "competition_weight" not in p:
                 return read_here
-            compete.append(competition(p, h[t]))
+            compete.append(competition(p, x[b][t] if of_stream else h[t]))
             parts = slices(read_here, len(compete[t]))
             return torch.cat([c * part for c, part in zip(compete[t], parts, strict=True)])
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from headwise.tasks.image.metrics import specialisation
+from headwise.tasks.image.metrics import perfect_division, specialisation
 
 
 def halves(left, right, images=3, height=2, width=4):
@@ -14,14 +14,15 @@ def halves(left, right, images=3, height=2, width=4):
     return torch.cat(sides, dim=2)
 
 
-def naive(weights):
-    """Σ_s P(s) ‖c̄_s − c̄‖² / mean ‖c − c̄‖², pixel by pixel."""
+def naive(weights, ahead=0):
+    """Σ_s P(s) ‖c̄_s − c̄‖² / mean ‖c − c̄‖², pixel by pixel; s of the pixel so far ahead."""
     width = weights.size(-2)
     pixels = [
-        (int(x >= width // 2), weights[i, y, x].double())
+        (int((x + ahead) % width >= width // 2), weights[i, y, x].double())
         for i in range(weights.size(0))
         for y in range(weights.size(1))
         for x in range(width)
+        if y * width + x + ahead < weights.size(1) * width
     ]
     mean = sum(c for _, c in pixels) / len(pixels)
     total = sum(((c - mean) ** 2).sum() for _, c in pixels) / len(pixels)
@@ -32,11 +33,21 @@ def naive(weights):
     return float(between / total)
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 2), (2, 3, 4), (5, 2, 7)])
+@pytest.mark.parametrize("shape", [(1, 2, 2), (2, 3, 4), (5, 2, 7)])
 @pytest.mark.parametrize("mechanisms", [2, 5])
 def test_it_is_the_equation(shape, mechanisms):
     weights = torch.rand(*shape, mechanisms).softmax(-1)
     assert specialisation(weights) == pytest.approx(naive(weights), abs=1e-12)
+    ahead = specialisation(weights, predicted=True)
+    assert ahead == pytest.approx(naive(weights, ahead=1), abs=1e-12)
+
+
+@pytest.mark.parametrize(("width", "height"), [(4, 2), (16, 8)])
+def test_a_perfect_division_by_one_side_is_not_one_by_the_other(width, height):
+    by_read = halves([1.0, 0.0], [0.0, 1.0], height=height, width=width)
+    assert specialisation(by_read) == pytest.approx(1.0)
+    expected = perfect_division(width, height)
+    assert specialisation(by_read, predicted=True) == pytest.approx(expected)
 
 
 def test_one_mechanism_for_each_side_is_all_of_it():

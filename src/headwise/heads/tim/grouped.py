@@ -16,14 +16,15 @@ from torch import Tensor
 from headwise.ops.activations import ACTIVATIONS, Activation
 
 
-def grouped_linear(x: Tensor, weight: Tensor) -> Tensor:
-    """A linear map of each group: `y_j = x_j W_j` (the paper's GroupLinear).
+def grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A linear map of each group: `y_j = x_j W_j + b_j` (the paper's GroupLinear, without b).
 
     All groups are one batched product, which reads the groups where they lie.
 
     Args:
         x: `(..., groups * in)`.
         weight: `(groups, in, out)`.
+        bias: b, `(groups, out)`.
 
     Returns:
         `(..., groups * out)`.
@@ -37,14 +38,21 @@ def grouped_linear(x: Tensor, weight: Tensor) -> Tensor:
     """
     groups, in_dim, out_dim = weight.shape
     _check_width(x, groups, in_dim)
-    y = torch.bmm(_by_group(x, groups), weight)  # (groups, rows, out)
+    y = _mapped(_by_group(x, groups), weight, bias)  # (groups, rows, out)
     return y.transpose(0, 1).reshape(*x.shape[:-1], groups * out_dim)
 
 
 def grouped_feed_forward(
-    x: Tensor, up: Tensor, down: Tensor, dropout: float = 0.0, activation: Activation = "relu"
+    x: Tensor,
+    up: Tensor,
+    down: Tensor,
+    up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
+    *,
+    dropout: float = 0.0,
+    activation: Activation = "relu",
 ) -> Tensor:
-    """A feed-forward map of each group: `y_j = f(x_j U_j) D_j`.
+    """A feed-forward map of each group: `y_j = f(x_j U_j + b_j) D_j + c_j`.
 
     Equals two calls of `grouped_linear`, but the hidden layer between them, the widest tensor of a
     layer, stays divided by group.
@@ -53,6 +61,7 @@ def grouped_feed_forward(
         x: `(..., groups * in)`.
         up: U, `(groups, in, hidden)`.
         down: D, `(groups, hidden, out)`.
+        up_bias, down_bias: b, `(groups, hidden)`, and c, `(groups, out)`.
         dropout: probability with which a hidden unit is dropped.
         activation: f, by its name in `headwise.ops.activations`.
 
@@ -64,8 +73,8 @@ def grouped_feed_forward(
     """
     groups, in_dim, _ = up.shape
     _check_width(x, groups, in_dim)
-    hidden = F.dropout(ACTIVATIONS[activation](torch.bmm(_by_group(x, groups), up)), dropout)
-    y = torch.bmm(hidden, down)  # (groups, rows, out)
+    hidden = ACTIVATIONS[activation](_mapped(_by_group(x, groups), up, up_bias))
+    y = _mapped(F.dropout(hidden, dropout), down, down_bias)  # (groups, rows, out)
     return y.transpose(0, 1).reshape(*x.shape[:-1], groups * y.size(-1))
 
 
@@ -111,6 +120,11 @@ def attention_between_groups(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0
     logits = torch.einsum("...ihd,...jhd->...hij", q / math.sqrt(q.size(-1)), k)
     weights = F.dropout(logits.softmax(-1), dropout)  # (..., heads, groups, groups)
     return torch.einsum("...hij,...jhd->...ihd", weights.to(v.dtype), v)
+
+
+def _mapped(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Rows by group, `(groups, rows, in)`, to `(groups, rows, out)`."""
+    return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, weight)
 
 
 def _by_group(x: Tensor, groups: int) -> Tensor:

@@ -1,6 +1,7 @@
 """Independent mechanisms: a layer in parts that compete for positions and exchange little."""
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,8 @@ from headwise.heads.tim.mechanisms import (
     MechanismExchange,
     MechanismNorm,
     glorot_uniform,
+    group_bias,
+    zeros,
 )
 from headwise.heads.words import Words
 from headwise.ops.activations import Activation, check_activation
@@ -24,6 +27,7 @@ from headwise.ops.bounds import MOST_HEADS, check_number, check_parameters, chec
 from headwise.ops.masks import of_queries, padding_positions
 from headwise.ops.shapes import check_sequences
 
+_PAPERS_EXCHANGE_HEAD_DIM = 32
 _MOST_MECHANISMS = 1000  # of which each attends to each other, at each position
 
 
@@ -41,15 +45,18 @@ class IndependentMechanismsLayer(System):
 
     Norms are of each mechanism by itself. In self-attention mechanisms are what heads are, each
     with `num_heads / num_mechanisms` of its own. The exchange attends over the mechanisms of one
-    position, and is the only way from one mechanism to another. There are no biases. One
-    mechanism without competition and exchange is an ordinary layer without biases.
+    position, and is the only way from one mechanism to another. There are no biases unless `bias`
+    asks for them. One mechanism without competition and exchange is an ordinary layer.
 
     What the paper does not say, we read as follows:
 
     - Logits are divided by √head_dim (its √d_model would not go with heads), in the exchange too.
-    - Pre-norm puts each norm before its sub-layer, as usual; the competition is then computed from
-      the same normalised h that self-attention reads, so that it does not grow certain merely
-      because residual sums grow.
+    - Pre-norm puts each norm before its sub-layer, as usual. The competition is still computed from
+      h, the stream, as in the algorithm, and can grow surer as that grows with depth;
+      `competition_input="normalised"` has it read what self-attention reads.
+    - The paper has an exchange of 2 heads of 32 throughout: an eighth of a mechanism's width of 512
+      in its BERT, but more than the width of our small models. It has that eighth here unless
+      `exchange_head_dim`, or `presets["paper"]`, says otherwise.
     - A decoder's layer attends over the encoder's output between self-attention and exchange:
 
           h = norm(h + Attention(h W^Q, m W^K, m W^V) W^O),  its norm named cross_norm
@@ -67,8 +74,13 @@ class IndependentMechanismsLayer(System):
         ffn_dim: hidden width of the feed-forward, of all mechanisms together.
         num_mechanisms: n_s; divides all of these.
         competition: False leaves c out, as in the paper's TIM-NoComp.
+        competition_input: with pre-norm, what c is computed from: the `"stream"` or the
+            `"normalised"` stream.
         exchange_heads: heads of the exchange; 0 for no exchange.
-        exchange_head_dim: width of each.
+        exchange_head_dim: width of each; if not given, what makes all of them together an eighth of
+            a mechanism's width, from 4 to the paper's 32.
+        head_dim: width of a head in attention; `embed_dim // num_heads` if not given.
+        bias: whether maps have one, but that of the competition.
         cross_attention: whether it is a decoder's layer, which attends over a memory too.
         kdim: width of the memory; `embed_dim` if not given.
         norm: `"post"`, after each residual sum, or `"pre"`, before each sub-layer. Behind the last
@@ -101,6 +113,9 @@ class IndependentMechanismsLayer(System):
     output_parameters = ("self_attention.out_weight", "cross_attention.out_weight")
     no_decay = ("norm1.", "norm2.", "norm3.", "cross_norm.")
     ablations = ABLATIONS
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {"exchange_head_dim": _PAPERS_EXCHANGE_HEAD_DIM}
+    }
     unlike_standard = (
         "it takes the place of a whole layer, in which each mechanism reads its own share of the "
         "input alone"
@@ -125,8 +140,11 @@ class IndependentMechanismsLayer(System):
         num_mechanisms: int,
         *,
         competition: bool = True,
+        competition_input: Literal["stream", "normalised"] = "stream",
         exchange_heads: int = 2,
-        exchange_head_dim: int = 32,
+        exchange_head_dim: int | None = None,
+        head_dim: int | None = None,
+        bias: bool = False,
         cross_attention: bool = False,
         kdim: int | None = None,
         norm: Literal["post", "pre"] = "post",
@@ -149,6 +167,9 @@ class IndependentMechanismsLayer(System):
             ffn_dim=ffn_dim,
             kdim=self.kdim,
         )
+        if exchange_head_dim is None:
+            share = embed_dim // num_mechanisms // (8 * max(1, exchange_heads))
+            exchange_head_dim = min(max(4, share), _PAPERS_EXCHANGE_HEAD_DIM)
         if exchange_heads < 0 or exchange_head_dim < 1:
             raise ValueError(
                 f"exchange_heads is {exchange_heads} and exchange_head_dim {exchange_head_dim}, "
@@ -156,6 +177,10 @@ class IndependentMechanismsLayer(System):
             )
         if norm not in ("post", "pre"):
             raise ValueError(f"norm is {norm!r}, expected 'post' or 'pre'")
+        if competition_input not in ("stream", "normalised"):
+            raise ValueError(
+                f"competition_input is {competition_input!r}, expected 'stream' or 'normalised'"
+            )
         check_probability("residual_dropout", residual_dropout)
         check_probability("ffn_dropout", ffn_dropout)
         check_activation(ffn_activation)
@@ -173,30 +198,34 @@ class IndependentMechanismsLayer(System):
         self.ffn_dim = ffn_dim
         self.num_mechanisms = num_mechanisms
         self.pre_norm = norm == "pre"
+        self.competition_input = competition_input
         self.residual_dropout = residual_dropout
         self.ffn_dropout = ffn_dropout
         self.ffn_activation = ffn_activation
 
         n_s, d_mech, d_ffn = num_mechanisms, embed_dim // num_mechanisms, ffn_dim // num_mechanisms
         self.competition_weight = nn.Parameter(torch.empty(n_s, d_mech, 1)) if competition else None
-        self.self_attention = MechanismAttention(embed_dim, num_heads, n_s, dropout=dropout)
+        how: dict[str, Any] = {"head_dim": head_dim, "dropout": dropout, "bias": bias}
+        self.self_attention = MechanismAttention(embed_dim, num_heads, n_s, **how)
         self.norm1 = MechanismNorm(n_s, d_mech)
         self.cross_attention: MechanismAttention | None = None
         self.cross_norm: MechanismNorm | None = None
         if cross_attention:
             self.cross_attention = MechanismAttention(
-                embed_dim, num_heads, n_s, kdim=self.kdim, dropout=dropout
+                embed_dim, num_heads, n_s, kdim=self.kdim, **how
             )
             self.cross_norm = MechanismNorm(n_s, d_mech)
         self.exchange: MechanismExchange | None = None
         self.norm2: MechanismNorm | None = None
         if exchange_heads:
             self.exchange = MechanismExchange(
-                n_s, d_mech, exchange_heads, exchange_head_dim, dropout
+                n_s, d_mech, exchange_heads, exchange_head_dim, dropout, bias
             )
             self.norm2 = MechanismNorm(n_s, d_mech)
         self.ffn_up_weight = nn.Parameter(torch.empty(n_s, d_mech, d_ffn))
         self.ffn_down_weight = nn.Parameter(torch.empty(n_s, d_ffn, d_mech))
+        self.ffn_up_bias = group_bias(n_s, d_ffn, bias)
+        self.ffn_down_bias = group_bias(n_s, d_mech, bias)
         self.norm3 = MechanismNorm(n_s, d_mech)
         self.reset_parameters()
 
@@ -222,6 +251,7 @@ class IndependentMechanismsLayer(System):
             nn.init.uniform_(self.competition_weight, -bound, bound)
         for weight in (self.ffn_up_weight, self.ffn_down_weight):
             glorot_uniform(weight)
+        zeros(self.ffn_up_bias, self.ffn_down_bias)
         for part in self.children():
             if isinstance(part, (MechanismAttention, MechanismExchange, MechanismNorm)):
                 part.reset_parameters()
@@ -265,7 +295,7 @@ class IndependentMechanismsLayer(System):
 
         offset = 0 if cache is None else cache.get_seq_length()
         h = self._before(self.norm1, x)
-        competition = self._compete(h)
+        competition = self._compete(x if self.competition_input == "stream" else h)
         read = self.self_attention(
             h,
             key_padding_mask=key_padding_mask,
@@ -297,8 +327,10 @@ class IndependentMechanismsLayer(System):
             self._before(self.norm3, x),
             self.ffn_up_weight,
             self.ffn_down_weight,
-            self.ffn_dropout if self.training else 0.0,
-            self.ffn_activation,
+            self.ffn_up_bias,
+            self.ffn_down_bias,
+            dropout=self.ffn_dropout if self.training else 0.0,
+            activation=self.ffn_activation,
         )
         x = self._after(self.norm3, x, update)
         routing = None

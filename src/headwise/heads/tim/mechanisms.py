@@ -18,8 +18,8 @@ class MechanismAttention(Attention):
     """Attention of each mechanism by itself: the heads of a mechanism see its channels only.
 
     Args:
-        embed_dim, num_heads, kdim, dropout: as in `MultiHeadAttention`, of all mechanisms together;
-            values are as wide as keys.
+        embed_dim, num_heads, head_dim, kdim, dropout, bias: as in `MultiHeadAttention`, of all
+            mechanisms together; values are as wide as keys.
         num_mechanisms: divides `embed_dim`, `num_heads` and `kdim`.
     """
 
@@ -29,19 +29,26 @@ class MechanismAttention(Attention):
         num_heads: int,
         num_mechanisms: int,
         *,
+        head_dim: int | None = None,
         kdim: int | None = None,
         dropout: float = 0.0,
+        bias: bool = False,
     ) -> None:
-        super().__init__(embed_dim, num_heads, kdim=kdim, vdim=kdim, dropout=dropout)
-        n_s, d_mech, d_key = (
+        super().__init__(embed_dim, num_heads, head_dim, kdim, kdim, dropout)
+        n_s, d_mech, d_key, d_heads = (
             num_mechanisms,
             embed_dim // num_mechanisms,
             self.kdim // num_mechanisms,
+            num_heads * self.head_dim // num_mechanisms,
         )
-        self.q_weight = nn.Parameter(torch.empty(n_s, d_mech, d_mech))
-        self.k_weight = nn.Parameter(torch.empty(n_s, d_key, d_mech))
-        self.v_weight = nn.Parameter(torch.empty(n_s, d_key, d_mech))
-        self.out_weight = nn.Parameter(torch.empty(n_s, d_mech, d_mech))
+        self.q_weight = nn.Parameter(torch.empty(n_s, d_mech, d_heads))
+        self.k_weight = nn.Parameter(torch.empty(n_s, d_key, d_heads))
+        self.v_weight = nn.Parameter(torch.empty(n_s, d_key, d_heads))
+        self.out_weight = nn.Parameter(torch.empty(n_s, d_heads, d_mech))
+        self.q_bias = group_bias(n_s, d_heads, bias)
+        self.k_bias = group_bias(n_s, d_heads, bias)
+        self.v_bias = group_bias(n_s, d_heads, bias)
+        self.out_bias = group_bias(n_s, d_mech, bias)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -50,23 +57,24 @@ class MechanismAttention(Attention):
             # As wide as where nn.MultiheadAttention draws the three as one matrix.
             glorot_uniform(weight, gain=2**-0.5)
         glorot_uniform(self.out_weight)
+        zeros(self.q_bias, self.k_bias, self.v_bias, self.out_bias)
 
     def project(self, inputs: Inputs) -> Projected:
-        q = self._by_head(grouped_linear(inputs.query, self.q_weight))
+        q = self._by_head(grouped_linear(inputs.query, self.q_weight, self.q_bias))
         return Projected(q, *self._keys_and_values(inputs))
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, None]:
-        joined = heads.transpose(1, 2).flatten(2)  # (batch, queries, embed_dim)
-        return grouped_linear(joined, self.out_weight), None
+        joined = heads.transpose(1, 2).flatten(2)  # (batch, queries, heads * head_dim)
+        return grouped_linear(joined, self.out_weight, self.out_bias), None
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         linear = queries * (self.q_weight.numel() + self.out_weight.numel())
         linear += keys * (self.k_weight.numel() + self.v_weight.numel())
-        return Macs(linear, 2 * queries * keys * self.embed_dim)
+        return Macs(linear, 2 * queries * keys * self.num_heads * self.head_dim)
 
     def project_memory(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        k = grouped_linear(inputs.key, self.k_weight)
-        v = grouped_linear(inputs.value, self.v_weight)
+        k = grouped_linear(inputs.key, self.k_weight, self.k_bias)
+        v = grouped_linear(inputs.value, self.v_weight, self.v_bias)
         return self._by_head(k), self._by_head(v)
 
 
@@ -79,12 +87,19 @@ class MechanismExchange(nn.Module):
         num_heads: number of heads.
         head_dim: width of a head.
         dropout: probability with which an attention weight is dropped in training.
+        bias: whether its maps have one.
     """
 
     is_transposed = System.is_transposed
 
     def __init__(
-        self, num_mechanisms: int, mechanism_dim: int, num_heads: int, head_dim: int, dropout: float
+        self,
+        num_mechanisms: int,
+        mechanism_dim: int,
+        num_heads: int,
+        head_dim: int,
+        dropout: float,
+        bias: bool = False,
     ) -> None:
         super().__init__()
         self.num_mechanisms = num_mechanisms
@@ -95,26 +110,34 @@ class MechanismExchange(nn.Module):
         self.k_weight = nn.Parameter(torch.empty(num_mechanisms, mechanism_dim, inner_dim))
         self.v_weight = nn.Parameter(torch.empty(num_mechanisms, mechanism_dim, inner_dim))
         self.out_weight = nn.Parameter(torch.empty(num_mechanisms, inner_dim, mechanism_dim))
+        self.q_bias = group_bias(num_mechanisms, inner_dim, bias)
+        self.k_bias = group_bias(num_mechanisms, inner_dim, bias)
+        self.v_bias = group_bias(num_mechanisms, inner_dim, bias)
+        self.out_bias = group_bias(num_mechanisms, mechanism_dim, bias)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw the projections afresh."""
         for weight in (self.q_weight, self.k_weight, self.v_weight, self.out_weight):
             glorot_uniform(weight)
+        zeros(self.q_bias, self.k_bias, self.v_bias, self.out_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """`(batch, time, embed_dim)` to the same."""
         # The three are so narrow that one product of all takes less time than three.
         packed = torch.cat([self.q_weight, self.k_weight, self.v_weight], dim=2)
+        biases: list[Tensor] = [b for b in (self.q_bias, self.k_bias, self.v_bias) if b is not None]
+        bias = torch.cat(biases, dim=1) if biases else None
         by_head = (self.num_mechanisms, 3, self.num_heads, -1)
-        projected = grouped_linear(x, packed).unflatten(-1, by_head)
+        projected = grouped_linear(x, packed, bias).unflatten(-1, by_head)
         q, k, v = projected.unbind(-3)  # each (batch, time, mechanisms, heads, head_dim)
         read = attention_between_groups(q, k, v, self.dropout if self.training else 0.0)
-        return grouped_linear(read.flatten(-3), self.out_weight)
+        return grouped_linear(read.flatten(-3), self.out_weight, self.out_bias)
 
     def macs(self, positions: int) -> Macs:
         """Multiply-accumulates over that many positions."""
-        weights = sum(parameter.numel() for parameter in self.parameters())
+        maps = (self.q_weight, self.k_weight, self.v_weight, self.out_weight)
+        weights = sum(weight.numel() for weight in maps)
         pairs = self.num_mechanisms**2
         return Macs(positions * weights, 2 * positions * pairs * self.q_weight.size(-1))
 
@@ -144,6 +167,18 @@ class MechanismNorm(nn.Module):
 
     def extra_repr(self) -> str:
         return f"num_mechanisms={self.weight.size(0)}, mechanism_dim={self.weight.size(1)}"
+
+
+def group_bias(groups: int, width: int, bias: bool) -> nn.Parameter | None:
+    """A bias of each group, `(groups, width)`, not yet drawn; None for none."""
+    return nn.Parameter(torch.empty(groups, width)) if bias else None
+
+
+def zeros(*biases: nn.Parameter | None) -> None:
+    """Sets those that there are to 0."""
+    for bias in biases:
+        if bias is not None:
+            nn.init.zeros_(bias)
 
 
 def glorot_uniform(weight: Tensor, gain: float = 1.0) -> None:

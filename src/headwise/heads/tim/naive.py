@@ -8,24 +8,27 @@ from torch import Tensor
 from headwise.ops.naive import naive_activation
 
 
-def naive_grouped_linear(x: Tensor, weight: Tensor) -> Tensor:
+def naive_grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`grouped_linear` as the equation reads, row by row and group by group."""
+    biases = torch.zeros(len(weight), 1).to(x) if bias is None else bias
     rows = []
     for row in x.flatten(0, -2):
         groups = row.unflatten(0, (weight.size(0), -1))  # (groups, in)
-        rows.append(torch.cat([h @ w for h, w in zip(groups, weight, strict=True)]))
+        rows.append(torch.cat([h @ w + b for h, w, b in zip(groups, weight, biases, strict=True)]))
     return torch.stack(rows).unflatten(0, x.shape[:-1])
 
 
 def naive_grouped_feed_forward(
-    x: Tensor, up: Tensor, down: Tensor, activation: str = "relu"
+    x: Tensor,
+    up: Tensor,
+    down: Tensor,
+    up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
+    activation: str = "relu",
 ) -> Tensor:
-    """`grouped_feed_forward` as the equation reads, row by row and group by group."""
-    rows = []
-    for row in x.flatten(0, -2):
-        groups = zip(row.unflatten(0, (up.size(0), -1)), up, down, strict=True)
-        rows.append(torch.cat([naive_activation(activation, h @ u) @ d for h, u, d in groups]))
-    return torch.stack(rows).unflatten(0, x.shape[:-1])
+    """`grouped_feed_forward` as the equations read: two maps, and the activation in between."""
+    hidden = naive_activation(activation, naive_grouped_linear(x, up, up_bias))
+    return naive_grouped_linear(hidden, down, down_bias)
 
 
 def naive_grouped_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:

@@ -4,7 +4,26 @@ import torch
 from torch import Tensor
 
 
-def specialisation(weights: Tensor) -> float:
+def perfect_division(width: int, height: int) -> float:
+    """The specialisation in one alignment where mechanisms are divided perfectly in the other.
+
+    A position reads a pixel and predicts the next. Mechanisms that divide the pixels by the side of
+    the one read differ, at the middle of a row and at its end, from those that divide them by the
+    side of the one predicted.
+
+    Args:
+        width: of the image, both halves together.
+        height: of the image.
+
+    >>> round(perfect_division(16, 8), 3), round(perfect_division(64, 32), 3)
+    (0.584, 0.881)
+    """
+    pixels = torch.arange(width * height - 1)  # that are read, and behind which one is predicted
+    sides = [((pixels + ahead) % width >= width // 2).double() for ahead in (0, 1)]
+    return float(torch.corrcoef(torch.stack(sides))[0, 1].square())
+
+
+def specialisation(weights: Tensor, *, predicted: bool = False) -> float:
     """Returns the share of the variance of weights over pixels that the side of a pixel explains.
 
     Figure 2 of Lamb et al. 2021, *Transformers with Competitive Ensembles of Independent
@@ -16,12 +35,16 @@ def specialisation(weights: Tensor) -> float:
         Σ_s P(s) ‖c̄_s − c̄‖² / mean ‖c − c̄‖²
 
     It is 1 if the weights differ between the sides and are constant on each side. It is 0 if their
-    means over the sides are equal. It does not say how far the weights are
-    from uniform.
+    means over the sides are equal. It does not say how far the weights are from uniform.
+
+    The paper does not say either whether the pixel is the one that a position reads, or the one
+    behind it, which it predicts. `perfect_division` is the most that mechanisms reach in one of the
+    two alignments which are perfectly divided in the other.
 
     Args:
-        weights: the weight of each expert at each pixel, `(..., width, experts)`. The left side is
-            the left half of the width.
+        weights: the weight of each expert where a pixel is read, `(..., height, width, experts)`.
+            The left side is the left half of the width.
+        predicted: whether the side is that of the pixel behind it. The last has none.
 
     Returns:
         A number in [0, 1]; 0 if the weights are the same at all pixels.
@@ -30,15 +53,21 @@ def specialisation(weights: Tensor) -> float:
         >>> left, right = [0.9, 0.1], [0.2, 0.8]
         >>> specialisation(torch.tensor([[left, right], [left, right]]))
         1.0
+        >>> specialisation(torch.tensor([[left, right], [left, right]]), predicted=True)
+        1.0
     """
-    weights = weights.double()
-    middle = weights.size(-2) // 2
-    sides = [side.flatten(0, -2) for side in (weights[..., :middle, :], weights[..., middle:, :])]
-    pixels = torch.cat(sides)  # (pixels, experts)
-    mean = pixels.mean(0)
-    total = (pixels - mean).square().sum()
+    height, width = weights.shape[-3:-1]
+    pixels = torch.arange(height * width, device=weights.device)
+    if predicted:
+        pixels = pixels[1:]
+    rows = weights.double().flatten(-3, -2)[..., : len(pixels), :]  # (..., pixels, experts)
+    right = pixels % width >= width // 2
+    sides = [rows[..., which, :].flatten(0, -2) for which in (~right, right)]
+    rows = rows.flatten(0, -2)
+    mean = rows.mean(0)
+    total = (rows - mean).square().sum()
     between = sum(len(side) * (side.mean(0) - mean).square().sum() for side in sides)
     # The variance of equal weights may differ from 0 by rounding.
-    if total <= 1e-12 * pixels.square().sum():
+    if total <= 1e-12 * rows.square().sum():
         return 0.0
     return float((between / total).clamp(max=1.0))

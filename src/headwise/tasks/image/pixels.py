@@ -16,7 +16,8 @@ def pixel_positions(input_ids: Tensor, raster: Raster) -> Positions:
     """Returns the colours that a model reads, behind the id that begins an image.
 
     The labels of a pixel are `side` (the left or the right half of the image), `height` (its upper
-    or lower half) and `brightness`. The first position reads no pixel and has no label.
+    or lower half) and `brightness`; `predicted side` is that of the pixel behind it, which the
+    model predicts there. The first position reads no pixel, and the last predicts none.
 
     Args:
         input_ids: ids of colours, `(batch, 1 + pixels)`, or the beginning of these.
@@ -27,13 +28,13 @@ def pixel_positions(input_ids: Tensor, raster: Raster) -> Positions:
         >>> found = pixel_positions(torch.tensor([[2, 1, 0]]), raster)
         >>> [found.names[number] for number in found.tokens[0].tolist()]
         ['<bos>', '#ffffff', '#000000']
-        >>> found.classes["side"]
-        tensor([[-1,  0,  1]])
+        >>> found.classes["side"], found.classes["predicted side"]
+        (tensor([[-1,  0,  1]]), tensor([[ 0,  1, -1]]))
     """
     device = input_ids.device
     pixels = torch.arange(input_ids.size(1), device=device) - 1  # -1 where no pixel is read
     row, column = pixels // raster.width, pixels % raster.width
-    side = (column >= raster.width // 2).long()
+    side = _for_all((column >= raster.width // 2).long(), pixels, input_ids)
     height = (row >= raster.height // 2).long()
     shades = torch.from_numpy(_shades(raster.colors)).to(device)
     brightness = torch.cat([shades, shades.new_tensor([-1])])[input_ids]  # bos is behind the rest
@@ -41,7 +42,10 @@ def pixel_positions(input_ids: Tensor, raster: Raster) -> Positions:
     if raster.height > 1:
         classes = {"height": (_for_all(height, pixels, input_ids), ["upper", "lower"]), **classes}
     if raster.width > 1:
-        classes = {"side": (_for_all(side, pixels, input_ids), ["left", "right"]), **classes}
+        nothing = side.new_full((len(side), 1), -1)
+        predicted = torch.cat([side[:, 1:], nothing], dim=1)
+        sides = ["left", "right"]
+        classes = {"side": (side, sides), "predicted side": (predicted, sides), **classes}
     return Positions.of_tokens(input_ids, _names(raster), "colour", classes)
 
 
