@@ -37,6 +37,18 @@ def test_every_system_gets_the_baselines_size(plan, grows):
     assert match.model.model_dump(exclude=unchanged) == before.model_dump(exclude=unchanged)
 
 
+def test_the_number_of_heads_may_grow_with_the_width():
+    """As in the paper on independent mechanisms: heads stay as wide as they are."""
+    target = count(TranslationModel(**SIZES))
+    before = TranslationModel(**SIZES, attention={"system": "tim", "layers": [0, 1]})
+    match = match_parameters(before, target, count, change_heads=True)
+    assert abs(match.parameters / target - 1) <= TOLERANCE
+    assert match.model.embed_dim > 64 and match.model.num_heads > 4
+    assert match.model.embed_dim / match.model.num_heads == 16
+    said = match.explain(before, target)
+    assert f"num_heads {match.model.num_heads} in place of 4" in said
+
+
 def test_the_feed_forward_stays_in_proportion():
     target = count(TranslationModel(**SIZES))
     wide = TranslationModel(**SIZES, attention={"system": "moa", "size": "4K8E16D"})

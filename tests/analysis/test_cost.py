@@ -295,7 +295,7 @@ def test_a_whole_layer_is_sorted_into_the_same_parts():
     assert tim.feed_forward == 2 * 2 * D * FFN // 2
     assert tim.routing == 2 * D
     assert tim.rest == 5 * 2 * D
-    exchange = 2 * 4 * (D // 2) * 64
+    exchange = 2 * 4 * (D // 2) * 8
     assert by_part(PLANS["tim"]).routing == 2 * (D + exchange)
 
 

@@ -355,7 +355,7 @@ def test_every_data_set_has_tries_of_its_own(world):
 @pytest.mark.slow
 def test_tries_have_the_sizes_that_were_matched(world, file):
     folder = world / "matched"
-    found = compare(file, folder, f"{RATE}=1e-3,3e-3", match=True)
+    found = compare(file, folder, f"{RATE}=1e-3,3e-3", match="parameters")
     standard, mae = (system.runs[0].parameters for system in found.systems)
     assert mae == pytest.approx(standard, rel=0.01)
     sizes = {
@@ -381,7 +381,7 @@ def test_a_try_in_a_process_of_its_own_has_the_same_loss(again, file, tuned):
 
 def test_what_changes_matched_sizes_cannot_be_tuned(world, file):
     with pytest.raises(ValueError, match=r"encoder_layers=2: standard would have .* parameters"):
-        compare(file, world / "unmatched", "model.encoder_layers=1,2", match=True)
+        compare(file, world / "unmatched", "model.encoder_layers=1,2", match="parameters")
 
 
 def test_tries_that_all_diverge_are_an_error(world, file):

@@ -170,7 +170,7 @@ def table_notes(comparison: Comparison) -> list[str]:
         notes.append("Scores and losses are means over seeds; ± is the seeds' standard deviation.")
     if any(system.matched for system in comparison.systems):
         notes.append(
-            "The sizes under a system's name were chosen by --match parameters: they give it "
+            "The sizes under a system's name were chosen by --match: they give it "
             "about as many parameters as the baseline has."
         )
     if any(system.tuning for system in comparison.systems):

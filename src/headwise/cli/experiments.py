@@ -64,8 +64,9 @@ def compare(
     match: Annotated[
         str | None,
         typer.Option(
-            metavar="parameters",
-            help="Give every system as many parameters as the first has by changing its width.",
+            metavar="parameters|parameters-and-heads",
+            help="Give every system as many parameters as the first has: by changing its width, "
+            "or its width and the number of its heads.",
         ),
     ] = None,
     tune: Annotated[
@@ -109,8 +110,8 @@ def compare(
         asked_data = parse_names("--datasets", datasets)
         of_tries = [f"{key}=null" for key in map(_tuned_key, tune or []) if key]
         read_document(recipe, [*(changes or []), *of_tries], asked, asked_data)
-        if match not in (None, "parameters"):
-            raise ValueError(f"--match is {match!r}, expected 'parameters'")
+        if match not in (None, "parameters", "parameters-and-heads"):
+            raise ValueError(f"--match is {match!r}, expected parameters or parameters-and-heads")
         given_seeds = parse_seeds(seeds) if seeds else None
 
         from headwise.analysis.report import write_report
@@ -154,7 +155,7 @@ def compare(
                     command_line(),
                     console,
                     datasets=asked_data or file.dataset_names,
-                    match=match is not None,
+                    match=match,
                     grid=grid,
                     jobs=jobs,
                     write=write,

@@ -34,7 +34,7 @@ def compare_systems(
     console: Console,
     *,
     datasets: Sequence[str] = (),
-    match: bool = False,
+    match: str | None = None,
     grid: Grid | None = None,
     jobs: int = 1,
     write: Callable[[Comparison | Benchmark], None] = lambda found: None,
@@ -52,7 +52,8 @@ def compare_systems(
         command: that reproduces this.
         console: for bars and notes.
         datasets: names of the recipe's data sets; without any, its `data` as they stand.
-        match: give all systems as many parameters as the first has.
+        match: give all systems as many `"parameters"` as the first has, by their width, or by their
+            width and the number of their heads: `"parameters-and-heads"`.
         grid: values of keys from which every system chooses, by validation loss, before its seeds
             are trained.
         jobs: how many runs to train at a time, see `train_runs`.
@@ -126,7 +127,7 @@ def _prepare(
     folder: Path,
     console: Console,
     dataset: str | None,
-    match: bool,
+    match: str | None,
 ) -> Experiment:
     recipes = {name: file.system(name, dataset) for name in systems}
     if dataset is not None:
@@ -150,8 +151,8 @@ def _prepare(
         task.notes[label] = words
         console.print(f"{label}: {words}", style="yellow", highlight=False, markup=False)
     matched: dict[str, str] = {}
-    if match:
-        recipes, matched = _match_parameters(recipes, task)
+    if match is not None:
+        recipes, matched = _match_parameters(recipes, task, match)
         for name, choice in matched.items():
             console.print(f"{name}: {choice}", style="dim", highlight=False, markup=False)
     return Experiment(folder, task, recipes, matched, tries={})
@@ -163,12 +164,12 @@ def _candidates(
     seeds: Sequence[int],
     datasets: Sequence[str | None],
     grid: Grid | None,
-    match: bool,
+    match: str | None,
 ) -> Tried:
     """By data set and system what is tried; empty without a grid."""
     if grid is None:
         return {}
-    check_grid(grid, file, systems, seeds, match=match)
+    check_grid(grid, file, systems, seeds, match=match is not None)
     return {
         dataset: {name: candidates(file, name, dataset, grid) for name in systems}
         for dataset in datasets
@@ -196,7 +197,7 @@ def _plan(experiment: Experiment, seeds: Sequence[int], dataset: str | None) -> 
 
 
 def _match_parameters(
-    recipes: Mapping[str, Recipe], task: Task
+    recipes: Mapping[str, Recipe], task: Task, how: str
 ) -> tuple[dict[str, Recipe], dict[str, str]]:
     """The recipes, widened or narrowed to the first one's size, and what was chosen for each."""
 
@@ -208,9 +209,11 @@ def _match_parameters(
     sized, chosen = dict(recipes), {}
     for name in others:
         try:
-            match = match_parameters(recipes[name].model, target, count)
+            match = match_parameters(
+                recipes[name].model, target, count, change_heads=how == "parameters-and-heads"
+            )
         except ValueError as error:
-            raise ValueError(f"--match parameters: {name}: {error}") from None
+            raise ValueError(f"--match {how}: {name}: {error}") from None
         chosen[name] = match.explain(recipes[name].model, target)
         sized[name] = recipes[name].model_copy(update={"model": match.model})
     return sized, chosen

@@ -586,6 +586,8 @@ def test_weights_are_those_of_self_attention(form):
     assert layer(*given).weights is None
     with torch.no_grad():
         layer.self_attention.q_weight[0] = 0  # attends evenly
+        if layer.self_attention.q_bias is not None:
+            layer.self_attention.q_bias[0] = 0
     last = layer(*given, need_weights=True).weights
     even = HEADS // layer.num_mechanisms
     assert (last[:, :even] - 1 / TIME).abs().max() < 1e-12
