@@ -5,11 +5,14 @@ import math
 import pytest
 import torch
 
+from headwise.analysis.behaviour.snapshots import DecisionCourse
+from headwise.analysis.behaviour.where import Where
 from headwise.analysis.recording import record_attention
 from headwise.heads.system import AttentionOutput, Routing, System
 from headwise.heads.words import Words
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
+from headwise.models.decisions import record as record_decisions
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
 from headwise.models.seq2seq import Seq2SeqConfig, Seq2SeqLM
 from headwise.models.sites import attention_sites
@@ -346,3 +349,49 @@ def test_hooks_are_removed_after_an_error():
         record_attention(network, [batch([5, 99, 2])])  # no such token
     # A system has one hook of its own, which notes its loss.
     assert all(len(m._forward_hooks) == isinstance(m, System) for m in network.modules())
+
+
+@pytest.mark.filterwarnings("ignore:.*saturated")
+@pytest.mark.parametrize("routing", ["em", "simple"])
+def test_how_many_heads_a_capsule_listens_to(routing):
+    """1 / Σ_h share² of each capsule, while the mean share over the capsules may be even."""
+    network = model({"encoder_self": {"system": "agreement", "routing": routing}})
+    (record,) = record_attention(network, BATCHES)
+    (place,) = (p for p in attention_sites(network) if p.site == "encoder_self")
+    found = []
+    for each in BATCHES:
+        with record_decisions(network) as decided, torch.no_grad():
+            network(**each)
+        (made,) = decided[place]
+        found.append(made.heard[each["attention_mask"].bool()])
+    assert record.heard == pytest.approx(float(torch.cat(found).mean()), rel=1e-6)
+    assert 1 <= record.heard <= 4
+
+
+def test_routing_that_is_saturated_is_told():
+    plan = {"encoder_self": {"system": "agreement", "routing": "simple", "squash": False}}
+    network = model(plan)
+    with torch.no_grad():
+        network.encoder.layers[0].self_attention.vote_weight.mul_(1e4)
+    told = r"encoder\.layers\.0\.self_attention: a capsule listens to 1\.0 of 4 heads.* saturated"
+    with pytest.warns(UserWarning, match=told):
+        (record,) = record_attention(network, BATCHES)
+    assert 1 <= record.heard < 1.2
+
+
+def test_an_entropy_stands_beside_its_start():
+    network = model("mae")
+    courses = [
+        DecisionCourse(
+            **Where.of(place).model_dump(),
+            uniform=math.log(4),
+            steps=[first, 10],
+            entropy=[1.25, 1.0],
+            lowest_entropy=[1.0, 0.5],
+            shares=2 * [[0.25] * 4],
+            weights=2 * [[0.25] * 4],
+        )
+        for place, first in zip(attention_sites(network), (0, 0, 5), strict=True)
+    ]
+    records = record_attention(network, BATCHES, courses)
+    assert [record.start_entropy for record in records] == [1.25, 1.25, None]

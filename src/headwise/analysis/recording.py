@@ -8,11 +8,14 @@ from transformers import PreTrainedModel
 from headwise.analysis.behaviour.observing import observe_batch
 from headwise.analysis.behaviour.questions.entropy import Entropy, ModuleEntropy
 from headwise.analysis.behaviour.questions.load import Load, LoadRecord
+from headwise.analysis.behaviour.snapshots import DecisionCourse
 from headwise.analysis.results import AttentionRecord
 
 
 def record_attention(
-    model: PreTrainedModel, batches: Iterable[dict[str, Tensor]]
+    model: PreTrainedModel,
+    batches: Iterable[dict[str, Tensor]],
+    snapshots: Iterable[DecisionCourse] = (),
 ) -> list[AttentionRecord]:
     """Runs a model on batches and returns what its systems of heads decide.
 
@@ -32,6 +35,7 @@ def record_attention(
     Args:
         model: a headwise model; it is put into evaluation.
         batches: keyword arguments of its forward.
+        snapshots: of its training; the first is taken before the first step.
     """
     entropy, load = Entropy(), Load()
     model.eval()
@@ -42,10 +46,14 @@ def record_attention(
     entropies = entropy.result()
     if entropies is None:
         return []
-    return [_record(*found) for found in zip(entropies.modules, load.result(), strict=True)]
+    starts = {course.path: course.entropy[0] for course in snapshots if course.steps[0] == 0}
+    return [
+        _record(entropy, load, starts.get(entropy.where.path))
+        for entropy, load in zip(entropies.modules, load.result(), strict=True)
+    ]
 
 
-def _record(entropy: ModuleEntropy, load: LoadRecord) -> AttentionRecord:
+def _record(entropy: ModuleEntropy, load: LoadRecord, start: float | None) -> AttentionRecord:
     where = entropy.where
     return AttentionRecord(
         site=where.site,
@@ -57,4 +65,6 @@ def _record(entropy: ModuleEntropy, load: LoadRecord) -> AttentionRecord:
         load=load.share.shares,
         uniform=entropy.spread.uniform,
         entropy_percentiles=entropy.spread.percentiles,
+        start_entropy=start,
+        heard=entropy.heard,
     )

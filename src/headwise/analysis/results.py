@@ -47,6 +47,16 @@ class AttentionRecord(BaseModel):
         description="Percentiles of the entropies whose mean is `entropy`: percent to nats. Empty "
         "if they were not recorded.",
     )
+    start_entropy: float | None = Field(
+        default=None,
+        description="The mean entropy before the first step, from the snapshots of the run: what "
+        "of `entropy` is the draw of the weights and not learned. None without snapshots.",
+    )
+    heard: float | None = Field(
+        default=None,
+        description="How many experts a part of the output listens to, where parts listen to "
+        "different ones.",
+    )
 
 
 class Course(BaseModel):

@@ -67,6 +67,8 @@ def _train_and_evaluate(
     assert isinstance(run.model, HeadwiseModel)
     model = run.model
     outcome = evaluate(model, task, task.test, recipe.evaluation, console, label)
+    snapshots = decision_courses(model, run.history)
+    held_out = batches(task, task.test, recipe.training)
     result = RunResult(
         system=name,
         seed=recipe.training.seed,
@@ -83,9 +85,9 @@ def _train_and_evaluate(
         validation_loss=validation_loss(model, batches(task, task.validation, recipe.training)),
         history=curves(run.history),
         scores=outcome.scores,
-        attention=record_attention(model, batches(task, task.test, recipe.training)),
+        attention=record_attention(model, held_out, snapshots),
         courses=courses_of(model, run.history),
-        snapshots=decision_courses(model, run.history),
+        snapshots=snapshots,
         words=words_of(model),
     )
     if is_main_process():

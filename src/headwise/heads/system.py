@@ -36,12 +36,15 @@ class Routing(NamedTuple):
         loss: a scalar to add to the training loss, its coefficients already in it, or None.
         padding: boolean `(batch, time)`, `True` at padding; None where nothing is padding.
             `Attention.forward` sets it.
+        heard: how many units each part of the output listens to, `(batch, time)`, the mean over
+            parts, where parts listen to different ones; else None.
     """
 
     weights: Tensor
     indices: Tensor | None = None
     loss: Tensor | None = None
     padding: Tensor | None = None
+    heard: Tensor | None = None
 
 
 class AttentionOutput(NamedTuple):

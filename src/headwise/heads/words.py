@@ -35,6 +35,9 @@ class Words(BaseModel):
         "is the mean weight.",
         description="What a unit's share means; the sentence begins with it.",
     )
+    part: str = Field(
+        "", description="The part of the output that listens to units of its own; empty for none."
+    )
     shows_lowest: bool = Field(
         False,
         description="Whether the lowest percentile of the entropy is drawn too, which shows "

@@ -26,9 +26,30 @@ def _entropy(run: RunAnalysis, system: str, words: Words) -> str:
             mean, even = group.spread.mean.value, group.spread.uniform
             return (
                 f"the entropy of the {words.decision} is {100 * mean / even:.0f}% of that of even "
-                f"weights ({mean:.2f} of {even:.2f} nats)"
+                f"weights ({mean:.2f} of {even:.2f} nats{_start(run, system)})"
+                f"{_heard(run, system, words)}"
             )
     return ""
+
+
+def _start(run: RunAnalysis, system: str) -> str:
+    """What of it was there before the first step, if the run has taken snapshots."""
+    courses = [] if run.courses is None else run.courses.snapshots
+    starts = [c.entropy[0] for c in courses if c.system == system and c.steps[0] == 0]
+    return f"; {fmean(starts):.2f} before training" if starts else ""
+
+
+def _heard(run: RunAnalysis, system: str, words: Words) -> str:
+    modules = [] if run.entropy is None else run.entropy.modules
+    heard = [
+        (m.heard / m.units, m.heard, m.units)
+        for m in modules
+        if m.where.system == system and m.heard is not None
+    ]
+    if not heard:
+        return ""
+    _, least, units = min(heard)
+    return f", and a {words.part} listens to {least:.1f} of {units} {words.units}"
 
 
 def _load(run: RunAnalysis, system: str, words: Words) -> str:

@@ -1,5 +1,6 @@
 """The decisions of one batch, as rows that all analyses count."""
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -37,6 +38,8 @@ class Observed:
         time_of: `(positions,)`, its number in the sequence, from 0.
         real: `(batch, time)`, `False` at padding: picks the positions out of a tensor of the batch.
         described: what stands at the positions; None if that is not known.
+        heard: how many units the parts of the output listen to at each real position, `(rows,)`;
+            None for systems without such parts.
     """
 
     place: AttentionSite
@@ -50,6 +53,7 @@ class Observed:
     time_of: Tensor
     real: Tensor
     described: Positions | None
+    heard: Tensor | None
 
     @property
     def candidates(self) -> int:
@@ -141,9 +145,33 @@ def _observed(
     shares = {"lead": leads, "weight": rows, "choice": rows}[place.module.words.measure]
     if place.module.words.measure == "choice" and chosen is not None:
         shares = chosen / chosen.sum(-1, keepdim=True)
+    heard = None if routing.heard is None else routing.heard.float()[real]
     return Observed(
-        place, rows, shares, leads, chosen, sequences, row_of, sequence_of, time_of, real, described
+        place=place,
+        weights=rows,
+        shares=shares,
+        leads=leads,
+        chosen=chosen,
+        sequences=sequences,
+        row_of=row_of,
+        sequence_of=sequence_of,
+        time_of=time_of,
+        real=real,
+        described=described,
+        heard=heard,
     )
+
+
+def warn_if_saturated(place: AttentionSite, heard: float, units: int) -> None:
+    """Warns where the parts of a system's output listen to fewer than a third of the units."""
+    words = place.module.words
+    if heard < units / 3:
+        warnings.warn(
+            f"{place.path}: a {words.part} listens to {heard:.1f} of {units} {words.units}, so "
+            f"that hardly anything is combined: the {words.decision} is saturated. Where it is so "
+            f"from the start, options of the system that draw its maps smaller keep it open",
+            stacklevel=2,
+        )
 
 
 def _shape(weights: Tensor, described: Positions | None) -> tuple[int, int]:

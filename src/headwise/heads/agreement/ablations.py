@@ -43,7 +43,7 @@ class Rerouting(NamedTuple):
         order = voting.sort(dim=-1, descending=True, stable=True).indices[:, : self.voters]
         routed = route(votes.gather(1, order.unsqueeze(-1).expand(-1, -1, votes.size(-1))))
         weights = torch.zeros_like(voting, dtype=routed.weights.dtype)
-        return Routed(routed.output, weights.scatter(1, order, routed.weights))
+        return routed._replace(weights=weights.scatter(1, order, routed.weights))
 
 
 def uniform(layer: Any) -> Rerouting:

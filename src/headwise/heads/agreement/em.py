@@ -19,6 +19,7 @@ from headwise.heads.agreement.votes import (
     Activation,
     exponential,
     first_shares,
+    heads_heard,
     over_dims,
     rising,
     scheduled,
@@ -94,13 +95,13 @@ class EM(NamedTuple):
                 share, mass = _e_step(square, floored, prior)
         return steps
 
-    def route(self, votes: Tensor, beta_a: Tensor, beta_u: Tensor) -> tuple[Tensor, Tensor]:
-        """The capsules, and how much each head counts, `(heads, tokens)`."""
+    def route(self, votes: Tensor, beta_a: Tensor, beta_u: Tensor) -> tuple[Tensor, ...]:
+        """Capsules, how much each head counts `(heads, tokens)`, how many are heard `(tokens,)`."""
         last = self.steps(votes, beta_a, beta_u)[-1]
         output = last.mean
         if self.activation != "none":
             output = last.logit.sigmoid().unsqueeze(-1) * output
-        return output, last.share.mean(-1)
+        return output, last.share.mean(-1), heads_heard(last.share)
 
     def gradients(
         self, votes: Tensor, grad: Tensor, beta_a: Tensor, beta_u: Tensor

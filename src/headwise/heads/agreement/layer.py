@@ -77,6 +77,8 @@ class AgreementAttention(Attention):
     Shape:
         As `MultiHeadAttention`. `routing.weights` is `(batch, queries, heads)`: the mean over
         output capsules of a head's share of all weights C_{h→n}; it sums to 1 and has no gradient.
+        `routing.heard`, `(batch, queries)`, is how many heads a capsule listens to. Where it nears
+        1, routing is saturated, and a smaller `vote_gain` is worth a try.
 
     Raises:
         ValueError: a `routing` there is not; `num_capsules` that does not divide `embed_dim`;
@@ -112,6 +114,7 @@ class AgreementAttention(Attention):
         entropy="says how evenly the heads share in what the routing agrees on for a position: on "
         "the dashed line all have the same share, near 0 a single head is listened to.",
         share="is the mean share of each head.",
+        part="capsule",
     )
 
     def __init__(
@@ -208,12 +211,12 @@ class AgreementAttention(Attention):
         if self.inputs == "head" or self.method == "em":
             capsules = capsules.relu_()
         votes = torch.bmm(capsules.expand(self.num_heads, -1, -1), self.vote_weight)
-        output, weights = self._route(votes.transpose(0, 1))
-        shape = inputs.query.shape[:2]
-        return output.unflatten(0, shape), Routing(weights.unflatten(0, shape))
+        routed = self._route(votes.transpose(0, 1))
+        output, weights, heard = (x.unflatten(0, inputs.query.shape[:2]) for x in routed)
+        return output, Routing(weights, heard=heard)
 
     def _route(self, votes: Tensor) -> Routed:
-        """Output `(tokens, embed_dim)` and weights `(tokens, heads)`."""
+        """Output `(tokens, embed_dim)`, weights `(tokens, heads)`, and how many are heard."""
         if self.ablation is not None and not self.training:
             return self.ablation(self._route_by_own, votes)
         return self._route_by_own(votes)

@@ -20,6 +20,7 @@ from headwise.heads.agreement.votes import (
     Routed,
     by_capsule,
     check_votes,
+    heads_heard,
     rising,
     scheduled,
 )
@@ -49,7 +50,9 @@ def naive_simple_routing(
             output = square / (1 + square) * output / length
         if i < iterations - 1:
             b = b + (output.unsqueeze(-3) * v).sum(-1)
-    return Routed(output.flatten(-2).to(votes.dtype), share.detach().mean(-1))
+    share = share.detach()
+    heard = heads_heard(share, over=-2)
+    return Routed(output.flatten(-2).to(votes.dtype), share.mean(-1), heard)
 
 
 def naive_em_routing(
@@ -89,4 +92,6 @@ def naive_em_routing(
             log_prior = 0.0 if activation == "none" else F.logsigmoid(logit).unsqueeze(-2)
             log_c = (log_prior + log_density.sum(-1)).log_softmax(-1)
     output = mu if activation == "none" else logit.sigmoid().unsqueeze(-1) * mu
-    return Routed(output.flatten(-2).to(votes.dtype), share.detach().mean(-1))
+    share = share.detach()
+    heard = heads_heard(share, over=-2)
+    return Routed(output.flatten(-2).to(votes.dtype), share.mean(-1), heard)

@@ -178,15 +178,17 @@ class _Routing(NamedTuple):
         tokens = votes.detach().reshape(-1, *votes.shape[-2:])  # (tokens, heads, embed_dim)
         output = tokens.new_empty(tokens.size(0), tokens.size(2))
         weights = tokens.new_empty(tokens.shape[:2], dtype=widened(votes.dtype))
+        heard = weights.new_empty(tokens.size(0))
         wide = [beta.detach().to(weights.dtype) for beta in betas]
         with without_autocast(votes):
             for rows, route, _ in _chunks(tokens, self.algorithm):
-                capsules, counts = route(_chunk(tokens[rows], self.num_capsules), *wide)
+                chunk = _chunk(tokens[rows], self.num_capsules)
+                capsules, counts, heard[rows] = route(chunk, *wide)
                 output[rows] = capsules.flatten(1)
                 weights[rows] = counts.t()
         leading = votes.shape[:-2]
         output = output.view(*leading, votes.size(-1))
-        return Routed(output, weights.view(*leading, votes.size(-2)))
+        return Routed(output, weights.view(*leading, votes.size(-2)), heard.view(leading))
 
     def gradients(self, grad: Tensor, votes: Tensor, *betas: Tensor) -> tuple[Tensor, ...]:
         tokens = votes.detach().reshape(-1, *votes.shape[-2:])

@@ -14,6 +14,7 @@ from headwise.heads.agreement.votes import (
     constant,
     exponential,
     first_shares,
+    heads_heard,
     over_dims,
     weighted_sum,
 )
@@ -56,10 +57,10 @@ class Simple(NamedTuple):
             steps.append(SimpleStep(share, weight, mean, output))
         return steps
 
-    def route(self, votes: Tensor) -> tuple[Tensor, Tensor]:
-        """The capsules, and how much each head counts, `(heads, tokens)`."""
+    def route(self, votes: Tensor) -> tuple[Tensor, ...]:
+        """Capsules, how much each head counts `(heads, tokens)`, how many are heard `(tokens,)`."""
         last = self.steps(votes)[-1]
-        return last.output, last.share.mean(-1)
+        return last.output, last.share.mean(-1), heads_heard(last.share)
 
     def gradients(self, votes: Tensor, grad: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Gradients of the votes, and of no betas.

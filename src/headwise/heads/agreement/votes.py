@@ -34,10 +34,13 @@ class Routed(NamedTuple):
         weights: how much each head counts, `(..., heads)`: the mean over capsules of its share
             C_{h→n} / Σ_h C_{h→n} in the last iteration. Sums to 1; float32 at least; has no
             gradient.
+        heard: to how many heads a capsule listens, `(...)`: 1 / Σ_h share², the mean over capsules.
+            Their mean share hides that, where each capsule listens to another head.
     """
 
     output: Tensor
     weights: Tensor
+    heard: Tensor
 
 
 def scheduled(inverse_temperature: float, iteration: int) -> float:
@@ -78,6 +81,16 @@ def first_shares(votes: Tensor, shares: tuple[float, ...] | None) -> Tensor:
 def weighted_sum(weights: Tensor, votes: Tensor) -> Tensor:
     """Returns the sum of the votes over heads, weighted by `weights`."""
     return (weights.unsqueeze(-1) * votes).sum(0)
+
+
+def heads_heard(share: Tensor, over: int = 0) -> Tensor:
+    """1 / Σ_h share², the mean over capsules, the last dimension.
+
+    Args:
+        share: of each head in each capsule.
+        over: the dimension of the heads.
+    """
+    return share.square().sum(over).reciprocal().mean(-1)
 
 
 def over_dims(x: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ class Mean(NamedTuple):
     """Of some positions each, and of how many."""
 
     mean: Tensor  # (batch, time, embed_dim)
-    count: Tensor  # (batch, time, 1), at least 1
+    number: Tensor  # (batch, time, 1), at least 1
 
 
 def left_out_heads(num_heads: int, dropped_heads: int) -> Tensor:

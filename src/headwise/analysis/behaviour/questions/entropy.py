@@ -12,7 +12,7 @@ import torch
 from pydantic import BaseModel, Field
 from torch import Tensor
 
-from headwise.analysis.behaviour.observing import Observed
+from headwise.analysis.behaviour.observing import Observed, warn_if_saturated
 from headwise.analysis.behaviour.sums.cluster_sums import ClusterSums
 from headwise.analysis.behaviour.sums.histogram import STEP, Histogram
 from headwise.analysis.behaviour.sums.token_sums import TokenSums
@@ -81,6 +81,11 @@ class ModuleEntropy(BaseModel):
         description="What a decision, a row, holds for: a position, a sequence, or everything."
     )
     spread: EntropySpread
+    heard: float | None = Field(
+        None,
+        description="How many units a part of the output listens to, 1 / Σ share², the mean over "
+        "parts and rows; None for systems whose output has no such parts.",
+    )
     by_position: list[AtPositions] = Field(
         description="By position in the sequence; empty if positions are not decided separately."
     )
@@ -189,6 +194,8 @@ class _Module:
         self.uniform = 0.0
         self.decides: Literal["position", "sequence", "everything"] = "position"
         self.rows = Histogram()
+        self._heard: list[float] = []  # sums of batches
+        self.place = place
         # Of each class of positions the entropies of a sequence and its number of rows, in turns.
         self._positions = ClusterSums()
         self._tokens = TokenSums(2)  # entropies and number of rows
@@ -198,6 +205,8 @@ class _Module:
         # NaN if a system of one's own has negative weights. Subtracted, so that none is -0.
         entropies = 0.0 - torch.xlogy(made.weights, made.weights).sum(-1).cpu().double()  # (rows,)
         self.uniform = math.log(made.candidates)
+        if made.heard is not None:
+            self._heard.append(float(made.heard.double().sum()))
         self.rows.add(entropies)
         if made.sequences is None:
             self.decides = "everything"
@@ -220,9 +229,17 @@ class _Module:
             units=self.units,
             decides=self.decides,
             spread=spread,
+            heard=self._mean_heard(),
             by_position=self._by_position() if by_position else [],
             by_frequency=self._by_frequency() if by_position else [],
         )
+
+    def _mean_heard(self) -> float | None:
+        if not self._heard:
+            return None
+        heard = math.fsum(self._heard) / self.rows.count
+        warn_if_saturated(self.place, heard, self.units)
+        return heard
 
     def _by_position(self) -> list[AtPositions]:
         found = []
