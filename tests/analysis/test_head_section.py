@@ -25,9 +25,9 @@ def test_every_kind_of_decision_in_its_own_words() -> None:
     numbers = page.row("Encoder layers", "0")
     record = made.systems[4].runs[0].attention[0]
     percentiles = [f"{value:.3f}" for value in record.entropy_percentiles.values()]
-    assert numbers[2:7] == ["2", f"{record.entropy:.3f}", *percentiles]
+    assert numbers[2:8] == ["2", f"{record.entropy:.3f}", "–", *percentiles]
     # A branch's weights are one row: percentiles of its entropy would say nothing.
-    assert len(page.row("Encoder self-attention", "0")) == 7
+    assert len(page.row("Encoder self-attention", "0")) == 8
 
 
 def test_weights_of_branches_over_training() -> None:

@@ -373,7 +373,7 @@ def test_routing_that_is_saturated_is_told():
     network = model(plan)
     with torch.no_grad():
         network.encoder.layers[0].self_attention.vote_weight.mul_(1e4)
-    told = r"encoder\.layers\.0\.self_attention: a capsule listens to 1\.0 of 4 heads.* saturated"
+    told = r"encoder\.layers\.0\.self_attention: a capsule listens to 1\.1 of 4 heads.* saturated"
     with pytest.warns(UserWarning, match=told):
         (record,) = record_attention(network, BATCHES)
     assert 1 <= record.heard < 1.2
