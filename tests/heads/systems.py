@@ -12,6 +12,7 @@ from headwise.heads.agreement import AgreementAttention
 from headwise.heads.weighted import BranchedAttention
 
 DIM, HEADS = 12, 4
+LETTER = BranchedAttention.presets["paper"]
 AUTHORS_OF_AGREEMENT = AgreementAttention.presets["authors"]
 AUTHORS_OF_MOA = hw.MixtureOfAttentionHeads.presets["authors"]
 
@@ -173,21 +174,19 @@ SYSTEMS = {
         "agreement",
         {**AUTHORS_OF_AGREEMENT, "routing": "simple", "num_capsules": 4, "head_dim": 5},
     ),
-    "branched": System("branched"),
-    "branched gelu": System("branched", {"ffn_activation": "gelu"}),
-    "branched split": System("branched", {"ffn": "split", "head_dim": 5, "bias": False}),
-    "branched softmax top-2": System("branched", {"weights": "softmax", "top_k": 2}),
-    "branched merged": System("branched", {"merged": True}),
-    "branched layer": System("branched", {"inner": "residual", "ffn": "split"}),
-    "branched fixed": System("branched", {"weights": "fixed", "ffn": "full"}),
-    "branched layer full": System("branched", {"inner": "residual", "ffn": "full"}),
-    "branched layer uniform": System(
-        "branched", {"inner": "residual", "ffn": "split", "weights": "uniform"}
-    ),
-    "branched layer shared": System("branched", {"inner": "residual", "start": "even"}),
+    "branched": System("branched", {**LETTER}),
+    "branched gelu": System("branched", {**LETTER, "ffn_activation": "gelu"}),
+    "branched split": System("branched", {**LETTER, "ffn": "split", "head_dim": 5, "bias": False}),
+    "branched softmax top-2": System("branched", {**LETTER, "weights": "softmax", "top_k": 2}),
+    "branched merged": System("branched", {**LETTER, "merged": True}),
+    "branched layer": System("branched"),
+    "branched fixed": System("branched", {**LETTER, "weights": "fixed", "ffn": "full"}),
+    "branched layer full": System("branched", {"ffn": "full", "start": "random"}),
+    "branched layer uniform": System("branched", {"weights": "uniform"}),
+    "branched layer shared": System("branched", {"ffn": "shared"}),
     "branched layer pre-norm": System(
         "branched",
-        {"inner": "residual", "ffn": "split", "norm": "pre", "head_dim": 5, "bias": False},
+        {"norm": "pre", "head_dim": 5, "bias": False},
     ),
     # But for the noise in training.
     "moa of the authors' code": System("moa", {**AUTHORS_OF_MOA, "noisy": False, "noise_floor": 0}),

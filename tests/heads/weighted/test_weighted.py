@@ -15,6 +15,13 @@ from headwise.models.ablation import ablated
 
 BATCH, TIME = 2, 5
 FORMS = ("branched", "branched split")
+
+
+def letter(*sizes, **options):
+    """The layer of the equations, without residual sums inside."""
+    return BranchedAttention(*sizes, **{**BranchedAttention.presets["paper"], **options})
+
+
 PLACE = Place("encoder_self", 12, 4, 24, attention_dropout=0.2, ffn_dropout=0.3)
 
 
@@ -31,7 +38,7 @@ def copy_projections(ours, theirs):
 @pytest.mark.parametrize("time", [2, 40])
 def test_one_branch_is_attention_then_the_feed_forward(ffn, time):
     attention = randomize(hw.MultiHeadAttention(DIM, 1).double())
-    branched = randomize(BranchedAttention(DIM, 1, 16, ffn=ffn).double())
+    branched = randomize(letter(DIM, 1, 16, ffn=ffn).double())
     copy_projections(branched, attention)
     with torch.no_grad():
         attention.out_proj.bias.zero_()
@@ -69,7 +76,7 @@ def test_with_branches_that_stay_positive_and_unit_weights_it_is_multi_head_atte
     and then up to the biases: Σᵢ FFN(oᵢWᵢ) is linear in Σᵢ oᵢWᵢ.
     """
     attention = randomize(hw.MultiHeadAttention(DIM, HEADS).double())
-    branched = randomize(BranchedAttention(DIM, HEADS, 16).double())
+    branched = randomize(letter(DIM, HEADS, 16).double())
     copy_projections(branched, attention)
     with torch.no_grad():
         attention.out_proj.bias.zero_()
@@ -88,7 +95,7 @@ def test_with_branches_that_stay_positive_and_unit_weights_it_is_multi_head_atte
 def test_the_papers_base_model_takes_192_weights_more(ffn):
     """The paper's count, for 6 encoder and 6 decoder layers of 8 branches, biases apart."""
     with torch.device("meta"):
-        branched = BranchedAttention(512, 8, 2048, ffn=ffn)
+        branched = letter(512, 8, 2048, ffn=ffn)
         attention = hw.MultiHeadAttention(512, 8)
     feed_forward = 2 * 512 * 2048 + 512 + 2048
     standard = sum(p.numel() for p in attention.parameters()) - 512 + feed_forward
@@ -107,7 +114,7 @@ def test_192_weights_by_either_placement(plan, branches, count):
         vocab_size=9,
         embed_dim=16,
         num_heads=branches,
-        ffn_dim=4,
+        ffn_dim=16,
         encoder_layers=6,
         decoder_layers=6,
         attention=plan,
@@ -121,17 +128,21 @@ def test_192_weights_by_either_placement(plan, branches, count):
 def test_checkpoints_hold_the_promised_names():
     linear = ("q_proj", "k_proj", "v_proj", "ffn_up", "ffn_down")
     names = {f"{layer}.{kind}" for layer in linear for kind in ("weight", "bias")}
-    branched = BranchedAttention(DIM, 3, 16, head_dim=5, kdim=7, vdim=8)
-    assert set(branched.state_dict()) == names | {"branch_output", "kappa", "alpha"}
+    branched = BranchedAttention(DIM, 3, 15, head_dim=5, kdim=7, vdim=8)
+    norms = {f"{norm}.{kind}" for norm in ("norm1", "norm2") for kind in ("weight", "bias")}
+    assert set(branched.state_dict()) == names | norms | {"branch_output", "kappa", "alpha"}
+    assert set(letter(DIM, 4, 16).state_dict()) == names | {"branch_output", "kappa", "alpha"}
     assert branched.branch_output.shape == (3, 5, DIM)
     assert branched.kappa.shape == branched.alpha.shape == (3,)
-    assert branched.ffn_up.weight.shape == (16, DIM)
+    assert branched.ffn_up.weight.shape == (15, DIM)
     assert branched.k_proj.weight.shape == (15, 7)
 
 
-def test_it_starts_at_random_points_of_the_simplex():
+def test_it_starts_even_or_at_random_points_of_the_simplex():
     torch.manual_seed(0)
-    layers = [BranchedAttention(DIM, HEADS, 16) for _ in range(200)]
+    even = BranchedAttention(DIM, HEADS, 16)
+    assert even.kappa.tolist() == even.alpha.tolist() == [0.25] * 4
+    layers = [BranchedAttention(DIM, HEADS, 16, start="random") for _ in range(200)]
     points = torch.stack([torch.stack([layer.kappa, layer.alpha]) for layer in layers]).detach()
     assert all(on_simplex(point) for point in points.flatten(0, 1))
     assert not torch.equal(points[:, 0], points[:, 1])
@@ -142,20 +153,23 @@ def test_it_starts_at_random_points_of_the_simplex():
 def test_maps_start_as_those_of_a_model():
     """Glorot's bounds, for the feed-forward and for each branch's map by itself where κ is 1/M."""
     torch.manual_seed(0)
-    layer = BranchedAttention(64, 4, 256)
-    for weight, inputs, outputs in (
-        (layer.ffn_up.weight, 64, 256),
-        (layer.ffn_down.weight, 256, 64),
-        (layer.branch_output / 4, 16, 64),
+    for layer, branch, heads_dim in (
+        (letter(64, 4, 256), lambda weight: weight / 4, 16),
+        (BranchedAttention(64, 4, 256), lambda weight: weight, 64),  # of all branches together
     ):
-        largest = float(weight.detach().abs().max())
-        assert largest == pytest.approx((6 / (inputs + outputs)) ** 0.5, rel=0.01)
-    assert not layer.ffn_up.bias.any() and not layer.ffn_down.bias.any()
+        for weight, inputs, outputs in (
+            (layer.ffn_up.weight, 64, 256),
+            (layer.ffn_down.weight, 256, 64),
+            (branch(layer.branch_output), heads_dim, 64),
+        ):
+            largest = float(weight.detach().abs().max())
+            assert largest == pytest.approx((6 / (inputs + outputs)) ** 0.5, rel=0.01)
+        assert not layer.ffn_up.bias.any() and not layer.ffn_down.bias.any()
 
 
 def test_reset_after_meta():
     with torch.device("meta"):
-        layer = BranchedAttention(DIM, HEADS, 16)
+        layer = BranchedAttention(DIM, HEADS, 16, start="random")
     layer.to_empty(device="cpu")
     with torch.no_grad():
         for parameter in layer.parameters():
@@ -283,7 +297,7 @@ def test_an_ablation_is_in_no_checkpoint_and_no_copy():
 
 
 def test_each_layer_of_a_model_draws_its_own():
-    layers = torch.nn.ModuleList(BranchedAttention(DIM, HEADS, 16) for _ in range(3)).eval()
+    layers = torch.nn.ModuleList(letter(DIM, HEADS, 16) for _ in range(3)).eval()
     learned = [layer.branch_weights()[1].tolist() for layer in layers]
     with ablated(layers, with_ablation("random", seed=4)):
         drawn = [weights for layer in layers for weights in layer.branch_weights()]
@@ -304,9 +318,9 @@ def test_each_layer_of_a_model_draws_its_own():
 def test_a_plan_gives_it_the_models_sizes():
     layer = BranchedAttention.from_plan(PLACE)
     assert (layer.num_branches, layer.head_dim, layer.ffn_dim) == (4, 3, 24)
-    assert (layer.dropout, layer.ffn_dropout, layer.ffn) == (0.2, 0.3, "shared")
-    other = BranchedAttention.from_plan(PLACE, num_branches=2, ffn="split", ffn_dim=8)
-    assert (other.num_branches, other.head_dim, other.ffn_dim, other.ffn) == (2, 6, 8, "split")
+    assert (layer.dropout, layer.ffn_dropout, layer.ffn) == (0.2, 0.3, "split")
+    other = BranchedAttention.from_plan(PLACE, num_branches=2, ffn="shared", ffn_dim=8)
+    assert (other.num_branches, other.head_dim, other.ffn_dim, other.ffn) == (2, 6, 8, "shared")
     assert BranchedAttention.replaces == "feed-forward"
 
 

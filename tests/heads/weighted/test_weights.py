@@ -57,7 +57,9 @@ def test_a_softmax_is_the_layer_with_its_weights():
 
 def test_a_softmax_starts_at_random_points_of_the_simplex():
     torch.manual_seed(0)
-    layers = [BranchedAttention(DIM, HEADS, 16, weights="softmax") for _ in range(200)]
+    layers = [
+        BranchedAttention(DIM, HEADS, 16, weights="softmax", start="random") for _ in range(200)
+    ]
     points = torch.stack([torch.stack(layer.branch_weights()) for layer in layers]).detach()
     assert_on_simplex(points)
     assert not torch.equal(points[:, 0], points[:, 1])
@@ -154,7 +156,7 @@ def test_every_form_can_be_evaluated_otherwise(name, ablation):
 
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_learns_on_the_simplex_and_is_frozen_at_the_end(tmp_path, name):
-    system = {"system": "weighted", **FORMS[name]}
+    system = {"system": "weighted", "preset": "paper", **FORMS[name]}
     how = toy.settings(
         weighted={"learning_rate": 0.3, "warmup_steps": 2, "freeze_last": 3}, final_model="last"
     )
@@ -198,7 +200,8 @@ def test_random_weights_leave_nothing_to_learn_by_a_rule(tmp_path):
 
 @pytest.mark.parametrize(("given", "gain"), [(None, 4.0), (1.0, 1.0), (2.5, 2.5)])
 def test_the_output_gain_scales_what_a_branch_adds_at_the_start(given, gain):
-    layer = BranchedAttention(64, 4, 256, output_gain=given)
+    letter = BranchedAttention.presets["paper"]
+    layer = BranchedAttention(64, 4, 256, output_gain=given, **letter)
     bound = gain * (6 / (16 + 64)) ** 0.5
     assert float(layer.branch_output.detach().abs().max()) == pytest.approx(bound, rel=0.01)
     assert float(layer.ffn_up.weight.detach().abs().max()) <= (6 / (64 + 256)) ** 0.5

@@ -229,12 +229,12 @@ class MixtureOfAttentionHeads(Attention):
 
     @classmethod
     def from_plan(cls, place: Place, *, size: str | None = None, **options: Any) -> Self:
-        # As wide as the standard heads, with four times as many to choose from: row (C) of the
-        # paper's table 3.
+        # Twice as wide as the standard heads, as the paper's MoA base: with one key head for all of
+        # them, narrow ones lose much (docs/readings.md).
         sizes: dict[str, Any] = {"dropout": place.attention_dropout, "top_k": place.num_heads}
-        sizes |= {"head_dim": max(1, place.embed_dim // place.num_heads)}
+        sizes |= {"head_dim": max(1, 2 * place.embed_dim // place.num_heads)}
         sizes |= ({} if size is None else moa_size(size)) | options
-        sizes.setdefault("num_experts", 4 * sizes["top_k"])
+        sizes.setdefault("num_experts", 2 * sizes["top_k"])
         return cls(place.embed_dim, **sizes)
 
     def reset_parameters(self) -> None:

@@ -44,24 +44,23 @@ class BranchedAttention(Attention):
     https://arxiv.org/abs/1711.02132, equations 5 to 7.
 
         oᵢ = softmax(q Wᵢ^Q (k Wᵢ^K)ᵀ / √head_dim) v Wᵢ^V
-        y  = Σᵢ αᵢ FFN(κᵢ oᵢ Wᵢ),  FFN(z) = ReLU(z W₁ + b₁) W₂ + b₂
-        κᵢ, αᵢ ≥ 0,  Σᵢ κᵢ = Σᵢ αᵢ = 1
-
-    It takes the place of an attention *and* of the feed-forward behind it, with no residual sum
-    between the two. With one branch and κ = α = 1 it is exactly the one followed by the other.
-
-    That is the letter of the equations. The paper's text retains "layer normalization, and residual
-    connections", and says that with κ = α = 1 the ordinary layer is recovered; the equations have
-    neither, and their feed-forward does not see the token itself. `inner="residual"` is that layer:
-
         zᵢ = LN(x + Mκᵢ oᵢ Wᵢ)
         y  = LN(Σᵢ αᵢzᵢ + M Σᵢ αᵢ FFNᵢ(zᵢ)),  FFNᵢ(z) = ReLU(z W₁ᵢ + b₁ᵢ) W₂ᵢ + b₂/M
+        κᵢ, αᵢ ≥ 0,  Σᵢ κᵢ = Σᵢ αᵢ = 1
 
-    where x are the queries, and the output that of the layer, its residual sums and norms included.
-    With `norm="pre"` the norms stand before the sub-layers, as the module
-    `headwise.heads.weighted.streams` has it. With one branch and κ = α = 1 it is exactly the
-    ordinary layer. With `ffn="split", start="even"` it learns nearly as much as the ordinary layer,
-    and the letter less (docs/readings.md).
+    It takes the place of an attention *and* of the feed-forward behind it, and its output is that
+    of the layer: x are the queries, and residual sums and norms are included. With `norm="pre"` the
+    norms stand before the sub-layers, as in the module `headwise.heads.weighted.streams`. With one
+    branch and κ = α = 1 it is exactly the ordinary layer.
+
+    The equations themselves have no residual sum and no norm between attention and feed-forward:
+
+        y = Σᵢ αᵢ FFN(κᵢ oᵢ Wᵢ),  FFN(z) = ReLU(z W₁ + b₁) W₂ + b₂
+
+    so that the feed-forward does not see the token itself. But the text retains "layer
+    normalization, and residual connections", and says that with κ = α = 1 the ordinary layer is
+    recovered. `presets["paper"]`, `inner="none", ffn="shared", start="random"`, is the letter;
+    docs/readings.md compares the two.
 
     A step of an optimizer leaves the simplex, so that κ and α are to be projected back after each:
     `headwise.heads.weighted.rule` does so, and headwise's trainer with it. The forward pass takes
@@ -80,8 +79,8 @@ class BranchedAttention(Attention):
     costs no more than one, see `headwise.heads.weighted.branches`, and behind a norm M products
     with W₁. `ffn="split"` gives branch i the i-th part of the hidden units for itself, with as many
     parameters. Wᵢ has no bias: that of the values acts as one. The paper says that κ and α are
-    "initialized randomly": anywhere on the simplex, which leaves most branches nearly silent, or,
-    with `start="even"`, at 1/M each.
+    "initialized randomly": anywhere on the simplex (`start="random"`) leaves most branches nearly
+    silent, so that they start at 1/M each unless told otherwise, and their maps at random.
 
     Variants that the paper tried beside its own, and found worse: a softmax in place of the
     simplex; κ and α drawn anew at each pass in training and 1/M in evaluation, as in Shake-Shake
@@ -94,11 +93,11 @@ class BranchedAttention(Attention):
         embed_dim: width of queries and of the output.
         num_branches: M.
         ffn_dim: width of the feed-forward's hidden layer.
-        inner: `"none"`, or `"residual"` for residual sums and norms inside.
+        inner: `"residual"` for residual sums and norms inside, or `"none"`.
         norm: with residual sums, where norms stand: behind each (`"post"`), or before each
             sub-layer (`"pre"`).
-        ffn: `"shared"`, `"split"` for hidden units of each branch's own, or `"full"` for `ffn_dim`
-            of each branch's own, which is M feed-forwards of full size.
+        ffn: `"split"` for hidden units of each branch's own, `"shared"`, or `"full"` for `ffn_dim`
+            units of each branch's own, which is M feed-forwards of full size.
         weights: κ and α are learned on the `"simplex"`; or they are the `"softmax"` of what is
             learned, and start in the same way; or they are `"random"`, or `"uniform"` (1/M), or
             `"fixed"` where they start, and nothing is learned.
@@ -137,10 +136,13 @@ class BranchedAttention(Attention):
     output_parameters = ("branch_output",)
     rule = BranchesOnSimplex
     ablations = ABLATIONS
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {"inner": "none", "ffn": "shared", "start": "random"}
+    }
     former_evaluation = ("branches", "branches_top_k", "branches_seed")
     unlike_standard = (
-        "it takes the place of the feed-forward behind the attention too, without a residual sum "
-        "between them, and scales each branch by less than 1"
+        "it takes the place of the feed-forward behind the attention too, with residual sums and "
+        "norms in each branch"
     )
     words = Words(
         unit="branch",
@@ -163,11 +165,11 @@ class BranchedAttention(Attention):
         num_branches: int,
         ffn_dim: int,
         *,
-        inner: Inner = "none",
+        inner: Inner = "residual",
         norm: Literal["post", "pre"] = "post",
-        ffn: FeedForwards = "shared",
+        ffn: FeedForwards = "split",
         weights: Form = "simplex",
-        start: Literal["random", "even"] = "random",
+        start: Literal["random", "even"] = "even",
         merged: bool = False,
         top_k: int | None = None,
         output_gain: float | None = None,
