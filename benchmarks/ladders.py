@@ -64,6 +64,8 @@ class MultiQueryAsDrawn(MultiQuery):
 # In quotes, since a colon ends a key of YAML.
 MULTI_QUERY, AS_DRAWN = (f"'{__name__}:{name}'" for name in ("MultiQuery", "MultiQueryAsDrawn"))
 
+STREAMS = "inner: residual, ffn: split"
+
 # What each rung changes in the recipe, as arguments of `headwise train --set`.
 LADDERS: dict[str, dict[str, list[str]]] = {
     "weighted": {
@@ -71,21 +73,30 @@ LADDERS: dict[str, dict[str, list[str]]] = {
         **{
             name: [f"model.attention={{system: weighted, {how}}}"]
             for name, how in (
-                ("a stream for each branch, 1/M", "inner: residual, ffn: split, weights: uniform"),
-                ("learned from 1/M", "inner: residual, ffn: split, start: even"),
-                ("learned from a random start", "inner: residual, ffn: split, start: random"),
+                ("a stream for each branch, 1/M", f"{STREAMS}, weights: uniform"),
+                ("learned from 1/M", f"{STREAMS}, start: even"),
+                ("learned from a random start", f"{STREAMS}, start: random"),
                 ("shared feed-forward, from 1/M", "inner: residual, ffn: shared, start: even"),
                 ("full feed-forwards, from 1/M", "inner: residual, ffn: full, start: even"),
                 ("the letter from 1/M", "inner: none, ffn: shared, start: even"),
-                ("the letter", "inner: none, ffn: shared, start: random"),
-                ("top 4, from 1/M", "inner: residual, ffn: split, start: even, top_k: 4"),
-                ("fixed at a random start", "inner: residual, ffn: split, weights: fixed"),
+                ("the letter", "preset: paper"),
+                ("top 4, from 1/M", f"{STREAMS}, start: even, top_k: 4"),
+                ("fixed at a random start", f"{STREAMS}, start: random, weights: fixed"),
             )
         },
-        "learned from 1/M, warm-up of 400 steps": [
-            "model.attention={system: weighted, inner: residual, ffn: split, start: even}",
-            "training.weighted.warmup_steps=400",
-        ],
+        # κ and α rise for 400 steps, as in the paper, whatever the warm-up of the rest is.
+        **{
+            f"{name}, slow κ and α": [
+                f"model.attention={{system: weighted, {how}}}",
+                "training.weighted.warmup_steps=400",
+            ]
+            for name, how in (
+                ("learned from 1/M", f"{STREAMS}, start: even"),
+                ("learned from a random start", f"{STREAMS}, start: random"),
+                ("shared feed-forward, from 1/M", "inner: residual, ffn: shared, start: even"),
+                ("the letter", "preset: paper"),
+            )
+        },
     },
     "agreement": {
         "standard": [],
