@@ -132,7 +132,10 @@ PLANS = {
     "moh": "moh",
     "moh of routed heads": {"system": "moh", "shared_heads": 0, "top_k": 2},
     "weighted": "weighted",
-    "weighted split": {"system": "weighted", "ffn": "split"},
+    "weighted shared": {"system": "weighted", "ffn": "shared"},
+    "weighted full": {"system": "weighted", "ffn": "full"},
+    "weighted to the letter": {"system": "weighted", "preset": "paper"},
+    "weighted to the letter split": {"system": "weighted", "preset": "paper", "ffn": "split"},
     "agreement": "agreement",
     "agreement simple": {"system": "agreement", "routing": "simple"},
     "agreement capsules": {"system": "agreement", "num_capsules": 4},
@@ -168,6 +171,9 @@ def beyond_the_formula(network, source, target):
             # A gate's weights of experts become those of heads by a matrix of zeros and ones.
             gates = 1 if site == "encoder_self" else queries
             total += gates * system.num_experts * system.num_heads
+        elif isinstance(system, BranchedAttention) and system.holds_residual:
+            # The sum of the streams, and of the shared hidden units, weighted by alpha.
+            total += queries * HEADS * (D + (FFN if system.ffn == "shared" else 0))
         elif isinstance(system, BranchedAttention) and system.ffn == "shared":
             # The sum over branches, weighted by alpha, of each hidden unit, where W₁ is folded.
             once, each = D * D * FFN, D * FFN  # head_dim is D / branches
@@ -220,9 +226,9 @@ def test_attention_products_grow_with_the_square_of_lengths(name):
     assert two.attention - 2 * exchange == 4 * (one.attention - exchange)
 
 
-@pytest.mark.parametrize("name", sorted(PLANS.keys() - {"weighted", "weighted split"}))
+@pytest.mark.parametrize("name", sorted(n for n in PLANS if "to the letter" not in n))
 def test_products_with_weights_grow_with_lengths(name):
-    # A weighted sub-layer multiplies its weights with each other first where that pays.
+    # To the letter, weighted branches multiply their weights with each other first where that pays.
     network = model(PLANS[name])
     one, two = (forward_macs(network, pair(length, length)).linear for length in (8, 16))
     once = 0
@@ -320,7 +326,9 @@ def test_a_feed_forward_inside_attention_is_feed_forward():
     assert weighted.feed_forward == by_part().feed_forward
     assert weighted.routing == 2 * 2 * HEADS
     assert weighted.attention == by_part().attention - 2 * D  # no output bias
-    assert weighted.rest == by_part().rest - 2 * 2 * D  # no norm between the two
+    assert weighted.rest == by_part().rest
+    letter = by_part({"system": "weighted", "preset": "paper"})
+    assert letter.rest == by_part().rest - 2 * 2 * D  # no norm between the two
 
 
 # Recipes

@@ -77,7 +77,7 @@ class System:
                 gates = [[uniform] * query.size(1) for _ in query]
             else:
                 window = module.gate_window if each else None
-                root = each and module.gate_scaling == "root"
+                root = module.gate_scaling == "root"
                 gates = reference.mae_gates(p, query, sight, window, root)
             output = reference.mae(p, query, key, value, HEADS, dropped, gates, **masks)
             stacked = torch.stack([torch.stack(row) for row in gates])
@@ -153,7 +153,7 @@ SYSTEMS = {
     "mae-6": System("mae", {"dropped_heads": 2}),
     "mae window": System("mae", {"gate_window": 2}),
     "mae causal queries": System("mae", {"causal_queries": True}),
-    "mae of scaled gates": System("mae", {"gate_scaling": "root", "gate_statistics": "fresh"}),
+    "mae of scaled gates": System("mae", {"gate_scaling": "root"}),
     "uni-mae": System("mae", {"gate": "uniform"}),
     "moa": System("moa"),
     "moa dense": System("moa", {"num_experts": 3, "top_k": 3}),
@@ -190,7 +190,7 @@ SYSTEMS = {
     ),
     # But for the noise in training.
     "moa of the authors' code": System("moa", {**AUTHORS_OF_MOA, "noisy": False, "noise_floor": 0}),
-    "moa with biases": System("moa", {"expert_bias": True, "bias": True}),
+    "moa with biases": System("moa", {"expert_bias": True, "bias": True, "head_dim": 2}),
     "moa dense with biases": System("moa", {"expert_bias": True, "num_experts": 3, "top_k": 3}),
     "moa balanced by sequence": System("moa", {"balance": "sequence"}),
     "gated": System("gated"),

@@ -266,7 +266,7 @@ def test_random_shares_of_em_routing(name):
 def test_ablated_branches_are_those_of_the_equations(name, ablation):
     layer, x = SYSTEMS[name].build(), x_()
     with torch.no_grad():  # a point of the simplex, so that the others have a sum
-        for weights in layer.learned_weights():
+        for weights in layer._drawn_weights():
             weights.copy_(weights.abs() / weights.abs().sum())
     p = parameters(layer)
     how = (layer.weights, layer.merged, layer.top_k)
@@ -276,9 +276,10 @@ def test_ablated_branches_are_those_of_the_equations(name, ablation):
     else:
         total = sum(a for i, a in enumerate(alpha) if i != 1)
         alpha = [torch.zeros(()).double() if i == 1 else a / total for i, a in enumerate(alpha)]
-    how = (layer.ffn == "split", (kappa, alpha), layer.ffn_activation)
+    how = (layer.ffn != "shared", (kappa, alpha), layer.ffn_activation)
     if layer.inner == "residual":
-        expected = reference.branched_layer(p, x, x, x, HEADS, *how, layer.pre_norm)
+        how = (*how, layer.pre_norm, HEADS if layer.ffn == "split" else 1)
+        expected = reference.branched_layer(p, x, x, x, HEADS, *how)
     else:
         expected = reference.branched(p, x, x, x, HEADS, *how)
     out = under(layer, ablation, x, branch=1)

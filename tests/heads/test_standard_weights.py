@@ -155,7 +155,9 @@ def test_it_is_equal_whatever_the_sizes_and_masks(dtype):
                 made.gate_window = None  # what a window is cannot be told where later ones are seen
         expected = source(*given, **masks)[0]
         attends = ~expected.isnan()  # PyTorch's has nothing to read there
-        equal(made(*given, **masks)[0][attends], expected[attends])
+        found = made(*given, **masks)[0]
+        if attends.any():
+            equal(found[attends], expected[attends])
         if keys == time:
             causal = torch.ones(time, time, dtype=torch.bool).triu(1)
             expected = source(*given, attn_mask=causal, is_causal=True)[0]

@@ -149,7 +149,7 @@ def test_attentions_are_built_with_the_models_sizes():
     mae = build({"system": "mae", "dropped_heads": 2, "num_heads": 8})
     assert (mae.num_heads, mae.dropped_heads, mae.num_experts) == (8, 2, 28)
     moa = build({"system": "moa"})
-    assert (moa.top_k, moa.num_experts, moa.head_dim) == (4, 16, 4)
+    assert (moa.top_k, moa.num_experts, moa.head_dim) == (4, 8, 8)
     moa = build({"system": "moa", "size": "2K5E3D", "normalize_weights": False})
     assert (moa.top_k, moa.num_experts, moa.head_dim) == (2, 5, 3)
     assert not moa.normalize_weights

@@ -48,7 +48,7 @@ MILLION, TRILLION = 10**6, 10**12
             {"gate_window": TRILLION},
             "gate_window is 1,000,000,000,000, expected at most 1,000,000",
         ),
-        (hw.IndependentMechanismsLayer, (8, 2, TRILLION, 2), {}, "8,000,000,002,048"),
+        (hw.IndependentMechanismsLayer, (8, 2, TRILLION, 2), {}, "8,000,000,000,256"),
         (hw.IndependentMechanismsLayer, (MILLION,) * 4, {}, "num_mechanisms is 1,000,000, expecte"),
         (
             hw.IndependentMechanismsLayer,

@@ -128,8 +128,8 @@ def test_sizes_of_the_weighted_transformer(layers, branches, millions):
     assert standard / 1e6 == pytest.approx(millions, rel=0.07)
     model = load_recipe(recipe).system(f"weighted{layers}").model
     replaced = 2 * model.encoder_layers  # pairs of an attention and a feed-forward
-    # κ and α; one norm less, and no bias between attention and feed-forward.
-    added = replaced * (2 * branches - 2 * model.embed_dim - model.embed_dim)
+    # κ and α; no bias between attention and feed-forward.
+    added = replaced * (2 * branches - model.embed_dim)
     assert parameters(recipe, f"weighted{layers}") == standard + added
 
 

@@ -38,8 +38,8 @@ def weighted_figures() -> Paper:
     return Paper(
         "Ahmed et al. 2017, Weighted Transformer Network, table 2",
         "The baselines' figures are those of Vaswani et al., who give 37,000 words; their models "
-        "of d=512 fit 41,000. Ours adds κ and α, as the paper says, but is smaller by the norm "
-        "and the output bias that a sub-layer with its feed-forward inside does without.",
+        "of d=512 fit 41,000. Ours adds κ and α, as the paper says, but is smaller by the "
+        "output bias that a sub-layer with its feed-forward inside does without.",
         tuple(figures),
     )
 

@@ -178,6 +178,10 @@ def _hash(values: str) -> str:
     plain.pop("description", None)
     for key in ("report_to", "snapshots", "loader_workers"):
         plain["training"].pop(key)
+    # The default when the kept runs were made: those without branches are what they were, and those
+    # with branches are found, and stale.
+    if plain["training"]["weighted"]["warmup_steps"] is None:
+        plain["training"]["weighted"]["warmup_steps"] = 400
     return hashlib.sha256(yaml.safe_dump(plain, sort_keys=True).encode()).hexdigest()[:16]
 
 

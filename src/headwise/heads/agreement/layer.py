@@ -191,14 +191,6 @@ class AgreementAttention(Attention):
             if zeros is not None:
                 nn.init.zeros_(zeros)
 
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
-    ) -> None:
-        for name in (f"{prefix}beta_a", f"{prefix}beta_u"):
-            if name in state_dict:  # a scalar in what earlier versions saved
-                state_dict[name] = state_dict[name].reshape(1)
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
         rows = heads.transpose(0, 1).flatten(1, 2)  # (heads, batch * queries, head_dim)
         if self.capsule_norm is not None:

@@ -102,9 +102,9 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             the second at zero, so that all experts are equal at the start; `"default"` draws both
             as `nn.Linear` does, `"xavier"` by Glorot's bound, with which an untrained gate is far
             from even already (1.83 of 2.08 nats for 8 experts at a width of 128).
-        gate_scaling: `"root"` multiplies by √n what the mean of n positions, in a causal gate,
-            deviates from that of batch norm. The mean of more positions varies less, so that late
-            gates are else nearly equal.
+        gate_scaling: `"root"` multiplies by √n what the mean of n positions deviates from that of
+            batch norm. The mean of more positions varies less, so that late causal gates are else
+            nearly equal.
         gate_statistics: what batch norm has in F steps: those that were `"kept"` in G steps, or
             `"fresh"` ones. Those of the batch, or in causal gates the running ones, then move in F
             steps too.
@@ -360,7 +360,6 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             return query.new_full(shape, 1 / self.num_experts)
         # Sums over many positions, and batch norm, want more digits than bf16 has.
         query = query.float() if query.dtype in (torch.bfloat16, torch.float16) else query
-        count = None
         if seen is not None:
             summary, count = masked_mean(query, seen, padding, inputs.cache)
             nothing = ~seen.any(-1)
@@ -371,8 +370,9 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             if padding is None and not query.size(1):  # nothing but padding is in empty sequences
                 padding = query.new_zeros(query.shape[:2], dtype=torch.bool)
             summary = sequence_mean(query, padding).unsqueeze(1)
+            count = real_positions(query, padding).sum(1).clamp(min=1).view(-1, 1, 1)
             padding = None if padding is None else padding.all(1, keepdim=True)
-        root = count.sqrt() if self.gate_scaling == "root" and count is not None else None
+        root = count.sqrt() if self.gate_scaling == "root" else None
         view = _View(summary, padding, root, each)
         fresh = fixed and self.gate_statistics == "fresh"
         moves = torch.is_grad_enabled()

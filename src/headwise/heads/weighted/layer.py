@@ -185,6 +185,7 @@ class BranchedAttention(Attention):
         for name, size in (("num_branches", num_branches), ("ffn_dim", ffn_dim)):
             if size < 1:
                 raise ValueError(f"{name} is {size}, expected a positive number")
+        check_number("num_branches", num_branches, MOST_HEADS)
         if head_dim is None and embed_dim % num_branches:
             raise ValueError(
                 f"embed_dim is {embed_dim}, which num_branches = {num_branches} does not divide; "
@@ -218,7 +219,6 @@ class BranchedAttention(Attention):
         check_probability("residual_dropout", residual_dropout)
         check_probability("ffn_dropout", ffn_dropout)
         check_activation(ffn_activation)
-        check_number("num_branches", num_branches, MOST_HEADS)
         units = num_branches * ffn_dim if ffn == "full" else ffn_dim
         check_parameters(2 * embed_dim * units, embed_dim=embed_dim, ffn_dim=ffn_dim)
         super().__init__(embed_dim, num_branches, head_dim, kdim, vdim, dropout)

@@ -179,7 +179,7 @@ def test_branches_are_weighed_as_told_and_only_while_asked(tokenizer):
         vocab_size=tokenizer.source_vocab_size,
         encoder_layers=1,
         decoder_layers=1,
-        attention="weighted",
+        attention={"system": "weighted", "start": "random"},
         **sizes,
     )
     network = Seq2SeqLM(config).double()
