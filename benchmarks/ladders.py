@@ -84,19 +84,11 @@ LADDERS: dict[str, dict[str, list[str]]] = {
                 ("fixed at a random start", f"{STREAMS}, start: random, weights: fixed"),
             )
         },
-        # κ and α rise for 400 steps, as in the paper, whatever the warm-up of the rest is.
-        **{
-            f"{name}, slow κ and α": [
-                f"model.attention={{system: weighted, {how}}}",
-                "training.weighted.warmup_steps=400",
-            ]
-            for name, how in (
-                ("learned from 1/M", f"{STREAMS}, start: even"),
-                ("learned from a random start", f"{STREAMS}, start: random"),
-                ("shared feed-forward, from 1/M", "inner: residual, ffn: shared, start: even"),
-                ("the letter", "preset: paper"),
-            )
-        },
+        # A tenth of the warm-up of the rest, √(10N) times its peak.
+        "learned from 1/M, κ and α in proportion": [
+            f"model.attention={{system: weighted, {STREAMS}, start: even}}",
+            "training.weighted.warmup_share=0.1",
+        ],
     },
     "agreement": {
         "standard": [],

@@ -18,7 +18,7 @@ def test_defaults_are_those_of_the_papers():
         method="block-coordinate-descent", period=5, unit="epochs", learning_rate=1.0
     )
     assert settings.weighted == BranchSettings(
-        learning_rate=None, warmup_steps=None, freeze_last=None
+        learning_rate=None, warmup_steps=400, freeze_last=None
     )
 
 

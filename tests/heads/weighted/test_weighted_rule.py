@@ -100,15 +100,15 @@ def test_projecting_moves_each_to_the_nearest_point():
         assert moves != torch.equal(tensor, before[name])
 
 
-@pytest.mark.parametrize("beside", [None, (512**-0.5 * 4000**-0.5, 4000)])
-def test_the_papers_learning_rate(beside):
+@pytest.mark.parametrize("share", [None, 0.1])
+def test_the_papers_learning_rate(share):
     """(d/N)^-0.5 · min(s^-0.5, s · 400^-1.5), steps from 1; nothing in the last sixth.
 
-    So it is beside the paper's schedule of the other parameters, d^-0.5 · min(s^-0.5,
-    s · 4000^-1.5), and where nothing is said of these.
+    In proportion to the paper's schedule of the other parameters, d^-0.5 · min(s^-0.5,
+    s · 4000^-1.5), it is the same.
     """
-    how, d, layers, total = BranchSettings(), 512, 6, 60_000
-    moment = Moment(0, total, None, *(beside or (None, None)))
+    how, d, layers, total = BranchSettings(warmup_share=share), 512, 6, 60_000
+    moment = Moment(0, total, None, 512**-0.5 * 4000**-0.5, 4000)
     assert warmup_of(how, moment) == 400
     peak, frozen = peak_learning_rate(how, moment, d, layers), frozen_steps(how, total)
     assert frozen == 10_000
@@ -124,7 +124,12 @@ def test_settings_override_the_paper():
     how = BranchSettings(learning_rate=0.5, freeze_last=0)
     moment = Moment(0, 100, None, 1e-3, 20)
     assert peak_learning_rate(how, moment, 512, 6) == 0.5
-    assert warmup_of(how, moment) == 2 and warmup_of(BranchSettings(warmup_steps=7), moment) == 7
+    in_proportion = BranchSettings(warmup_share=0.1)
+    assert warmup_of(how, moment) == 400 and warmup_of(in_proportion, moment) == 2
+    peak = peak_learning_rate(in_proportion, moment, 512, 6)
+    assert peak == pytest.approx((10 * 6) ** 0.5 * 1e-3)
+    # Nobody says what the other parameters' schedule is.
+    assert warmup_of(in_proportion, Moment(0, 100)) == 400
     by_warmup = peak_learning_rate(BranchSettings(warmup_steps=16), moment, 64, 4)
     assert by_warmup == pytest.approx((64 / 4) ** -0.5 * 16**-0.5)
     assert frozen_steps(how, 100) == 0

@@ -174,17 +174,17 @@ def recipe_hash(recipe: Recipe) -> str:
 @cache
 def _hash(values: str) -> str:
     """Returns the hash of a recipe that stands there as JSON; once, since YAML takes its time."""
-    plain = json.loads(values, object_hook=_without_unset_bounds)
+    plain = json.loads(values, object_hook=_without_unset)
     plain.pop("description", None)
     for key in ("report_to", "snapshots", "loader_workers"):
         plain["training"].pop(key)
-    # The default when the kept runs were made: those without branches are what they were, and those
-    # with branches are found, and stale.
-    if plain["training"]["weighted"]["warmup_steps"] is None:
-        plain["training"]["weighted"]["warmup_steps"] = 400
     return hashlib.sha256(yaml.safe_dump(plain, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _without_unset_bounds(values: dict[str, Any]) -> dict[str, Any]:
-    """Leaves out bounds of what is read that are not set: kept runs lack the key."""
-    return {key: value for key, value in values.items() if (key, value) != ("max_bytes", None)}
+def _without_unset(values: dict[str, Any]) -> dict[str, Any]:
+    """Leaves out what is not set and was no setting when runs were kept, which lack the key."""
+    return {
+        key: value
+        for key, value in values.items()
+        if (key, value) not in (("max_bytes", None), ("warmup_share", None))
+    }

@@ -10,8 +10,9 @@ softmax, which cannot leave it; then what follows holds for its logits. They hav
 their own, (d/N)^-0.5 · min(s^-0.5, s · 400^-1.5) at step s in a model of N layers, and do not
 change in the last steps, while the rest goes on learning.
 
-The other parameters have d^-0.5 · min(s^-0.5, s · 4000^-1.5) there. κ and α warm up in a tenth of
-their steps, to √(10N) times their peak, and so they do here beside other schedules too.
+The other parameters have d^-0.5 · min(s^-0.5, s · 4000^-1.5) there: κ and α warm up in a tenth of
+their steps, to √(10N) times their peak. With `warmup_share` they do so beside other schedules too.
+In short runs that is worse (docs/readings.md), so that the default is the paper's 400 steps.
 """
 
 from collections.abc import Mapping
@@ -26,8 +27,6 @@ from headwise.heads.weighted.simplex import project_to_simplex
 from headwise.ops.replicas import assign, whole
 from headwise.settings import MOST_STEPS
 
-_PAPERS_WARMUP = 400
-
 
 class BranchSettings(RuleSettings):
     """How the Weighted Transformer's κ and α learn (section 4.1 of its paper)."""
@@ -36,17 +35,23 @@ class BranchSettings(RuleSettings):
         None,
         gt=0,
         le=1000,
-        description="Learning rate of κ and α at the end of their warm-up. By default it is "
-        "√(10 layers) times the peak of the other parameters' learning rate, as in the paper, or, "
-        "where warmup_steps is given, (d/N)^-0.5 · warmup_steps^-0.5.",
+        description="Learning rate of κ and α at the end of their warm-up; by default "
+        "(d/N)^-0.5 · warmup_steps^-0.5.",
     )
-    warmup_steps: int | None = Field(
-        None,
+    warmup_steps: int = Field(
+        400,
         ge=1,
         le=MOST_STEPS,
         description="How many steps this learning rate rises from zero; then it falls with the "
-        "inverse square root of the step. By default it is a tenth of the other parameters' "
-        "warm-up, as in the paper.",
+        "inverse square root of the step.",
+    )
+    warmup_share: float | None = Field(
+        None,
+        gt=0,
+        le=10,
+        description="In place of the two: κ and α rise in so large a part of the other parameters' "
+        "warm-up, to √(N / warmup_share) times the peak of their learning rate. The paper's own "
+        "schedules are in that proportion with 0.1.",
     )
     freeze_last: int | None = Field(
         None,
@@ -118,14 +123,12 @@ class BranchesOnSimplex(Rule):
 def warmup_of(settings: BranchSettings, moment: Moment) -> int:
     """In how many steps the learning rate of κ and α rises.
 
-    >>> warmup_of(BranchSettings(), Moment(0, 60_000, warmup_steps=4000))
+    >>> warmup_of(BranchSettings(warmup_share=0.1), Moment(0, 60_000, warmup_steps=4000))
     400
     """
-    if settings.warmup_steps is not None:
-        return settings.warmup_steps
-    if moment.warmup_steps:
-        return max(1, moment.warmup_steps // 10)
-    return _PAPERS_WARMUP
+    if settings.warmup_share is not None and moment.warmup_steps:
+        return max(1, round(settings.warmup_share * moment.warmup_steps))
+    return settings.warmup_steps
 
 
 def peak_learning_rate(
@@ -133,18 +136,18 @@ def peak_learning_rate(
 ) -> float:
     """The learning rate of κ and α at the end of their warm-up.
 
-    In the paper's proportion to that of the other parameters; of its warm-up alone, as printed,
-    where nobody says what that is.
-
     >>> moment = Moment(0, 60_000, peak_rate=512**-0.5 * 4000**-0.5, warmup_steps=4000)
     >>> round(peak_learning_rate(BranchSettings(), moment, embed_dim=512, num_layers=6), 5)
     0.00541
+    >>> in_proportion = BranchSettings(warmup_share=0.1)
+    >>> round(peak_learning_rate(in_proportion, moment, embed_dim=512, num_layers=6), 5)
+    0.00541
     """
+    if settings.warmup_share is not None and moment.peak_rate is not None:
+        return float((num_layers / settings.warmup_share) ** 0.5 * moment.peak_rate)
     if settings.learning_rate is not None:
         return settings.learning_rate
-    if moment.peak_rate is not None and settings.warmup_steps is None and moment.warmup_steps:
-        return float((10 * num_layers) ** 0.5 * moment.peak_rate)
-    return float((embed_dim / num_layers) ** -0.5 * warmup_of(settings, moment) ** -0.5)
+    return float((embed_dim / num_layers) ** -0.5 * settings.warmup_steps**-0.5)
 
 
 def learning_rate_factor(step: int, warmup: int, total: int, freeze_last: int) -> float:
