@@ -42,6 +42,12 @@ from headwise.models.transformer import EncoderStack
 LAYERS: dict[str, dict[str, Any]] = {
     "standard": {"system": "standard"},
     "weighted": {"system": "weighted"},
+    "weighted to the letter": {
+        "system": "weighted",
+        "inner": "none",
+        "ffn": "shared",
+        "start": "random",
+    },
     "agreement, EM": {"system": "agreement"},
     "agreement, simple": {"system": "agreement", "routing": "simple"},
     "agreement, EM, not compiled": {"system": "agreement"},
