@@ -166,7 +166,6 @@ SYSTEMS = {
         "agreement",
         {"routing": "simple", "squash": False, "num_capsules": 2, "head_dim": 5, "bias": False},
     ),
-    "agreement-em of the authors' code": System("agreement", dict(AUTHORS_OF_AGREEMENT)),
     "agreement-em of standardised costs": System(
         "agreement", {"activation": "standardised", "num_capsules": 4, "iterations": 2}
     ),
@@ -180,9 +179,6 @@ SYSTEMS = {
     "branched softmax top-2": System("branched", {**LETTER, "weights": "softmax", "top_k": 2}),
     "branched merged": System("branched", {**LETTER, "merged": True}),
     "branched layer": System("branched"),
-    "branched fixed": System("branched", {**LETTER, "weights": "fixed", "ffn": "full"}),
-    "branched layer full": System("branched", {"ffn": "full", "start": "random"}),
-    "branched layer uniform": System("branched", {"weights": "uniform"}),
     "branched layer shared": System("branched", {"ffn": "shared"}),
     "branched layer pre-norm": System(
         "branched",
@@ -191,7 +187,6 @@ SYSTEMS = {
     # But for the noise in training.
     "moa of the authors' code": System("moa", {**AUTHORS_OF_MOA, "noisy": False, "noise_floor": 0}),
     "moa with biases": System("moa", {"expert_bias": True, "bias": True, "head_dim": 2}),
-    "moa dense with biases": System("moa", {"expert_bias": True, "num_experts": 3, "top_k": 3}),
     "moa balanced by sequence": System("moa", {"balance": "sequence"}),
     "gated": System("gated"),
     "gated elementwise": System("gated", {"gate": "elementwise", "head_dim": 5, "bias": False}),
@@ -206,6 +201,14 @@ SYSTEMS = {
     "moh of routed heads by query norms": System(
         "moh", {"shared_heads": 0, "top_k": 1, "router": "query-norm", "scaled_balance": False}
     ),
+}
+# Forms that differ from others in their equations alone.
+VARIANTS = {
+    "moa dense with biases": System("moa", {"expert_bias": True, "num_experts": 3, "top_k": 3}),
+    "agreement-em of the authors' code": System("agreement", dict(AUTHORS_OF_AGREEMENT)),
+    "branched fixed": System("branched", {**LETTER, "weights": "fixed", "ffn": "full"}),
+    "branched layer full": System("branched", {"ffn": "full", "start": "random"}),
+    "branched layer uniform": System("branched", {"weights": "uniform"}),
 }
 MAIN = {name: SYSTEMS[name] for name in ("standard", "mae-7", "moa", "moa dense")}
 GATED = {name: system for name, system in SYSTEMS.items() if name.startswith("mae")}

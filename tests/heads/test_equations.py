@@ -1,9 +1,12 @@
 """Every system equals its paper's equations, written as plain loops: forward and gradients."""
 
 import pytest
+import systems
 import torch
 from reference import mae
-from systems import DIM, GATED, SYSTEMS, as_float, padding, random_mask
+from systems import DIM, GATED, VARIANTS, as_float, padding, random_mask
+
+SYSTEMS = {**systems.SYSTEMS, **VARIANTS}
 
 BATCH, TIME, KEYS = 2, 4, 5
 

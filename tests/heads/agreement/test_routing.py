@@ -217,9 +217,14 @@ HARD_VOTES = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(
+    ("method", "dtype"),
+    [
+        *((method, torch.float32) for method in ALGORITHMS),
+        *((method, dtype) for method in METHODS for dtype in (torch.bfloat16, torch.float64)),
+    ],
+)
 @pytest.mark.parametrize("heads, dim, capsules", [(8, 32, 32), (1, 8, 8), (8, 256, 4), (8, 64, 1)])
-@each_algorithm
 @pytest.mark.parametrize("kind", HARD_VOTES)
 def test_no_votes_make_it_nan(kind, method, heads, dim, capsules, dtype):
     votes = HARD_VOTES[kind]((20, heads, dim)).to(dtype).requires_grad_()
