@@ -54,7 +54,7 @@ LAYERS: dict[str, dict[str, Any]] = {
     "agreement, simple, not compiled": {"system": "agreement", "routing": "simple"},
     "mae": {"system": "mae"},
     "tim, 2 mechanisms": {"system": "tim", "num_mechanisms": 2},
-    "moa": {"system": "moa"},
+    "moa": {"system": "moa", "size": "8K32E64D"},
 }
 MODELS: dict[str, Any] = {"standard": "standard", "agreement, EM, low": {"agreement": "low"}}
 Step = Callable[[], None]

@@ -46,7 +46,7 @@ def record_attention(
     entropies = entropy.result()
     if entropies is None:
         return []
-    starts = {course.path: course.entropy[0] for course in snapshots if course.steps[0] == 0}
+    starts = {course.path: course.start_entropy for course in snapshots}
     return [
         _record(entropy, load, starts.get(entropy.where.path))
         for entropy, load in zip(entropies.modules, load.result(), strict=True)

@@ -13,7 +13,13 @@ from headwise.models.plan import Spec, build_system, is_last, layer_specs, syste
 from headwise.models.sites import stack_of
 from headwise.models.trust import trusting
 from headwise.ops.activations import Activation, check_activation
-from headwise.ops.bounds import MOST_HEADS, MOST_LAYERS, check_number, check_parameters
+from headwise.ops.bounds import (
+    MOST_HEADS,
+    MOST_LAYERS,
+    check_among,
+    check_number,
+    check_parameters,
+)
 
 # What the number of parameters depends on most, for messages.
 _SIZES = (
@@ -84,8 +90,7 @@ class TransformerConfig(PreTrainedConfig):
             raise ValueError(
                 f"embed_dim is {embed_dim}, expected a multiple of num_heads = {num_heads}"
             )
-        if norm not in ("post", "pre"):
-            raise ValueError(f"norm is {norm!r}, expected 'post' or 'pre'")
+        check_among("norm", norm, ("post", "pre"))
         check_activation(ffn_activation)
         check_number("num_heads", num_heads, MOST_HEADS)
         if ffn_dim < 1:

@@ -29,7 +29,7 @@ from headwise.models.config import StackConfig
 from headwise.models.losses import AuxiliaryLoss, sum_losses, total_squared_error
 from headwise.models.outputs import OneStackOutput
 from headwise.models.transformer import DecoderStack, HiddenStates, collected
-from headwise.ops.bounds import check_number
+from headwise.ops.bounds import check_among, check_number
 from headwise.ops.shapes import check_labels, check_token_mask
 
 KERNEL = 3  # how many frames a convolution sees
@@ -88,8 +88,7 @@ class SpeechEnhancerConfig(StackConfig):
                 f"floor is {floor}, expected a positive number: the magnitude of silence is 0, "
                 f"which has no logarithm"
             )
-        if predicts not in ("magnitude", "gain"):
-            raise ValueError(f"predicts is {predicts!r}, expected 'magnitude' or 'gain'")
+        check_among("predicts", predicts, ("magnitude", "gain"))
         if any(channels < 1 for channels in front_channels):
             raise ValueError(f"front_channels is {front_channels}, expected positive numbers")
         check_number(

@@ -1,8 +1,10 @@
-"""Upper bounds of sizes, so that a mistyped size is an error before memory is taken for it.
+"""Checks of options: one of its values, or a size within bounds.
 
-They are larger than those of every model that has been trained, so nobody needs to change them.
+A mistyped size is an error before memory is taken for it. The bounds are larger than the sizes of
+every model that has been trained, so nobody needs to change them.
 """
 
+from collections.abc import Sequence
 from math import inf
 
 from headwise.messages import shown_number
@@ -47,6 +49,17 @@ def check_number(name: str, number: int, most: int) -> None:
     """
     if number > most:
         raise ValueError(f"{name} is {shown_number(number)}, expected at most {most:,}")
+
+
+def check_among(name: str, value: object, known: Sequence[object]) -> None:
+    """Raises `ValueError` unless an option has one of its values.
+
+    >>> check_among("norm", "middle", ("post", "pre"))
+    Traceback (most recent call last):
+    ValueError: norm is 'middle', expected 'post' or 'pre'
+    """
+    if value not in known:
+        raise ValueError(f"{name} is {value!r}, expected {' or '.join(map(repr, known))}")
 
 
 def check_gain(name: str, gain: float) -> None:

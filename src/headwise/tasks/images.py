@@ -11,6 +11,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any, cast
 
 import numpy as np
@@ -171,7 +172,7 @@ class Images(Task):
                 for layer, weights in parts.items()
             }
             if values:
-                measured[name] = sum(values.values()) / len(values)
+                measured[name] = fmean(values.values())
             measured |= {f"{name}, layer {layer}": value for layer, value in values.items()}
         return measured
 
@@ -188,7 +189,7 @@ class Images(Task):
         )
 
     def decode(self, model: HeadwiseModel, evaluation: ImageEvaluation) -> int:
-        """Completes some images of the test part, of which the last pixels are missing."""
+        """Draws the last pixels of some test images; returns how many pixels it has drawn."""
         ids = _chosen(self.test, _DECODED)[:, 1:]
         given = ids[:, : max(0, len(self.raster) - _DECODED_PIXELS)]
         completed = sample_images(

@@ -129,7 +129,10 @@ def test_settings_override_the_paper():
     peak = peak_learning_rate(in_proportion, moment, 512, 6)
     assert peak == pytest.approx((10 * 6) ** 0.5 * 1e-3)
     # Nobody says what the other parameters' schedule is.
-    assert warmup_of(in_proportion, Moment(0, 100)) == 400
+    for unknown in (Moment(0, 100), Moment(0, 100, None, 1e-3)):
+        assert warmup_of(in_proportion, unknown) == 400
+        alone = peak_learning_rate(BranchSettings(), unknown, 512, 6)
+        assert peak_learning_rate(in_proportion, unknown, 512, 6) == alone
     by_warmup = peak_learning_rate(BranchSettings(warmup_steps=16), moment, 64, 4)
     assert by_warmup == pytest.approx((64 / 4) ** -0.5 * 16**-0.5)
     assert frozen_steps(how, 100) == 0

@@ -35,8 +35,9 @@ def _entropy(run: RunAnalysis, system: str, words: Words) -> str:
 def _start(run: RunAnalysis, system: str) -> str:
     """What of it was there before the first step, if the run has taken snapshots."""
     courses = [] if run.courses is None else run.courses.snapshots
-    starts = [c.entropy[0] for c in courses if c.system == system and c.steps[0] == 0]
-    return f"; {fmean(starts):.2f} before training" if starts else ""
+    starts = [course.start_entropy for course in courses if course.system == system]
+    known = [start for start in starts if start is not None]
+    return f"; {fmean(known):.2f} before training" if known else ""
 
 
 def _heard(run: RunAnalysis, system: str, words: Words) -> str:

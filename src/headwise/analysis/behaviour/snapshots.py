@@ -48,6 +48,11 @@ class DecisionCourse(Where):
         "if all decisions are equal.",
     )
 
+    @property
+    def start_entropy(self) -> float | None:
+        """The mean entropy before the first step; None if no snapshot was taken then."""
+        return self.entropy[0] if self.steps[0] == 0 else None
+
     @model_validator(mode="after")
     def _one_value_per_step(self) -> Self:
         lengths = [len(self.entropy), len(self.lowest_entropy), len(self.shares), len(self.weights)]

@@ -28,7 +28,7 @@ from headwise.heads.agreement.votes import (
 
 
 class EMStep(NamedTuple):
-    """An M step, for its backward pass."""
+    """What an M step has computed, and its backward pass needs."""
 
     share: Tensor  # (heads, tokens, capsules)
     mass: Tensor  # (tokens, capsules)

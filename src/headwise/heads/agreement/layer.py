@@ -13,14 +13,13 @@ from headwise.heads.agreement.votes import (
     Activation,
     Normalize,
     Routed,
-    check_among,
     check_inverse_temperature,
     check_routing,
 )
 from headwise.heads.attention import Attention, Inputs, NoPackedWeights
 from headwise.heads.system import Macs, Routing
 from headwise.heads.words import Words
-from headwise.ops.bounds import check_gain, check_parameters
+from headwise.ops.bounds import check_among, check_gain, check_parameters
 
 
 class AgreementAttention(Attention):

@@ -35,11 +35,11 @@ from headwise.heads.agreement.votes import (
     Normalize,
     Routed,
     by_capsule,
-    check_among,
     check_inverse_temperature,
     check_votes,
     widened,
 )
+from headwise.ops.bounds import check_among
 from headwise.ops.precision import without_autocast
 from headwise.ops.twins import compute
 

@@ -21,7 +21,7 @@ from headwise.heads.agreement.votes import (
 
 
 class SimpleStep(NamedTuple):
-    """An iteration of simple routing, for its backward pass."""
+    """What an iteration of simple routing has computed, and its backward pass needs."""
 
     share: Tensor  # (heads, tokens, capsules)
     weight: Tensor  # C, (heads, tokens, capsules)

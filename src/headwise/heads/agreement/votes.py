@@ -1,7 +1,7 @@
 """What every way of routing needs: votes by capsule, their checks and sums, EM's constants."""
 
 import math
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -58,7 +58,7 @@ def rising(iteration: int, iterations: int) -> float:
 
 
 def by_capsule(votes: Tensor, num_capsules: int) -> Tensor:
-    """`(..., embed_dim)` to `(..., capsules, dims)`, float32 at least."""
+    """Divides the last dimension into capsules: `(..., capsules, dims)`, in float32 at least."""
     return votes.to(widened(votes.dtype)).unflatten(-1, (num_capsules, -1))
 
 
@@ -126,12 +126,6 @@ def check_inverse_temperature(value: float) -> None:
             f"inverse_temperature is {value}, expected a positive number, at most "
             f"{_MOST_INVERSE_TEMPERATURE:,.0f}"
         )
-
-
-def check_among(name: str, value: Any, known: tuple[Any, ...]) -> None:
-    """Raise `ValueError` unless the value is one of those known."""
-    if value not in known:
-        raise ValueError(f"{name} is {value!r}, expected {' or '.join(repr(x) for x in known)}")
 
 
 def check_routing(embed_dim: int, num_capsules: int | None, iterations: int) -> None:

@@ -11,6 +11,7 @@ from headwise.heads.gated.ablations import ABLATIONS, Gates
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Routing
 from headwise.heads.words import Words
+from headwise.ops.bounds import check_among
 
 
 class GatedAttention(MultiHeadAttention):
@@ -95,10 +96,8 @@ class GatedAttention(MultiHeadAttention):
         dropout: float = 0.0,
         bias: bool = True,
     ) -> None:
-        if gate not in ("headwise", "elementwise"):
-            raise ValueError(f"gate is {gate!r}, expected 'headwise' or 'elementwise'")
-        if gate_start not in ("random", "neutral"):
-            raise ValueError(f"gate_start is {gate_start!r}, expected 'random' or 'neutral'")
+        check_among("gate", gate, ("headwise", "elementwise"))
+        check_among("gate_start", gate_start, ("random", "neutral"))
         super().__init__(
             embed_dim,
             num_heads,

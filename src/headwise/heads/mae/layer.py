@@ -27,6 +27,7 @@ from headwise.messages import shown_number
 from headwise.ops.bounds import (
     MOST_EXPERTS,
     MOST_HEADS,
+    check_among,
     check_number,
     check_parameters,
     check_probability,
@@ -177,15 +178,10 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
                 f"dropped_heads is {dropped_heads}, expected 1 to {num_heads - 1}: an expert keeps "
                 f"at least one of num_heads = {num_heads} heads"
             )
-        for name, value, known in (
-            ("gate", gate, ("learned", "uniform")),
-            ("gate_init", gate_init, get_args(GateInit)),
-            ("gate_scaling", gate_scaling, ("none", "root")),
-            ("gate_statistics", gate_statistics, ("kept", "fresh")),
-        ):
-            if value not in known:
-                expected = " or ".join(repr(each) for each in known)
-                raise ValueError(f"{name} is {value!r}, expected {expected}")
+        check_among("gate", gate, ("learned", "uniform"))
+        check_among("gate_init", gate_init, get_args(GateInit))
+        check_among("gate_scaling", gate_scaling, ("none", "root"))
+        check_among("gate_statistics", gate_statistics, ("kept", "fresh"))
         if gate_window is not None and gate_window < 1:
             raise ValueError(f"gate_window is {gate_window}, expected at least 1, or None")
         check_number("gate_window", gate_window or 0, _MOST_WINDOW)

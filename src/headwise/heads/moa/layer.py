@@ -22,6 +22,7 @@ from headwise.heads.system import Macs, Place, Routing
 from headwise.heads.words import Words
 from headwise.ops.bounds import (
     MOST_EXPERTS,
+    check_among,
     check_coefficient,
     check_gain,
     check_number,
@@ -170,10 +171,8 @@ class MixtureOfAttentionHeads(Attention):
                 f"top_k is {top_k}, expected 1 to num_experts = {num_experts}: a token cannot "
                 f"select more experts than there are"
             )
-        if balance not in ("batch", "sequence"):
-            raise ValueError(f"balance is {balance!r}, expected 'batch' or 'sequence'")
-        if auxiliary not in ("per token", "per batch"):
-            raise ValueError(f"auxiliary is {auxiliary!r}, expected 'per token' or 'per batch'")
+        check_among("balance", balance, ("batch", "sequence"))
+        check_among("auxiliary", auxiliary, ("per token", "per batch"))
         if noise_floor and not noisy:
             raise ValueError(
                 f"noise_floor is {noise_floor}, but there is no noise: set noisy=True, or leave it "

@@ -18,7 +18,7 @@ from headwise.heads.moh.routing import (
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Place, Routing
 from headwise.heads.words import Words
-from headwise.ops.bounds import check_coefficient
+from headwise.ops.bounds import check_among, check_coefficient
 
 
 class MixtureOfHeads(MultiHeadAttention):
@@ -150,10 +150,8 @@ class MixtureOfHeads(MultiHeadAttention):
                 f"top_k is {top_k}, expected 1 to {num_heads - shared_heads}: so many of num_heads "
                 f"= {num_heads} are not shared"
             )
-        if router not in ("learned", "query-norm"):
-            raise ValueError(f"router is {router!r}, expected 'learned' or 'query-norm'")
-        if router_start not in ("random", "neutral"):
-            raise ValueError(f"router_start is {router_start!r}, expected 'random' or 'neutral'")
+        check_among("router", router, ("learned", "query-norm"))
+        check_among("router_start", router_start, ("random", "neutral"))
         if router == "query-norm":
             for name, given, default in (
                 ("scaled_gates", scaled_gates, True),

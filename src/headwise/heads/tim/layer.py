@@ -23,7 +23,13 @@ from headwise.heads.tim.mechanisms import (
 )
 from headwise.heads.words import Words
 from headwise.ops.activations import Activation, check_activation
-from headwise.ops.bounds import MOST_HEADS, check_number, check_parameters, check_probability
+from headwise.ops.bounds import (
+    MOST_HEADS,
+    check_among,
+    check_number,
+    check_parameters,
+    check_probability,
+)
 from headwise.ops.masks import of_queries, padding_positions
 from headwise.ops.shapes import check_sequences
 
@@ -175,12 +181,8 @@ class IndependentMechanismsLayer(System):
                 f"exchange_heads is {exchange_heads} and exchange_head_dim {exchange_head_dim}, "
                 f"expected positive numbers, or exchange_heads = 0 for no exchange"
             )
-        if norm not in ("post", "pre"):
-            raise ValueError(f"norm is {norm!r}, expected 'post' or 'pre'")
-        if competition_input not in ("stream", "normalised"):
-            raise ValueError(
-                f"competition_input is {competition_input!r}, expected 'stream' or 'normalised'"
-            )
+        check_among("norm", norm, ("post", "pre"))
+        check_among("competition_input", competition_input, ("stream", "normalised"))
         check_probability("residual_dropout", residual_dropout)
         check_probability("ffn_dropout", ffn_dropout)
         check_activation(ffn_activation)

@@ -182,6 +182,6 @@ def zeros(*biases: nn.Parameter | None) -> None:
 
 
 def glorot_uniform(weight: Tensor, gain: float = 1.0) -> None:
-    """Draws each of the maps in `(groups, in, out)` separately, with one map's Glorot bound."""
+    """Draws the maps `(groups, in, out)` at random, each as if it were alone, by Glorot's bound."""
     bound = gain * (6 / (weight.size(1) + weight.size(2))) ** 0.5
     nn.init.uniform_(weight, -bound, bound)

@@ -24,6 +24,7 @@ from headwise.heads.words import Words
 from headwise.ops.activations import Activation, check_activation
 from headwise.ops.bounds import (
     MOST_HEADS,
+    check_among,
     check_gain,
     check_number,
     check_parameters,
@@ -191,15 +192,10 @@ class BranchedAttention(Attention):
                 f"embed_dim is {embed_dim}, which num_branches = {num_branches} does not divide; "
                 f"choose sizes that divide, or give head_dim"
             )
-        for name, value, known in (
-            ("inner", inner, ("none", "residual")),
-            ("norm", norm, ("post", "pre")),
-            ("ffn", ffn, get_args(FeedForwards)),
-            ("start", start, ("random", "even")),
-        ):
-            if value not in known:
-                expected = " or ".join(repr(each) for each in known)
-                raise ValueError(f"{name} is {value!r}, expected {expected}")
+        check_among("inner", inner, ("none", "residual"))
+        check_among("norm", norm, ("post", "pre"))
+        check_among("ffn", ffn, get_args(FeedForwards))
+        check_among("start", start, ("random", "even"))
         if ffn == "split" and ffn_dim % num_branches:
             raise ValueError(
                 f"ffn_dim is {ffn_dim}, which num_branches = {num_branches} does not divide; "

@@ -51,7 +51,7 @@ class BranchSettings(RuleSettings):
         le=10,
         description="In place of the two: κ and α rise in so large a part of the other parameters' "
         "warm-up, to √(N / warmup_share) times the peak of their learning rate. The paper's own "
-        "schedules are in that proportion with 0.1.",
+        "schedules are in that proportion with 0.1. Where that warm-up is not known, the two hold.",
     )
     freeze_last: int | None = Field(
         None,
@@ -143,7 +143,7 @@ def peak_learning_rate(
     >>> round(peak_learning_rate(in_proportion, moment, embed_dim=512, num_layers=6), 5)
     0.00541
     """
-    if settings.warmup_share is not None and moment.peak_rate is not None:
+    if settings.warmup_share is not None and moment.warmup_steps and moment.peak_rate is not None:
         return float((num_layers / settings.warmup_share) ** 0.5 * moment.peak_rate)
     if settings.learning_rate is not None:
         return settings.learning_rate
