@@ -426,7 +426,10 @@ def layer_norm(p, name: str, x: Tensor) -> Tensor:
 def branched_layer(
     p, query, key, value, heads, split, weights, ffn_activation, pre_norm, factor, **masks
 ) -> Tensor:
-    """LN(Σᵢ αᵢzᵢ + M Σᵢ αᵢ FFNᵢ(zᵢ)) with zᵢ = LN(x + Mκᵢ oᵢWᵢ), branch by branch; or pre-norm."""
+    """LN(Σᵢ αᵢzᵢ + M Σᵢ αᵢ FFNᵢ(zᵢ)), zᵢ = LN(x + aᵢ), aᵢ = Mκᵢ oᵢWᵢ, branch by branch.
+
+    With pre-norm x + M Σᵢ αᵢ (aᵢ + FFNᵢ(LN(x + aᵢ))).
+    """
     kappa, alpha = weights
     units = p["ffn_up.weight"].size(0)
 
@@ -442,18 +445,19 @@ def branched_layer(
         q = slices(linear(p, "q_proj", seen), heads)
         ks = [slices(linear(p, "k_proj", x), heads) for x in keys]
         vs = [slices(linear(p, "v_proj", x), heads) for x in values]
-        stream = fed = torch.zeros(query.size(2), dtype=torch.float64)
+        fed = torch.zeros(query.size(2), dtype=torch.float64)
+        stream = x if pre_norm else fed
         for i in range(heads):
             biases = [attention_bias(b, i, t, s, heads, **masks) for s in range(key.size(1))]
             o = read(q[i], torch.stack([k[i] for k in ks]), torch.stack([v[i] for v in vs]), biases)
-            z = x + heads * kappa[i] * (o @ p["branch_output"][i])
-            z = z if pre_norm else layer_norm(p, "norm1", z)
-            hidden = linear(p, "ffn_up", layer_norm(p, "norm2", z) if pre_norm else z)
+            added = heads * kappa[i] * (o @ p["branch_output"][i])
+            z = layer_norm(p, "norm2" if pre_norm else "norm1", x + added)
+            hidden = linear(p, "ffn_up", z)
             hidden = activation(ffn_activation, hidden)
             if split:  # all other hidden units are those of other branches
                 hidden = hidden * (torch.arange(units) // (units // heads) == i)
             down = p["ffn_down.weight"] @ hidden + p["ffn_down.bias"] / factor
-            stream = stream + alpha[i] * z
+            stream = stream + alpha[i] * (heads * added if pre_norm else z)
             fed = fed + factor * alpha[i] * down
         return stream + fed if pre_norm else layer_norm(p, "norm2", stream + fed)
 

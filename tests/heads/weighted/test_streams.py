@@ -53,12 +53,11 @@ def test_one_branch_is_the_ordinary_layer(norm, ffn):
     torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("ffn", ["split", "shared"])
-def test_branches_that_read_the_same_are_one_ordinary_layer(norm, ffn):
+def test_branches_that_read_the_same_are_one_ordinary_layer(ffn):
     """With κ = α = 1/M and equal branches: the streams are equal, and so is the rest."""
-    layer = randomize(build(norm=norm, ffn=ffn, head_dim=3).double())
-    one = randomize(build(branches=1, norm=norm, head_dim=3).double())
+    layer = randomize(build(ffn=ffn, head_dim=3).double())
+    one = randomize(build(branches=1, head_dim=3).double())
     with torch.no_grad():
         for x in "qkv":
             for kind in ("weight", "bias"):
@@ -73,6 +72,25 @@ def test_branches_that_read_the_same_are_one_ordinary_layer(norm, ffn):
             getattr(layer, name).load_state_dict(getattr(one, name).state_dict())
     x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
     torch.testing.assert_close(layer(x).output, one(x).output, rtol=1e-12, atol=1e-12)
+
+
+def test_even_branches_add_what_the_heads_of_an_ordinary_layer_do():
+    """With pre-norm, up to the feed-forward: x + Σᵢ oᵢWᵢ, which is multi-head attention."""
+    layer = randomize(build(norm="pre").double())
+    heads = hw.MultiHeadAttention(DIM, HEADS).double()
+    with torch.no_grad():
+        for weights in (*layer.learned_weights(),):
+            weights.fill_(1 / HEADS)
+        for parameter in layer.ffn_down.parameters():
+            parameter.zero_()
+        for x in "qkv":
+            ours, theirs = getattr(layer, f"{x}_proj"), getattr(heads, f"{x}_proj")
+            theirs.load_state_dict(ours.state_dict())
+        heads.out_proj.weight.copy_(layer.branch_output.flatten(0, 1).t())
+        heads.out_proj.bias.zero_()
+    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+    expected = x + heads(layer.norm1(x)).output
+    torch.testing.assert_close(layer(x).output, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("batch, time", [(1, 1), (2, 5), (3, 1), (1, 9)])

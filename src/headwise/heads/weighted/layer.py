@@ -15,10 +15,10 @@ from headwise.heads.weighted.branches import branched_feed_forward, branched_mac
 from headwise.heads.weighted.rule import BranchesOnSimplex
 from headwise.heads.weighted.simplex import keep_largest
 from headwise.heads.weighted.streams import (
-    branch_streams,
+    added_by_branches,
     feed_forward_of_streams,
     streams_macs,
-    sum_of_streams,
+    weighted_sum,
 )
 from headwise.heads.words import Words
 from headwise.ops.activations import Activation, check_activation
@@ -51,8 +51,11 @@ class BranchedAttention(Attention):
 
     It takes the place of an attention *and* of the feed-forward behind it, and its output is that
     of the layer: x are the queries, and residual sums and norms are included. With `norm="pre"` the
-    norms stand before the sub-layers, as in the module `headwise.heads.weighted.streams`. With one
-    branch and κ = α = 1 it is exactly the ordinary layer.
+    norms stand before the sub-layers, and the stream takes up what all branches add:
+
+        y  = x + M Σᵢ αᵢ (aᵢ + FFNᵢ(LN(x + aᵢ))),  aᵢ = Mκᵢ oᵢ Wᵢ
+
+    With one branch and κ = α = 1 it is exactly the ordinary layer.
 
     The equations themselves have no residual sum and no norm between attention and feed-forward:
 
@@ -355,14 +358,18 @@ class BranchedAttention(Attention):
         norm1, norm2 = self.norm1, self.norm2
         assert norm1 is not None and norm2 is not None
         dropout = self.residual_dropout if self.training else 0.0
-        z = branch_streams(x, heads, self.branch_output, kappa, dropout=dropout)
-        z = z if self.pre_norm else norm1(z)  # (branches, batch * time, embed_dim)
-        read = norm2(z) if self.pre_norm else z
+        rows = x.flatten(0, 1)
+        added = added_by_branches(heads, self.branch_output, kappa, dropout=dropout)
+        z = rows + added  # (branches, batch * time, embed_dim)
+        z = norm2(z) if self.pre_norm else norm1(z)
         factor = self.num_branches if self.ffn == "split" else 1
-        how = self._feed_forward(heads)
-        added = feed_forward_of_streams(read, alpha, factor=factor, **how)
-        y = sum_of_streams(z, alpha) + F.dropout(added, dropout)
-        return (y if self.pre_norm else norm2(y)).view_as(x)
+        fed = feed_forward_of_streams(z, alpha, factor=factor, **self._feed_forward(heads))
+        fed = F.dropout(fed, dropout)
+        if self.pre_norm:
+            y = rows + weighted_sum(added, self.num_branches * alpha) + fed
+        else:
+            y = norm2(weighted_sum(z, alpha) + fed)
+        return y.view_as(x)
 
     def unit_of_head(self) -> list[int]:
         return list(range(self.num_branches))

@@ -85,15 +85,15 @@ def naive_layer_of_streams(
 ) -> Tensor:
     """The layer whose branches have streams, branch by branch; `up` and `down` are W and b."""
     branches, ffn_dim = heads.size(1), len(up[1])
-    stream = fed = torch.zeros(())
+    stream = x if pre_norm else torch.zeros(())
+    fed = torch.zeros(())
     for i in range(branches):
-        z = x + branches * kappa[i] * heads[:, i] @ branch_output[i]  # (batch, time, embed_dim)
-        z = z if pre_norm else norms[0](z)
-        read = norms[1](z) if pre_norm else z
+        added = branches * kappa[i] * heads[:, i] @ branch_output[i]  # (batch, time, embed_dim)
+        read = norms[1 if pre_norm else 0](x + added)
         mine = slice(0, ffn_dim)
         if split:
             mine = slice(i * ffn_dim // branches, (i + 1) * ffn_dim // branches)
         hidden = naive_activation(activation, read @ up[0][mine].t() + up[1][mine])
-        stream = stream + alpha[i] * z
+        stream = stream + alpha[i] * (branches * added if pre_norm else read)
         fed = fed + factor * alpha[i] * (hidden @ down[0][:, mine].t() + down[1] / factor)
     return stream + fed if pre_norm else norms[1](stream + fed)

@@ -1,12 +1,17 @@
 """Branches that each have a residual stream, as the sub-layers of a Transformer layer have.
 
-    zᵢ = LN(x + Mκᵢ oᵢWᵢ),   y = LN(Σᵢ αᵢzᵢ + M Σᵢ αᵢ FFNᵢ(zᵢ))         post-norm
-    zᵢ = x + Mκᵢ oᵢWᵢ,       y = Σᵢ αᵢzᵢ + M Σᵢ αᵢ FFNᵢ(LN(zᵢ))          pre-norm
+    aᵢ = Mκᵢ oᵢWᵢ
+    y  = LN(Σᵢ αᵢzᵢ + M Σᵢ αᵢ FFNᵢ(zᵢ)),  zᵢ = LN(x + aᵢ)        post-norm
+    y  = x + M Σᵢ αᵢ (aᵢ + FFNᵢ(LN(x + aᵢ)))                    pre-norm
 
 (Ahmed et al. 2017, *Weighted Transformer Network for Machine Translation*,
 https://arxiv.org/abs/1711.02132: equations 5 to 7, with the residual connections and norms of a
 layer, which section 3 says are retained.) FFNᵢ has the i-th share of the hidden units. Where each
-branch has as many units as a layer has, its own or all the same, the factor before the sum is 1.
+branch has as many units as a layer has, its own or all the same, the factor before its sum is 1.
+
+With pre-norm the stream takes up the sum of what branches add, which for even weights is that of
+the ordinary layer. The mean of the streams x + aᵢ would hold an M-th of the attention, and nothing
+behind it would restore the scale; behind a post-norm the next norm does.
 
 A norm stands between Wᵢ and W₁, so that their product cannot be made once for a batch, as it is
 where there is none. Branches of a share of the units each need no such saving; of all units each,
@@ -22,13 +27,12 @@ from headwise.ops.activations import ACTIVATIONS, Activation
 from headwise.ops.linear_maps import LinearMap
 
 
-def branch_streams(
-    x: Tensor, heads: Tensor, branch_output: Tensor, kappa: Tensor, *, dropout: float = 0.0
+def added_by_branches(
+    heads: Tensor, branch_output: Tensor, kappa: Tensor, *, dropout: float = 0.0
 ) -> Tensor:
-    """x + Mκᵢ oᵢWᵢ of each branch i.
+    """Mκᵢ oᵢWᵢ of each branch i.
 
     Args:
-        x: `(batch, time, embed_dim)`.
         heads: o, what each branch read, `(batch, branches, time, head_dim)`.
         branch_output: W, `(branches, head_dim, embed_dim)`.
         kappa: `(branches,)`.
@@ -39,8 +43,7 @@ def branch_streams(
     """
     branches = len(kappa)
     rows = heads.permute(1, 0, 2, 3).flatten(1, 2)  # (branches, batch * time, head_dim)
-    added = rows @ (branch_output * (branches * kappa).view(-1, 1, 1))
-    return x.flatten(0, 1) + F.dropout(added, dropout)
+    return F.dropout(rows @ (branch_output * (branches * kappa).view(-1, 1, 1)), dropout)
 
 
 def feed_forward_of_streams(
@@ -85,8 +88,8 @@ def feed_forward_of_streams(
     return down(F.dropout(hidden, dropout), bias_factor=alpha.sum())
 
 
-def sum_of_streams(z: Tensor, alpha: Tensor) -> Tensor:
-    """Σᵢ αᵢzᵢ, `(rows, embed_dim)`."""
+def weighted_sum(z: Tensor, alpha: Tensor) -> Tensor:
+    """Σᵢ αᵢzᵢ over the branches, `(rows, embed_dim)`."""
     return torch.einsum("irc,i->rc", z, alpha.to(z.dtype))
 
 
