@@ -2,6 +2,7 @@
 
     python benchmarks/ladders.py                              # every ladder, on the demo's data
     python benchmarks/ladders.py "weighted: *@3e-3@101,102"   # ladder: rungs @ rates @ seeds
+    python benchmarks/ladders.py --pre-norm                   # the demo's model with pre-norm
     python benchmarks/ladders.py --captions FOLDER            # on 15% of Multi30K's captions
     python benchmarks/ladders.py --table                      # the tables of the runs there are
 
@@ -127,6 +128,8 @@ LADDERS: dict[str, dict[str, list[str]]] = {
                 ("without auxiliary losses", "moa", "size: 8K16E32D, balance_coef: 0, z_coef: 0"),
                 ("losses per batch", "moa", "size: 8K16E32D, auxiliary: per batch"),
                 ("output_gain 4", "moa", "size: 8K16E32D, output_gain: 4.0"),
+                ("output_scale √8", "moa", f"size: 8K16E32D, output_scale: {8**0.5}"),
+                ("output_scale 8", "moa", "size: 8K16E32D, output_scale: 8.0"),
                 ("preset authors", "moa", "size: 8K16E32D, preset: authors"),
                 ("8K32E16D", "moa", "size: 8K32E16D"),
                 ("8K8E64D", "moa", "size: 8K8E64D"),
@@ -180,7 +183,7 @@ class Cell(NamedTuple):
 
 
 class Corpus(NamedTuple):
-    """What all runs train on."""
+    """What all runs train on, and the model of all of them."""
 
     name: str
     settings: list[str]
@@ -191,7 +194,7 @@ def main() -> None:
     options = parse_options()
     torch.set_num_threads(options.threads)
     console = Console()
-    corpus = corpus_of(options.captions)
+    corpus = corpus_of(options.captions, options.pre_norm)
     if not options.table:
         for ladder, cell in cells(options.cells or RUNS, corpus.name):
             if cell in results(options.output):
@@ -208,10 +211,11 @@ def main() -> None:
         console.print(ladder_table(ladder, list(rungs), results(options.output), corpus.name))
 
 
-def corpus_of(folder: Path | None) -> Corpus:
+def corpus_of(folder: Path | None, pre_norm: bool) -> Corpus:
     """The demo's interface strings, or captions in a folder, as they are downloaded."""
     if folder is None:
-        return Corpus("demo", DEMO)
+        pre = Corpus("demo, pre-norm", [*DEMO, "model.norm=pre"])
+        return pre if pre_norm else Corpus("demo", DEMO)
     files = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
     parts = ", ".join(
         f"{part}: {{source: '{folder / name}.en.gz', target: '{folder / name}.de.gz'}}"
@@ -322,6 +326,7 @@ def parse_options() -> argparse.Namespace:
     )
     parser.add_argument("cells", nargs="*", help="ladder: rungs@rates@seeds; all by default")
     parser.add_argument("--captions", type=Path, help="the folder of Multi30K's gzip files")
+    parser.add_argument("--pre-norm", action="store_true", help="on the demo's data")
     parser.add_argument("--output", type=Path, default=Path("evidence/ladders.jsonl"))
     parser.add_argument("--table", action="store_true", help="train nothing")
     parser.add_argument("--threads", type=int, default=1)
