@@ -105,8 +105,8 @@ class MixtureOfAttentionHeads(Attention):
 
     Raises:
         ValueError: `top_k` above `num_experts`; sizes below 1; a `balance` or `auxiliary` there is
-            not; a gain or a scale that is not above 0, or above a million; a `noise_floor` below 0, or without
-            `noisy`.
+            not; a gain or a scale that is not above 0, or above a million; a `noise_floor` below
+            0, or without `noisy`.
 
     Example:
         >>> attention = MixtureOfAttentionHeads(32, num_experts=6, top_k=2, head_dim=8)
