@@ -102,7 +102,7 @@ def test_recipes_are_listed_one_a_line(monkeypatch):
         assert re.search(line, listed[not offline], re.MULTILINE)
         assert not re.search(line, listed[offline], re.MULTILINE)
     assert re.search(
-        r"^lm-pydoc +521k +33,000 words +600 steps +6 +– +Language modelling", listed[False], re.M
+        r"^lm-pydoc +521k +33,000 words +600 steps +7 +– +Language modelling", listed[False], re.M
     )
 
 

@@ -28,7 +28,9 @@ def test_bf16_autocast_is_near_float32(name, causal, train):
     with torch.autocast("cpu", torch.bfloat16):
         out = module(x, **masks)
         out.output.float().sum().backward()
-    assert out.output.dtype == torch.bfloat16
+    # A pre-norm layer adds to the residual stream, which keeps its precision.
+    adds = name == "branched layer pre-norm"
+    assert out.output.dtype == (torch.float32 if adds else torch.bfloat16)
     error = (out.output.float() - expected.output).norm() / expected.output.norm()
     # Rounding is standardised with the costs, where those of few capsules are near one another.
     assert 0 < error < (0.4 if "standardised" in name else 0.1)
