@@ -62,8 +62,36 @@ class MultiQueryAsDrawn(MultiQuery):
     reset_parameters = MixtureOfAttentionHeads.reset_parameters
 
 
+class LongerSteps(MixtureOfAttentionHeads):
+    """The sum times √k, of output maps drawn √k times smaller.
+
+    It starts as MoA does, but steps of a given size, as those of Adam are, move what it adds √k
+    times as far. MoA's weights of about 1/k make that k times less than in standard attention.
+    """
+
+    exponent = 0.5
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        with torch.no_grad():
+            self.expert_output /= self.top_k**self.exponent
+
+    def _route(self, query: Tensor) -> _Choice:
+        choice = super()._route(query)
+        return choice._replace(scales=self.top_k**self.exponent * choice.scales)
+
+
+class LongestSteps(LongerSteps):
+    """The same with k, by which MoA divides."""
+
+    exponent = 1.0
+
+
 # In quotes, since a colon ends a key of YAML.
-MULTI_QUERY, AS_DRAWN = (f"'{__name__}:{name}'" for name in ("MultiQuery", "MultiQueryAsDrawn"))
+MULTI_QUERY, AS_DRAWN, LONGER, LONGEST = (
+    f"'{__name__}:{system.__name__}'"
+    for system in (MultiQuery, MultiQueryAsDrawn, LongerSteps, LongestSteps)
+)
 
 STREAMS = "inner: residual, ffn: split"
 
@@ -128,8 +156,8 @@ LADDERS: dict[str, dict[str, list[str]]] = {
                 ("without auxiliary losses", "moa", "size: 8K16E32D, balance_coef: 0, z_coef: 0"),
                 ("losses per batch", "moa", "size: 8K16E32D, auxiliary: per batch"),
                 ("output_gain 4", "moa", "size: 8K16E32D, output_gain: 4.0"),
-                ("output_scale √8", "moa", f"size: 8K16E32D, output_scale: {8**0.5}"),
-                ("output_scale 8", "moa", "size: 8K16E32D, output_scale: 8.0"),
+                ("steps √k times as long", LONGER, "size: 8K16E32D"),
+                ("steps k times as long", LONGEST, "size: 8K16E32D"),
                 ("preset authors", "moa", "size: 8K16E32D, preset: authors"),
                 ("8K32E16D", "moa", "size: 8K32E16D"),
                 ("8K8E64D", "moa", "size: 8K8E64D"),
@@ -183,7 +211,7 @@ class Cell(NamedTuple):
 
 
 class Corpus(NamedTuple):
-    """What all runs train on, and the model of all of them."""
+    """What all runs train on, and what all their models have in common."""
 
     name: str
     settings: list[str]
@@ -212,10 +240,11 @@ def main() -> None:
 
 
 def corpus_of(folder: Path | None, pre_norm: bool) -> Corpus:
-    """The demo's interface strings, or captions in a folder, as they are downloaded."""
+    """The demo's interface strings and model, this with pre-norm, or captions in a folder."""
+    if pre_norm:
+        return Corpus("demo, pre-norm", [*DEMO, "model.norm=pre"])
     if folder is None:
-        pre = Corpus("demo, pre-norm", [*DEMO, "model.norm=pre"])
-        return pre if pre_norm else Corpus("demo", DEMO)
+        return Corpus("demo", DEMO)
     files = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
     parts = ", ".join(
         f"{part}: {{source: '{folder / name}.en.gz', target: '{folder / name}.de.gz'}}"
@@ -325,8 +354,9 @@ def parse_options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("cells", nargs="*", help="ladder: rungs@rates@seeds; all by default")
-    parser.add_argument("--captions", type=Path, help="the folder of Multi30K's gzip files")
-    parser.add_argument("--pre-norm", action="store_true", help="on the demo's data")
+    data = parser.add_mutually_exclusive_group()
+    data.add_argument("--captions", type=Path, help="the folder of Multi30K's gzip files")
+    data.add_argument("--pre-norm", action="store_true", help="the demo's model with pre-norm")
     parser.add_argument("--output", type=Path, default=Path("evidence/ladders.jsonl"))
     parser.add_argument("--table", action="store_true", help="train nothing")
     parser.add_argument("--threads", type=int, default=1)

@@ -106,7 +106,6 @@ class System:
             return output, torch.stack(weights[1]), None
         top_k, normalize = module.top_k, module.normalize_weights
         output = reference.moa(p, query, key, value, top_k, normalize, **masks)
-        output = module.output_scale * output
         weights = torch.zeros(*query.shape[:2], module.num_experts, dtype=query.dtype)
         for b in range(query.size(0)):
             for t in range(query.size(1)):
@@ -187,9 +186,7 @@ SYSTEMS = {
     ),
     # But for the noise in training.
     "moa of the authors' code": System("moa", {**AUTHORS_OF_MOA, "noisy": False, "noise_floor": 0}),
-    "moa with biases": System(
-        "moa", {"expert_bias": True, "bias": True, "head_dim": 2, "output_scale": 1.5}
-    ),
+    "moa with biases": System("moa", {"expert_bias": True, "bias": True, "head_dim": 2}),
     "moa balanced by sequence": System("moa", {"balance": "sequence"}),
     "gated": System("gated"),
     "gated elementwise": System("gated", {"gate": "elementwise", "head_dim": 5, "bias": False}),

@@ -79,7 +79,7 @@ def test_even_branches_add_what_the_heads_of_an_ordinary_layer_do():
     layer = randomize(build(norm="pre").double())
     heads = hw.MultiHeadAttention(DIM, HEADS).double()
     with torch.no_grad():
-        for weights in (*layer.learned_weights(),):
+        for weights in layer.learned_weights():
             weights.fill_(1 / HEADS)
         for parameter in layer.ffn_down.parameters():
             parameter.zero_()

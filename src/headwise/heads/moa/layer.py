@@ -41,7 +41,7 @@ class _Choice(NamedTuple):
 
 
 class MixtureOfAttentionHeads(Attention):
-    """Attention whose query and output projections are experts, k of E chosen per token.
+    """Attention in which each token selects k of E experts; all share one head of keys and values.
 
     Zhang et al. 2022, *Mixture of Attention Heads: Selecting Attention Heads Per Token*,
     https://arxiv.org/abs/2210.05144 (MoA).
@@ -89,10 +89,6 @@ class MixtureOfAttentionHeads(Attention):
             one expert. The paper gives no scale. At the start wᵢ is 1/k, or 1/E without
             `normalize_weights`, so that at a gain of 1 the layer adds less than standard
             attention does.
-        output_scale: s, a factor of the sum over experts. Their maps Wᵢ^o are drawn s times
-            smaller, so that the layer starts as without it; but steps of a given size, as those of
-            Adam are, then move what it adds s times as far. At 1 an expert's weight of about 1/k
-            makes that k times less than in standard attention.
         key_gain: the factor by which W^k and W^v are drawn larger than Glorot's bound. The
             authors' code has 1/√2, as standard attention has, whose maps are drawn as one.
         kdim, vdim, dropout: as in `MultiHeadAttention`.
@@ -105,8 +101,8 @@ class MixtureOfAttentionHeads(Attention):
 
     Raises:
         ValueError: `top_k` above `num_experts`; sizes below 1; a `balance` or `auxiliary` there is
-            not; a gain or a scale that is not above 0, or above a million; a `noise_floor` below
-            0, or without `noisy`.
+            not; a gain that is not above 0, or above a million; a `noise_floor` below 0, or without
+            `noisy`.
 
     Example:
         >>> attention = MixtureOfAttentionHeads(32, num_experts=6, top_k=2, head_dim=8)
@@ -162,7 +158,6 @@ class MixtureOfAttentionHeads(Attention):
         noise_floor: float = 0.0,
         expert_bias: bool = False,
         output_gain: float = 1.0,
-        output_scale: float = 1.0,
         key_gain: float = 1.0,
         kdim: int | None = None,
         vdim: int | None = None,
@@ -190,12 +185,8 @@ class MixtureOfAttentionHeads(Attention):
             ("noise_floor", noise_floor),
         ):
             check_coefficient(name, coefficient)
-        for name, gain in (
-            ("output_gain", output_gain),
-            ("output_scale", output_scale),
-            ("key_gain", key_gain),
-        ):
-            check_gain(name, gain)
+        check_gain("output_gain", output_gain)
+        check_gain("key_gain", key_gain)
         super().__init__(embed_dim, top_k, head_dim, kdim, vdim, dropout)
         check_parameters(
             num_experts * embed_dim * 2 * head_dim,
@@ -213,7 +204,6 @@ class MixtureOfAttentionHeads(Attention):
         self.noise_floor = noise_floor
         self.key_gain = key_gain
         self.output_gain = output_gain
-        self.output_scale = output_scale
         self.router = nn.Linear(embed_dim, num_experts, bias=False)
         self.router_noise = nn.Linear(embed_dim, num_experts, bias=False) if noisy else None
         self.k_proj = nn.Linear(self.kdim, head_dim, bias=bias)
@@ -228,7 +218,7 @@ class MixtureOfAttentionHeads(Attention):
 
     @classmethod
     def from_size(cls, embed_dim: int, size: str, **options: Any) -> "MixtureOfAttentionHeads":
-        """From the paper's shorthand: `8K32E64D` is top-8 of 32 experts of 64 dimensions.
+        """Build it from the paper's shorthand: `8K32E64D` selects 8 of 32 experts of width 64.
 
         >>> MixtureOfAttentionHeads.from_size(512, "8K32E64D").top_k
         8
@@ -247,7 +237,7 @@ class MixtureOfAttentionHeads(Attention):
         return cls(place.embed_dim, **sizes)
 
     def reset_parameters(self) -> None:
-        """Draw the projections afresh; the router starts at zero, with all experts equal."""
+        """Draw new weights for all maps but the router, which starts at zero: experts are equal."""
         nn.init.zeros_(self.router.weight)
         if self.router_noise is not None:
             nn.init.zeros_(self.router_noise.weight)
@@ -261,8 +251,7 @@ class MixtureOfAttentionHeads(Attention):
         # Each expert is a map of its own, so Glorot's bound is that of one expert.
         bound = (6 / (self.embed_dim + self.head_dim)) ** 0.5
         nn.init.uniform_(self.expert_query, -bound, bound)
-        bound = self.output_gain * bound / self.output_scale
-        nn.init.uniform_(self.expert_output, -bound, bound)
+        nn.init.uniform_(self.expert_output, -self.output_gain * bound, self.output_gain * bound)
 
     def project(self, inputs: Inputs) -> Projected:
         choice = self._route(inputs.query)
@@ -301,7 +290,7 @@ class MixtureOfAttentionHeads(Attention):
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: _Choice) -> tuple[Tensor, Routing]:
         joined = heads.transpose(1, 2)  # (batch, queries, top_k, head_dim)
-        scales = (self.output_scale * choice.scales).to(joined.dtype)
+        scales = choice.scales.to(joined.dtype)
         if choice.assignment is None:
             scaled = joined * scales.unsqueeze(-1)
             if choice.indices.size(-1) < self.num_experts:
@@ -315,8 +304,7 @@ class MixtureOfAttentionHeads(Attention):
             output = rows.unflatten(0, inputs.query.shape[:2])
         weights = torch.zeros_like(choice.logits).scatter(-1, choice.indices, choice.scales)
         if self.output_bias is not None:
-            scaled_weights = (self.output_scale * weights).to(output.dtype)
-            output = output + scaled_weights @ self.output_bias.to(output.dtype)
+            output = output + (weights.to(output.dtype) @ self.output_bias.to(output.dtype))
         return output, Routing(weights, choice.indices, self._loss(choice, inputs))
 
     def _route(self, query: Tensor) -> _Choice:

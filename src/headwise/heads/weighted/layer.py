@@ -303,7 +303,7 @@ class BranchedAttention(Attention):
                 weights.copy_(torch.where(weights.any(), weights, drawn))
 
     def learned_weights(self) -> list[nn.Parameter]:
-        """The parameters of which κ and α are made: two, one if they are merged, or none."""
+        """The parameters for κ and α: two; one if they are merged; none if they are not learned."""
         return [weights for weights in self._drawn_weights() if isinstance(weights, nn.Parameter)]
 
     def _drawn_weights(self) -> list[Tensor]:

@@ -21,7 +21,7 @@ def naive_branched_feed_forward(
     split: bool = False,
     activation: str = "relu",
 ) -> Tensor:
-    """The equation branch by branch."""
+    """Σᵢ αᵢ FFN(κᵢ oᵢWᵢ), computed one branch after the other."""
     branches, ffn_dim = heads.size(1), up_weight.size(0)
     total = torch.zeros(())
     for i in range(branches):

@@ -30,7 +30,7 @@ from headwise.ops.linear_maps import LinearMap
 def added_by_branches(
     heads: Tensor, branch_output: Tensor, kappa: Tensor, *, dropout: float = 0.0
 ) -> Tensor:
-    """Mκᵢ oᵢWᵢ of each branch i.
+    """What each branch adds to the residual stream: Mκᵢ oᵢWᵢ for branch i.
 
     Args:
         heads: o, what each branch read, `(batch, branches, time, head_dim)`.
