@@ -34,7 +34,7 @@ from headwise.recipe.settings import Recipe
 from headwise.recipe.shipped import shipped_recipes
 from headwise.training.run import run_training
 
-BUILT_IN = {
+BUILT_IN: dict[str, dict[str, Any]] = {
     "translation": {"corpus": "interface-strings", "language": "fr"},
     "language-modelling": {"corpus": "pydoc-topics"},
     "masked-language-modelling": {"corpus": "pydoc-topics"},
@@ -50,7 +50,7 @@ BUILT_IN = {
     },
 }
 FROM_ELSEWHERE = {"hub", "files", "folders", "glue", "senteval"}
-STEPS = {
+STEPS: dict[str, Any] = {
     "max_steps": 2,
     "evaluate_every": 1,
     "log_every": 1,
@@ -116,11 +116,10 @@ def fingerprints(name: str) -> dict[str, dict[str, Any]]:
 
 def small_recipe(name: str) -> dict[str, Any]:
     """A shipped recipe with data that are here, and few layers and steps."""
-    raw = yaml.safe_load(load_recipe(name).yaml())
+    raw: dict[str, Any] = without(yaml.safe_load(load_recipe(name).yaml()), {"pretrained"})
     task = raw.get("task", "translation")
-    raw = without(raw, {"pretrained"})
     if raw.pop("datasets", None) or task == "probing" or raw["data"]["corpus"] in FROM_ELSEWHERE:
-        raw["data"] = dict(BUILT_IN[task])
+        raw["data"] = BUILT_IN[task] | {}
     elif raw["data"]["corpus"] == "pair":
         raw["data"] = {
             "corpus": "pair",
