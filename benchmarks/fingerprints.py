@@ -52,7 +52,7 @@ BUILT_IN: dict[str, dict[str, Any]] = {
 FROM_ELSEWHERE = {"hub", "files", "folders", "glue", "senteval"}
 STEPS: dict[str, Any] = {
     "max_steps": 2,
-    "evaluate_every": 1,
+    "evaluate_every": 2,
     "log_every": 1,
     "epochs": None,
     "precision": "float32",
@@ -127,7 +127,7 @@ def small_recipe(name: str) -> dict[str, Any]:
             "right": {"corpus": "photographs"},
         }
     for size in ("vocab_size", "source_vocab_size", "target_vocab_size"):
-        if raw.get("tokenizer", {}).get(size):
+        if (raw.get("tokenizer") or {}).get(size):
             raw["tokenizer"][size] = min(raw["tokenizer"][size], 1000)
     if "palette" in raw:
         raw["palette"]["colors"] = 32
@@ -137,7 +137,8 @@ def small_recipe(name: str) -> dict[str, Any]:
         model = part.get("model", {})
         for layers in {"layers", "encoder_layers", "decoder_layers"} & model.keys():
             model[layers] = min(model[layers], DEEPEST)
-    raw["training"] |= STEPS | {"batch_tokens": 600 if task != "probing" else 512}
+    is_wide = raw["model"]["embed_dim"] > 128
+    raw["training"] |= STEPS | {"batch_tokens": 130 if is_wide else 600}
     for system in raw["systems"].values():
         training = system.get("training", {})
         for key in STEPS.keys() & training.keys():
@@ -156,7 +157,7 @@ def of_system(recipe: Recipe) -> dict[str, Any]:
     """The fingerprints of one system: of its data, its training and its final model."""
     with tempfile.TemporaryDirectory() as folder:
         task = task_class(recipe.task).prepare(recipe, Path(folder))
-        validation = First(task.validation, 8)
+        validation = First(task.validation, 2)
         model = build_model(recipe, task)
         found: dict[str, Any] = {"start": digest(model.state_dict())}
         found["data"] = digest(list(islice(batches(task, task.train, recipe.training, seed=1), 2)))
