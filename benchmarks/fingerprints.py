@@ -7,7 +7,7 @@
 Each system of each recipe trains for two steps, with its dropout, its rule and its order of data.
 Compared are the data, the weights before and after, the losses of training and validation, and the
 outputs of the final model, to the last bit. Data from elsewhere are replaced by those that come
-with headwise, and deep models have four layers at most. Fingerprints are of one machine and one
+with headwise, and wide models are made narrow. Fingerprints are of one machine and one
 version of PyTorch, so that they are not kept with the code.
 """
 
@@ -38,7 +38,7 @@ BUILT_IN: dict[str, dict[str, Any]] = {
     "translation": {"corpus": "interface-strings", "language": "fr"},
     "language-modelling": {"corpus": "pydoc-topics"},
     "masked-language-modelling": {"corpus": "pydoc-topics"},
-    "classification": {"corpus": "docstrings", "max_length": 32},
+    "classification": {"corpus": "docstrings", "max_length": 64},
     "probing": {"corpus": "generated", "texts": {"corpus": "docstrings"}, "probe": "SeLen"},
     "images": {"corpus": "digits"},
     "speech-enhancement": {
@@ -58,10 +58,11 @@ STEPS: dict[str, Any] = {
     "precision": "float32",
     "loader_workers": 0,
     "gradient_accumulation": 1,
+    "batch_tokens": 600,
     "patience": None,
     "report_to": [],
 }
-DEEPEST = 4
+WIDEST = 256
 
 
 class First:
@@ -115,7 +116,7 @@ def fingerprints(name: str) -> dict[str, dict[str, Any]]:
 
 
 def small_recipe(name: str) -> dict[str, Any]:
-    """A shipped recipe with data that are here, and few layers and steps."""
+    """A shipped recipe with data that are here, a narrow model and few steps."""
     raw: dict[str, Any] = without(yaml.safe_load(load_recipe(name).yaml()), {"pretrained"})
     task = raw.get("task", "translation")
     if raw.pop("datasets", None) or task == "probing" or raw["data"]["corpus"] in FROM_ELSEWHERE:
@@ -133,12 +134,15 @@ def small_recipe(name: str) -> dict[str, Any]:
         raw["palette"]["colors"] = 32
     if "block_length" in raw:
         raw["block_length"] = min(raw["block_length"], 64)
-    for part in (raw, *raw["systems"].values()):
-        model = part.get("model", {})
-        for layers in {"layers", "encoder_layers", "decoder_layers"} & model.keys():
-            model[layers] = min(model[layers], DEEPEST)
-    is_wide = raw["model"]["embed_dim"] > 128
-    raw["training"] |= STEPS | {"batch_tokens": 130 if is_wide else 600}
+        raw.pop("evaluation")
+    if raw["model"]["embed_dim"] > WIDEST:
+        for part in (raw, *raw["systems"].values()):
+            model = part.get("model", {})
+            if part is raw or "embed_dim" in model or "num_heads" in model:
+                heads = model.get("num_heads", raw["model"]["num_heads"])
+                model |= {"embed_dim": 32 * heads, "ffn_dim": 32 * heads}
+    raw["training"] |= STEPS
+    raw["training"].get("weighted", {}).pop("freeze_last", None)
     for system in raw["systems"].values():
         training = system.get("training", {})
         for key in STEPS.keys() & training.keys():
