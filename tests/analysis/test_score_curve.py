@@ -9,7 +9,7 @@ from headwise.analysis.curve_page import curve_rows, render_curve
 from headwise.analysis.results import RunResult
 from headwise.analysis.score_curve import score_curve
 from headwise.checksums import write_summed
-from headwise.experiment.gathering import gather_runs
+from headwise.runs.gathering import gather_runs
 
 HOSTILE = '<script src="https://evil.example/x.js">alert("x")</script> & café'
 
@@ -85,7 +85,7 @@ def test_the_page_needs_no_levels():
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Two runs as a comparison on data sets leaves them, as far as it matters here."""
-    from headwise.experiment import gathering
+    from headwise.runs import gathering
 
     for share in (0.1, 1.0):
         at = tmp_path / f"share-{share}" / "a-seed1"

@@ -41,15 +41,15 @@ def curve(
     steps to the best validation loss. Seeds give the intervals.
     """
     with clear_errors():
-        from headwise.experiment.run_folder import check_holds_runs
+        from headwise.runs.folder import check_holds_runs
 
         for folder in runs:
             check_holds_runs(folder)
 
         from headwise.analysis.curve_page import curve_headers, curve_rows, render_curve
         from headwise.analysis.score_curve import score_curve
-        from headwise.experiment.gathering import gather_runs
         from headwise.files import write_text
+        from headwise.runs.gathering import gather_runs
 
         silence()
         found = score_curve(over, gather_runs(runs, over), score)

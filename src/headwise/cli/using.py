@@ -38,7 +38,7 @@ def translate(
     with clear_errors():
         check_runs([run], changes, keys=("evaluation",))
 
-        from headwise.experiment.outcomes import as_evaluated
+        from headwise.runs.outcomes import as_evaluated
         from headwise.tasks.sources import decoded_lines, read_lines
         from headwise.tasks.text.parallel.translating import translate as translate_texts
         from headwise.tasks.text.tokenization import TOKENIZER, TranslationTokenizer
@@ -80,9 +80,9 @@ def generate(
     with clear_errors():
         check_runs([run], changes, keys=("evaluation",))
 
-        from headwise.experiment.outcomes import as_evaluated
-        from headwise.experiment.reading import open_run
         from headwise.recipe.catalogue import task_class
+        from headwise.runs.outcomes import as_evaluated
+        from headwise.runs.reading import open_run
         from headwise.tasks.task import Wish
 
         silence()
@@ -105,7 +105,7 @@ def enhance(
     with clear_errors():
         check_runs([run], changes, keys=("evaluation",))
 
-        from headwise.experiment.outcomes import as_evaluated
+        from headwise.runs.outcomes import as_evaluated
         from headwise.tasks.sound.audio import audio_info
         from headwise.tasks.sound.enhancing import enhance_file
         from headwise.tasks.speech import SpeechEnhancement
@@ -126,8 +126,8 @@ def _open(
     run: Path, task: "type[Task]", changes: list[str] | None
 ) -> "tuple[Recipe, HeadwiseModel]":
     """Returns the recipe and the model of a run, which has to be of a certain task."""
-    from headwise.experiment.folders import FolderError
-    from headwise.experiment.reading import open_run
+    from headwise.runs.folders import FolderError
+    from headwise.runs.reading import open_run
 
     recipe, model = open_run(run, changes or [])
     if not isinstance(recipe, task.recipe_class):

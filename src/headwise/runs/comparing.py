@@ -9,19 +9,19 @@ from rich.console import Console
 
 from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import Benchmark, Comparison, RunResult
-from headwise.comparison.planned import PlannedRun, Runs
-from headwise.comparison.running import check_jobs, train_runs
-from headwise.comparison.summary import Experiment, summary
-from headwise.comparison.tuning.candidates import candidates
-from headwise.comparison.tuning.choosing import Experiments, Tried, check_runs, tune
-from headwise.comparison.tuning.grid import Grid, check_grid
-from headwise.experiment.folders import is_main_process
-from headwise.experiment.one_system import finished_result, train_system
-from headwise.experiment.preparing import empty_model, prepare_task, with_seed
-from headwise.matching import match_parameters
 from headwise.recipe import RecipeFile
 from headwise.recipe.pretrained import SYSTEM
 from headwise.recipe.settings import ModelSettings, Recipe
+from headwise.runs.candidates import candidates
+from headwise.runs.folders import is_main_process
+from headwise.runs.grid import Grid, check_grid
+from headwise.runs.matching import match_parameters
+from headwise.runs.one_run import finished_result, train_system
+from headwise.runs.planned import PlannedRun, Runs
+from headwise.runs.preparing import empty_model, prepare_task, with_seed
+from headwise.runs.running import check_jobs, train_runs
+from headwise.runs.summary import Experiment, summary
+from headwise.runs.tuning import Experiments, Tried, check_runs, tune
 from headwise.tasks.task import Task
 
 

@@ -26,13 +26,13 @@ from headwise.analysis.speed import (
 )
 from headwise.analysis.surroundings import machine, versions
 from headwise.analysis.verdict import diverged
-from headwise.comparison.planned import Runs
-from headwise.experiment.outcomes import TEST, read_outcome
-from headwise.experiment.preparing import batches
-from headwise.experiment.reading import read_model
 from headwise.models.base import HeadwiseModel
 from headwise.recipe import RecipeFile
 from headwise.recipe.settings import Recipe
+from headwise.runs.outcomes import TEST, read_outcome
+from headwise.runs.planned import Runs
+from headwise.runs.preparing import batches
+from headwise.runs.reading import read_model
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.significance import Statistic
 from headwise.tasks.task import Task

@@ -11,8 +11,12 @@ from safetensors import SafetensorError
 
 from headwise.analysis.results import RunResult
 from headwise.checksums import find_damage, how_to_accept_changes, is_changed
-from headwise.experiment.folders import is_main_process
-from headwise.experiment.run_folder import (
+from headwise.models.base import HeadwiseModel
+from headwise.models.trust import NotTrustedError
+from headwise.recipe import load_recipe
+from headwise.recipe.catalogue import task_class
+from headwise.recipe.settings import Recipe
+from headwise.runs.folder import (
     MODEL,
     RECIPE,
     RESULT,
@@ -20,11 +24,7 @@ from headwise.experiment.run_folder import (
     check_holds,
     check_run,
 )
-from headwise.models.base import HeadwiseModel
-from headwise.models.trust import NotTrustedError
-from headwise.recipe import load_recipe
-from headwise.recipe.catalogue import task_class
-from headwise.recipe.settings import Recipe
+from headwise.runs.folders import is_main_process
 from headwise.tasks.task import Task
 
 _Record = TypeVar("_Record", bound=BaseModel)

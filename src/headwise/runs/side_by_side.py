@@ -31,10 +31,10 @@ from rich.console import Console
 from rich.progress import TaskID
 from torch.multiprocessing import get_context
 
-from headwise.comparison.planned import Ended, Failure, PlannedRun
-from headwise.experiment.locking import locked
 from headwise.files import NoSpaceError, no_space_told
 from headwise.recipe.settings import Recipe
+from headwise.runs.locking import locked
+from headwise.runs.planned import Ended, Failure, PlannedRun
 from headwise.tasks.task import Task
 from headwise.training.interrupted import Interrupted
 from headwise.training.progress import Position, Printed, Relay, RunBars, silence_libraries

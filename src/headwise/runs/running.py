@@ -5,11 +5,11 @@ from typing import Any
 
 from rich.console import Console
 
-from headwise.comparison.planned import Ended, Failure, PlannedRun, Result, RunsFailed
-from headwise.comparison.side_by_side import train_side_by_side
-from headwise.experiment.folders import check_folder, launched_processes
-from headwise.experiment.locking import locked
 from headwise.files import NoSpaceError
+from headwise.runs.folders import check_folder, launched_processes
+from headwise.runs.locking import locked
+from headwise.runs.planned import Ended, Failure, PlannedRun, Result, RunsFailed
+from headwise.runs.side_by_side import train_side_by_side
 from headwise.training.interrupted import Interrupted
 
 

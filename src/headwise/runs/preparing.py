@@ -7,7 +7,11 @@ import torch
 from rich.console import Console
 from transformers import set_seed
 
-from headwise.experiment.folders import (
+from headwise.files import write_text
+from headwise.models.base import HeadwiseModel
+from headwise.recipe.catalogue import task_class
+from headwise.recipe.settings import ModelSettings, Recipe
+from headwise.runs.folders import (
     CORPUS,
     RECIPE,
     FolderError,
@@ -16,10 +20,6 @@ from headwise.experiment.folders import (
     is_main_process,
     is_other_data,
 )
-from headwise.files import write_text
-from headwise.models.base import HeadwiseModel
-from headwise.recipe.catalogue import task_class
-from headwise.recipe.settings import ModelSettings, Recipe
 from headwise.tasks.task import Items, Task
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
 from headwise.training.loggers import check_loggers

@@ -7,14 +7,14 @@ from rich.console import Console
 
 from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import Tries, Try, TryResult
-from headwise.comparison.planned import PlannedRun
-from headwise.comparison.running import train_runs
-from headwise.comparison.summary import Experiment
-from headwise.comparison.tuning.candidates import Candidate
-from headwise.comparison.tuning.grid import TUNING_SEED, Grid
-from headwise.comparison.tuning.trying import finished_try, train_try
-from headwise.experiment.folders import FolderError, changed_keys
-from headwise.experiment.preparing import empty_model
+from headwise.runs.candidates import Candidate
+from headwise.runs.folders import FolderError, changed_keys
+from headwise.runs.grid import TUNING_SEED, Grid
+from headwise.runs.planned import PlannedRun
+from headwise.runs.preparing import empty_model
+from headwise.runs.running import train_runs
+from headwise.runs.summary import Experiment
+from headwise.runs.trying import finished_try, train_try
 
 TRIES = "tries"
 

@@ -19,14 +19,14 @@ from rich.console import Console
 
 from headwise.analysis.report import write_report
 from headwise.analysis.results import Benchmark, Comparison
-from headwise.comparison import RunsFailed, compare_systems, side_by_side
-from headwise.comparison.planned import Failure, PlannedRun
-from headwise.comparison.side_by_side import _for_process, _Processes, _train, _Worker
-from headwise.experiment import one_system
-from headwise.experiment.locking import LOCK, locked
 from headwise.files import NoSpaceError
 from headwise.models.trust import trusting
 from headwise.recipe import load_recipe
+from headwise.runs import one_run, side_by_side
+from headwise.runs.comparing import compare_systems
+from headwise.runs.locking import LOCK, locked
+from headwise.runs.planned import Failure, PlannedRun, RunsFailed
+from headwise.runs.side_by_side import _for_process, _Processes, _train, _Worker
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
 
@@ -300,14 +300,14 @@ def test_ctrl_c_stops_all_runs_and_the_next_start_goes_on(world, tmp_path, troub
 
 def break_runs(monkeypatch, labels):
     """Has the training of some runs fail in this process."""
-    run_training = one_system.run_training
+    run_training = one_run.run_training
 
     def breaks(*args, label, **options):
         if label in labels:
             raise RuntimeError("no batch")
         return run_training(*args, label=label, **options)
 
-    monkeypatch.setattr(one_system, "run_training", breaks)
+    monkeypatch.setattr(one_run, "run_training", breaks)
 
 
 def test_in_one_process_too_the_others_are_trained(world, tmp_path, monkeypatch):
@@ -368,7 +368,7 @@ def test_a_folder_of_another_run_is_found_before_any_is_trained(world, tmp_path,
         with pytest.raises(RunsFailed):
             compare(world, tmp_path, ["mae"])
     file = load_recipe(str(world / "numerals.yaml"), ["systems.mae.training.learning_rate=0.5"])
-    monkeypatch.setattr(one_system, "run_training", None)
+    monkeypatch.setattr(one_run, "run_training", None)
     with pytest.raises(ValueError, match=r"learning_rate: 0\.003 before, 0\.5 now"):
         compare_systems(file, ["standard", "mae"], [1], tmp_path, "", QUIET)
     assert not (tmp_path / "standard-seed1").exists()

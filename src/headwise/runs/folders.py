@@ -8,7 +8,11 @@ from pathlib import Path
 from yaml import YAMLError
 
 from headwise.checksums import write_summed
-from headwise.experiment.run_folder import (
+from headwise.files import write_text
+from headwise.recipe import differences, to_yaml
+from headwise.recipe.pretrained import model_folder
+from headwise.recipe.settings import Recipe
+from headwise.runs.folder import (
     CORPUS,
     RECIPE,
     RESULT,
@@ -16,10 +20,6 @@ from headwise.experiment.run_folder import (
     check_stamp,
     how_to_mend,
 )
-from headwise.files import write_text
-from headwise.recipe import differences, to_yaml
-from headwise.recipe.pretrained import model_folder
-from headwise.recipe.settings import Recipe
 from headwise.tasks.pretrained import digest_weights
 from headwise.tasks.task import Task
 

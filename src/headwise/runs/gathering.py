@@ -5,18 +5,18 @@ from pathlib import Path
 from typing import Any
 
 from headwise.analysis.results import RunResult
-from headwise.experiment.reading import read_result
-from headwise.experiment.run_folder import (
+from headwise.messages import cut, did_you_mean, shown
+from headwise.plain_yaml import read_yaml
+from headwise.recipe.differences import flatten
+from headwise.recipe.file import split_path
+from headwise.runs.folder import (
     RECIPE,
     RESULT,
     FolderError,
     check_holds_runs,
     check_stamp,
 )
-from headwise.messages import cut, did_you_mean, shown
-from headwise.plain_yaml import read_yaml
-from headwise.recipe.differences import flatten
-from headwise.recipe.file import split_path
+from headwise.runs.reading import read_result
 
 
 def gather_runs(folders: Sequence[Path], key: str) -> list[tuple[float, RunResult]]:

@@ -15,12 +15,12 @@ from rich.console import Console
 
 from headwise.analysis.results import TryResult
 from headwise.checksums import write_summed
-from headwise.experiment.folders import claim_folder, is_main_process
-from headwise.experiment.history import curves
-from headwise.experiment.one_system import train_model
-from headwise.experiment.preparing import batches
-from headwise.experiment.reading import DamagedError, discard, read_record
 from headwise.recipe.settings import Recipe
+from headwise.runs.folders import claim_folder, is_main_process
+from headwise.runs.history import curves
+from headwise.runs.one_run import train_model
+from headwise.runs.preparing import batches
+from headwise.runs.reading import DamagedError, discard, read_record
 from headwise.tasks.task import Task
 from headwise.training.checkpoints import checkpoints
 from headwise.training.run import MODEL, threads_of_run

@@ -10,22 +10,22 @@ from headwise.analysis.cost import count_macs, count_parameters
 from headwise.analysis.recording import record_attention
 from headwise.analysis.results import EarlyStop, RunResult
 from headwise.checksums import write_summed
-from headwise.experiment.folders import RESULT, check_start, claim_folder, is_main_process
-from headwise.experiment.history import courses_of, curves, decision_courses
-from headwise.experiment.model_folder import write_for_tools
-from headwise.experiment.outcomes import (
+from headwise.models.ablation import ablated
+from headwise.models.base import HeadwiseModel
+from headwise.models.decisions import words_of
+from headwise.recipe.settings import Recipe
+from headwise.runs.folders import RESULT, check_start, claim_folder, is_main_process
+from headwise.runs.history import courses_of, curves, decision_courses
+from headwise.runs.model_card import write_for_tools
+from headwise.runs.outcomes import (
     evaluate,
     mend_outputs,
     read_outcome,
     with_tests,
     write_outcome,
 )
-from headwise.experiment.preparing import batches, build_model
-from headwise.experiment.reading import DamagedError, check_model, discard, read_result
-from headwise.models.ablation import ablated
-from headwise.models.base import HeadwiseModel
-from headwise.models.decisions import words_of
-from headwise.recipe.settings import Recipe
+from headwise.runs.preparing import batches, build_model
+from headwise.runs.reading import DamagedError, check_model, discard, read_result
 from headwise.tasks.task import Task
 from headwise.training.run import MODEL, Run, run_training, threads_of_run
 from headwise.training.validation import validation_loss

@@ -14,13 +14,13 @@ from rich.console import Console
 
 from headwise.analysis.chance.estimates import Difference
 from headwise.analysis.chance.seeds_and_items import compare_outcomes
-from headwise.experiment.folders import is_other_data
-from headwise.experiment.outcomes import evaluate, stored_outcome
-from headwise.experiment.reading import read_model, read_recipe
 from headwise.messages import did_you_mean
 from headwise.models.base import HeadwiseModel
 from headwise.recipe.catalogue import task_class
 from headwise.recipe.settings import Recipe
+from headwise.runs.folders import is_other_data
+from headwise.runs.outcomes import evaluate, stored_outcome
+from headwise.runs.reading import read_model, read_recipe
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Task

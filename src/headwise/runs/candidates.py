@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from headwise.comparison.tuning.grid import TUNING_SEED, Grid, KeyPath, dotted
 from headwise.models.plan import rule_name
 from headwise.models.sites import attention_sites
 from headwise.recipe import RecipeError, RecipeFile, to_yaml
 from headwise.recipe.catalogue import task_class
 from headwise.recipe.file import Change
 from headwise.recipe.settings import Recipe
+from headwise.runs.grid import TUNING_SEED, Grid, KeyPath, dotted
 from headwise.training.settings import TrainingSettings
 
 _LONGEST_NAME = 120  # of a folder

@@ -10,8 +10,8 @@ from typing import Generic, NamedTuple, TypeVar
 from rich.console import Console
 
 from headwise.analysis.results import RunResult
-from headwise.experiment.locking import LockedError, locked
 from headwise.recipe.settings import Recipe
+from headwise.runs.locking import LockedError, locked
 from headwise.tasks.task import Task
 
 Runs = dict[str, list[RunResult]]  # by system, a run for each seed
