@@ -14,13 +14,13 @@ from safetensors.torch import load_file
 from headwise.checksums import SUMS
 from headwise.files import NoSpaceError
 from headwise.recipe import load_recipe
-from headwise.runs.folders import FolderError
+from headwise.runs.folder import FolderError
 from headwise.runs.locking import locked
 from headwise.runs.one_run import train_system
 from headwise.runs.outcomes import read_outcome
 from headwise.runs.preparing import prepare_task
 from headwise.runs.reading import open_run
-from headwise.runs.trying import finished_try, train_try
+from headwise.runs.tuning import finished_try, train_try
 
 
 @pytest.fixture(scope="module")

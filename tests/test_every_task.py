@@ -15,10 +15,10 @@ from headwise.recipe import load_recipe
 from headwise.recipe.catalogue import TASKS
 from headwise.runs import one_run
 from headwise.runs.comparing import compare_systems
-from headwise.runs.folders import RESULT, claim_folder
+from headwise.runs.folder import RESULT
 from headwise.runs.one_run import train_system
 from headwise.runs.outcomes import OUTCOME, evaluate, read_outcome
-from headwise.runs.preparing import prepare_task
+from headwise.runs.preparing import claim_folder, prepare_task
 from headwise.runs.reading import open_run
 from headwise.tasks.significance import LEAST_ITEMS
 from headwise.tasks.task import Task

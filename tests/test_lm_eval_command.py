@@ -12,9 +12,8 @@ from rich.console import Console
 
 from headwise.recipe import load_recipe
 from headwise.runs.evaluating import evaluate_run
-from headwise.runs.folders import claim_folder
 from headwise.runs.one_run import train_system
-from headwise.runs.preparing import prepare_task
+from headwise.runs.preparing import claim_folder, prepare_task
 from headwise.tasks.language_modelling import LanguageModelling
 
 pytest.importorskip("lm_eval")

@@ -13,9 +13,9 @@ from headwise.analysis.report import render_report
 from headwise.cli import app
 from headwise.recipe import RecipeError, load_recipe
 from headwise.runs.comparing import compare_systems
-from headwise.runs.folders import FolderError, claim_folder
+from headwise.runs.folder import FolderError
 from headwise.runs.one_run import train_system
-from headwise.runs.preparing import build_model, prepare_task
+from headwise.runs.preparing import build_model, claim_folder, prepare_task
 from headwise.runs.reading import open_run, read_result
 
 pytestmark = pytest.mark.usefixtures("few_rounds")

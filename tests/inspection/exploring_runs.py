@@ -6,8 +6,7 @@ import tiny_tasks
 from rich.console import Console
 
 from headwise.recipe import load_recipe
-from headwise.runs.folders import claim_folder
-from headwise.runs.preparing import build_model, prepare_task
+from headwise.runs.preparing import build_model, claim_folder, prepare_task
 
 QUIET = Console(quiet=True)
 

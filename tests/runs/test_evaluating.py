@@ -19,7 +19,7 @@ from headwise.recipe import load_recipe
 from headwise.runs import one_run, outcomes, reading
 from headwise.runs.comparing import compare_systems
 from headwise.runs.evaluating import compare_runs, evaluate_run
-from headwise.runs.folders import FolderError
+from headwise.runs.folder import FolderError
 from headwise.runs.one_run import train_system
 from headwise.runs.outcomes import read_outcome
 from headwise.runs.preparing import prepare_task

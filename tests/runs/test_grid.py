@@ -6,8 +6,7 @@ import numerals
 import pytest
 
 from headwise.recipe import load_recipe
-from headwise.runs.candidates import candidates
-from headwise.runs.grid import TUNING_SEED, Grid, check_grid, parse_grid
+from headwise.runs.grid import TUNING_SEED, Grid, candidates, check_grid, parse_grid
 
 RATE = ("training", "learning_rate")
 PERIOD = ("training", "mae", "period")

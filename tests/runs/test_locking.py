@@ -13,9 +13,9 @@ from headwise.checksums import write_sums
 from headwise.cli import app
 from headwise.recipe import load_recipe
 from headwise.runs.comparing import compare_systems
-from headwise.runs.folders import claim_folder
 from headwise.runs.locking import LOCK, LockedError, locked
 from headwise.runs.planned import RunsFailed
+from headwise.runs.preparing import claim_folder
 from headwise.training.progress import Relay
 
 

@@ -26,10 +26,9 @@ import headwise as hw
 from headwise.models.base import model_class
 from headwise.recipe import load_recipe
 from headwise.recipe.catalogue import TASKS
-from headwise.runs.folders import claim_folder
 from headwise.runs.one_run import train_system
 from headwise.runs.outcomes import read_outcome
-from headwise.runs.preparing import prepare_task
+from headwise.runs.preparing import claim_folder, prepare_task
 from headwise.runs.reading import open_run, read_result
 from headwise.tasks.text.parallel.translating import translate
 from headwise.tasks.text.running.generating import GenerationSettings, generate_text

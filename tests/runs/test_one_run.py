@@ -15,13 +15,14 @@ from headwise.analysis.results import Benchmark, Comparison, RunResult
 from headwise.analysis.speed import OverRounds
 from headwise.models.trust import NotTrustedError
 from headwise.recipe import load_recipe
-from headwise.runs import one_run, preparing, summary
+from headwise.runs import one_run, preparing
 from headwise.runs.comparing import compare_systems
-from headwise.runs.folders import FolderError, claim_folder
+from headwise.runs.folder import FolderError
 from headwise.runs.one_run import train_system
-from headwise.runs.preparing import build_model, prepare_task, with_seed
+from headwise.runs.preparing import build_model, claim_folder, prepare_task, with_seed
 from headwise.runs.reading import open_run, read_recipe
-from headwise.runs.trying import train_try
+from headwise.runs.summary import summary
+from headwise.runs.tuning import train_try
 from headwise.tasks.text.tokenization import TranslationTokenizer
 from headwise.training.run import Interrupted
 

@@ -18,10 +18,10 @@ from headwise.cli import app
 from headwise.recipe import load_recipe
 from headwise.runs import one_run
 from headwise.runs.comparing import compare_systems
-from headwise.runs.folders import FolderError
+from headwise.runs.folder import FolderError
 from headwise.runs.grid import TUNING_SEED, parse_grid
 from headwise.runs.preparing import prepare_task, with_seed
-from headwise.runs.trying import train_try
+from headwise.runs.tuning import train_try
 from headwise.tasks.translation import Translation
 from headwise.training.run import Interrupted
 

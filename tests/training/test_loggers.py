@@ -4,8 +4,7 @@ import pytest
 import toy
 
 from headwise.recipe import load_recipe
-from headwise.runs.folders import claim_folder
-from headwise.runs.preparing import prepare_task
+from headwise.runs.preparing import claim_folder, prepare_task
 from headwise.runs.reading import read_recipe
 from headwise.training.loggers import LOGS
 

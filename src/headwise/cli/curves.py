@@ -49,7 +49,7 @@ def curve(
         from headwise.analysis.curve_page import curve_headers, curve_rows, render_curve
         from headwise.analysis.score_curve import score_curve
         from headwise.files import write_text
-        from headwise.runs.gathering import gather_runs
+        from headwise.runs.reading import gather_runs
 
         silence()
         found = score_curve(over, gather_runs(runs, over), score)

@@ -117,9 +117,8 @@ def compare(
         from headwise.analysis.table import results_table
         from headwise.files import write_text
         from headwise.recipe import RecipeError, load_recipe
-        from headwise.runs.comparing import compare_systems
-        from headwise.runs.folders import is_main_process
-        from headwise.runs.following import run_to_look_into
+        from headwise.runs.comparing import compare_systems, run_to_look_into
+        from headwise.runs.folder import is_main_process
         from headwise.runs.grid import parse_grid
         from headwise.runs.locking import locked
         from headwise.runs.planned import RunsFailed
@@ -208,7 +207,7 @@ def train(
 
         from headwise.analysis.verdict import diverged
         from headwise.recipe import load_recipe
-        from headwise.runs.folders import is_main_process
+        from headwise.runs.folder import is_main_process
         from headwise.runs.locking import locked
         from headwise.runs.one_run import train_system
         from headwise.runs.preparing import prepare_task

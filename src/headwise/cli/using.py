@@ -126,7 +126,7 @@ def _open(
     run: Path, task: "type[Task]", changes: list[str] | None
 ) -> "tuple[Recipe, HeadwiseModel]":
     """Returns the recipe and the model of a run, which has to be of a certain task."""
-    from headwise.runs.folders import FolderError
+    from headwise.runs.folder import FolderError
     from headwise.runs.reading import open_run
 
     recipe, model = open_run(run, changes or [])

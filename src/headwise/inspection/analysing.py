@@ -18,7 +18,7 @@ from headwise.files import check_can_be_written
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import words_of
 from headwise.runs.evaluating import Opened, check_same_items, model_of, open_part
-from headwise.runs.folders import RESULT, distinct_names
+from headwise.runs.folder import RESULT, distinct_names
 from headwise.runs.locking import locked
 from headwise.runs.outcomes import as_evaluated
 from headwise.runs.preparing import batches

@@ -9,12 +9,12 @@ from rich.console import Console
 
 from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import Benchmark, Comparison, RunResult
+from headwise.analysis.verdict import diverged, first_score
 from headwise.recipe import RecipeFile
 from headwise.recipe.pretrained import SYSTEM
 from headwise.recipe.settings import ModelSettings, Recipe
-from headwise.runs.candidates import candidates
-from headwise.runs.folders import is_main_process
-from headwise.runs.grid import Grid, check_grid
+from headwise.runs.folder import is_main_process
+from headwise.runs.grid import Grid, candidates, check_grid
 from headwise.runs.matching import match_parameters
 from headwise.runs.one_run import finished_result, train_system
 from headwise.runs.planned import PlannedRun, Runs
@@ -217,3 +217,20 @@ def _match_parameters(
         chosen[name] = match.explain(recipes[name].model, target)
         sized[name] = recipes[name].model_copy(update={"model": match.model})
     return sized, chosen
+
+
+def run_to_look_into(found: Comparison | Benchmark, folder: Path) -> Path:
+    """Returns the folder of the run to go on with: of what decides something, that of best score.
+
+    Args:
+        found: the comparison; of several data sets the first counts.
+        folder: of the comparison.
+    """
+    if isinstance(found, Benchmark):
+        name, found = next(iter(found.comparisons.items()))
+        folder = folder / name
+    runs = [(system.name, run) for system in found.systems for run in system.runs[:1]]
+    deciding = [(name, run) for name, run in runs if run.attention and not diverged(run)]
+    sign = 1 if first_score(found).higher_is_better else -1
+    name, run = max(deciding or runs, key=lambda each: sign * each[1].scores[0].value)
+    return folder / f"{name}-seed{run.seed}"

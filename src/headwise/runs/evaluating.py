@@ -18,8 +18,8 @@ from headwise.messages import did_you_mean
 from headwise.models.base import HeadwiseModel
 from headwise.recipe.catalogue import task_class
 from headwise.recipe.settings import Recipe
-from headwise.runs.folders import is_other_data
 from headwise.runs.outcomes import evaluate, stored_outcome
+from headwise.runs.preparing import is_other_data
 from headwise.runs.reading import read_model, read_recipe
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.splits import PARTS

@@ -10,7 +10,7 @@ from filelock import SoftFileLock, Timeout
 
 from headwise.checksums import SUMS
 from headwise.files import check_can_be_written, no_space_told, remove_partial
-from headwise.runs.folders import FolderError, is_main_process
+from headwise.runs.folder import FolderError, is_main_process
 
 LOCK = ".lock"
 # Long enough for filelock to find and remove the mark of a process that has died.

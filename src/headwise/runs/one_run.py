@@ -1,30 +1,29 @@
 """One system of a recipe, trained and evaluated, whatever the task."""
 
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 
-from headwise.analysis.behaviour.snapshots import Snapshots, decides
+from headwise.analysis.behaviour.snapshots import DecisionCourse, Snapshots, decides
+from headwise.analysis.behaviour.where import Where
 from headwise.analysis.cost import count_macs, count_parameters
 from headwise.analysis.recording import record_attention
-from headwise.analysis.results import EarlyStop, RunResult
+from headwise.analysis.results import Course, EarlyStop, RunResult
 from headwise.checksums import write_summed
 from headwise.models.ablation import ablated
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import words_of
+from headwise.models.plan import system_name
+from headwise.models.sites import attention_sites
 from headwise.recipe.settings import Recipe
-from headwise.runs.folders import RESULT, check_start, claim_folder, is_main_process
-from headwise.runs.history import courses_of, curves, decision_courses
+from headwise.runs.folder import RESULT, is_main_process
 from headwise.runs.model_card import write_for_tools
-from headwise.runs.outcomes import (
-    evaluate,
-    mend_outputs,
-    read_outcome,
-    with_tests,
-    write_outcome,
-)
-from headwise.runs.preparing import batches, build_model
+from headwise.runs.outcomes import evaluate, mend_outputs, read_outcome, with_tests, write_outcome
+from headwise.runs.preparing import batches, build_model, check_start, claim_folder
 from headwise.runs.reading import DamagedError, check_model, discard, read_result
 from headwise.tasks.task import Task
 from headwise.training.run import MODEL, Run, run_training, threads_of_run
@@ -167,3 +166,67 @@ def finished_result(
     if is_main_process() and changed:
         write_for_tools(folder, task, recipe, result)
     return result
+
+
+def curves(history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """Returns the losses and what was measured, by step."""
+    kept = ("step", "loss", "eval_loss", "seconds")
+    return [
+        {key: record[key] for key in kept if key in record} | record.get("measured", {})
+        for record in history
+        if "loss" in record or "eval_loss" in record
+    ]
+
+
+def courses_of(model: HeadwiseModel, history: Sequence[Mapping[str, Any]]) -> list[Course]:
+    """Returns what the rules of training recorded of each system; empty without records."""
+    records = [(record["step"], found) for record in history if (found := _recorded(record))]
+    courses = []
+    for place in attention_sites(model):
+        of_place = [(step, found[place.path]) for step, found in records if place.path in found]
+        if of_place:
+            courses.append(
+                Course(
+                    site=place.site,
+                    layer=place.layer,
+                    system=system_name(type(place.module)),
+                    whole_layer=place.module.replaces == "layer",
+                    steps=[step for step, _ in of_place],
+                    values={name: [made[name] for _, made in of_place] for name in of_place[0][1]},
+                )
+            )
+    return courses
+
+
+def decision_courses(
+    model: HeadwiseModel, history: Sequence[Mapping[str, Any]]
+) -> list[DecisionCourse]:
+    """Returns how the decisions of each system moved, from the snapshots; empty without any."""
+    taken = [(record["step"], record["snapshot"]) for record in history if "snapshot" in record]
+    courses = []
+    for place in attention_sites(model):
+        of_place = [(step, found[place.path]) for step, found in taken if place.path in found]
+        if of_place:
+            _, last = of_place[-1]
+            courses.append(
+                DecisionCourse(
+                    **Where.of(place).model_dump(),
+                    uniform=math.log(last["candidates"]),
+                    steps=[step for step, _ in of_place],
+                    entropy=[found["entropy"] for _, found in of_place],
+                    lowest_entropy=[found["lowest_entropy"] for _, found in of_place],
+                    shares=[found["shares"] for _, found in of_place],
+                    weights=[found["weights"] for _, found in of_place],
+                    explained={
+                        label: [found["explained"].get(label) for _, found in of_place]
+                        for label in last["explained"]
+                    },
+                )
+            )
+    return courses
+
+
+def _recorded(record: Mapping[str, Any]) -> dict[str, dict[str, list[float]]]:
+    """What rules recorded at a step, by path."""
+    found: dict[str, dict[str, dict[str, list[float]]]] = record.get("recorded", {})
+    return {path: made for of_rule in found.values() for path, made in of_rule.items()}

@@ -15,7 +15,7 @@ from headwise.models.ablation import ablated, held_systems
 from headwise.models.ablation_names import LEARNED
 from headwise.models.base import HeadwiseModel
 from headwise.recipe.settings import EvaluationSettings, Recipe
-from headwise.runs.folders import RESULT, is_main_process
+from headwise.runs.folder import RESULT, is_main_process
 from headwise.runs.reading import DamagedError, how_to_evaluate_again, read_model, read_record
 from headwise.tasks.outcome import Outcome, Score
 from headwise.tasks.task import Items, Task

@@ -41,6 +41,15 @@ class PlannedRun(Generic[Result]):
     train: Callable[[Recipe, str, Path, Task, Console, str], Result]
     finished: Callable[[Recipe, Path, Task, Console, str], Result | None]
 
+    def make(self, console: Console) -> Result:
+        """Trains the run in its folder, which is locked, and returns its result.
+
+        Raises:
+            LockedError: another process has the folder.
+        """
+        with locked(self.folder):
+            return self.train(self.recipe, self.system, self.folder, self.task, console, self.label)
+
     def result(self, console: Console) -> Result | None:
         """Returns the result of the run, or None while it is not finished.
 

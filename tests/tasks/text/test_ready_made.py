@@ -15,10 +15,9 @@ from transformers import PreTrainedTokenizerFast
 
 from headwise.recipe import load_recipe
 from headwise.recipe.catalogue import task_class
-from headwise.runs.folders import claim_folder
 from headwise.runs.one_run import train_system
 from headwise.runs.outcomes import read_outcome
-from headwise.runs.preparing import prepare_task
+from headwise.runs.preparing import claim_folder, prepare_task
 from headwise.runs.reading import open_run
 from headwise.tasks.text.tokenization import TextTokenizer, TranslationTokenizer
 from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings, TokenizerSettings

@@ -8,8 +8,7 @@ from headwise.claims.evidence.records import StoredTries, tuning_path
 from headwise.claims.evidence.tries import hash_before, tries_of
 from headwise.files import write_text
 from headwise.recipe import RecipeFile
-from headwise.runs.candidates import candidates
-from headwise.runs.grid import Grid
+from headwise.runs.grid import Grid, candidates
 from headwise.runs.summary import Experiment as Prepared
 from headwise.runs.tuning import tune
 from headwise.tasks.task import Task

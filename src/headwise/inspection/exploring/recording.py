@@ -19,7 +19,7 @@ from headwise.inspection.exploring.removing import chosen_ablation, in_force, po
 from headwise.inspection.exploring.watching import watch
 from headwise.models.ablation import ablated
 from headwise.models.decisions import words_of
-from headwise.runs.folders import distinct_names
+from headwise.runs.folder import distinct_names
 from headwise.runs.reading import check_finite, open_run
 
 INPUTS: dict[str, Callable[[Trained, Source], Input]] = {
