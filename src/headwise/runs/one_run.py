@@ -1,7 +1,7 @@
 """One system of a recipe, trained and evaluated, whatever the task."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,7 @@ from headwise.checksums import write_summed
 from headwise.models.ablation import ablated
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import words_of
-from headwise.models.plan import system_name
-from headwise.models.sites import attention_sites
+from headwise.models.sites import AttentionSite, attention_sites
 from headwise.recipe.settings import Recipe
 from headwise.runs.folder import RESULT, is_main_process
 from headwise.runs.model_card import write_for_tools
@@ -180,53 +179,48 @@ def curves(history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
 
 def courses_of(model: HeadwiseModel, history: Sequence[Mapping[str, Any]]) -> list[Course]:
     """Returns what the rules of training recorded of each system; empty without records."""
-    records = [(record["step"], found) for record in history if (found := _recorded(record))]
-    courses = []
-    for place in attention_sites(model):
-        of_place = [(step, found[place.path]) for step, found in records if place.path in found]
-        if of_place:
-            courses.append(
-                Course(
-                    site=place.site,
-                    layer=place.layer,
-                    system=system_name(type(place.module)),
-                    whole_layer=place.module.replaces == "layer",
-                    steps=[step for step, _ in of_place],
-                    values={name: [made[name] for _, made in of_place] for name in of_place[0][1]},
-                )
-            )
-    return courses
+    records = [(record["step"], record.get("recorded", {})) for record in history]
+    by_path = [
+        (step, {path: made for of_rule in found.values() for path, made in of_rule.items()})
+        for step, found in records
+    ]
+    return [
+        Course(
+            **Where.of(place).model_dump(exclude={"path"}),
+            steps=steps,
+            values={name: [made[name] for made in found] for name in found[0]},
+        )
+        for place, steps, found in _by_site(model, by_path)
+    ]
 
 
 def decision_courses(
     model: HeadwiseModel, history: Sequence[Mapping[str, Any]]
 ) -> list[DecisionCourse]:
     """Returns how the decisions of each system moved, from the snapshots; empty without any."""
-    taken = [(record["step"], record["snapshot"]) for record in history if "snapshot" in record]
-    courses = []
+    snapshots = [(record["step"], record.get("snapshot", {})) for record in history]
+    measured = ("entropy", "lowest_entropy", "shares", "weights")
+    return [
+        DecisionCourse(
+            **Where.of(place).model_dump(),
+            uniform=math.log(found[-1]["candidates"]),
+            steps=steps,
+            **{name: [each[name] for each in found] for name in measured},
+            explained={
+                label: [each["explained"].get(label) for each in found]
+                for label in found[-1]["explained"]
+            },
+        )
+        for place, steps, found in _by_site(model, snapshots)
+    ]
+
+
+def _by_site(
+    model: HeadwiseModel, records: Sequence[tuple[int, Mapping[str, Any]]]
+) -> Iterator[tuple[AttentionSite, list[int], list[Any]]]:
+    """Yields each site of which records have something, with the steps and what they have."""
     for place in attention_sites(model):
-        of_place = [(step, found[place.path]) for step, found in taken if place.path in found]
+        of_place = [(step, found[place.path]) for step, found in records if place.path in found]
         if of_place:
-            _, last = of_place[-1]
-            courses.append(
-                DecisionCourse(
-                    **Where.of(place).model_dump(),
-                    uniform=math.log(last["candidates"]),
-                    steps=[step for step, _ in of_place],
-                    entropy=[found["entropy"] for _, found in of_place],
-                    lowest_entropy=[found["lowest_entropy"] for _, found in of_place],
-                    shares=[found["shares"] for _, found in of_place],
-                    weights=[found["weights"] for _, found in of_place],
-                    explained={
-                        label: [found["explained"].get(label) for _, found in of_place]
-                        for label in last["explained"]
-                    },
-                )
-            )
-    return courses
-
-
-def _recorded(record: Mapping[str, Any]) -> dict[str, dict[str, list[float]]]:
-    """What rules recorded at a step, by path."""
-    found: dict[str, dict[str, dict[str, list[float]]]] = record.get("recorded", {})
-    return {path: made for of_rule in found.values() for path, made in of_rule.items()}
+            steps, found = zip(*of_place, strict=True)
+            yield place, list(steps), list(found)
