@@ -1,6 +1,7 @@
 """The commands that use a finished run: translate, generate, enhance."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from headwise.cli.parameters import (
     Trust,
     check_runs,
 )
-from headwise.cli.printing import clear_errors, progress_bar, silence
+from headwise.cli.printing import clear_errors, silence
 
 if TYPE_CHECKING:
     from headwise.models.base import HeadwiseModel
@@ -105,6 +106,8 @@ def enhance(
     with clear_errors():
         check_runs([run], changes, keys=("evaluation",))
 
+        from rich.progress import Progress
+
         from headwise.runs.outcomes import as_evaluated
         from headwise.tasks.sound.audio import audio_info
         from headwise.tasks.sound.enhancing import enhance_file
@@ -116,8 +119,10 @@ def enhance(
         samples = audio_info(source).samples
         with (
             as_evaluated(model, recipe.evaluation, console, run.name),
-            progress_bar(samples, console) as advance,
+            Progress(console=console, transient=True) as progress,
         ):
+            bar = progress.add_task("", total=samples)
+            advance = partial(progress.advance, bar)
             enhance_file(model, recipe.evaluation.context, source, target, advance)
         Console().print(f"written: {target}", soft_wrap=True, highlight=False, markup=False)
 
