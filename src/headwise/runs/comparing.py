@@ -67,7 +67,13 @@ def compare_systems(
     check_jobs(jobs)
     file.check_comparable()
     places = {name: folder / name for name in datasets} if datasets else {None: folder}
-    tried = _candidates(file, systems, seeds, list(places), grid, match)
+    tried: Tried = {}
+    if grid is not None:
+        check_grid(grid, file, systems, seeds, match=match is not None)
+        tried = {
+            dataset: {name: candidates(file, name, dataset, grid) for name in systems}
+            for dataset in places
+        }
     # All data are read before anything is trained, so that an error in the last data set shows at
     # once.
     experiments: Experiments = {
@@ -156,24 +162,6 @@ def _prepare(
         for name, choice in matched.items():
             console.print(f"{name}: {choice}", style="dim", highlight=False, markup=False)
     return Experiment(folder, task, recipes, matched, tries={})
-
-
-def _candidates(
-    file: RecipeFile,
-    systems: Sequence[str],
-    seeds: Sequence[int],
-    datasets: Sequence[str | None],
-    grid: Grid | None,
-    match: str | None,
-) -> Tried:
-    """By data set and system what is tried; empty without a grid."""
-    if grid is None:
-        return {}
-    check_grid(grid, file, systems, seeds, match=match is not None)
-    return {
-        dataset: {name: candidates(file, name, dataset, grid) for name in systems}
-        for dataset in datasets
-    }
 
 
 def _plan(experiment: Experiment, seeds: Sequence[int], dataset: str | None) -> list[PlannedRun]:
