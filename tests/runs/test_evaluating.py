@@ -10,13 +10,12 @@ import tiny_tasks
 from rich.console import Console
 from typer.testing import CliRunner
 
-from headwise import evaluation
 from headwise.analysis.report import render_report
 from headwise.analysis.results import RunResult
 from headwise.analysis.table import comparison_table
 from headwise.cli import app
 from headwise.recipe import load_recipe
-from headwise.runs import one_run, outcomes, reading
+from headwise.runs import evaluating, one_run, outcomes, reading
 from headwise.runs.comparing import compare_systems
 from headwise.runs.evaluating import compare_runs, evaluate_run
 from headwise.runs.folder import FolderError
@@ -260,7 +259,7 @@ def test_data_of_another_model_are_refused(tmp_path):
 
 def test_two_runs_are_tested_on_what_they_have_stored(run, rival, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(evaluation, "evaluate", None)  # nothing is evaluated again
+        patched.setattr(evaluating, "evaluate", None)  # nothing is evaluated again
         found, other = (evaluate_run(r, "test", QUIET, may_be_stored=True) for r in (run, rival))
         difference = compare_runs(found, other)
         back = compare_runs(other, found)
