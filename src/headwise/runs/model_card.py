@@ -25,32 +25,7 @@ from headwise.training.run import MODEL
 
 CARD = "README.md"
 
-_USAGE = {
-    "text-generation": """\
-from transformers import pipeline
-
-write = pipeline("text-generation", model="MODEL")
-write("The")""",
-    "fill-mask": """\
-from transformers import pipeline
-
-fill = pipeline("fill-mask", model="MODEL")
-fill(f"The {fill.tokenizer.mask_token} of the text.")""",
-    "text-classification": """\
-from transformers import pipeline
-
-classify = pipeline("text-classification", model="MODEL")
-classify("A text.", truncation=True)""",
-    "translation": """\
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-source = target = AutoTokenizer.from_pretrained("MODEL")
-# If the target language has a vocabulary of its own:
-# target = AutoTokenizer.from_pretrained("MODEL", subfolder="target")
-model = AutoModelForSeq2SeqLM.from_pretrained("MODEL")
-batch = source(["Open the file."], return_tensors="pt")
-target.batch_decode(model.generate(**batch), skip_special_tokens=True)""",
-}
+_TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
 # Names of scores whose names on the hub are others.
 _METRICS = {"chrF": "chrf", "Pearson": "pearsonr", "Spearman": "spearmanr"}
 
@@ -78,28 +53,24 @@ def write_for_tools(folder: Path, task: Task, recipe: Recipe, result: RunResult)
 
 def model_card(task: Task, recipe: Recipe, result: RunResult) -> ModelCard:
     """Returns the model card of a run: how to use the model, its data, scores and recipe."""
-    name = f"{recipe.task}-{result.system}"
-    parts = [
-        f"# {name}",
-        f"A model of {recipe.task.replace('-', ' ')}, trained by headwise {headwise.__version__}. "
-        f"Its attention is `{result.system}`; the recipe below says it in full.",
-        "## Use",
-        f"The classes of the model are those of headwise, which has to be installed and imported. "
-        f"`MODEL` is this folder, or its name on the hub:\n\n{_code(_usage(task))}",
-        "## Data",
-        "\n".join(f"- {label}: {text}" for label, text in task.notes.items()),
-        "## Scores",
-        _scores(result),
-        "## Model and training",
-        "\n".join(f"- {label}: {text}" for label, text in _facts(task, result).items()),
-        "## Recipe",
-        f"```yaml\n{to_yaml(recipe)}```",
-    ]
-    text = "\n\n".join(parts)
-    return ModelCard(f"---\n{_card_data(name, task, recipe, result).to_yaml()}\n---\n\n{text}\n")
+    return ModelCard.from_template(
+        _card_data(task, recipe, result),
+        str(_TEMPLATE),
+        task=task,
+        recipe=recipe,
+        result=result,
+        scores=_all_scores(result),
+        yaml=to_yaml(recipe),
+        versions={
+            "headwise": headwise.__version__,
+            "transformers": transformers.__version__,
+            "PyTorch": torch.__version__,
+            "Python": platform.python_version(),
+        },
+    )
 
 
-def _card_data(name: str, task: Task, recipe: Recipe, result: RunResult) -> ModelCardData:
+def _card_data(task: Task, recipe: Recipe, result: RunResult) -> ModelCardData:
     """What the hub reads of a card; the license is for the user to add."""
     data = _data(recipe)
     on_hub = isinstance(data, HubSettings) and not Path(data.name).exists()
@@ -122,7 +93,7 @@ def _card_data(name: str, task: Task, recipe: Recipe, result: RunResult) -> Mode
         tags=["headwise", recipe.task, *result.words],
         datasets=[data.name] if on_hub else None,
         metrics=list(dict.fromkeys(_metric(score) for score in result.scores)),
-        model_name=name,
+        model_name=f"{recipe.task}-{result.system}",
         eval_results=results,
     )
 
@@ -132,18 +103,6 @@ def _data(recipe: Any) -> Any:
     return recipe.data
 
 
-def _usage(task: Task) -> str:
-    text = _USAGE.get(task.pipeline or "")
-    if text is None:
-        kind = task.model_class.__name__
-        return f'import headwise\n\nmodel = headwise.{kind}.from_pretrained("MODEL")'
-    return f"import headwise  # so that transformers knows the model\n{text}"
-
-
-def _code(text: str) -> str:
-    return f"```python\n{text}\n```"
-
-
 def _all_scores(result: RunResult) -> dict[str, list[Score]]:
     return {"test": result.scores, **result.tests}
 
@@ -151,31 +110,3 @@ def _all_scores(result: RunResult) -> dict[str, list[Score]]:
 def _metric(score: Score) -> str:
     name = score.name.partition(",")[0]
     return _METRICS.get(name, name.lower().replace(" ", "_"))
-
-
-def _scores(result: RunResult) -> str:
-    """A table of all scores with their intervals."""
-    lines = [
-        "| part | score | value | 95% interval | computed |",
-        "| --- | --- | --: | --- | --- |",
-    ]
-    for part, scores in _all_scores(result).items():
-        for score in scores:
-            digits = score.digits + 1
-            ends = score.interval
-            interval = "" if ends is None else f"{ends[0]:.{digits}f} to {ends[1]:.{digits}f}"
-            cells = (part, score.name, f"{score.value:.{digits}f}", interval, score.note)
-            lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    return "\n".join(lines)
-
-
-def _facts(task: Task, result: RunResult) -> dict[str, str]:
-    lengths = ", ".join(f"{length} in the {stack}" for stack, length in result.macs_lengths.items())
-    return {
-        "parameters": f"{result.parameters:,}",
-        "multiply-accumulates": f"{result.macs:,} of a forward pass ({lengths})",
-        "steps": f"{result.steps:,}, seed {result.seed}",
-        "validation loss": f"{result.validation_loss:.4f} {task.loss_name}",
-        "versions": f"headwise {headwise.__version__}, transformers {transformers.__version__}, "
-        f"PyTorch {torch.__version__}, Python {platform.python_version()}",
-    }
