@@ -27,11 +27,11 @@ from rich.progress import track
 from torch import Tensor
 from transformers.utils.logging import disable_progress_bar
 
-from headwise.experiment.preparing import batches, build_model
 from headwise.recipe import load_recipe
 from headwise.recipe.catalogue import task_class
 from headwise.recipe.settings import Recipe
 from headwise.recipe.shipped import shipped_recipes
+from headwise.runs.preparing import batches, build_model
 from headwise.training.run import run_training
 
 BUILT_IN: dict[str, dict[str, Any]] = {

@@ -28,12 +28,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from headwise.experiment.preparing import build_model
 from headwise.heads.moa import MixtureOfAttentionHeads
 from headwise.heads.moa.layer import _Choice
 from headwise.recipe import load_recipe
 from headwise.recipe.catalogue import task_class
 from headwise.recipe.settings import Recipe
+from headwise.runs.preparing import build_model
 from headwise.training.run import Interrupted, run_training
 
 

@@ -21,9 +21,9 @@ from headwise.analysis.behaviour.ablations.declared import Level
 from headwise.analysis.formatting import count
 from headwise.cli import app, explaining
 from headwise.cli.printing import clear_errors
-from headwise.experiment import one_system, reading
 from headwise.recipe import load_recipe, shipped_recipes
 from headwise.recipe.shipped import offline_recipes
+from headwise.runs import one_run, reading
 from headwise.tasks import translation
 from headwise.tasks.text.parallel.corpus import load_parallel_corpus
 
@@ -360,7 +360,7 @@ def test_compare_leaves_figures_and_a_report(world, monkeypatch):
     assert not [path for path in folder.rglob("*") if "partial" in path.name]
 
     # Once more, nothing is trained, and the figures are the same but for the time of a step.
-    monkeypatch.setattr(one_system, "run_training", None)
+    monkeypatch.setattr(one_run, "run_training", None)
     assert headwise(*arguments).exit_code == 0
     again = json.loads((folder / "comparison.json").read_text())
     for system in (*found["systems"], *again["systems"]):
@@ -375,7 +375,7 @@ def test_compare_takes_all_systems_and_the_recipes_seed(world, tmp_path, monkeyp
     def spy(file, systems, seeds, folder, command, console, **options):
         seen.update(systems=systems, seeds=seeds, folder=str(folder))
 
-    monkeypatch.setattr("headwise.comparison.compare_systems", spy)
+    monkeypatch.setattr("headwise.runs.comparing.compare_systems", spy)
     assert headwise("compare", world / "numerals.yaml", "--set", "training.seed=5").exit_code == 0
     assert seen == {"systems": ["standard", "mae", "moa"], "seeds": [5], "folder": "runs/numerals"}
 
@@ -458,7 +458,7 @@ def test_a_failed_run_is_named_at_the_end(world, tmp_path, monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("no batch")
 
-    monkeypatch.setattr(one_system, "run_training", broken)
+    monkeypatch.setattr(one_run, "run_training", broken)
     done = headwise("compare", world / "numerals.yaml", "--output", tmp_path / "failed")
     assert done.exit_code == 1
     assert "error: 3 of 3 runs failed:\n  standard: RuntimeError: no batch\n" in done.stderr

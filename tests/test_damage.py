@@ -12,15 +12,15 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from headwise.checksums import SUMS
-from headwise.comparison.tuning.trying import finished_try, train_try
-from headwise.experiment.folders import FolderError
-from headwise.experiment.locking import locked
-from headwise.experiment.one_system import train_system
-from headwise.experiment.outcomes import read_outcome
-from headwise.experiment.preparing import prepare_task
-from headwise.experiment.reading import open_run
 from headwise.files import NoSpaceError
 from headwise.recipe import load_recipe
+from headwise.runs.folder import FolderError
+from headwise.runs.locking import locked
+from headwise.runs.one_run import train_system
+from headwise.runs.outcomes import read_outcome
+from headwise.runs.preparing import prepare_task
+from headwise.runs.reading import open_run
+from headwise.runs.tuning import finished_try, train_try
 
 
 @pytest.fixture(scope="module")

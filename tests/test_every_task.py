@@ -11,15 +11,15 @@ from safetensors.torch import load_file
 
 from headwise.analysis.report import render_report
 from headwise.analysis.results import RunResult
-from headwise.comparison import compare_systems
-from headwise.experiment import one_system
-from headwise.experiment.folders import RESULT, claim_folder
-from headwise.experiment.one_system import train_system
-from headwise.experiment.outcomes import OUTCOME, evaluate, read_outcome
-from headwise.experiment.preparing import prepare_task
-from headwise.experiment.reading import open_run
 from headwise.recipe import load_recipe
 from headwise.recipe.catalogue import TASKS
+from headwise.runs import one_run
+from headwise.runs.comparing import compare_systems
+from headwise.runs.folder import RESULT
+from headwise.runs.one_run import train_system
+from headwise.runs.outcomes import OUTCOME, evaluate, read_outcome
+from headwise.runs.preparing import claim_folder, prepare_task
+from headwise.runs.reading import open_run
 from headwise.tasks.significance import LEAST_ITEMS
 from headwise.tasks.task import Task
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
@@ -216,7 +216,7 @@ def test_a_comparison_shows_them_side_by_side(files, task, tmp_path, monkeypatch
         assert 0 < difference.p_value <= 1
     page = render_report(found)
     assert first[0].name in page
-    monkeypatch.setattr(one_system, "run_training", None)  # finished systems are not trained again
+    monkeypatch.setattr(one_run, "run_training", None)  # finished systems are not trained again
     again = compare_systems(files[task], ["standard", "moa"], [1], tmp_path / "c", "", QUIET)
     assert [s.runs for s in again.systems] == [s.runs for s in found.systems]
     assert (tmp_path / "c" / "standard-seed1" / OUTCOME).is_file()

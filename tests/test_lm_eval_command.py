@@ -10,11 +10,10 @@ import tiny_tasks
 import yaml
 from rich.console import Console
 
-from headwise.evaluation import evaluate_run
-from headwise.experiment.folders import claim_folder
-from headwise.experiment.one_system import train_system
-from headwise.experiment.preparing import prepare_task
 from headwise.recipe import load_recipe
+from headwise.runs.evaluating import evaluate_run
+from headwise.runs.one_run import train_system
+from headwise.runs.preparing import claim_folder, prepare_task
 from headwise.tasks.language_modelling import LanguageModelling
 
 pytest.importorskip("lm_eval")

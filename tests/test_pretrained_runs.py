@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 from headwise.analysis.report import render_report
 from headwise.cli import app
-from headwise.comparison import compare_systems
-from headwise.experiment.folders import FolderError, claim_folder
-from headwise.experiment.one_system import train_system
-from headwise.experiment.preparing import build_model, prepare_task
-from headwise.experiment.reading import open_run, read_result
 from headwise.recipe import RecipeError, load_recipe
+from headwise.runs.comparing import compare_systems
+from headwise.runs.folder import FolderError
+from headwise.runs.one_run import train_system
+from headwise.runs.preparing import build_model, claim_folder, prepare_task
+from headwise.runs.reading import open_run, read_result
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
 

@@ -33,11 +33,9 @@ FLOORS = (
     ("training",),
     ("recipe",),
     ("tasks",),
-    ("analysis", "matching", "testing"),
-    ("experiment",),
-    ("evaluation",),
+    ("analysis", "testing"),
+    ("runs",),
     ("inspection",),
-    ("comparison",),
     ("claims",),
     ("cli", "__init__", "__main__", "auto_classes", "recipes", "threads"),
 )

@@ -9,7 +9,8 @@ from headwise.analysis.curve_page import curve_rows, render_curve
 from headwise.analysis.results import RunResult
 from headwise.analysis.score_curve import score_curve
 from headwise.checksums import write_summed
-from headwise.experiment.gathering import gather_runs
+from headwise.runs import reading
+from headwise.runs.reading import gather_runs
 
 HOSTILE = '<script src="https://evil.example/x.js">alert("x")</script> & café'
 
@@ -85,7 +86,6 @@ def test_the_page_needs_no_levels():
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Two runs as a comparison on data sets leaves them, as far as it matters here."""
-    from headwise.experiment import gathering
 
     for share in (0.1, 1.0):
         at = tmp_path / f"share-{share}" / "a-seed1"
@@ -94,9 +94,8 @@ def folder(tmp_path, monkeypatch):
         recipe = {"task": "images", "training": {"max_steps": 3}}
         recipe["data"] = {"corpus": "digits", "train_fraction": share}
         (at / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    monkeypatch.setattr(gathering.AutoConfig, "from_pretrained", lambda path, **_: None)
-    read = lambda path, config: RunResult.model_validate_json(path.read_text())  # noqa: E731
-    monkeypatch.setattr(gathering, "read_result", read)
+    read = lambda path: RunResult.model_validate_json(path.read_text())  # noqa: E731
+    monkeypatch.setattr(reading, "read_result", read)
     return tmp_path
 
 

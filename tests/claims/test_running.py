@@ -31,7 +31,7 @@ from headwise.claims.runs.planning import measure_seconds, plan, with_needs
 from headwise.claims.runs.running import run_experiment
 from headwise.claims.runs.timing import measure_times
 from headwise.cli import app
-from headwise.comparison.tuning.grid import parse_grid
+from headwise.runs.grid import parse_grid
 from headwise.training.interrupted import Interrupted
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_rounds", "catalogue")]

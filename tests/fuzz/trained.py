@@ -13,7 +13,7 @@ from headwise.cli import app
 
 _context = multiprocessing.get_context("forkserver")
 # Names of the package: before Python 3.12.7 the server does not look where the tests are.
-_context.set_forkserver_preload(["headwise.experiment.one_system", "headwise.tasks.translation"])
+_context.set_forkserver_preload(["headwise.runs.one_run", "headwise.tasks.translation"])
 
 
 def train(recipe: Path, folder: Path, kill_after: float | None = None) -> float:

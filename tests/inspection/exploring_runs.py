@@ -5,9 +5,8 @@ from pathlib import Path
 import tiny_tasks
 from rich.console import Console
 
-from headwise.experiment.folders import claim_folder
-from headwise.experiment.preparing import build_model, prepare_task
 from headwise.recipe import load_recipe
+from headwise.runs.preparing import build_model, claim_folder, prepare_task
 
 QUIET = Console(quiet=True)
 

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from headwise.cli import app
-from headwise.experiment.locking import locked
+from headwise.runs.locking import locked
 
 
 def typed(*arguments):

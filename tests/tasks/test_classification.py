@@ -6,10 +6,10 @@ import scipy.stats
 import torch
 import yaml
 
-from headwise.experiment.preparing import build_model
 from headwise.models.classifier import SequenceClassifier
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
 from headwise.recipe import RecipeError, load_recipe
+from headwise.runs.preparing import build_model
 from headwise.tasks.classification import Classification, ClassificationEvaluation
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.significance import score_of

@@ -4,9 +4,9 @@ import pytest
 import tiny_tasks
 import torch
 
-from headwise.experiment.preparing import build_model
 from headwise.recipe import load_recipe
 from headwise.recipe.catalogue import TASKS, task_class
+from headwise.runs.preparing import build_model
 from headwise.tasks import images, language_modelling, translation
 
 TOKENS = {"translation": 5 * 7, "language-modelling": 7, "images": 5 * 7}

@@ -3,10 +3,9 @@
 import pytest
 import toy
 
-from headwise.experiment.folders import claim_folder
-from headwise.experiment.preparing import prepare_task
-from headwise.experiment.reading import read_recipe
 from headwise.recipe import load_recipe
+from headwise.runs.preparing import claim_folder, prepare_task
+from headwise.runs.reading import read_recipe
 from headwise.training.loggers import LOGS
 
 tensorboard = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")

@@ -7,9 +7,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from headwise import __version__
 from headwise.cli.claims import claims
-from headwise.cli.curves import curve
 from headwise.cli.experiments import compare, evaluate, train
-from headwise.cli.explaining import analyse, explore
+from headwise.cli.explaining import analyse, curve, explore
 from headwise.cli.inspecting import cost, keys, recipes
 from headwise.cli.using import enhance, generate, translate
 

@@ -99,7 +99,7 @@ def run(
         from headwise.claims.runs.running import run_experiment, run_question
         from headwise.claims.runs.timing import measure_times
         from headwise.claims.why.questions import claims_and_questions
-        from headwise.comparison import RunsFailed
+        from headwise.runs.planned import RunsFailed
 
         silence()
         places, console = _places(data, runs, evidence), Console()

@@ -115,13 +115,13 @@ def compare(
         from headwise.analysis.report import write_report
         from headwise.analysis.results import Benchmark, Comparison
         from headwise.analysis.table import results_table
-        from headwise.comparison import RunsFailed, compare_systems
-        from headwise.comparison.following import run_to_look_into
-        from headwise.comparison.tuning.grid import parse_grid
-        from headwise.experiment.folders import is_main_process
-        from headwise.experiment.locking import locked
         from headwise.files import write_text
         from headwise.recipe import RecipeError, load_recipe
+        from headwise.runs.comparing import compare_systems, run_to_look_into
+        from headwise.runs.folder import is_main_process
+        from headwise.runs.grid import parse_grid
+        from headwise.runs.locking import locked
+        from headwise.runs.planned import RunsFailed
         from headwise.training.interrupted import Interrupted
 
         silence()
@@ -206,11 +206,11 @@ def train(
         read_document(recipe, changes or [], asked, asked_data)
 
         from headwise.analysis.verdict import diverged
-        from headwise.experiment.folders import is_main_process
-        from headwise.experiment.locking import locked
-        from headwise.experiment.one_system import train_system
-        from headwise.experiment.preparing import prepare_task
         from headwise.recipe import load_recipe
+        from headwise.runs.folder import is_main_process
+        from headwise.runs.locking import locked
+        from headwise.runs.one_run import train_system
+        from headwise.runs.preparing import prepare_task
         from headwise.training.diverging import REMEDIES
 
         silence()
@@ -292,8 +292,8 @@ def evaluate(
         pairs = (text.partition(",")[0].partition("=") for text in ablate or [])
         check_ablations({name.strip(): asked.strip() for name, equals, asked in pairs if equals})
 
-        from headwise.evaluation import compare_runs, evaluate_run
         from headwise.models.ablation_names import parse_ablations
+        from headwise.runs.evaluating import compare_runs, evaluate_run
 
         silence()
         if data is not None and part != "test":

@@ -96,7 +96,7 @@ def check_runs(
     runs: Sequence[Path], changes: Sequence[str] | None, keys: Sequence[str] | None = None
 ) -> None:
     """Tells folders that hold no run and keys that there are not, before PyTorch is imported."""
-    from headwise.experiment.run_folder import check_run
+    from headwise.runs.folder import check_run
 
     for run in runs:
         check_run(run, changes or [], keys)

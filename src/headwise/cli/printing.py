@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,13 +95,3 @@ def silence() -> None:
     from headwise.training.progress import silence_libraries
 
     silence_libraries()
-
-
-@contextmanager
-def progress_bar(total: int, console: Console) -> Iterator[Callable[[int], None]]:
-    """Shows a progress bar with the time left."""
-    from rich.progress import Progress
-
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("", total=total)
-        yield lambda count: progress.advance(task, count)

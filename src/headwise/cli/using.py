@@ -1,6 +1,7 @@
 """The commands that use a finished run: translate, generate, enhance."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from headwise.cli.parameters import (
     Trust,
     check_runs,
 )
-from headwise.cli.printing import clear_errors, progress_bar, silence
+from headwise.cli.printing import clear_errors, silence
 
 if TYPE_CHECKING:
     from headwise.models.base import HeadwiseModel
@@ -38,7 +39,7 @@ def translate(
     with clear_errors():
         check_runs([run], changes, keys=("evaluation",))
 
-        from headwise.experiment.outcomes import as_evaluated
+        from headwise.runs.outcomes import as_evaluated
         from headwise.tasks.sources import decoded_lines, read_lines
         from headwise.tasks.text.parallel.translating import translate as translate_texts
         from headwise.tasks.text.tokenization import TOKENIZER, TranslationTokenizer
@@ -80,9 +81,9 @@ def generate(
     with clear_errors():
         check_runs([run], changes, keys=("evaluation",))
 
-        from headwise.experiment.outcomes import as_evaluated
-        from headwise.experiment.reading import open_run
         from headwise.recipe.catalogue import task_class
+        from headwise.runs.outcomes import as_evaluated
+        from headwise.runs.reading import open_run
         from headwise.tasks.task import Wish
 
         silence()
@@ -105,7 +106,9 @@ def enhance(
     with clear_errors():
         check_runs([run], changes, keys=("evaluation",))
 
-        from headwise.experiment.outcomes import as_evaluated
+        from rich.progress import Progress
+
+        from headwise.runs.outcomes import as_evaluated
         from headwise.tasks.sound.audio import audio_info
         from headwise.tasks.sound.enhancing import enhance_file
         from headwise.tasks.speech import SpeechEnhancement
@@ -116,8 +119,10 @@ def enhance(
         samples = audio_info(source).samples
         with (
             as_evaluated(model, recipe.evaluation, console, run.name),
-            progress_bar(samples, console) as advance,
+            Progress(console=console, transient=True) as progress,
         ):
+            bar = progress.add_task("", total=samples)
+            advance = partial(progress.advance, bar)
             enhance_file(model, recipe.evaluation.context, source, target, advance)
         Console().print(f"written: {target}", soft_wrap=True, highlight=False, markup=False)
 
@@ -126,8 +131,8 @@ def _open(
     run: Path, task: "type[Task]", changes: list[str] | None
 ) -> "tuple[Recipe, HeadwiseModel]":
     """Returns the recipe and the model of a run, which has to be of a certain task."""
-    from headwise.experiment.folders import FolderError
-    from headwise.experiment.reading import open_run
+    from headwise.runs.folder import FolderError
+    from headwise.runs.reading import open_run
 
     recipe, model = open_run(run, changes or [])
     if not isinstance(recipe, task.recipe_class):

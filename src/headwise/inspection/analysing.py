@@ -14,15 +14,15 @@ from headwise.analysis.behaviour.courses import OverTraining, courses_of
 from headwise.analysis.behaviour.one_pass import ask
 from headwise.analysis.behaviour.results import AnalysisRecord, RunAnalysis
 from headwise.analysis.behaviour.writing import PAGE, RECORD, write_analysis
-from headwise.evaluation import Opened, check_same_items, model_of, open_part
-from headwise.experiment.folders import RESULT, distinct_names
-from headwise.experiment.locking import locked
-from headwise.experiment.outcomes import as_evaluated
-from headwise.experiment.preparing import batches
-from headwise.experiment.reading import check_finite, read_result
 from headwise.files import check_can_be_written
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import words_of
+from headwise.runs.evaluating import Opened, check_same_items, model_of, open_part
+from headwise.runs.folder import RESULT, distinct_names
+from headwise.runs.locking import locked
+from headwise.runs.outcomes import as_evaluated
+from headwise.runs.preparing import batches
+from headwise.runs.reading import check_finite, read_result
 from headwise.tasks.splits import PARTS
 from headwise.training.progress import RunBars
 

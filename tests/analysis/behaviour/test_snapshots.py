@@ -10,7 +10,7 @@ import toy
 import headwise as hw
 from headwise.analysis.behaviour.snapshots import Snapshots, decides, few
 from headwise.analysis.recording import record_attention
-from headwise.experiment.history import decision_courses
+from headwise.runs.one_run import decision_courses
 from headwise.tasks.positions import Positions
 
 

@@ -13,13 +13,12 @@ from rich.console import Console
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from headwise.experiment.folders import claim_folder
-from headwise.experiment.one_system import train_system
-from headwise.experiment.outcomes import read_outcome
-from headwise.experiment.preparing import prepare_task
-from headwise.experiment.reading import open_run
 from headwise.recipe import load_recipe
 from headwise.recipe.catalogue import task_class
+from headwise.runs.one_run import train_system
+from headwise.runs.outcomes import read_outcome
+from headwise.runs.preparing import claim_folder, prepare_task
+from headwise.runs.reading import open_run
 from headwise.tasks.text.tokenization import TextTokenizer, TranslationTokenizer
 from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings, TokenizerSettings
 from headwise.tasks.text.vocabularies import joined, train_words

@@ -17,13 +17,13 @@ from pydantic import BaseModel, Field
 
 from headwise.claims.catalogue import declared
 from headwise.claims.catalogue.declared import STRICT, Scale
-from headwise.comparison.tuning.grid import Grid, parse_grid
-from headwise.experiment.preparing import with_seed
 from headwise.plain_yaml import read_yaml
 from headwise.recipe import RecipeFile
 from headwise.recipe.file import Change, split_path
 from headwise.recipe.settings import Recipe
 from headwise.recipe.shipped import shipped_recipes
+from headwise.runs.grid import Grid, parse_grid
+from headwise.runs.preparing import with_seed
 
 DATA, RUNS = "{data}", "{runs}"
 

@@ -23,8 +23,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from headwise.analysis.results import AttentionRecord, RunResult, Tries
 from headwise.analysis.speed import OverRounds
-from headwise.comparison.tuning.grid import Grid, dotted
 from headwise.files import write_text, written_whole
+from headwise.runs.grid import Grid, dotted
 from headwise.tasks.outcome import RECORD, Outcome, Score
 
 LOSS = "loss"  # the name of the rows of the test loss

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from headwise.claims.catalogue.experiments import recipe_hash
 from headwise.claims.evidence.records import StoredTries, read_tries, tuning_path
-from headwise.comparison.tuning.grid import Grid
 from headwise.recipe import RecipeFile
+from headwise.runs.grid import Grid
 
 
 def tries_of(

@@ -28,9 +28,9 @@ from headwise.claims.page.pictures.overview import overview
 from headwise.claims.page.templates import template
 from headwise.claims.page.totals import totals
 from headwise.claims.page.why_section import why_section
-from headwise.comparison.tuning.choosing import at_the_edge
 from headwise.files import write_text
 from headwise.recipe.settings import Recipe
+from headwise.runs.tuning import at_the_edge
 
 Verdicts = Mapping[tuple[str, Scale], Verdict]
 KINDS: tuple[Kind, ...] = (

@@ -6,12 +6,11 @@ from headwise.claims.catalogue.experiments import Places
 from headwise.claims.catalogue.needed import Needed
 from headwise.claims.evidence.records import StoredTries, tuning_path
 from headwise.claims.evidence.tries import hash_before, tries_of
-from headwise.comparison.summary import Experiment as Prepared
-from headwise.comparison.tuning.candidates import candidates
-from headwise.comparison.tuning.choosing import tune
-from headwise.comparison.tuning.grid import Grid
 from headwise.files import write_text
 from headwise.recipe import RecipeFile
+from headwise.runs.grid import Grid, candidates
+from headwise.runs.summary import Experiment as Prepared
+from headwise.runs.tuning import tune
 from headwise.tasks.task import Task
 
 

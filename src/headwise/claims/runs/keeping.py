@@ -23,13 +23,13 @@ from headwise.claims.evidence.records import (
     thinned,
     write_run,
 )
-from headwise.experiment.one_system import train_system
-from headwise.experiment.outcomes import evaluate, read_outcome
-from headwise.experiment.reading import read_model
 from headwise.models.ablation import ablated
 from headwise.models.ablation_names import parse_ablations
 from headwise.models.base import HeadwiseModel
 from headwise.recipe.settings import Recipe
+from headwise.runs.one_run import train_system
+from headwise.runs.outcomes import evaluate, read_outcome
+from headwise.runs.reading import read_model
 from headwise.tasks.significance import score_of
 from headwise.tasks.task import Task
 from headwise.training.checkpoints import checkpoints

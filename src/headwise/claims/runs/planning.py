@@ -27,10 +27,10 @@ from headwise.claims.evidence.records import StoredRun, read_seconds, write_seco
 from headwise.claims.evidence.tries import tries_of
 from headwise.claims.runs.running import read_task
 from headwise.claims.why.questions import Question
-from headwise.experiment.preparing import batches, build_model
 from headwise.heads.watching import UntrainedRuleWarning
 from headwise.models.base import HeadwiseModel
 from headwise.recipe.settings import Recipe
+from headwise.runs.preparing import batches, build_model
 from headwise.tasks.task import Task
 from headwise.training.rules import TrainingRules
 from headwise.training.run import MODEL

@@ -18,10 +18,10 @@ from headwise.claims.evidence.kept_runs import kept_runs
 from headwise.claims.runs.choosing import let_choose
 from headwise.claims.runs.keeping import Keep, kept_run, train_and_keep
 from headwise.claims.why.questions import Question
-from headwise.comparison.planned import PlannedRun
-from headwise.comparison.running import train_runs
-from headwise.experiment.preparing import prepare_task, with_seed
 from headwise.recipe import RecipeFile
+from headwise.runs.planned import PlannedRun
+from headwise.runs.preparing import prepare_task, with_seed
+from headwise.runs.running import train_runs
 from headwise.tasks.task import Task
 from headwise.training.run import MODEL
 

@@ -22,9 +22,9 @@ from headwise.claims.catalogue.needed import Needed
 from headwise.claims.evidence.fingerprint import computes_alike, fingerprint
 from headwise.claims.evidence.records import StoredTimes, read_times, times_paths
 from headwise.claims.runs.running import read_task
-from headwise.comparison.summary import decoding_speeds_of, step_times
-from headwise.experiment.preparing import build_model
 from headwise.files import write_text
+from headwise.runs.preparing import build_model
+from headwise.runs.summary import decoding_speeds_of, step_times
 
 
 def measure_times(

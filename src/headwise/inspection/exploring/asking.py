@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headwise.experiment.run_folder import RECIPE
+from headwise.runs.folder import RECIPE
 
 if TYPE_CHECKING:
     from headwise.inspection.exploring.inputs.source import Source

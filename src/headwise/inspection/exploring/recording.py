@@ -6,8 +6,6 @@ from pathlib import Path
 
 from torch import nn
 
-from headwise.experiment.folders import distinct_names
-from headwise.experiment.reading import check_finite, open_run
 from headwise.inspection.exploring.inputs.images import image_input
 from headwise.inspection.exploring.inputs.labelled import labelled_input
 from headwise.inspection.exploring.inputs.language import language_input
@@ -21,6 +19,8 @@ from headwise.inspection.exploring.removing import chosen_ablation, in_force, po
 from headwise.inspection.exploring.watching import watch
 from headwise.models.ablation import ablated
 from headwise.models.decisions import words_of
+from headwise.runs.folder import distinct_names
+from headwise.runs.reading import check_finite, open_run
 
 INPUTS: dict[str, Callable[[Trained, Source], Input]] = {
     "translation": translation_input,

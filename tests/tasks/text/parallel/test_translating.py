@@ -4,8 +4,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from headwise.experiment.outcomes import as_evaluated
 from headwise.models.seq2seq import Seq2SeqConfig, Seq2SeqLM
+from headwise.runs.outcomes import as_evaluated
 from headwise.tasks.text.parallel import translating
 from headwise.tasks.text.parallel.corpus import Pair
 from headwise.tasks.text.parallel.metrics import TranslationEvaluation

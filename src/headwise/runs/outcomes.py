@@ -10,13 +10,13 @@ from rich.console import Console
 
 from headwise.analysis.results import RunResult
 from headwise.checksums import write_summed
-from headwise.experiment.folders import RESULT, is_main_process
-from headwise.experiment.reading import DamagedError, how_to_evaluate_again, read_model, read_record
 from headwise.files import write_bytes
 from headwise.models.ablation import ablated, held_systems
 from headwise.models.ablation_names import LEARNED
 from headwise.models.base import HeadwiseModel
 from headwise.recipe.settings import EvaluationSettings, Recipe
+from headwise.runs.folder import RESULT, is_main_process
+from headwise.runs.reading import DamagedError, how_to_evaluate_again, read_model, read_record
 from headwise.tasks.outcome import Outcome, Score
 from headwise.tasks.task import Items, Task
 from headwise.training.progress import RunBars

@@ -3,7 +3,6 @@
 import copy
 import multiprocessing
 import os
-import pickle
 import signal
 import socket
 import subprocess
@@ -19,14 +18,14 @@ from rich.console import Console
 
 from headwise.analysis.report import write_report
 from headwise.analysis.results import Benchmark, Comparison
-from headwise.comparison import RunsFailed, compare_systems, side_by_side
-from headwise.comparison.planned import Failure, PlannedRun
-from headwise.comparison.side_by_side import _for_process, _Processes, _train, _Worker
-from headwise.experiment import one_system
-from headwise.experiment.locking import LOCK, locked
 from headwise.files import NoSpaceError
 from headwise.models.trust import trusting
 from headwise.recipe import load_recipe
+from headwise.runs import one_run
+from headwise.runs.comparing import compare_systems
+from headwise.runs.locking import LOCK, locked
+from headwise.runs.planned import Failure, PlannedRun, RunsFailed
+from headwise.runs.running import _End, _for_process, _Processes, _train
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
 
@@ -158,18 +157,17 @@ def test_what_a_killed_worker_leaves_is_removed_unless_another_process_is_at_wor
 ):
     looked = []
     run = PlannedRun(None, "mae", tmp_path, None, "mae", None, lambda *of: looked.append(of))
-    process = SimpleNamespace(join=lambda: None, exitcode=-signal.SIGKILL)
-    worker = _Worker(run, 0, process, SimpleNamespace(close=lambda: None), 0, end)
-    processes = _Processes(1, QUIET, None, tmp_path)
+    ended = _End(end, "SIGKILL")
+    processes = _Processes(1, QUIET, None)
     (tmp_path / LOCK).write_text(f"{dead_process()}\n{socket.gethostname()}\n")
     with locked(tmp_path) if held else nullcontext():
         (tmp_path / ".partial-checkpoint-3").mkdir()
         before = sorted(tmp_path.iterdir())
         if isinstance(end, NoSpaceError):  # the other runs would find no space either
             with pytest.raises(NoSpaceError, match="it is full"):
-                processes._result(worker)
+                processes.result(run, ended)
         else:
-            assert isinstance(processes._result(worker), Failure)
+            assert isinstance(processes.result(run, ended), Failure)
         removes = end == "" and not held
         assert len(looked) == removes
         assert sorted(tmp_path.iterdir()) == ([] if removes else before)
@@ -191,13 +189,12 @@ def test_a_finished_run_whose_process_was_killed_at_its_end_is_tidied(world, one
     assert not half_written(run) and not (run / LOCK).exists()
 
 
-def start_worker(train, folder, scratch, pid):
+def start_worker(run, pid):
     """Is the main process: starts a run in a process of its own, and waits."""
     context = multiprocessing.get_context("fork")
-    _read, theirs = context.Pipe(duplex=False)
-    (scratch / "task").write_bytes(pickle.dumps(None))
-    arguments = (theirs, scratch / "task", train, None, "mae", folder, "mae", 1, False)
-    process = context.Process(target=_train, args=arguments)
+    _ours, theirs = context.Pipe()
+    messages = SimpleNamespace(recv=lambda: run, send=theirs.send)
+    process = context.Process(target=_train, args=(messages, 1, False))
     process.start()
     theirs.close()
     pid.value = process.pid
@@ -209,9 +206,8 @@ def test_a_run_whose_main_process_is_killed_stops_with_a_checkpoint(
     tmp_path, monkeypatch, swallowed
 ):
     if swallowed:
-        monkeypatch.setattr(side_by_side, "_SECONDS_TO_STOP", 0.5)
-    folder, scratch = tmp_path / "run", tmp_path / "scratch"
-    scratch.mkdir()
+        monkeypatch.setattr("headwise.runs.running._SECONDS_TO_STOP", 0.5)
+    folder = tmp_path / "run"
     context = multiprocessing.get_context("fork")
     at_work, pid = context.Event(), context.Value("i", 0)
     calls = 0
@@ -220,8 +216,9 @@ def test_a_run_whose_main_process_is_killed_stops_with_a_checkpoint(
         nonlocal calls
         calls += 1
         if calls == 3 and not swallowed:
+            parent = os.getppid()
             at_work.set()
-            while scratch.is_dir():
+            while os.getppid() == parent:
                 time.sleep(0.02)
             time.sleep(0.2)  # the signal comes within the third step
         return toy.join(items)
@@ -233,7 +230,8 @@ def test_a_run_whose_main_process_is_killed_stops_with_a_checkpoint(
                 time.sleep(60)
         toy.train(folder, toy.model(), toy.settings(max_steps=10**6, evaluate_every=10**6), join)
 
-    main = context.Process(target=start_worker, args=(train, folder, scratch, pid))
+    run = PlannedRun(None, "mae", folder, None, "mae", train, None)
+    main = context.Process(target=start_worker, args=(run, pid))
     main.start()
     assert at_work.wait(120) and (folder / LOCK).is_file()
     main.kill()
@@ -244,7 +242,6 @@ def test_a_run_whose_main_process_is_killed_stops_with_a_checkpoint(
         time.sleep(0.05)
     if not swallowed:
         assert [path.name for path in folder.iterdir()] == ["checkpoint-3"]
-    assert not scratch.exists()
     while True:
         try:
             os.kill(pid.value, 0)
@@ -300,14 +297,14 @@ def test_ctrl_c_stops_all_runs_and_the_next_start_goes_on(world, tmp_path, troub
 
 def break_runs(monkeypatch, labels):
     """Has the training of some runs fail in this process."""
-    run_training = one_system.run_training
+    run_training = one_run.run_training
 
     def breaks(*args, label, **options):
         if label in labels:
             raise RuntimeError("no batch")
         return run_training(*args, label=label, **options)
 
-    monkeypatch.setattr(one_system, "run_training", breaks)
+    monkeypatch.setattr(one_run, "run_training", breaks)
 
 
 def test_in_one_process_too_the_others_are_trained(world, tmp_path, monkeypatch):
@@ -368,7 +365,7 @@ def test_a_folder_of_another_run_is_found_before_any_is_trained(world, tmp_path,
         with pytest.raises(RunsFailed):
             compare(world, tmp_path, ["mae"])
     file = load_recipe(str(world / "numerals.yaml"), ["systems.mae.training.learning_rate=0.5"])
-    monkeypatch.setattr(one_system, "run_training", None)
+    monkeypatch.setattr(one_run, "run_training", None)
     with pytest.raises(ValueError, match=r"learning_rate: 0\.003 before, 0\.5 now"):
         compare_systems(file, ["standard", "mae"], [1], tmp_path, "", QUIET)
     assert not (tmp_path / "standard-seed1").exists()

@@ -10,19 +10,19 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from headwise import comparison
 from headwise.analysis.chance.multiple_comparisons import holm
 from headwise.analysis.results import Benchmark, Comparison, RunResult
 from headwise.analysis.speed import OverRounds
-from headwise.comparison import compare_systems
-from headwise.comparison.tuning.trying import train_try
-from headwise.experiment import one_system, preparing
-from headwise.experiment.folders import FolderError, claim_folder
-from headwise.experiment.one_system import train_system
-from headwise.experiment.preparing import build_model, prepare_task, with_seed
-from headwise.experiment.reading import open_run, read_recipe
 from headwise.models.trust import NotTrustedError
 from headwise.recipe import load_recipe
+from headwise.runs import one_run, preparing
+from headwise.runs.comparing import compare_systems
+from headwise.runs.folder import FolderError
+from headwise.runs.one_run import train_system
+from headwise.runs.preparing import build_model, claim_folder, prepare_task, with_seed
+from headwise.runs.reading import open_run, read_recipe
+from headwise.runs.summary import summary
+from headwise.runs.tuning import train_try
 from headwise.tasks.text.tokenization import TranslationTokenizer
 from headwise.training.run import Interrupted
 
@@ -104,7 +104,7 @@ def test_a_run_that_was_stopped_early_says_so(world, run, tmp_path):
 
 
 def test_a_finished_run_is_not_trained_again(run, file, monkeypatch):
-    monkeypatch.setattr(one_system, "run_training", None)
+    monkeypatch.setattr(one_run, "run_training", None)
     before = (run / "result.json").stat().st_mtime_ns
     train(file.system("mae"), run)
     assert (run / "result.json").stat().st_mtime_ns == before
@@ -161,14 +161,14 @@ def test_what_was_trained_can_be_opened(run, file):
 
 
 def test_long_sentences_are_found_before_training(world, tmp_path, monkeypatch):
-    monkeypatch.setattr(one_system, "run_training", None)
+    monkeypatch.setattr(one_run, "run_training", None)
     recipe = load_recipe(str(world / "numerals.yaml"), ["training.batch_tokens=4"])
     with pytest.raises(ValueError, match="batch_tokens is 4, expected at least"):
         train(recipe.system("standard"), tmp_path / "run")
 
 
 def test_an_ablation_that_does_not_fit_is_found_before_training(world, tmp_path, monkeypatch):
-    monkeypatch.setattr(one_system, "run_training", None)
+    monkeypatch.setattr(one_run, "run_training", None)
     asked = "evaluation.ablation.weighted={name: top-k, top_k: 99}"
     changes = [asked, "model.attention=weighted"]
     recipe = load_recipe(str(world / "numerals.yaml"), changes)
@@ -204,7 +204,7 @@ def test_snapshots_can_be_turned_off_while_a_run_goes_on(world, tmp_path, file):
 
 
 def test_standard_attention_and_tries_run_no_pass_for_snapshots(file, tmp_path, monkeypatch):
-    monkeypatch.setattr(one_system, "Snapshots", None)
+    monkeypatch.setattr(one_run, "Snapshots", None)
     folder = train(file.system("standard"), tmp_path / "standard", "standard")
     assert RunResult.model_validate_json((folder / "result.json").read_text()).snapshots == []
     recipe = file.system("mae")
@@ -383,7 +383,7 @@ def test_samples_and_facts_are_of_the_test_part(compared):
 
 def test_finished_systems_are_not_trained_again(compared, file, monkeypatch):
     found, folder = compared
-    monkeypatch.setattr(one_system, "run_training", None)
+    monkeypatch.setattr(one_run, "run_training", None)
     results = {path: path.stat().st_mtime_ns for path in folder.rglob("result.json")}
     assert len(results) == 6
     again = compare(file, folder, ["mae", "standard"], seeds=[2])
@@ -395,7 +395,7 @@ def test_finished_systems_are_not_trained_again(compared, file, monkeypatch):
 def test_a_comparison_goes_on_where_it_was_stopped(compared, file, tmp_path, monkeypatch):
     found, _ = compared
     trained = []
-    run_training = one_system.run_training
+    run_training = one_run.run_training
 
     def stops_the_second(*args, label, **options):
         if trained == ["standard"]:
@@ -404,7 +404,7 @@ def test_a_comparison_goes_on_where_it_was_stopped(compared, file, tmp_path, mon
         return run_training(*args, label=label, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(one_system, "run_training", stops_the_second)
+        patched.setattr(one_run, "run_training", stops_the_second)
         with pytest.raises(Interrupted):
             compare(file, tmp_path / "compared", ["standard", "mae"], seeds=[1])
 
@@ -412,7 +412,7 @@ def test_a_comparison_goes_on_where_it_was_stopped(compared, file, tmp_path, mon
         trained.append(label)
         return run_training(*args, label=label, **options)
 
-    monkeypatch.setattr(one_system, "run_training", notes)
+    monkeypatch.setattr(one_run, "run_training", notes)
     again = compare(file, tmp_path / "compared", ["standard", "mae"], seeds=[1])
     assert trained == ["standard", "mae"]
     for system, expected in zip(again.systems, found.systems, strict=False):
@@ -458,7 +458,7 @@ def test_step_times_are_of_the_kept_models(compared, file, monkeypatch):
         seen.update(models=models, gates=gates, batches=batches)
         return dict.fromkeys(models, OverRounds(value=1.0, low=1.0, high=1.0, rounds=7))
 
-    monkeypatch.setattr(comparison.summary, "relative_step_times", spy)
+    monkeypatch.setattr(summary, "relative_step_times", spy)
     compare(file, folder, ["standard", "mae"], seeds=[2, 1])
     assert list(seen["models"]) == ["standard", "mae"]
     kept = load_file(folder / "mae-seed2" / "model" / "model.safetensors")
@@ -499,7 +499,7 @@ def test_a_comparison_goes_through_all_data_sets(benchmark):
 
 
 def test_what_is_wrong_with_a_data_set_is_found_before_any_is_trained(world, monkeypatch):
-    monkeypatch.setattr(one_system, "run_training", None)
+    monkeypatch.setattr(one_run, "run_training", None)
     changes = ["datasets.right={}", "datasets.wrong={train: {source: none, target: none}}"]
     file = load_recipe(str(world / "numerals.yaml"), changes)
     with pytest.raises(ValueError, match="none"):

@@ -23,14 +23,13 @@ from transformers import (
 )
 
 import headwise as hw
-from headwise.experiment.folders import claim_folder
-from headwise.experiment.one_system import train_system
-from headwise.experiment.outcomes import read_outcome
-from headwise.experiment.preparing import prepare_task
-from headwise.experiment.reading import open_run, read_result
 from headwise.models.base import model_class
 from headwise.recipe import load_recipe
 from headwise.recipe.catalogue import TASKS
+from headwise.runs.one_run import train_system
+from headwise.runs.outcomes import read_outcome
+from headwise.runs.preparing import claim_folder, prepare_task
+from headwise.runs.reading import open_run, read_result
 from headwise.tasks.text.parallel.translating import translate
 from headwise.tasks.text.running.generating import GenerationSettings, generate_text
 from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer, TranslationTokenizer

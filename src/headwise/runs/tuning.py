@@ -1,5 +1,6 @@
 """Trains the tries of every system and chooses one, by the lowest validation loss."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -7,14 +8,20 @@ from rich.console import Console
 
 from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import Tries, Try, TryResult
-from headwise.comparison.planned import PlannedRun
-from headwise.comparison.running import train_runs
-from headwise.comparison.summary import Experiment
-from headwise.comparison.tuning.candidates import Candidate
-from headwise.comparison.tuning.grid import TUNING_SEED, Grid
-from headwise.comparison.tuning.trying import finished_try, train_try
-from headwise.experiment.folders import FolderError, changed_keys
-from headwise.experiment.preparing import empty_model
+from headwise.checksums import write_summed
+from headwise.recipe.settings import Recipe
+from headwise.runs.folder import FolderError, is_main_process
+from headwise.runs.grid import TUNING_SEED, Candidate, Grid
+from headwise.runs.one_run import curves, train_model
+from headwise.runs.planned import PlannedRun
+from headwise.runs.preparing import batches, changed_keys, claim_folder, empty_model
+from headwise.runs.reading import DamagedError, discard, read_record
+from headwise.runs.running import train_runs
+from headwise.runs.summary import Experiment
+from headwise.tasks.task import Task
+from headwise.training.checkpoints import checkpoints
+from headwise.training.run import MODEL, threads_of_run
+from headwise.training.validation import validation_loss
 
 TRIES = "tries"
 
@@ -234,3 +241,60 @@ def _sized(
         recipe = candidate.recipe.model_copy(update={"model": model})
         sized.append(candidate._replace(recipe=recipe))
     return sized
+
+
+TRY = "try.json"
+
+
+def train_try(
+    recipe: Recipe, name: str, folder: Path, task: Task, console: Console, label: str = ""
+) -> TryResult:
+    """Trains a try in `folder`, from wherever an earlier start got to.
+
+    Args:
+        recipe: of the try.
+        name: of the system.
+        folder: of the try.
+        task: the recipe's data.
+        console: for the bars.
+        label: what they call the try; by default the name.
+
+    Raises:
+        FolderError: the folder is that of another try.
+        Interrupted: Ctrl-C came; the next call goes on.
+    """
+    claim_folder(folder, recipe)
+    finished = finished_try(recipe, folder, task, console, label)
+    if finished is not None:
+        return finished
+    with threads_of_run(folder, label or name, console):
+        run = train_model(recipe, folder, task, console, label or name)
+        loss = validation_loss(run.model, batches(task, task.validation, recipe.training))
+    result = TryResult(
+        validation_loss=loss,
+        steps=run.steps,
+        seconds=run.history[-1]["seconds"],
+        history=curves(run.history),
+    )
+    if is_main_process():
+        write_summed(folder / TRY, result.model_dump_json(indent=1))
+        for used in (*checkpoints(folder), folder / MODEL):
+            shutil.rmtree(used)
+    return result
+
+
+def finished_try(
+    recipe: Recipe, folder: Path, task: Task, console: Console, label: str
+) -> TryResult | None:
+    """Returns the result of a try, or None while it is not finished.
+
+    A damaged one is removed, so that the try is trained again. The arguments are those of
+    `train_try`.
+    """
+    if not (folder / TRY).is_file():
+        return None
+    try:
+        return read_record(TryResult, folder / TRY, "the try has to be trained again")
+    except DamagedError as error:
+        discard(folder / TRY, error, console, label, "the try is trained again")
+        return None

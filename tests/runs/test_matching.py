@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.matching import TOLERANCE, match_parameters
+from headwise.runs.matching import TOLERANCE, match_parameters
 from headwise.tasks.translation import TranslationModel
 
 SIZES = {"embed_dim": 64, "num_heads": 4, "ffn_dim": 128, "encoder_layers": 2, "decoder_layers": 2}

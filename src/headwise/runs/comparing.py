@@ -9,19 +9,19 @@ from rich.console import Console
 
 from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import Benchmark, Comparison, RunResult
-from headwise.comparison.planned import PlannedRun, Runs
-from headwise.comparison.running import check_jobs, train_runs
-from headwise.comparison.summary import Experiment, summary
-from headwise.comparison.tuning.candidates import candidates
-from headwise.comparison.tuning.choosing import Experiments, Tried, check_runs, tune
-from headwise.comparison.tuning.grid import Grid, check_grid
-from headwise.experiment.folders import is_main_process
-from headwise.experiment.one_system import finished_result, train_system
-from headwise.experiment.preparing import empty_model, prepare_task, with_seed
-from headwise.matching import match_parameters
+from headwise.analysis.verdict import diverged, first_score
 from headwise.recipe import RecipeFile
 from headwise.recipe.pretrained import SYSTEM
 from headwise.recipe.settings import ModelSettings, Recipe
+from headwise.runs.folder import is_main_process
+from headwise.runs.grid import Grid, candidates, check_grid
+from headwise.runs.matching import match_parameters
+from headwise.runs.one_run import finished_result, train_system
+from headwise.runs.planned import PlannedRun, Runs
+from headwise.runs.preparing import empty_model, prepare_task, with_seed
+from headwise.runs.running import check_jobs, train_runs
+from headwise.runs.summary import Experiment, summary
+from headwise.runs.tuning import Experiments, Tried, check_runs, tune
 from headwise.tasks.task import Task
 
 
@@ -67,7 +67,13 @@ def compare_systems(
     check_jobs(jobs)
     file.check_comparable()
     places = {name: folder / name for name in datasets} if datasets else {None: folder}
-    tried = _candidates(file, systems, seeds, list(places), grid, match)
+    tried: Tried = {}
+    if grid is not None:
+        check_grid(grid, file, systems, seeds, match=match is not None)
+        tried = {
+            dataset: {name: candidates(file, name, dataset, grid) for name in systems}
+            for dataset in places
+        }
     # All data are read before anything is trained, so that an error in the last data set shows at
     # once.
     experiments: Experiments = {
@@ -158,24 +164,6 @@ def _prepare(
     return Experiment(folder, task, recipes, matched, tries={})
 
 
-def _candidates(
-    file: RecipeFile,
-    systems: Sequence[str],
-    seeds: Sequence[int],
-    datasets: Sequence[str | None],
-    grid: Grid | None,
-    match: str | None,
-) -> Tried:
-    """By data set and system what is tried; empty without a grid."""
-    if grid is None:
-        return {}
-    check_grid(grid, file, systems, seeds, match=match is not None)
-    return {
-        dataset: {name: candidates(file, name, dataset, grid) for name in systems}
-        for dataset in datasets
-    }
-
-
 def _plan(experiment: Experiment, seeds: Sequence[int], dataset: str | None) -> list[PlannedRun]:
     """The runs of one data set: of each seed all systems, so that early results compare."""
     several = len(seeds) > 1
@@ -217,3 +205,20 @@ def _match_parameters(
         chosen[name] = match.explain(recipes[name].model, target)
         sized[name] = recipes[name].model_copy(update={"model": match.model})
     return sized, chosen
+
+
+def run_to_look_into(found: Comparison | Benchmark, folder: Path) -> Path:
+    """Returns the folder of the run to go on with: of what decides something, that of best score.
+
+    Args:
+        found: the comparison; of several data sets the first counts.
+        folder: of the comparison.
+    """
+    if isinstance(found, Benchmark):
+        name, found = next(iter(found.comparisons.items()))
+        folder = folder / name
+    runs = [(system.name, run) for system in found.systems for run in system.runs[:1]]
+    deciding = [(name, run) for name, run in runs if run.attention and not diverged(run)]
+    sign = 1 if first_score(found).higher_is_better else -1
+    name, run = max(deciding or runs, key=lambda each: sign * each[1].scores[0].value)
+    return folder / f"{name}-seed{run.seed}"

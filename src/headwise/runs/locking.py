@@ -9,8 +9,8 @@ from pathlib import Path
 from filelock import SoftFileLock, Timeout
 
 from headwise.checksums import SUMS
-from headwise.experiment.folders import FolderError, is_main_process
 from headwise.files import check_can_be_written, no_space_told, remove_partial
+from headwise.runs.folder import FolderError, is_main_process
 
 LOCK = ".lock"
 # Long enough for filelock to find and remove the mark of a process that has died.

@@ -1,5 +1,6 @@
 """What a folder holds is told before PyTorch is imported: files of a run, names in its recipe."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -81,3 +82,26 @@ def how_to_mend(stamp: Path) -> str:
         f"{stamp.name} in {stamp.parent / SUMS} (which is enough if you have changed the recipe "
         f"yourself); or use another output folder"
     )
+
+
+def is_main_process() -> bool:
+    """Whether this is the process that prints and writes; the only one without `torchrun`.
+
+    Some clusters set `RANK` for a process that trains alone.
+    """
+    return launched_processes() == 1 or int(os.environ.get("RANK", "0")) == 0
+
+
+def launched_processes() -> int:
+    """The number of processes that `torchrun` has started for this command."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def distinct_names(folders: Sequence[Path]) -> list[str]:
+    """Returns names that tell folders apart: their last part, or as many parts as it takes."""
+    paths = [folder.resolve() for folder in folders]
+    for parts in range(1, 9):
+        names = ["/".join(path.parts[-parts:]) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{path.name} ({number})" for number, path in enumerate(paths, 1)]

@@ -5,9 +5,8 @@ import math
 import numerals
 import pytest
 
-from headwise.comparison.tuning.candidates import candidates
-from headwise.comparison.tuning.grid import TUNING_SEED, Grid, check_grid, parse_grid
 from headwise.recipe import load_recipe
+from headwise.runs.grid import TUNING_SEED, Grid, candidates, check_grid, parse_grid
 
 RATE = ("training", "learning_rate")
 PERIOD = ("training", "mae", "period")

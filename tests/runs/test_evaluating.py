@@ -10,19 +10,18 @@ import tiny_tasks
 from rich.console import Console
 from typer.testing import CliRunner
 
-from headwise import evaluation
 from headwise.analysis.report import render_report
 from headwise.analysis.results import RunResult
 from headwise.analysis.table import comparison_table
 from headwise.cli import app
-from headwise.comparison import compare_systems
-from headwise.evaluation import compare_runs, evaluate_run
-from headwise.experiment import one_system, outcomes, reading
-from headwise.experiment.folders import FolderError
-from headwise.experiment.one_system import train_system
-from headwise.experiment.outcomes import read_outcome
-from headwise.experiment.preparing import prepare_task
 from headwise.recipe import load_recipe
+from headwise.runs import evaluating, one_run, outcomes, reading
+from headwise.runs.comparing import compare_systems
+from headwise.runs.evaluating import compare_runs, evaluate_run
+from headwise.runs.folder import FolderError
+from headwise.runs.one_run import train_system
+from headwise.runs.outcomes import read_outcome
+from headwise.runs.preparing import prepare_task
 
 QUIET = Console(quiet=True)
 RECIPE = "numerals.yaml"
@@ -91,7 +90,7 @@ def test_one_that_comes_later_is_scored_without_training(world, run, tmp_path, m
         scored.append(len(items))
         return evaluate(model, task, items, *others)
 
-    monkeypatch.setattr(one_system, "run_training", None)  # nothing is trained again
+    monkeypatch.setattr(one_run, "run_training", None)  # nothing is trained again
     monkeypatch.setattr(outcomes, "evaluate", spy)
     later = of(world, "short", "other").system("mae")
     after = train(later, tmp_path / "run")
@@ -130,7 +129,7 @@ def test_other_keys_of_the_data_still_make_another_run(world, run):
 
 
 def test_lines_that_do_not_match_are_found_before_training(world, tmp_path, monkeypatch):
-    monkeypatch.setattr(one_system, "run_training", None)
+    monkeypatch.setattr(one_run, "run_training", None)
     (tmp_path / "cut.fr").write_text("un\n")
     cut = [f"data.tests.cut.source={world}/short.en", f"data.tests.cut.target={tmp_path}/cut.fr"]
     with pytest.raises(
@@ -260,7 +259,7 @@ def test_data_of_another_model_are_refused(tmp_path):
 
 def test_two_runs_are_tested_on_what_they_have_stored(run, rival, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(evaluation, "evaluate", None)  # nothing is evaluated again
+        patched.setattr(evaluating, "evaluate", None)  # nothing is evaluated again
         found, other = (evaluate_run(r, "test", QUIET, may_be_stored=True) for r in (run, rival))
         difference = compare_runs(found, other)
         back = compare_runs(other, found)

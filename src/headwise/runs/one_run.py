@@ -1,31 +1,29 @@
 """One system of a recipe, trained and evaluated, whatever the task."""
 
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 
-from headwise.analysis.behaviour.snapshots import Snapshots, decides
+from headwise.analysis.behaviour.snapshots import DecisionCourse, Snapshots, decides
+from headwise.analysis.behaviour.where import Where
 from headwise.analysis.cost import count_macs, count_parameters
 from headwise.analysis.recording import record_attention
-from headwise.analysis.results import EarlyStop, RunResult
+from headwise.analysis.results import Course, EarlyStop, RunResult
 from headwise.checksums import write_summed
-from headwise.experiment.folders import RESULT, check_start, claim_folder, is_main_process
-from headwise.experiment.history import courses_of, curves, decision_courses
-from headwise.experiment.model_folder import write_for_tools
-from headwise.experiment.outcomes import (
-    evaluate,
-    mend_outputs,
-    read_outcome,
-    with_tests,
-    write_outcome,
-)
-from headwise.experiment.preparing import batches, build_model
-from headwise.experiment.reading import DamagedError, check_model, discard, read_result
 from headwise.models.ablation import ablated
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import words_of
+from headwise.models.sites import AttentionSite, attention_sites
 from headwise.recipe.settings import Recipe
+from headwise.runs.folder import RESULT, is_main_process
+from headwise.runs.model_card import write_for_tools
+from headwise.runs.outcomes import evaluate, mend_outputs, read_outcome, with_tests, write_outcome
+from headwise.runs.preparing import batches, build_model, check_start, claim_folder
+from headwise.runs.reading import DamagedError, check_model, discard, read_result
 from headwise.tasks.task import Task
 from headwise.training.run import MODEL, Run, run_training, threads_of_run
 from headwise.training.validation import validation_loss
@@ -167,3 +165,62 @@ def finished_result(
     if is_main_process() and changed:
         write_for_tools(folder, task, recipe, result)
     return result
+
+
+def curves(history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """Returns the losses and what was measured, by step."""
+    kept = ("step", "loss", "eval_loss", "seconds")
+    return [
+        {key: record[key] for key in kept if key in record} | record.get("measured", {})
+        for record in history
+        if "loss" in record or "eval_loss" in record
+    ]
+
+
+def courses_of(model: HeadwiseModel, history: Sequence[Mapping[str, Any]]) -> list[Course]:
+    """Returns what the rules of training recorded of each system; empty without records."""
+    records = [(record["step"], record.get("recorded", {})) for record in history]
+    by_path = [
+        (step, {path: made for of_rule in found.values() for path, made in of_rule.items()})
+        for step, found in records
+    ]
+    return [
+        Course(
+            **Where.of(place).model_dump(exclude={"path"}),
+            steps=steps,
+            values={name: [made[name] for made in found] for name in found[0]},
+        )
+        for place, steps, found in _by_site(model, by_path)
+    ]
+
+
+def decision_courses(
+    model: HeadwiseModel, history: Sequence[Mapping[str, Any]]
+) -> list[DecisionCourse]:
+    """Returns how the decisions of each system moved, from the snapshots; empty without any."""
+    snapshots = [(record["step"], record.get("snapshot", {})) for record in history]
+    measured = ("entropy", "lowest_entropy", "shares", "weights")
+    return [
+        DecisionCourse(
+            **Where.of(place).model_dump(),
+            uniform=math.log(found[-1]["candidates"]),
+            steps=steps,
+            **{name: [each[name] for each in found] for name in measured},
+            explained={
+                label: [each["explained"].get(label) for each in found]
+                for label in found[-1]["explained"]
+            },
+        )
+        for place, steps, found in _by_site(model, snapshots)
+    ]
+
+
+def _by_site(
+    model: HeadwiseModel, records: Sequence[tuple[int, Mapping[str, Any]]]
+) -> Iterator[tuple[AttentionSite, list[int], list[Any]]]:
+    """Yields each site of which records have something, with the steps and what they have."""
+    for place in attention_sites(model):
+        of_place = [(step, found[place.path]) for step, found in records if place.path in found]
+        if of_place:
+            steps, found = zip(*of_place, strict=True)
+            yield place, list(steps), list(found)

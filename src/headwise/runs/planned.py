@@ -10,8 +10,8 @@ from typing import Generic, NamedTuple, TypeVar
 from rich.console import Console
 
 from headwise.analysis.results import RunResult
-from headwise.experiment.locking import LockedError, locked
 from headwise.recipe.settings import Recipe
+from headwise.runs.locking import LockedError, locked
 from headwise.tasks.task import Task
 
 Runs = dict[str, list[RunResult]]  # by system, a run for each seed
@@ -40,6 +40,15 @@ class PlannedRun(Generic[Result]):
     label: str
     train: Callable[[Recipe, str, Path, Task, Console, str], Result]
     finished: Callable[[Recipe, Path, Task, Console, str], Result | None]
+
+    def make(self, console: Console) -> Result:
+        """Trains the run in its folder, which is locked, and returns its result.
+
+        Raises:
+            LockedError: another process has the folder.
+        """
+        with locked(self.folder):
+            return self.train(self.recipe, self.system, self.folder, self.task, console, self.label)
 
     def result(self, console: Console) -> Result | None:
         """Returns the result of the run, or None while it is not finished.

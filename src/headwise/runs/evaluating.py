@@ -7,20 +7,21 @@ the chance of training; `headwise compare` with several seeds can.
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
 
 from headwise.analysis.chance.estimates import Difference
 from headwise.analysis.chance.seeds_and_items import compare_outcomes
-from headwise.experiment.folders import is_other_data
-from headwise.experiment.outcomes import evaluate, stored_outcome
-from headwise.experiment.reading import read_model, read_recipe
 from headwise.messages import did_you_mean
 from headwise.models.base import HeadwiseModel
 from headwise.recipe.catalogue import task_class
 from headwise.recipe.settings import Recipe
+from headwise.runs.outcomes import evaluate, stored_outcome
+from headwise.runs.preparing import is_other_data
+from headwise.runs.reading import read_model, read_recipe
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Task
@@ -33,7 +34,8 @@ _NOT_OF_DATA = (
 )
 
 
-class Opened(NamedTuple):
+@dataclass(frozen=True)
+class Opened:
     """A run and one part of its data.
 
     Attributes:
@@ -49,21 +51,14 @@ class Opened(NamedTuple):
     part: str
 
 
-class Evaluation(NamedTuple):
+@dataclass(frozen=True)
+class Evaluation(Opened):
     """A run and its scores on one part.
 
     Attributes:
-        run: folder of the run.
-        recipe: of the run, with the changes of the command line.
-        task: its data.
-        part: name of the part.
         outcome: the scores, and the items from which they are computed.
     """
 
-    run: Path
-    recipe: Recipe
-    task: Task
-    part: str
     outcome: Outcome
 
 
@@ -96,16 +91,14 @@ def evaluate_run(
             keys that evaluation does not read.
     """
     opened = open_part(run, part, console, data=data, changes=changes)
-    _, recipe, task, part = opened
-    if may_be_stored and not ablations and not changes and data is None:
-        outcome = stored_outcome(run, task, part)
-        if outcome is not None:
-            return Evaluation(run, recipe, task, part, outcome)
-    model = model_of(opened, changes)
-    settings = recipe.evaluation.model_copy(
-        update={"ablation": {**recipe.evaluation.ablation, **(ablations or {})}}
-    )
-    outcome = evaluate(model, task, task.part(part), settings, console, run.name)
+    recipe, task, part = opened.recipe, opened.task, opened.part
+    is_as_trained = not ablations and not changes and data is None
+    outcome = stored_outcome(run, task, part) if may_be_stored and is_as_trained else None
+    if outcome is None:
+        ablation = {**recipe.evaluation.ablation, **(ablations or {})}
+        settings = recipe.evaluation.model_copy(update={"ablation": ablation})
+        model = model_of(opened, changes)
+        outcome = evaluate(model, task, task.part(part), settings, console, run.name)
     return Evaluation(run, recipe, task, part, outcome)
 
 
@@ -204,7 +197,7 @@ def _check_fits(model: HeadwiseModel, task: Task, recipe: Recipe) -> None:
             )
 
 
-def check_same_items(run: Opened | Evaluation, other: Opened | Evaluation) -> None:
+def check_same_items(run: Opened, other: Opened) -> None:
     """Raises `ValueError` unless two runs are scored on the same items."""
     if run.recipe.task != other.recipe.task:
         raise ValueError(

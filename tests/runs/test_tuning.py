@@ -15,13 +15,13 @@ from headwise.analysis.report import render_report
 from headwise.analysis.results import Comparison
 from headwise.checksums import SUMS, write_summed
 from headwise.cli import app
-from headwise.comparison import compare_systems
-from headwise.comparison.tuning.grid import TUNING_SEED, parse_grid
-from headwise.comparison.tuning.trying import train_try
-from headwise.experiment import one_system
-from headwise.experiment.folders import FolderError
-from headwise.experiment.preparing import prepare_task, with_seed
 from headwise.recipe import load_recipe
+from headwise.runs import one_run
+from headwise.runs.comparing import compare_systems
+from headwise.runs.folder import FolderError
+from headwise.runs.grid import TUNING_SEED, parse_grid
+from headwise.runs.preparing import prepare_task, with_seed
+from headwise.runs.tuning import train_try
 from headwise.tasks.translation import Translation
 from headwise.training.run import Interrupted
 
@@ -155,7 +155,7 @@ def test_without_a_choice_nothing_is_tried(world, file):
 
 def test_finished_tries_are_not_trained_again(tuned, file, monkeypatch):
     found, folder = tuned
-    monkeypatch.setattr(one_system, "run_training", None)
+    monkeypatch.setattr(one_run, "run_training", None)
     before = results(folder)
     assert len(before) == 9 + 2
     repeated = compare(file, folder, RATES, PERIODS)
@@ -165,7 +165,7 @@ def test_finished_tries_are_not_trained_again(tuned, file, monkeypatch):
 
 
 def test_an_interrupted_comparison_goes_on_with_the_next_try(world, file, monkeypatch):
-    folder, whole = world / "interrupted", one_system.run_training
+    folder, whole = world / "interrupted", one_run.run_training
     trained = []
 
     def interrupted(*arguments, **options):
@@ -174,7 +174,7 @@ def test_an_interrupted_comparison_goes_on_with_the_next_try(world, file, monkey
         trained.append(options["label"])
         return whole(*arguments, **options)
 
-    monkeypatch.setattr(one_system, "run_training", interrupted)
+    monkeypatch.setattr(one_run, "run_training", interrupted)
     with pytest.raises(Interrupted):
         compare(file, folder, RATES, systems=["standard"])
     assert trained == ["standard try 1/3"]
@@ -184,7 +184,7 @@ def test_an_interrupted_comparison_goes_on_with_the_next_try(world, file, monkey
         trained.append(options["label"])
         return whole(*arguments, **options)
 
-    monkeypatch.setattr(one_system, "run_training", watched)
+    monkeypatch.setattr(one_run, "run_training", watched)
     compare(file, folder, RATES, systems=["standard"])
     assert trained[1:] == ["standard try 2/3", "standard try 3/3", "standard"]
     assert first in results(folder).items()

@@ -11,10 +11,11 @@ from typer.testing import CliRunner
 
 from headwise.checksums import write_sums
 from headwise.cli import app
-from headwise.comparison import RunsFailed, compare_systems
-from headwise.experiment.folders import claim_folder
-from headwise.experiment.locking import LOCK, LockedError, locked
 from headwise.recipe import load_recipe
+from headwise.runs.comparing import compare_systems
+from headwise.runs.locking import LOCK, LockedError, locked
+from headwise.runs.planned import RunsFailed
+from headwise.runs.preparing import claim_folder
 from headwise.training.progress import Relay
 
 

@@ -26,13 +26,13 @@ from headwise.analysis.speed import (
 )
 from headwise.analysis.surroundings import machine, versions
 from headwise.analysis.verdict import diverged
-from headwise.comparison.planned import Runs
-from headwise.experiment.outcomes import TEST, read_outcome
-from headwise.experiment.preparing import batches
-from headwise.experiment.reading import read_model
 from headwise.models.base import HeadwiseModel
 from headwise.recipe import RecipeFile
 from headwise.recipe.settings import Recipe
+from headwise.runs.outcomes import TEST, read_outcome
+from headwise.runs.planned import Runs
+from headwise.runs.preparing import batches
+from headwise.runs.reading import read_model
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.significance import Statistic
 from headwise.tasks.task import Task
@@ -75,7 +75,7 @@ def summary(
     times: dict[str, OverRounds] = {}
     decoding: dict[str, DecodingSpeed] = {}
     if not missing:
-        models = _models(task, {name: of[0] for name, of in folders.items()})
+        models = {name: read_model(of[0], type(task)) for name, of in folders.items()}
         decoding = decoding_speeds_of(recipes, models, task)
         times = step_times(recipes, models, task)
     histories = {name: [run.history for run in of] for name, of in runs.items()}
@@ -145,11 +145,6 @@ def _sound(runs: Runs, outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, l
         name: [o for run, o in zip(runs[name], of, strict=True) if not diverged(run)]
         for name, of in outcomes.items()
     }
-
-
-def _models(task: Task, runs: Mapping[str, Path]) -> dict[str, HeadwiseModel]:
-    """The final model of one run of each system."""
-    return {name: read_model(run, type(task)) for name, run in runs.items()}
 
 
 def step_times(

@@ -1,0 +1,345 @@
+"""Trains the runs of a comparison, one after the other or side by side.
+
+Side by side, a process serves one run. One that is killed, by the system when memory runs out for
+instance, takes no other run with it, as it would in a pool of processes, and a GPU's memory is free
+when its run is over. A thread of the main process starts each and follows it.
+
+The main process draws, since only one can: a run sends what it prints and how far it is. Its result
+is in its folder. Ctrl-C reaches the main process alone, which has the others stop by SIGTERM; each
+then writes a checkpoint, as a run in the main process does. They also stop when that has died, of
+`kill -9` or since memory has run out.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from rich.console import Console
+from rich.progress import TaskID
+from torch.multiprocessing import get_context
+
+from headwise.files import NoSpaceError
+from headwise.runs.folder import launched_processes
+from headwise.runs.planned import Ended, Failure, PlannedRun, Result, RunsFailed
+from headwise.runs.preparing import check_folder
+from headwise.training.interrupted import Interrupted
+from headwise.training.progress import Position, Printed, Relay, RunBars, silence_libraries
+
+# Libraries read them when they are loaded; the last is for tokenizers.
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+_GPUS = "CUDA_VISIBLE_DEVICES"
+# Within which a run whose main process has died ends its step and writes its checkpoint.
+_SECONDS_TO_STOP = 300.0
+
+
+def train_runs(
+    planned: Sequence[PlannedRun[Result]],
+    console: Console,
+    *,
+    jobs: int = 1,
+    after_each: Callable[[list[Result | None]], None] = lambda results: None,
+) -> list[Result]:
+    """Trains runs; what their folders already hold is not trained again.
+
+    A run that fails leaves the others alone, and so does one whose process is killed. A full disk
+    ends them all.
+
+    Args:
+        planned: the runs.
+        console: for bars and notes.
+        jobs: how many runs to train at a time. More than one are trained in processes of their
+            own, each with its share of the CPU threads and, of several GPUs, with one of them.
+        after_each: called whenever a run has ended, with the results so far in the order of
+            `planned`: None for a run that is not finished.
+
+    Returns:
+        The results, in the order of `planned`.
+
+    Raises:
+        FolderError: a folder is that of another run; nothing has been trained.
+        Interrupted: Ctrl-C came; the next call goes on with all runs that were at work.
+        RunsFailed: some runs failed; the next call tries them again.
+        NoSpaceError: the disk is full.
+    """
+    check_jobs(jobs)
+    for run in planned:
+        check_folder(run.folder, run.recipe)
+    results = [run.result(console) for run in planned]
+    folders = [run.folder for run in planned]
+    failures: dict[str, Failure] = {}
+
+    def ended(run: PlannedRun[Result], result: Result | Failure) -> None:
+        if isinstance(result, Failure):
+            failures[run.label] = result
+            said = f"{run.label} failed: {result.reason}\n{result.traceback}".rstrip()
+            console.print(said, style="red", highlight=False, markup=False, soft_wrap=True)
+        else:
+            results[folders.index(run.folder)] = result
+        after_each(results)
+
+    waiting = [run for run, result in zip(planned, results, strict=True) if result is None]
+    if jobs == 1:
+        _train_one_by_one(waiting, console, ended)
+    elif waiting:
+        _train_side_by_side(waiting, min(jobs, len(planned)), console, ended)
+    if failures:
+        raise RunsFailed(failures, len(planned))
+    return [result for result in results if result is not None]
+
+
+def check_jobs(jobs: int) -> None:
+    """Raises `ValueError` if so many runs cannot be trained at a time."""
+    if jobs < 1:
+        raise ValueError(f"--jobs is {jobs}, expected a whole number from 1")
+    if jobs > 1 and launched_processes() > 1:
+        raise ValueError(
+            f"--jobs is {jobs} within {launched_processes()} processes that share every run, "
+            f"expected one of the two: leave --jobs out, or start headwise without torchrun"
+        )
+
+
+def _train_one_by_one(
+    planned: Sequence[PlannedRun[Any]], console: Console, ended: Ended[Any]
+) -> None:
+    for run in planned:
+        try:
+            result = run.make(console)
+        except (Interrupted, NoSpaceError):  # the others would find no space either
+            raise
+        except Exception as error:
+            if launched_processes() > 1:
+                raise  # the others wait for this process, and would wait for ever
+            result = Failure.of(error)
+        ended(run, result)
+
+
+def _train_side_by_side(
+    planned: Sequence[PlannedRun[Any]], jobs: int, console: Console, ended: Ended[Any]
+) -> None:
+    """Trains runs, `jobs` at a time.
+
+    Args:
+        planned: the runs, none of them finished.
+        jobs: how many at a time.
+        console: for bars and notes.
+        ended: called in this thread when a run has ended, with its result or why it failed.
+
+    Raises:
+        Interrupted: Ctrl-C or SIGTERM came, and all runs that were at work have stopped.
+        NoSpaceError: the disk is full, and all runs that were at work have stopped.
+    """
+    with (
+        RunBars(console, transient=True) as bars,
+        ThreadPoolExecutor(jobs, initializer=_hold_ctrl_c_back) as pool,
+    ):
+        processes = _Processes(jobs, console, bars)
+        with processes.stopped_by_signals():
+            runs = {pool.submit(processes.train, run): run for run in planned}
+            for future in as_completed(runs):
+                result = processes.result(runs[future], future.result())
+                if result is not None:
+                    ended(runs[future], result)
+    if processes.stopping:
+        raise Interrupted(", ".join(processes.stops) or "stopped")
+
+
+class _End(NamedTuple):
+    """How the process of a run has ended.
+
+    Attributes:
+        said: why the run has not finished: an error, a full disk, or where it stopped.
+        death: what the process died of; empty if it did not.
+    """
+
+    said: Failure | NoSpaceError | str = ""
+    death: str = ""
+
+
+class _Processes:
+    """The processes of the runs that are at work.
+
+    Attributes:
+        stopping: whether those that are at work are to stop, and no other is started.
+        stops: where runs have stopped, in words.
+    """
+
+    def __init__(self, jobs: int, console: Console, bars: RunBars) -> None:
+        self.console = console
+        self.bars = bars
+        self.threads = max(1, torch.get_num_threads() // jobs)
+        self.stopping = False
+        self.stops: list[str] = []
+        self._free = list(range(jobs))  # the places for processes
+        self._at_work: list[BaseProcess] = []
+        self._one_at_a_time = threading.Lock()  # the environment is that of all threads
+
+    def train(self, run: PlannedRun[Any]) -> _End:
+        """Trains a run in a process of its own; called in a thread for it."""
+        if self.stopping:
+            return _End()
+        bar = self.bars.begin(run.label, None, figures="starting")
+        slot = self._free.pop()
+        process, messages = self._start(run, slot)
+        with messages:
+            said = self._follow(run, messages, bar)
+        process.join()
+        self._at_work.remove(process)
+        self._free.append(slot)
+        self.bars.remove_task(bar)
+        return _End(said, _death(process.exitcode or 0))
+
+    def _start(self, run: PlannedRun[Any], slot: int) -> tuple[BaseProcess, Connection]:
+        context = get_context("spawn")
+        ours, theirs = context.Pipe()
+        arguments = (theirs, self.threads, self.console.is_terminal)
+        process = context.Process(target=_train, args=arguments)
+        with self._one_at_a_time, _environment(_for_process(slot, self.threads)):
+            process.start()
+        theirs.close()  # so that the messages end when the process does
+        self._at_work.append(process)
+        if self.stopping:  # the signal came while it was being started
+            process.terminate()
+        return process, ours
+
+    def _follow(
+        self, run: PlannedRun[Any], messages: Connection, bar: TaskID
+    ) -> Failure | NoSpaceError | str:
+        """Shows what a process sends until it ends; returns why its run has not finished."""
+        said: Failure | NoSpaceError | str = ""
+        with suppress(OSError):  # it has died, and may have said why
+            messages.send(run)  # with its data: to read and encode them would take up to 10 s
+        with suppress(EOFError, OSError):  # its end, also in the middle of a message
+            while True:
+                message = messages.recv()
+                if isinstance(message, Printed):
+                    self.console.print(*message.objects, **message.options)
+                elif isinstance(message, Position):
+                    self.bars.show(bar, message)
+                else:
+                    said = message
+        return said
+
+    def result(self, run: PlannedRun[Any], end: _End) -> Any:
+        """What became of a run whose process has ended; None if it was stopped as asked."""
+        if isinstance(end.said, NoSpaceError):
+            raise end.said
+        if isinstance(end.said, Failure):
+            return end.said  # what stands in its folder may be of another process that has it
+        if (result := run.result(self.console)) is not None:
+            return result
+        if self.stopping:
+            self.stops += [f"{run.label} {end.said}"] if end.said else []
+            return None
+        why = end.death or end.said or "SIGTERM"
+        return Failure(f"its process ended before the run did: {why}")
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Has all runs stop: with a checkpoint, or at once."""
+        self.stopping = True
+        for process in list(self._at_work):
+            process.kill() if at_once else process.terminate()
+
+    @contextmanager
+    def stopped_by_signals(self) -> Iterator[None]:
+        """The first Ctrl-C or SIGTERM has all runs stop, the second ends them at once."""
+        before: dict[int, Any] = {}
+
+        def restore() -> None:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            restore()
+            self.stop()
+
+        if threading.current_thread() is threading.main_thread():  # others may set no handlers
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) is not signal.SIG_IGN:  # a shell does that for `... &`
+                    before[number] = signal.signal(number, stop)
+        try:
+            yield
+        except BaseException as error:
+            self.stop(at_once=isinstance(error, KeyboardInterrupt))
+            raise
+        finally:
+            restore()
+
+
+def _death(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return "SIGKILL, as when memory runs out"
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}" if code else ""
+
+
+def _for_process(slot: int, threads: int) -> dict[str, str]:
+    """What a process has to know before it loads torch: its CPU threads and its GPU."""
+    changes = dict.fromkeys(_THREADS, str(threads))
+    count = torch.cuda.device_count()
+    if count > 1:
+        visible = os.environ.get(_GPUS) or ",".join(map(str, range(count)))
+        changes[_GPUS] = visible.split(",")[slot % count].strip()
+    return changes
+
+
+@contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _hold_ctrl_c_back() -> None:
+    """Holds Ctrl-C back from this thread and the processes that it starts, which take it up."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+
+def _train(messages: Connection, threads: int, is_terminal: bool) -> None:
+    """Trains one run, which it is sent, in the process that was started for it."""
+    os.setpgid(0, 0)  # the terminal's Ctrl-C goes to the group of the main process
+
+    def send(message: object) -> None:
+        with suppress(ConnectionError):  # the main process has died, and this one is stopping
+            messages.send(message)
+
+    try:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        threading.Thread(target=_stop_when_orphaned, daemon=True).start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        silence_libraries()
+        torch.set_num_threads(threads)
+        messages.recv().make(Relay(send, is_terminal))
+    except Interrupted as stop:
+        send(str(stop))
+    except KeyboardInterrupt:
+        pass  # it was stopped when it was not training, and goes on from there
+    except NoSpaceError as error:
+        send(error)
+    except Exception as error:
+        send(Failure.of(error))
+
+
+def _stop_when_orphaned() -> None:
+    """Has this process stop when the one that started it has died."""
+    main = parent_process()
+    assert main is not None
+    wait([main.sentinel])  # a pipe, which the system closes however the process has died
+    while True:  # Python prints and forgets what a signal raises while an object is deleted
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_SECONDS_TO_STOP)
