@@ -34,7 +34,7 @@ from headwise.recipe.settings import Recipe
 from headwise.recipe.shipped import shipped_recipes
 from headwise.training.run import run_training
 
-BUILT_IN = {
+BUILT_IN: dict[str, dict[str, Any]] = {
     "translation": {"corpus": "interface-strings", "language": "fr"},
     "language-modelling": {"corpus": "pydoc-topics"},
     "masked-language-modelling": {"corpus": "pydoc-topics"},
@@ -50,9 +50,9 @@ BUILT_IN = {
     },
 }
 FROM_ELSEWHERE = {"hub", "files", "folders", "glue", "senteval"}
-STEPS = {
+STEPS: dict[str, Any] = {
     "max_steps": 2,
-    "evaluate_every": 1,
+    "evaluate_every": 2,
     "log_every": 1,
     "epochs": None,
     "precision": "float32",
@@ -116,11 +116,10 @@ def fingerprints(name: str) -> dict[str, dict[str, Any]]:
 
 def small_recipe(name: str) -> dict[str, Any]:
     """A shipped recipe with data that are here, and few layers and steps."""
-    raw = yaml.safe_load(load_recipe(name).yaml())
+    raw: dict[str, Any] = without(yaml.safe_load(load_recipe(name).yaml()), {"pretrained"})
     task = raw.get("task", "translation")
-    raw = without(raw, {"pretrained"})
     if raw.pop("datasets", None) or task == "probing" or raw["data"]["corpus"] in FROM_ELSEWHERE:
-        raw["data"] = dict(BUILT_IN[task])
+        raw["data"] = BUILT_IN[task] | {}
     elif raw["data"]["corpus"] == "pair":
         raw["data"] = {
             "corpus": "pair",
@@ -128,7 +127,7 @@ def small_recipe(name: str) -> dict[str, Any]:
             "right": {"corpus": "photographs"},
         }
     for size in ("vocab_size", "source_vocab_size", "target_vocab_size"):
-        if raw.get("tokenizer", {}).get(size):
+        if (raw.get("tokenizer") or {}).get(size):
             raw["tokenizer"][size] = min(raw["tokenizer"][size], 1000)
     if "palette" in raw:
         raw["palette"]["colors"] = 32
@@ -138,7 +137,8 @@ def small_recipe(name: str) -> dict[str, Any]:
         model = part.get("model", {})
         for layers in {"layers", "encoder_layers", "decoder_layers"} & model.keys():
             model[layers] = min(model[layers], DEEPEST)
-    raw["training"] |= STEPS | {"batch_tokens": 600 if task != "probing" else 512}
+    is_wide = raw["model"]["embed_dim"] > 128
+    raw["training"] |= STEPS | {"batch_tokens": 130 if is_wide else 600}
     for system in raw["systems"].values():
         training = system.get("training", {})
         for key in STEPS.keys() & training.keys():
@@ -157,7 +157,7 @@ def of_system(recipe: Recipe) -> dict[str, Any]:
     """The fingerprints of one system: of its data, its training and its final model."""
     with tempfile.TemporaryDirectory() as folder:
         task = task_class(recipe.task).prepare(recipe, Path(folder))
-        validation = First(task.validation, 8)
+        validation = First(task.validation, 2)
         model = build_model(recipe, task)
         found: dict[str, Any] = {"start": digest(model.state_dict())}
         found["data"] = digest(list(islice(batches(task, task.train, recipe.training, seed=1), 2)))

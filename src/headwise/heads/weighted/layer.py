@@ -1,6 +1,5 @@
 """The Weighted Transformer: branches of attention, each with the feed-forward behind it."""
 
-from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -132,7 +131,6 @@ class BranchedAttention(Attention):
     rule = BranchesOnSimplex
     ablations = ABLATIONS
     presets = PRESETS
-    former_evaluation = ("branches", "branches_top_k", "branches_seed")
     unlike_standard = (
         "it takes the place of the feed-forward behind the attention too, with residual sums and "
         "norms in each branch"
@@ -210,19 +208,6 @@ class BranchedAttention(Attention):
         sizes |= {"ffn_activation": place.ffn_activation, "norm": place.norm}
         sizes |= {"residual_dropout": place.dropout}
         return cls(place.embed_dim, **{**sizes, **options})
-
-    @classmethod
-    def read_former_evaluation(cls, given: Mapping[str, Any]) -> tuple[set[str], Any]:
-        known = given.keys() & cls.former_evaluation
-        name = given.get("branches", "learned")
-        if name == "learned":
-            return known, None
-        asked = {"name": name}
-        if given.get("branches_top_k") is not None:
-            asked["top_k"] = given["branches_top_k"]
-        if name == "random":
-            asked["seed"] = given.get("branches_seed", 0)
-        return known, asked
 
     def reset_parameters(self) -> None:
         """Draw all parameters afresh: maps by Glorot, κ and α even or anywhere on the simplex."""
