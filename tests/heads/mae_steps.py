@@ -16,4 +16,4 @@ def gate_step(model):
 
 def expert_step(model):
     """While this context is open, the model draws experts."""
-    return rule.expert_step(layers(model))
+    return rule.computing(layers(model), "expert")

@@ -77,7 +77,7 @@ class System:
                 gates = [[uniform] * query.size(1) for _ in query]
             else:
                 window = module.gate_window if each else None
-                root = module.gate_scaling == "root"
+                root = module.gate.scaling == "root"
                 gates = reference.mae_gates(p, query, sight, window, root)
             output = reference.mae(p, query, key, value, HEADS, dropped, gates, **masks)
             stacked = torch.stack([torch.stack(row) for row in gates])

@@ -5,7 +5,7 @@ import torch
 from systems import DIM, GATED, SYSTEMS, as_float, padding
 
 import headwise as hw
-from headwise.heads.mae.mixture import last_seen, masked_mean
+from headwise.heads.mae.means import last_seen, masked_mean
 from headwise.heads.mae.naive import naive_masked_mean
 from headwise.ops.masks import causal_mask
 

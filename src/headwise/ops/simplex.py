@@ -1,4 +1,4 @@
-"""Random points of the probability simplex."""
+"""The probability simplex: points with no negative entry, whose entries sum to 1."""
 
 import torch
 from torch import Tensor
@@ -13,3 +13,50 @@ def random_simplex(entries: int, *, generator: torch.Generator | None = None) ->
     # Exponential draws divided by their sum. 1 − u is never 0, whose logarithm is infinite.
     draws = -torch.log1p(-torch.rand(entries, generator=generator, dtype=torch.float64))
     return (draws / draws.sum()).float()
+
+
+def project_to_simplex(x: Tensor) -> Tensor:
+    """The nearest point of the simplex, over the last dimension.
+
+        argmin_p ‖p − x‖²  subject to  pᵢ ≥ 0, Σᵢ pᵢ = 1
+
+    It is max(x − θ, 0), with the one θ that makes the sum 1. The entries that stay positive are
+    the largest ones, so that sorting finds θ (Duchi et al. 2008, *Efficient Projections onto the
+    ℓ1-Ball for Learning in High Dimensions*, https://doi.org/10.1145/1390156.1390191).
+
+    Args:
+        x: `(..., entries)`.
+
+    Returns:
+        `(..., entries)`.
+
+    Raises:
+        ValueError: there are no entries.
+
+    >>> project_to_simplex(torch.tensor([[0.5, 0.5], [0.9, 0.3], [3.0, -1.0]]))
+    tensor([[0.5000, 0.5000],
+            [0.8000, 0.2000],
+            [1.0000, 0.0000]])
+    """
+    if x.dim() == 0 or x.size(-1) == 0:
+        raise ValueError(f"x has shape {tuple(x.shape)}, expected (..., entries) with an entry")
+    # To add the same to all entries changes nothing; without it large ones would swallow the 1.
+    x = x - x.amax(-1, keepdim=True)
+    largest_first = x.sort(-1, descending=True).values
+    count = torch.arange(1, x.size(-1) + 1, device=x.device)
+    # If only the n largest entries stayed positive, this is what θ would be: (..., entries).
+    theta = (largest_first.cumsum(-1) - 1) / count
+    # At least one, also where NaN compares with nothing.
+    positive = (largest_first > theta).sum(-1, keepdim=True).clamp(min=1)
+    return (x - theta.gather(-1, positive - 1)).clamp(min=0)
+
+
+def keep_largest(x: Tensor, count: int) -> Tensor:
+    """A point of the simplex, `(entries,)`, with all but its largest entries set to zero, and these
+    scaled to sum 1.
+
+    >>> keep_largest(torch.tensor([0.5, 0.125, 0.25, 0.125]), 2)
+    tensor([0.6667, 0.0000, 0.3333, 0.0000])
+    """
+    kept = x.topk(count)
+    return torch.zeros_like(x).scatter(0, kept.indices, kept.values / kept.values.sum())

@@ -136,7 +136,8 @@ def heard(votes, capsules, iterations, squash):
     """How many heads a capsule of simple routing hears: the exponential of the entropy of their
     shares, on average.
     """
-    steps = Simple(iterations, squash).steps(by_capsule(votes.transpose(0, 1), capsules))
+    chunk = by_capsule(votes.transpose(0, 1), capsules)
+    steps = Simple(capsules, iterations, squash).steps(chunk)
     share = steps[-1].share  # (heads, tokens, capsules)
     entropy = -(share * share.clamp(min=1e-30).log()).sum(0)
     return float(entropy.exp().mean())
@@ -258,7 +259,10 @@ def test_compiles_to_one_graph(name, causal):
     [
         ({"routing": "magic"}, "routing is 'magic', expected 'em' or 'simple'"),
         ({"num_capsules": 5}, "num_capsules is 5, expected a divisor of embed_dim = 12"),
+        ({"num_capsules": 0}, "num_capsules is 0, expected a divisor of embed_dim = 12"),
         ({"iterations": 0}, "iterations is 0, expected at least 1"),
+        ({"activation": "softmax"}, "expected 'sigmoid' or 'standardised' or 'none'"),
+        ({"normalize": "all"}, "normalize is 'all', expected 'capsules' or 'heads'"),
         ({"inverse_temperature": -1.0}, "inverse_temperature is -1.0, expected a positive number"),
         (
             {"inverse_temperature": 1e300},

@@ -1,4 +1,4 @@
-"""The gates by themselves: their naive twin, where they start, and what analyses make of them."""
+"""The gates by themselves: where they start, and what analyses and ablations make of them."""
 
 import pytest
 import torch
@@ -7,32 +7,24 @@ from systems import DIM, HEADS, SYSTEMS, randomize
 import headwise as hw
 from headwise.analysis.recording import record_attention
 from headwise.heads.ablations import drawn_weights
-from headwise.heads.gated.naive import naive_gated_heads
 from headwise.models.ablation import ablation_of
 
 GATED = [name for name in SYSTEMS if name.startswith("gated")]
 BATCH, TIME = 2, 4
 
 
-def observed(layer, x):
-    """One pass of the layer, and what its heads have read in it."""
+def heads_of(layer, x):
+    """What the heads of the layer read."""
     seen = []
     layer.observers = (seen.append,)
-    return layer(x, is_causal=True), seen[0].outputs
+    layer(x, is_causal=True)
+    return seen[0].outputs
 
 
-@pytest.mark.parametrize("name", GATED)
-def test_the_gates_equal_their_naive_twin(name):
-    layer = SYSTEMS[name].build()
-    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-    out, heads = observed(layer, x)
-    scale = 2.0 if layer.neutral_start else 1.0
-    for b in range(BATCH):
-        for t in range(TIME):
-            args = heads[b, :, t], x[b, t], layer.gate_proj.weight, scale
-            gated, means = naive_gated_heads(*args)
-            torch.testing.assert_close(out.output[b, t], layer.out_proj(gated.flatten()))
-            torch.testing.assert_close(out.routing.weights[b, t], means)
+def gates_of(layer, x):
+    """The gates `(heads, head_dim)` of one position."""
+    gates = torch.sigmoid(layer.gate_proj.weight @ x).view(HEADS, -1)
+    return (2.0 if layer.neutral_start else 1.0) * gates.expand(HEADS, layer.head_dim)
 
 
 @pytest.mark.parametrize("gate", ["headwise", "elementwise"])
@@ -159,16 +151,13 @@ def changed(ablation, gates, shares):
 def test_ablations_gate_by_gate(name, ablation):
     layer = SYSTEMS[name].build()
     x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-    _, heads = observed(layer, x)
+    heads = heads_of(layer, x)
     options = {"head": 1} if ablation in ("without-head", "only-head") else {}
     out = ablated(layer, x, ablation, **options)
     (shares,) = drawn_weights(HEADS, 1, 0, 0, 1)
-    scale = 2.0 if layer.neutral_start else 1.0
     for b in range(BATCH):
         for t in range(TIME):
-            ones = torch.ones_like(heads[b, :, t])
-            gates, _ = naive_gated_heads(ones, x[b, t], layer.gate_proj.weight, scale)
-            gates = changed(ablation, gates, shares)
+            gates = changed(ablation, gates_of(layer, x[b, t]), shares)
             gated = (heads[b, :, t] * gates).flatten()
             torch.testing.assert_close(out.output[b, t], layer.out_proj(gated))
             if not options:  # heads left out for all attentions keep the gates that they had

@@ -12,8 +12,8 @@ from torch.optim.swa_utils import AveragedModel, update_bn
 from torch.utils.checkpoint import checkpoint
 
 import headwise as hw
-from headwise.heads.mae.mixture import running_mean
-from headwise.heads.mae.rule import expert_step
+from headwise.heads.mae.means import running_mean
+from headwise.heads.mae.rule import computing
 
 DIM, TIME = 12, 5
 CAUSAL = {"is_causal": True}
@@ -91,7 +91,7 @@ def test_a_pass_that_is_repeated_later_has_the_experts_of_its_own_step():
     gradients = []
     for stack in (plain, found):
         torch.manual_seed(0)
-        with expert_step(stack.layers):
+        with computing(stack.layers, "expert"):
             loss = stack(torch.ones(2, TIME, DIM, dtype=torch.float64, requires_grad=True)).sum()
         loss.backward()  # outside of the step
         gradients.append([parameter.grad for parameter in stack.parameters()])
@@ -242,7 +242,7 @@ def test_f_steps_move_the_statistics_if_these_are_to_be_fresh(masks, reentrant):
     for layer in (kept, fresh):
         before = layer.gate.norm.running_mean.clone()
         one = lambda x, layer=layer: layer(x, **masks).output.sum()  # noqa: E731
-        with expert_step([layer]):
+        with computing([layer], "expert"):
             loss = one(x) if reentrant is None else checkpoint(one, x, use_reentrant=reentrant)
             loss.backward()
         rows = running_mean(x.detach()).mean.flatten(0, 1) if masks else x.detach().mean(1)
@@ -257,7 +257,7 @@ def test_fresh_statistics_of_an_f_step_are_those_of_a_g_step():
     layer = SYSTEMS["mae-7"].build(train=True, gate_statistics="fresh")
     (x,) = sequences()
     mixed = layer(x).routing.weights
-    with expert_step([layer]):
+    with computing([layer], "expert"):
         torch.testing.assert_close(layer(x).routing.weights, mixed.detach())
 
 

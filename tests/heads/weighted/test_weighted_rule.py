@@ -26,7 +26,7 @@ from headwise.heads.weighted.rule import (
     peak_learning_rate,
     warmup_of,
 )
-from headwise.heads.weighted.simplex import project_to_simplex
+from headwise.ops.simplex import project_to_simplex
 from headwise.training.rules import TrainingRules
 from headwise.training.run import Interrupted
 from headwise.training.trainer import Trainer

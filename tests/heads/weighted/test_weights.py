@@ -9,8 +9,6 @@ from systems import DIM, HEADS, SYSTEMS
 
 from headwise.heads.rule import Moment
 from headwise.heads.weighted import BranchedAttention
-from headwise.heads.weighted.naive import naive_keep_largest
-from headwise.heads.weighted.simplex import keep_largest
 from headwise.models.ablation import ablated
 from headwise.training.rules import TrainingRules
 
@@ -73,20 +71,6 @@ def test_merged_weights_are_one_vector_in_both_places():
     torch.testing.assert_close(layer(x).output, as_plain(layer, layer.alpha, layer.alpha)(x).output)
     count, separate = (sum(p.numel() for p in module.parameters()) for module in (layer, build()))
     assert count == separate - HEADS
-
-
-@pytest.mark.parametrize("top_k", [1, 2, 3, 4])
-def test_the_largest_are_kept(top_k):
-    alpha = torch.rand(7, 4, dtype=torch.float64).softmax(-1).requires_grad_()
-    for row in alpha:
-        kept, naive = keep_largest(row, top_k), naive_keep_largest(row, top_k)
-        torch.testing.assert_close(kept, naive)
-        assert int((kept > 0).sum()) == top_k
-        weights = torch.randn(4, dtype=torch.float64)
-        got, expected = (
-            torch.autograd.grad(x @ weights, alpha, retain_graph=True)[0] for x in (kept, naive)
-        )
-        torch.testing.assert_close(got, expected)
 
 
 @pytest.mark.parametrize("train", [False, True])

@@ -1,26 +1,20 @@
 """Routing by agreement: heads vote for the parts of the output, and agreement decides."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from headwise.heads.agreement.ablations import ABLATIONS
-from headwise.heads.agreement.routing import em_routing, simple_routing
-from headwise.heads.agreement.votes import (
-    INVERSE_TEMPERATURE,
-    Activation,
-    Normalize,
-    Routed,
-    check_inverse_temperature,
-    check_routing,
-)
+from headwise.heads.agreement.em import EM
+from headwise.heads.agreement.options import PRESETS, check_choices, check_routing
+from headwise.heads.agreement.routing import route
+from headwise.heads.agreement.simple import Simple
+from headwise.heads.agreement.votes import INVERSE_TEMPERATURE, Activation, Normalize, Routed
+from headwise.heads.agreement.words import WORDS
 from headwise.heads.attention import Attention, Inputs
 from headwise.heads.system import Macs, Routing
 from headwise.heads.torch_layers import NoPackedWeights
-from headwise.heads.words import Words
-from headwise.ops.bounds import check_among, check_gain, check_parameters
 
 
 class AgreementAttention(Attention):
@@ -33,10 +27,10 @@ class AgreementAttention(Attention):
         V_{h→n} = Ω_h W_{h→n}               its vote for output capsule n of N
         y       = [Ω_1; …; Ω_N]             routed from the votes, token by token
 
-    by `em_routing` or `simple_routing` of `headwise.heads.agreement.routing`, which have the
-    equations. With one iteration of simple routing, not squashed, a head has the same weight in
-    every capsule, and y = Σ_h Ω_h W_h→ / H is a fixed linear map of the input capsules: of the
-    heads themselves, as in standard attention, where no pre-activation of the ReLU is negative.
+    by `EM` or `Simple`, see `headwise.heads.agreement.em` and `.simple` for their equations. With
+    one iteration of simple routing, not squashed, a head has the same weight in every capsule, and
+    y = Σ_h Ω_h W_h→ / H is a fixed linear map of the input capsules: of the heads themselves, as in
+    standard attention, where no pre-activation of the ReLU is negative.
 
     The routing of large calls is compiled, at the first of them, in some tens of seconds. The
     module `headwise.heads.agreement.compiling` says when, and what the environment variable
@@ -59,14 +53,14 @@ class AgreementAttention(Attention):
         squash: whether simple routing squashes the output capsules, so that their length is
             below 1; EM routing never does.
         normalize: over what the C of simple routing sum to 1: `"capsules"` (the paper) or
-            `"heads"`. See `simple_routing`.
+            `"heads"`. See `Simple`.
         activation: of EM routing, `"sigmoid"` (the paper), `"standardised"`, with a β for each
-            capsule, or `"none"`. See `em_routing`.
+            capsule, or `"none"`. See `EM`.
         num_capsules: N, which divides `embed_dim`; `embed_dim` if not given, the paper's choice.
         iterations: of the routing.
         inverse_temperature: of EM routing, the limit of λ over the iterations. With the default,
             which is that of the schedule's own paper, all activations are 0.500 and decide nothing;
-            at 100 they vary by tenths. See `em_routing`.
+            at 100 they vary by tenths. See `EM`.
         vote_gain: the factor by which the W_{h→} are drawn larger than Glorot's bound for the map
             of one head. If not given, the output starts at about the scale of standard attention,
             and simple routing with at least four of eight heads in force for each capsule: a
@@ -98,24 +92,12 @@ class AgreementAttention(Attention):
     output_parameters = ("capsule_weight", "capsule_bias")
     first_site_layers = "low"
     ablations = ABLATIONS
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "paper": {},
-        "authors": {"inputs": "all", "normalize": "heads", "activation": "none"},
-    }
+    presets = PRESETS
     unlike_standard = (
         "what a head has read goes through a ReLU and a routing that depends on all heads, in the "
         "place of a linear output projection"
     )
-    words = Words(
-        unit="head",
-        units="heads",
-        decision="agreement",
-        measure="weight",
-        entropy="says how evenly the heads share in what the routing agrees on for a position: on "
-        "the dashed line all have the same share, near 0 a single head is listened to.",
-        share="is the mean share of each head.",
-        part="capsule",
-    )
+    words = WORDS
 
     def __init__(
         self,
@@ -137,20 +119,9 @@ class AgreementAttention(Attention):
         dropout: float = 0.0,
         bias: bool = True,
     ) -> None:
-        check_among("routing", routing, ("em", "simple"))
-        check_among("inputs", inputs, ("head", "all"))
-        check_among("normalize", normalize, get_args(Normalize))
-        check_among("activation", activation, get_args(Activation))
+        check_choices(routing, inputs, normalize, activation, vote_gain)
         super().__init__(embed_dim, num_heads, head_dim, kdim, vdim, dropout)
-        check_routing(embed_dim, num_capsules, iterations)
-        check_inverse_temperature(inverse_temperature)
-        if vote_gain is not None:
-            check_gain("vote_gain", vote_gain)
-        check_parameters(
-            num_heads * embed_dim * (embed_dim + self.head_dim),
-            embed_dim=embed_dim,
-            num_heads=num_heads,
-        )
+        check_routing(embed_dim, num_capsules, iterations, inverse_temperature)
         self.method = routing
         self.inputs = inputs
         self.squash = squash
@@ -217,12 +188,12 @@ class AgreementAttention(Attention):
         """The routing of any number of heads; `how` wins over the module's own settings."""
         how = {"num_capsules": self.num_capsules, "iterations": self.iterations, **how}
         if self.method == "simple":
-            return simple_routing(votes, squash=self.squash, normalize=self.normalize, **how)
-        how |= {"inverse_temperature": self.inverse_temperature, "activation": self.activation}
+            return route(Simple(squash=self.squash, normalize=self.normalize, **how), votes)
         nothing = votes.new_zeros(1)
         beta_a = nothing if self.beta_a is None else self.beta_a
         beta_u = nothing if self.beta_u is None else self.beta_u
-        return em_routing(votes, beta_a, beta_u, **how)
+        how |= {"inverse_temperature": self.inverse_temperature, "activation": self.activation}
+        return route(EM(**how), votes, beta_a, beta_u)
 
     def unit_of_head(self) -> list[int]:
         return list(range(self.num_heads))

@@ -1,7 +1,7 @@
-"""Routing by agreement as the equations read.
+"""Routing by agreement as the equations of `Simple` and `EM` read.
 
-The tests compare the fast twins in `routing` with these. `torch.compile` traces these in their
-place, since it makes the most of plain operations.
+The tests compare the fast twins with these. `torch.compile` traces these in their place, since it
+makes the most of plain operations.
 """
 
 import math
@@ -19,10 +19,8 @@ from headwise.heads.agreement.votes import (
     Normalize,
     Routed,
     by_capsule,
-    check_votes,
     heads_heard,
-    rising,
-    scheduled,
+    temperature,
 )
 
 
@@ -35,8 +33,8 @@ def naive_simple_routing(
     normalize: Normalize = "capsules",
     shares: tuple[float, ...] | None = None,
 ) -> Routed:
-    """`simple_routing`, equation by equation; torch.compile makes the most of it."""
-    v = by_capsule(votes, check_votes(votes, num_capsules, iterations))
+    """Algorithm 1, equation by equation."""
+    v = by_capsule(votes, num_capsules)
     b = torch.zeros_like(v[..., 0])  # (..., heads, capsules)
     for i in range(iterations):
         share = (b if normalize == "heads" else b.log_softmax(-1)).softmax(-2)
@@ -50,9 +48,7 @@ def naive_simple_routing(
             output = square / (1 + square) * output / length
         if i < iterations - 1:
             b = b + (output.unsqueeze(-3) * v).sum(-1)
-    share = share.detach()
-    heard = heads_heard(share, over=-2)
-    return Routed(output.flatten(-2).to(votes.dtype), share.mean(-1), heard)
+    return _routed(output, share.detach(), votes.dtype)
 
 
 def naive_em_routing(
@@ -66,8 +62,8 @@ def naive_em_routing(
     activation: Activation = "sigmoid",
     shares: tuple[float, ...] | None = None,
 ) -> Routed:
-    """`em_routing`, equation by equation; torch.compile makes the most of it."""
-    v = by_capsule(votes, check_votes(votes, num_capsules, iterations))
+    """Algorithm 2, equation by equation."""
+    v = by_capsule(votes, num_capsules)
     beta_a, beta_u = beta_a.to(v.dtype), beta_u.to(v.dtype)
     log_c = torch.full_like(v[..., 0], -math.log(v.size(-2)))  # (..., heads, capsules)
     for i in range(iterations):
@@ -80,18 +76,19 @@ def naive_em_routing(
         variance = (share.unsqueeze(-1) * square).sum(-3).clamp(min=VARIANCE_FLOOR)
         log_sigma = variance.log() / 2
         cost = (log_sigma + ENTROPY).sum(-1) * mass + beta_u * mass
-        temperature = scheduled(inverse_temperature, i)
         if activation == "standardised":
             deviation = cost - cost.mean(-1, keepdim=True)
             cost = deviation / (deviation.square().mean(-1, keepdim=True) + COST_FLOOR).sqrt()
-            temperature = rising(i, iterations)
-        logit = temperature * (beta_a - cost)
+        rate = temperature(i, iterations, inverse_temperature, activation)
+        logit = rate * (beta_a - cost)
         if i < iterations - 1:
             # Without the terms that are equal for all capsules: they cancel.
             log_density = -square / (2 * variance).unsqueeze(-3) - log_sigma.unsqueeze(-3)
             log_prior = 0.0 if activation == "none" else F.logsigmoid(logit).unsqueeze(-2)
             log_c = (log_prior + log_density.sum(-1)).log_softmax(-1)
     output = mu if activation == "none" else logit.sigmoid().unsqueeze(-1) * mu
-    share = share.detach()
-    heard = heads_heard(share, over=-2)
-    return Routed(output.flatten(-2).to(votes.dtype), share.mean(-1), heard)
+    return _routed(output, share.detach(), votes.dtype)
+
+
+def _routed(output: Tensor, share: Tensor, dtype: torch.dtype) -> Routed:
+    return Routed(output.flatten(-2).to(dtype), share.mean(-1), heads_heard(share, over=-2))

@@ -1,6 +1,6 @@
-"""Simple routing of a chunk of votes: a vote and its capsule agree by their scalar product.
+"""Simple routing: a vote and its capsule agree by their scalar product.
 
-Votes are `(heads, tokens, capsules, dims)`; the weights C appear as
+It routes a chunk of votes, `(heads, tokens, capsules, dims)`; the weights C appear as
 
     share = C_{h→n} / Σ_h C_{h→n}   of a head in a capsule        (heads, tokens, capsules)
 """
@@ -10,7 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from headwise.heads.agreement.naive import naive_simple_routing
 from headwise.heads.agreement.votes import (
+    Normalize,
+    Routed,
     constant,
     exponential,
     first_shares,
@@ -30,12 +33,30 @@ class SimpleStep(NamedTuple):
 
 
 class Simple(NamedTuple):
-    """Algorithm 1 on a chunk of votes, `(heads, tokens, capsules, dims)`."""
+    """Algorithm 1.
 
-    iterations: int
-    squash: bool
-    over_heads: bool = False  # C = softmax over heads, not over capsules
-    shares: tuple[float, ...] | None = None  # of the heads in the first iteration
+        C_{h→n} = softmax_n(B_{h→n}),  B = 0 at first
+        Ω_n     = Σ_h C_{h→n} V_{h→n} / Σ_h C_{h→n}               (equation 7)
+        Ω_n     = ‖Ω_n‖² / (1 + ‖Ω_n‖²) · Ω_n / ‖Ω_n‖              (equation 8, if `squash`)
+        B_{h→n} += Ω_n · V_{h→n}
+
+    Attributes:
+        num_capsules: N, which divides the width of a vote.
+        iterations: how often to compute Ω.
+        squash: whether to squash the capsules, so that their length is below 1.
+        normalize: over what C sums to 1: the `"capsules"` of a head, or the `"heads"` of a capsule,
+            as in the authors' public code.
+        shares: of each head in every capsule of the first iteration, in place of equal ones.
+    """
+
+    num_capsules: int
+    iterations: int = 3
+    squash: bool = True
+    normalize: Normalize = "capsules"
+    shares: tuple[float, ...] | None = None
+
+    def plain(self, votes: Tensor) -> Routed:
+        return naive_simple_routing(votes, **self._asdict())
 
     def steps(self, votes: Tensor) -> list[SimpleStep]:
         """The iterations."""
@@ -47,7 +68,7 @@ class Simple(NamedTuple):
             if steps:
                 agreement = over_dims(steps[-1].output * votes)
                 logits = agreement if logits is None else agreement.add_(logits)
-                if self.over_heads:
+                if self.normalize == "heads":
                     share = weight = logits.softmax(0)
                 else:
                     log_weight = logits.log_softmax(-1)
@@ -83,7 +104,9 @@ class Simple(NamedTuple):
             if i > 0:
                 grad_log = over_dims(votes * grad_mean).sub_(over_dims(mean * grad_mean))
                 grad_log.mul_(share)
-                spent = None if self.over_heads else weight * grad_log.sum(-1, keepdim=True)
+                spent = (
+                    None if self.normalize == "heads" else weight * grad_log.sum(-1, keepdim=True)
+                )
                 if grad_logits is not None:
                     grad_log.add_(grad_logits)
                 grad_logits = grad_log if spent is None else grad_log.sub_(spent)

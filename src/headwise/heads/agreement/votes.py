@@ -1,4 +1,4 @@
-"""What every way of routing needs: votes by capsule, their checks and sums, EM's constants."""
+"""What every way of routing needs: votes by capsule, their sums, EM's constants."""
 
 import math
 from typing import Literal, NamedTuple
@@ -6,17 +6,12 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from headwise.ops.bounds import check_number
-
 # The least variance of a capsule. With one head, or heads that agree exactly, it would be 0.
 VARIANCE_FLOOR = 1e-6
 # The least variance of costs that are standardised.
 COST_FLOOR = 1e-9
 # Of Hinton et al. 2018, the limit of λ over the iterations.
 INVERSE_TEMPERATURE = 0.01
-# Activations are steps from 0 to 1 long before; float32 overflows in what is beyond 10^30 or so.
-_MOST_INVERSE_TEMPERATURE = 1e6
-_MOST_ITERATIONS = 1000
 # log σ + this is the entropy of a normal distribution.
 ENTROPY = (1 + math.log(2 * math.pi)) / 2
 
@@ -43,23 +38,27 @@ class Routed(NamedTuple):
     heard: Tensor
 
 
-def scheduled(inverse_temperature: float, iteration: int) -> float:
-    """Returns λ of an iteration, counted from 0, which rises towards `inverse_temperature`."""
+def temperature(
+    iteration: int, iterations: int, inverse_temperature: float, activation: Activation
+) -> float:
+    """λ of an iteration, counted from 0, which rises towards `inverse_temperature`.
+
+    Where costs are standardised it rises from 1 to 3.
+
+    >>> [temperature(i, 3, 0.01, "standardised") for i in range(3)]
+    [1.0, 2.0, 3.0]
+    """
+    if activation == "standardised":
+        return 1 + 2 * iteration / max(1, iterations - 1)
     return inverse_temperature * (1 - 0.95 ** (iteration + 1))
 
 
-def rising(iteration: int, iterations: int) -> float:
-    """λ of an iteration where costs are standardised: from 1 to 3.
+def by_capsule(votes: Tensor, num_capsules: int | None) -> Tensor:
+    """Divides the last dimension into capsules: `(..., capsules, dims)`, in float32 at least.
 
-    >>> [rising(i, 3) for i in range(3)]
-    [1.0, 2.0, 3.0]
+    Without a number each capsule has one dimension.
     """
-    return 1 + 2 * iteration / max(1, iterations - 1)
-
-
-def by_capsule(votes: Tensor, num_capsules: int) -> Tensor:
-    """Divides the last dimension into capsules: `(..., capsules, dims)`, in float32 at least."""
-    return votes.to(widened(votes.dtype)).unflatten(-1, (num_capsules, -1))
+    return votes.to(widened(votes.dtype)).unflatten(-1, (num_capsules or votes.size(-1), -1))
 
 
 def widened(dtype: torch.dtype) -> torch.dtype:
@@ -106,35 +105,3 @@ def exponential(log: Tensor) -> Tensor:
     """
     least = 2 * torch.finfo(log.dtype).smallest_normal  # the smallest itself may be rounded below
     return log.clamp(min=math.log(least)).exp()
-
-
-def check_votes(votes: Tensor, num_capsules: int | None, iterations: int) -> int:
-    """Checks the votes and returns the number of capsules."""
-    if votes.dim() < 2 or not votes.is_floating_point():
-        raise ValueError(
-            f"votes are {votes.dtype} of shape {tuple(votes.shape)}, expected floating-point "
-            f"numbers of shape (..., heads, embed_dim)"
-        )
-    check_routing(votes.size(-1), num_capsules, iterations)
-    return votes.size(-1) if num_capsules is None else num_capsules
-
-
-def check_inverse_temperature(value: float) -> None:
-    """Raise `ValueError` unless the inverse temperature is positive and nothing overflows."""
-    if not 0 < value <= _MOST_INVERSE_TEMPERATURE:
-        raise ValueError(
-            f"inverse_temperature is {value}, expected a positive number, at most "
-            f"{_MOST_INVERSE_TEMPERATURE:,.0f}"
-        )
-
-
-def check_routing(embed_dim: int, num_capsules: int | None, iterations: int) -> None:
-    """Raise `ValueError` unless routing of this size is possible."""
-    if num_capsules is not None and (num_capsules < 1 or embed_dim % num_capsules):
-        raise ValueError(
-            f"num_capsules is {num_capsules}, expected a divisor of embed_dim = {embed_dim}: a "
-            f"capsule has embed_dim / num_capsules dimensions"
-        )
-    if iterations < 1:
-        raise ValueError(f"iterations is {iterations}, expected at least 1")
-    check_number("iterations", iterations, _MOST_ITERATIONS)

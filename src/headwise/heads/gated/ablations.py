@@ -5,8 +5,7 @@ Heads left out altogether are those of all attentions.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,8 +13,7 @@ from torch import Tensor
 from headwise.heads.ablations import HEADS, drawn_weights, largest
 
 
-@dataclass(frozen=True)
-class Gates:
+class Gates(NamedTuple):
     """What takes the place of the gates."""
 
     change: Callable[[Tensor], Tensor]
@@ -44,11 +42,7 @@ def random(layer: Any, *, seed: int = 0, index: int = 0, count: int = 1) -> Gate
 
 def without_top_head(layer: Any) -> Gates:
     """At each position the head of largest gate adds nothing; the others stay as they are."""
-
-    def closed(gates: Tensor) -> Tensor:
-        return gates * (1 - largest(gates.mean(-1)).unsqueeze(-1))
-
-    return Gates(closed)
+    return Gates(lambda gates: gates * (1 - largest(gates.mean(-1)).unsqueeze(-1)))
 
 
 ABLATIONS: dict[str, Callable[..., Any]] = {

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from headwise.heads.attention import Inputs
 from headwise.heads.gated.ablations import ABLATIONS, Gates
+from headwise.heads.gated.words import WORDS
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Routing
-from headwise.heads.words import Words
 from headwise.ops.bounds import check_among
 
 
@@ -70,18 +70,7 @@ class GatedAttention(MultiHeadAttention):
 
     routing_parameters = ("gate_proj",)
     ablations = ABLATIONS
-    words = Words(
-        unit="head",
-        units="heads",
-        decision="gates",
-        measure="weight",
-        entropy="says how evenly the gates of a position are open. They are no distribution, so "
-        "each is divided by the sum over the heads first: on the dashed line all are open equally "
-        "wide, near 0 a single head is let through. How wide they are open in all, it does not "
-        "say.",
-        share="is the mean of a head's gate, divided by the sum over the heads: how far it is open "
-        "in comparison with the others, not by itself.",
-    )
+    words = WORDS
 
     def __init__(
         self,
@@ -98,20 +87,13 @@ class GatedAttention(MultiHeadAttention):
     ) -> None:
         check_among("gate", gate, ("headwise", "elementwise"))
         check_among("gate_start", gate_start, ("random", "neutral"))
-        super().__init__(
-            embed_dim,
-            num_heads,
-            head_dim=head_dim,
-            kdim=kdim,
-            vdim=vdim,
-            dropout=dropout,
-            bias=bias,
-        )
+        sizes = {"head_dim": head_dim, "kdim": kdim, "vdim": vdim}
+        super().__init__(embed_dim, num_heads, **sizes, dropout=dropout, bias=bias)
         self.elementwise = gate == "elementwise"
         self.neutral_start = gate_start == "neutral"
         gates = num_heads * self.head_dim if self.elementwise else num_heads
         self.gate_proj = nn.Linear(embed_dim, gates, bias=False)
-        self.reset_gates()
+        self._reset_gates()
 
     @classmethod
     def defaults_over_heads(
@@ -122,14 +104,11 @@ class GatedAttention(MultiHeadAttention):
     def reset_parameters(self) -> None:
         super().reset_parameters()
         if hasattr(self, "gate_proj"):  # not yet while the base class is built
-            self.reset_gates()
+            self._reset_gates()
 
-    def reset_gates(self) -> None:
-        """Put the gates back to where they start."""
-        if self.neutral_start:
-            nn.init.zeros_(self.gate_proj.weight)
-        else:
-            nn.init.xavier_uniform_(self.gate_proj.weight)
+    def _reset_gates(self) -> None:
+        draw = nn.init.zeros_ if self.neutral_start else nn.init.xavier_uniform_
+        draw(self.gate_proj.weight)
 
     @torch.no_grad()
     def start_as_standard(self, attention: nn.Module) -> None:

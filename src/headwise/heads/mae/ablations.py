@@ -1,30 +1,29 @@
 """MAE evaluated with other mixtures than its gates'.
 
 Table 5 of the paper uses one expert alone in each layer: the one of the largest gate, or a random
-one. Each function returns an object whose `gates` and `scales` change the gates
-`(batch, time, experts)`, and the scales of the heads `(batch, time, heads)` that follow from them.
+one. Most functions return a `Mixture`; heads left out altogether are those of all attentions.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from headwise.heads.ablations import drawn_weights, largest, one_of, system_generator, without
+from headwise.heads.ablations import (
+    Heads,
+    drawn_weights,
+    largest,
+    one_of,
+    system_generator,
+    without,
+)
 
 
-def _as_they_are(x: Tensor) -> Tensor:
-    return x
+class Mixture(NamedTuple):
+    """What takes the place of the gates, `(batch, 1 or queries, experts)`."""
 
-
-@dataclass(frozen=True)
-class Mixture:
-    """What takes the place of the gates, and of the scales of the heads."""
-
-    gates: Callable[[Tensor], Tensor] = _as_they_are
-    scales: Callable[[Tensor], Tensor] = _as_they_are
+    gates: Callable[[Tensor], Tensor]
 
 
 def mixture(layer: Any) -> None:
@@ -61,16 +60,14 @@ def without_top_expert(layer: Any) -> Mixture:
     return Mixture(lambda gates: without(gates, largest(gates)))
 
 
-def without_head(layer: Any, *, head: int) -> Mixture:
+def without_head(layer: Any, *, head: int) -> Heads:
     """One head adds nothing to the output; the scales of the others stay."""
-    removed = one_of("head", head, "num_heads", layer.num_heads)
-    return Mixture(scales=lambda scales: scales * (1 - removed.to(scales)))
+    return Heads(1 - one_of("head", head, "num_heads", layer.num_heads))
 
 
-def only_head(layer: Any, *, head: int) -> Mixture:
+def only_head(layer: Any, *, head: int) -> Heads:
     """One head alone counts, by its own scale; the others add nothing to the output."""
-    kept = one_of("head", head, "num_heads", layer.num_heads)
-    return Mixture(scales=lambda scales: scales * kept.to(scales))
+    return Heads(one_of("head", head, "num_heads", layer.num_heads))
 
 
 def uniform(layer: Any) -> Mixture:

@@ -25,24 +25,16 @@ def naive_mixture(gates: Tensor, head_outputs: Tensor, dropped_heads: int) -> Te
 def naive_running_mean(
     x: Tensor, padding: Tensor | None = None, window: int | None = None
 ) -> Tensor:
-    """The mean of `running_mean` as plain loops."""
-    out = torch.zeros_like(x)
-    for b in range(x.size(0)):
-        for t in range(x.size(1)):
-            kept = [s for s in range(t + 1) if padding is None or not padding[b, s]]
-            kept = kept if window is None else kept[-window:]
-            if kept:
-                out[b, t] = sum(x[b, s] for s in kept) / len(kept)
-    return out
+    """The means of `running_mean`, as those of what each position sees."""
+    batch, time, _ = x.shape
+    seen = torch.ones(batch, time, time, dtype=torch.bool).tril()
+    return naive_masked_mean(x, seen if padding is None else seen & ~padding.unsqueeze(1), window)
 
 
 def naive_masked_mean(x: Tensor, seen: Tensor, window: int | None = None) -> Tensor:
     """The mean of what each position sees, of the last `window` of it, as plain loops.
 
-    Args:
-        x: `(batch, time, embed_dim)`.
-        seen: boolean `(batch, time, time)`, padding not seen.
-        window: how many positions at most; all that are seen if None.
+    `seen` is boolean `(batch, time, time)`, padding not seen.
     """
     out = torch.zeros_like(x)
     for b in range(x.size(0)):

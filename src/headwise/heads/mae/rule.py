@@ -111,7 +111,10 @@ class BlockCoordinateDescent(Rule):
             update_gates(learning, self.settings.learning_rate)
 
     def around_step(self) -> AbstractContextManager[Any]:
-        return expert_step(self.layers, self.settings.draw) if self._takes_turns else nullcontext()
+        if not self._takes_turns:
+            return nullcontext()
+        by_instance = self.settings.draw == "instance"
+        return computing(self.layers, "expert" if by_instance else "expert by position")
 
     def before_update(self, moment: Moment) -> None:
         if not self._takes_turns and self.settings.method != "optimizer":
@@ -129,21 +132,10 @@ class BlockCoordinateDescent(Rule):
 
 def gate_step_is_due(settings: GateSettings, moment: Moment) -> bool:
     """Whether a G step goes before the F step of this moment."""
-    if settings.method != "block-coordinate-descent":
-        return False
-    counts_epochs = settings.unit == "epochs" and moment.epoch is not None
-    count = moment.epoch if counts_epochs else moment.step
-    assert count is not None
-    return count % settings.period == 0
-
-
-@contextmanager
-def expert_step(
-    layers: Iterable[Any], draw: Literal["instance", "position"] = "instance"
-) -> Iterator[None]:
-    """While this context is open, training passes draw experts and leave the gates fixed."""
-    with _computing(layers, "expert" if draw == "instance" else "expert by position"):
-        yield
+    count = moment.epoch
+    if settings.unit == "steps" or count is None:
+        count = moment.step
+    return settings.method == "block-coordinate-descent" and count % settings.period == 0
 
 
 @contextmanager
@@ -160,7 +152,7 @@ def gate_step(
     for parameter in frozen:
         parameter.requires_grad_(False)
     try:
-        with _computing(layers, "gate"):
+        with computing(layers, "gate"):
             yield [gate for gate in gates if gate.requires_grad]
     finally:
         for parameter in frozen:
@@ -180,7 +172,7 @@ def update_gates(gates: Iterable[nn.Parameter], learning_rate: float) -> None:
 
 
 @contextmanager
-def _computing(layers: Iterable[Any], step: Step) -> Iterator[None]:
+def computing(layers: Iterable[Any], step: Step) -> Iterator[None]:
     """While this context is open, the layers compute as in that kind of step."""
     before = [(layer, layer.step) for layer in layers]
     for layer, _ in before:

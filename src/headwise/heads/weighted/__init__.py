@@ -1,9 +1,6 @@
-"""The Weighted Transformer: branches of attention with learned weights on the simplex.
+"""The Weighted Transformer, Ahmed et al. 2017, https://arxiv.org/abs/1711.02132.
 
-Ahmed et al. 2017, *Weighted Transformer Network for Machine Translation*,
-https://arxiv.org/abs/1711.02132. Read `layer` first; `branches` and `simplex` are its numerics,
-`naive` is the plain form of the equations, `rule` trains it, and `ablations` change it in
-evaluation.
+Read `layer` first; `feed_forward` and `activation` are its numerics, `rule` trains it.
 """
 
 from headwise.heads.weighted.layer import BranchedAttention

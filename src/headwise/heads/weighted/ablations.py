@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headwise.heads.ablations import drawn_weights, one_of, without
-from headwise.heads.weighted.simplex import keep_largest
+from headwise.ops.simplex import keep_largest
 
 Weights = tuple[Tensor, Tensor]
 

@@ -1,7 +1,6 @@
 """The Weighted Transformer: branches of attention, each with the feed-forward behind it."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -12,31 +11,26 @@ from headwise.heads.attention import Attention, Inputs, Projected
 from headwise.heads.system import Macs, Place, Routing
 from headwise.heads.torch_layers import NoPackedWeights
 from headwise.heads.weighted.ablations import ABLATIONS
-from headwise.heads.weighted.branches import branched_feed_forward, branched_macs
-from headwise.heads.weighted.rule import BranchesOnSimplex
-from headwise.heads.weighted.simplex import keep_largest
-from headwise.heads.weighted.streams import (
-    added_by_branches,
+from headwise.heads.weighted.feed_forward import (
+    branched_feed_forward,
+    branched_macs,
     feed_forward_of_streams,
     streams_macs,
-    weighted_sum,
 )
-from headwise.heads.words import Words
-from headwise.ops.activations import Activation, check_activation
-from headwise.ops.bounds import (
-    MOST_HEADS,
-    check_among,
-    check_gain,
-    check_number,
-    check_parameters,
-    check_probability,
+from headwise.heads.weighted.options import (
+    PRESETS,
+    FeedForwards,
+    Form,
+    Inner,
+    check_layer,
+    check_sizes,
+    check_weights,
 )
+from headwise.heads.weighted.rule import BranchesOnSimplex
+from headwise.heads.weighted.words import WORDS
+from headwise.ops.activations import Activation
 from headwise.ops.linear_maps import linear_map
-from headwise.ops.simplex import random_simplex
-
-Form = Literal["simplex", "softmax", "random", "uniform", "fixed"]
-FeedForwards = Literal["shared", "split", "full"]
-Inner = Literal["none", "residual"]
+from headwise.ops.simplex import keep_largest, random_simplex
 
 
 class BranchedAttention(Attention):
@@ -64,24 +58,21 @@ class BranchedAttention(Attention):
 
     so that the feed-forward does not see the token itself. But the text retains "layer
     normalization, and residual connections", and says that with κ = α = 1 the ordinary layer is
-    recovered. `presets["paper"]`, `inner="none", ffn="shared", start="random"`, is the letter;
-    docs/readings.md compares the two.
+    recovered. `presets["paper"]` is the letter; docs/readings.md compares the two.
 
-    A step of an optimizer leaves the simplex, so that κ and α are to be projected back after each:
-    `headwise.heads.weighted.rule` does so, and headwise's trainer with it. The forward pass takes
-    them as they are.
+    A step of an optimizer leaves the simplex: `BranchesOnSimplex`, the rule that headwise's trainer
+    follows, projects κ and α back after each. The forward pass takes them as they are.
 
     Where it stands, the paper leaves open. Here it is an encoder layer by itself; in a decoder
     layer it follows an ordinary masked self-attention, in place of the attention over the encoder's
     output and of the feed-forward. The paper says that it adds 192 weights to a model of 213M
-    parameters, which has 16 branches. That is what 6 encoder layers add. But the paper also says
-    that the decoder has it, and masked, as the self-attention is, behind which no feed-forward
-    follows. Both stacks together have 384 such weights, or 192 with 8 branches. So no placement
-    agrees with all of the text, and a plan decides: `attention: weighted` is both stacks,
-    `attention: {encoder_self: weighted}` the encoder alone.
+    parameters, which has 16 branches: what 6 encoder layers add. But it also says that the decoder
+    has it, and masked, as the self-attention is, behind which no feed-forward follows; and both
+    stacks together have 384 such weights, or 192 with 8 branches. So a plan decides:
+    `attention: weighted` is both stacks, `attention: {encoder_self: weighted}` the encoder alone.
 
     Readings: equation 7 gives all branches the same feed-forward (`ffn="shared"`); to the letter it
-    costs no more than one, see `headwise.heads.weighted.branches`, and behind a norm M products
+    costs no more than one, see `headwise.heads.weighted.feed_forward`, and behind a norm M products
     with W₁. `ffn="split"` gives branch i the i-th part of the hidden units for itself, with as many
     parameters. Wᵢ has no bias: that of the values acts as one. The paper says that κ and α are
     "initialized randomly": anywhere on the simplex (`start="random"`) leaves most branches nearly
@@ -91,8 +82,7 @@ class BranchedAttention(Attention):
     simplex; κ and α drawn anew at each pass in training and 1/M in evaluation, as in Shake-Shake
     (Gastaldi 2017; the backward pass uses the weights of the forward pass here); one vector for κ
     and α; a gate that sums up the branches of largest α alone, which `top_k` asks for in training
-    and evaluation. The weights of all of them are the same for all inputs, though the mixtures of
-    experts that the paper compares with decide by the input.
+    and evaluation. The weights of all of them are the same for all inputs.
 
     Args:
         embed_dim: width of queries and of the output.
@@ -141,24 +131,12 @@ class BranchedAttention(Attention):
     output_parameters = ("branch_output",)
     rule = BranchesOnSimplex
     ablations = ABLATIONS
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "paper": {"inner": "none", "ffn": "shared", "start": "random"}
-    }
+    presets = PRESETS
     unlike_standard = (
         "it takes the place of the feed-forward behind the attention too, with residual sums and "
         "norms in each branch"
     )
-    words = Words(
-        unit="branch",
-        units="branches",
-        decision="branches",
-        measure="weight",
-        entropy="says how even the weights α are: on the dashed line all branches count alike, "
-        "near 0 a single one is left.",
-        share="is α, a branch's weight in the sum, the same for all positions.",
-        recorded={"kappa": "κ", "alpha": "α"},
-        recorded_meaning="κ, by which a branch scales what it feeds into the feed-forward, and α",
-    )
+    words = WORDS
     out_proj: ClassVar[Any] = NoPackedWeights()
     kappa: Tensor | None
     alpha: Tensor | None
@@ -186,40 +164,10 @@ class BranchedAttention(Attention):
         ffn_activation: Activation = "relu",
         bias: bool = True,
     ) -> None:
-        for name, size in (("num_branches", num_branches), ("ffn_dim", ffn_dim)):
-            if size < 1:
-                raise ValueError(f"{name} is {size}, expected a positive number")
-        check_number("num_branches", num_branches, MOST_HEADS)
-        if head_dim is None and embed_dim % num_branches:
-            raise ValueError(
-                f"embed_dim is {embed_dim}, which num_branches = {num_branches} does not divide; "
-                f"choose sizes that divide, or give head_dim"
-            )
-        check_among("inner", inner, ("none", "residual"))
-        check_among("norm", norm, ("post", "pre"))
-        check_among("ffn", ffn, get_args(FeedForwards))
-        check_among("start", start, ("random", "even"))
-        if ffn == "split" and ffn_dim % num_branches:
-            raise ValueError(
-                f"ffn_dim is {ffn_dim}, which num_branches = {num_branches} does not divide; "
-                f"choose sizes that divide, or ffn='shared'"
-            )
-        if weights not in get_args(Form):
-            raise ValueError(f"weights is {weights!r}, expected one of {', '.join(get_args(Form))}")
-        if top_k is not None and not 1 <= top_k <= num_branches:
-            raise ValueError(f"top_k is {top_k}, expected 1 to num_branches = {num_branches}")
-        if top_k is not None and weights not in ("simplex", "softmax"):
-            raise ValueError(
-                f"top_k is {top_k}, but weights={weights!r} learns no α by which to choose: leave "
-                f"top_k out, or choose other weights"
-            )
-        if output_gain is not None:
-            check_gain("output_gain", output_gain)
-        check_probability("residual_dropout", residual_dropout)
-        check_probability("ffn_dropout", ffn_dropout)
-        check_activation(ffn_activation)
-        units = num_branches * ffn_dim if ffn == "full" else ffn_dim
-        check_parameters(2 * embed_dim * units, embed_dim=embed_dim, ffn_dim=ffn_dim)
+        check_sizes(embed_dim, num_branches, ffn_dim, ffn, head_dim)
+        check_weights(weights, start, top_k, num_branches)
+        dropouts = {"residual_dropout": residual_dropout, "ffn_dropout": ffn_dropout}
+        check_layer(inner, norm, output_gain, ffn_activation, **dropouts)
         super().__init__(embed_dim, num_branches, head_dim, kdim, vdim, dropout)
         self.num_branches = num_branches
         self.ffn_dim = ffn_dim
@@ -247,9 +195,9 @@ class BranchedAttention(Attention):
                 self.register_buffer(name, drawn)
             else:
                 self.register_parameter(name, nn.Parameter(drawn))
-        self.hidden_dim = units
-        self.ffn_up = nn.Linear(embed_dim, units)
-        self.ffn_down = nn.Linear(units, embed_dim)
+        self.hidden_dim = num_branches * ffn_dim if ffn == "full" else ffn_dim
+        self.ffn_up = nn.Linear(embed_dim, self.hidden_dim)
+        self.ffn_down = nn.Linear(self.hidden_dim, embed_dim)
         self.norm1 = nn.LayerNorm(embed_dim) if self.holds_residual else None
         self.norm2 = nn.LayerNorm(embed_dim) if self.holds_residual else None
         self.reset_parameters()
@@ -324,38 +272,39 @@ class BranchedAttention(Attention):
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
         kappa, alpha = self.branch_weights()
-        if self.holds_residual:
-            return self._with_residuals(inputs.query, heads, kappa, alpha), Routing(alpha)
-        output = branched_feed_forward(
-            heads, self.branch_output, kappa, alpha, **self._feed_forward(heads)
-        )
-        return output, Routing(alpha)
-
-    def _feed_forward(self, like: Tensor) -> dict[str, Any]:
-        """Its maps and settings, as arguments of `branches` and `streams`."""
-        return {
-            "up": linear_map(self.ffn_up, self.embed_dim, like),
-            "down": linear_map(self.ffn_down, self.hidden_dim, like),
+        how: dict[str, Any] = {
+            "up": linear_map(self.ffn_up, self.embed_dim, heads),
+            "down": linear_map(self.ffn_down, self.hidden_dim, heads),
             "split": self.ffn != "shared",
             "dropout": self.ffn_dropout if self.training else 0.0,
             "activation": self.ffn_activation,
         }
+        if self.holds_residual:
+            return self._streams(inputs.query, heads, kappa, alpha, how), Routing(alpha)
+        y = branched_feed_forward(heads, self.branch_output, kappa, alpha, **how)
+        return y, Routing(alpha)
 
-    def _with_residuals(self, x: Tensor, heads: Tensor, kappa: Tensor, alpha: Tensor) -> Tensor:
-        norm1, norm2 = self.norm1, self.norm2
-        assert norm1 is not None and norm2 is not None
-        dropout = self.residual_dropout if self.training else 0.0
-        rows = x.flatten(0, 1)
-        added = added_by_branches(heads, self.branch_output, kappa, dropout=dropout)
-        z = rows + added  # (branches, batch * time, embed_dim)
-        z = norm2(z) if self.pre_norm else norm1(z)
-        factor = self.num_branches if self.ffn == "split" else 1
-        fed = feed_forward_of_streams(z, alpha, factor=factor, **self._feed_forward(heads))
-        fed = F.dropout(fed, dropout)
+    def _streams(
+        self, x: Tensor, heads: Tensor, kappa: Tensor, alpha: Tensor, how: dict[str, Any]
+    ) -> Tensor:
+        """The layer whose branches have a residual stream each."""
+        assert self.norm1 is not None and self.norm2 is not None
+        branches, dropout = self.num_branches, self.residual_dropout if self.training else 0.0
+        rows = x.flatten(0, 1)  # (batch * time, embed_dim)
+        read = heads.transpose(0, 1).flatten(1, 2)  # (branches, batch * time, head_dim)
+        # Mκᵢ oᵢWᵢ: (branches, batch * time, embed_dim)
+        added = read @ (self.branch_output * (branches * kappa).view(-1, 1, 1))
+        added = F.dropout(added, dropout)
+        z = rows + added
+        z = self.norm2(z) if self.pre_norm else self.norm1(z)
+        factor = branches if self.ffn == "split" else 1
+        fed = F.dropout(feed_forward_of_streams(z, alpha, factor=factor, **how), dropout)
         if self.pre_norm:
-            y = rows + weighted_sum(added, self.num_branches * alpha) + fed
+            # For even weights the ordinary layer's. The mean of the streams would hold an M-th of
+            # the attention, and nothing behind it would restore the scale, as a post-norm does.
+            y = rows + weighted_sum(added, branches * alpha) + fed
         else:
-            y = norm2(weighted_sum(z, alpha) + fed)
+            y = self.norm2(weighted_sum(z, alpha) + fed)
         return y.view_as(x)
 
     def unit_of_head(self) -> list[int]:
@@ -379,3 +328,8 @@ class BranchedAttention(Attention):
             f"inner={self.inner}, "
             f"weights={self.weights}, merged={self.merged}, top_k={self.top_k}"
         )
+
+
+def weighted_sum(z: Tensor, alpha: Tensor) -> Tensor:
+    """Σᵢ αᵢzᵢ over the branches, `(rows, embed_dim)`."""
+    return torch.einsum("irc,i->rc", z, alpha.to(z.dtype))

@@ -23,8 +23,8 @@ from pydantic import Field
 from torch import nn
 
 from headwise.heads.rule import Moment, Rule, RuleSettings
-from headwise.heads.weighted.simplex import project_to_simplex
 from headwise.ops.replicas import assign, whole
+from headwise.ops.simplex import project_to_simplex
 from headwise.settings import MOST_STEPS
 
 

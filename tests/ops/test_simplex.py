@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from headwise.heads.weighted.naive import naive_project_to_simplex
-from headwise.heads.weighted.simplex import project_to_simplex
-from headwise.ops.simplex import random_simplex
+from headwise.ops.simplex import keep_largest, project_to_simplex, random_simplex
 
 
 @pytest.mark.parametrize("entries", [1, 2, 3, 8, 33])
@@ -88,3 +87,19 @@ def test_the_generator_decides():
     )
     assert torch.equal(first, second)
     assert not torch.equal(first, random_simplex(4, generator=torch.Generator().manual_seed(2)))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_the_largest_are_kept(count):
+    alpha = torch.rand(7, 4, dtype=torch.float64).softmax(-1).requires_grad_()
+    for row in alpha:
+        large = row >= row.sort().values[-count]
+        expected = torch.where(large, row, 0) / row[large].sum()
+        kept = keep_largest(row, count)
+        torch.testing.assert_close(kept, expected)
+        assert int((kept > 0).sum()) == count
+        weights = torch.randn(4, dtype=torch.float64)
+        got, wanted = (
+            torch.autograd.grad(x @ weights, alpha, retain_graph=True)[0] for x in (kept, expected)
+        )
+        torch.testing.assert_close(got, wanted)

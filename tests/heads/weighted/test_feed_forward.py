@@ -5,8 +5,10 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from headwise.heads.weighted import branches
-from headwise.heads.weighted.branches import branched_macs, weighted_activation
+from headwise.heads.weighted import activation as activations
+from headwise.heads.weighted import feed_forward
+from headwise.heads.weighted.activation import weighted_activation
+from headwise.heads.weighted.feed_forward import branched_macs
 from headwise.heads.weighted.naive import naive_branched_feed_forward, naive_weighted_activation
 from headwise.ops.activations import ACTIVATIONS
 from headwise.ops.linear_maps import LinearMap
@@ -31,7 +33,7 @@ def arguments(batch, count, time, head_dim, embed_dim, ffn_dim, dtype=torch.floa
 
 def branched_feed_forward(heads, output, kappa, alpha, w1, b1, w2, b2, **how):
     up, down = LinearMap(w1, b1), LinearMap(w2, b2)
-    return branches.branched_feed_forward(heads, output, kappa, alpha, up, down, **how)
+    return feed_forward.branched_feed_forward(heads, output, kappa, alpha, up, down, **how)
 
 
 def assert_same(fast, naive, leaves, tolerance=1e-9):
@@ -45,7 +47,7 @@ def assert_same(fast, naive, leaves, tolerance=1e-9):
 
 @pytest.fixture(params=[1, 100, 2**24], ids=lambda units: f"{units} units at once")
 def chunks(request, monkeypatch):
-    monkeypatch.setattr(branches, "_HIDDEN_UNITS", request.param)
+    monkeypatch.setattr(activations, "_HIDDEN_UNITS", request.param)
 
 
 @pytest.mark.parametrize("split", [False, True])
@@ -60,8 +62,8 @@ def test_all_forms_equal_the_equation(name, split, chunks):
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("folds", [False, True])
 def test_folding_changes_nothing(monkeypatch, folds, split):
-    monkeypatch.setattr(branches, "_folded_macs", lambda *_: 0 if folds else 2)
-    monkeypatch.setattr(branches, "_unfolded_macs", lambda *_: 1)
+    monkeypatch.setattr(feed_forward, "_folded_macs", lambda *_: 0 if folds else 2)
+    monkeypatch.setattr(feed_forward, "_unfolded_macs", lambda *_: 1)
     args = arguments(2, 4, 6, 3, 12, 16)
     fast = branched_feed_forward(*args, split=split)
     assert_same(fast, naive_branched_feed_forward(*args, split=split), args)
@@ -172,10 +174,10 @@ def test_macs_are_those_that_are_made(name, split):
 def test_folding_pays_where_there_are_many_tokens():
     """In the paper's size, from 71 tokens on: of the cost of one feed-forward, not of eight."""
     sizes = (8, 64, 512, 2048)
-    feed_forward = 2 * 512 * 2048
-    assert branched_macs(2048, *sizes) == 2048 * (512 * 512 + feed_forward)
+    ordinary = 2 * 512 * 2048
+    assert branched_macs(2048, *sizes) == 2048 * (512 * 512 + ordinary)
     assert branched_macs(1, *sizes) == 512 * 512 + 8 * 512 * 2048 + 512 * 2048
-    assert branched_macs(2048, *sizes, split=True) < 2048 * feed_forward
+    assert branched_macs(2048, *sizes, split=True) < 2048 * ordinary
 
     def per_token(tokens):
         return branched_macs(tokens, *sizes) / tokens
@@ -185,7 +187,7 @@ def test_folding_pays_where_there_are_many_tokens():
 
 def test_hidden_layers_of_the_branches_are_not_kept(monkeypatch):
     """Between the passes nothing of (tokens, branches, ffn_dim) is alive, and in them a part."""
-    monkeypatch.setattr(branches, "_HIDDEN_UNITS", 1000)
+    monkeypatch.setattr(activations, "_HIDDEN_UNITS", 1000)
     sizes = []
     args = arguments(4, 4, 16, 3, 12, 64)
     real = torch.baddbmm

@@ -1,0 +1,251 @@
+"""MAE's gate: what it looks at, and the distribution over experts that it makes of it.
+
+The paper's gate looks at the mean of a whole sequence. Where that would show a position what its
+attention hides from it, each position has a gate of its own, of the mean of what it sees.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from headwise.heads.attention import Inputs
+from headwise.heads.mae.means import last_seen, masked_mean, running_mean, sequence_mean
+from headwise.heads.mae.options import GateInit, check_norm
+from headwise.ops.masks import (
+    Hidden,
+    blocked_by_all,
+    causal_mask,
+    hides_the_future,
+    padding_positions,
+    real_positions,
+    what_is_hidden,
+)
+from headwise.ops.recompute import as_at_first, is_repeated
+from headwise.ops.replicas import sum_over_replicas
+
+
+class View(NamedTuple):
+    """What gates look at: one for a sequence, or one for each of its queries."""
+
+    mean: Tensor  # (batch, 1 or queries, embed_dim)
+    number: Tensor  # (batch, 1 or queries, 1), of how many positions
+    padding: Tensor | None  # (batch, 1 or queries), `True` where there is nothing to look at
+    each: bool  # each query has a gate of its own
+
+
+class ExpertGate(nn.Module):
+    """A distribution over experts: softmax(W₂ tanh(W₁ BatchNorm(mean))).
+
+    Args:
+        embed_dim, num_experts, hidden_dim: widths of the mean, the output, and between.
+        dropout: dropout after the hidden layer.
+        init, scaling, statistics: see `MixtureOfAttentiveExperts`.
+    """
+
+    norm: Any  # an adapter may have taken its place
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_experts: int,
+        hidden_dim: int,
+        dropout: float,
+        init: GateInit,
+        scaling: str,
+        statistics: str,
+    ) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(embed_dim)
+        self.hidden = nn.Linear(embed_dim, hidden_dim)
+        self.output = nn.Linear(hidden_dim, num_experts)
+        self.dropout = dropout
+        self.init = init
+        self.scaling = scaling
+        self.statistics = statistics
+        self.reset_parameters()
+
+    def reset_parameters(self, init: GateInit | None = None) -> None:
+        # Through nn.init throughout: from_pretrained makes that spare what it has loaded.
+        for ones in (self.norm.weight, self.norm.running_var):
+            nn.init.ones_(ones)
+        for zeros in (self.norm.bias, self.norm.running_mean, self.norm.num_batches_tracked):
+            nn.init.zeros_(zeros)
+        init = self.init if init is None else init
+        for linear in (self.hidden, self.output):
+            if init == "default":
+                linear.reset_parameters()
+                continue
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+        if init == "zero":
+            nn.init.zeros_(self.output.weight)
+
+    def forward(self, view: View, *, fixed: bool, moves: bool) -> Tensor:
+        """`(batch, 1 or queries, experts)`.
+
+        Args:
+            view: what the gates look at.
+            fixed: compute as in evaluation, as a gate does whose parameters are all frozen; but
+                batch norm takes and moves its statistics if these are to be fresh.
+            moves: whether gradients go through the pass: others move no running statistics.
+        """
+        learning = self.training and not fixed and _learns(self)
+        takes = learning or (fixed and self.statistics == "fresh")
+        normalized = self._normalize(view, takes, fixed, moves)
+        weight = self.hidden.weight
+        if isinstance(weight, Tensor) and weight.is_floating_point():  # else it is quantised
+            normalized = normalized.to(weight.dtype)
+        hidden = F.dropout(torch.tanh(self.hidden(normalized)), self.dropout, learning)
+        logits = self.output(hidden)
+        return logits.to(view.mean.dtype).softmax(-1)
+
+    def _normalize(self, view: View, takes: bool, fixed: bool, moves: bool) -> Tensor:
+        norm = self.norm
+        check_norm(norm)
+        # Reentrant checkpointing computes without gradients first: then the repeated pass moves
+        # the statistics, as all passes do that gradients go through.
+        moves = as_at_first(lambda: moves)
+        # So `torch.optim.swa_utils.update_bn` measures them. What nothing learns from may see the
+        # batch itself, so that layers behind get what they will get in evaluation.
+        calibrates = norm.training and norm.momentum is None and not (moves or fixed)
+        before = norm.running_mean, norm.running_var
+        # Adapters may learn in the maps behind a frozen norm, and are saved without its statistics.
+        measures = calibrates or (takes and norm.training and _learns(norm))
+        root = view.number.sqrt() if self.scaling == "root" else None
+        if measures:
+            batch_mean, batch_var, count = _batch_statistics(view, root)
+            enough = count > 1  # a single row has no variance
+            if (moves or calibrates) != is_repeated():
+                self._update_running(batch_mean.detach(), batch_var.detach(), count, enough)
+        after = norm.running_mean, norm.running_var
+        mean, var = as_at_first(lambda: after if calibrates else before)
+        if measures and not view.each:  # running statistics hold no later position
+            mean = torch.where(enough, batch_mean, mean)
+            var = torch.where(enough, batch_var, var)
+        deviation = view.mean - mean
+        if root is not None:
+            deviation = deviation * root
+        return deviation * (norm.weight * torch.rsqrt(var + norm.eps)) + norm.bias
+
+    @torch.no_grad()
+    def _update_running(self, mean: Tensor, var: Tensor, count: Tensor, enough: Tensor) -> None:
+        norm = self.norm
+        tracked = norm.num_batches_tracked + enough
+        # Without a momentum they are the mean of all batches.
+        momentum = (1 / tracked.clamp(min=1) if norm.momentum is None else norm.momentum) * enough
+        unbiased = var * count / (count - 1).clamp(min=1)
+        # New tensors: the backward pass still needs the ones that were normalised by, and compiled
+        # it would read them after they are written to.
+        moved_mean = norm.running_mean + momentum * (mean - norm.running_mean)
+        moved_var = norm.running_var + momentum * (unbiased - norm.running_var)
+        norm.running_mean = moved_mean.to(norm.running_mean.dtype)
+        norm.running_var = moved_var.to(norm.running_var.dtype)
+        norm.num_batches_tracked = tracked
+
+
+def _learns(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
+
+
+def _batch_statistics(view: View, root: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and variance of the rows that are no padding, over all processes, and their number."""
+    x = view.mean
+    real = real_positions(x, view.padding).unsqueeze(-1)  # (batch, time, 1)
+    count = sum_over_replicas(real.sum())
+    mean = sum_over_replicas((x * real).sum((0, 1))) / count.clamp(min=1)
+    deviation = x - mean if root is None else (x - mean) * root
+    var = sum_over_replicas((deviation.square() * real).sum((0, 1))) / count.clamp(min=1)
+    return mean, var, count
+
+
+def look(inputs: Inputs, causal: bool, num_heads: int, window: int | None) -> View:
+    """What the gates of one call look at.
+
+    Args:
+        inputs: what the call was given.
+        causal: no position may see later ones, whatever the mask says.
+        num_heads: how many heads an attention mask may be given for.
+        window: how many of the positions that a gate sees, the last ones, it looks at.
+    """
+    each, seen = _what_is_seen(inputs, causal, num_heads, window)
+    x, padding = inputs.query, inputs.query_padding
+    # Sums over many positions, and batch norm, want more digits than bf16 has.
+    x = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+    if seen is not None:
+        mean = masked_mean(x, seen, padding, inputs.cache)
+        return View(*mean, ~seen.any(-1) if padding is None else padding | ~seen.any(-1), each)
+    if each:
+        return View(*running_mean(x, padding, window, inputs.cache), padding, each)
+    if padding is None and not x.size(1):  # nothing but padding is in empty sequences
+        padding = x.new_zeros(x.shape[:2], dtype=torch.bool)
+    mean = sequence_mean(x, padding)
+    return View(*mean, None if padding is None else padding.all(1, keepdim=True), each)
+
+
+def each_decides(inputs: Inputs, causal: bool) -> bool:
+    """Whether each query has a gate of its own, so far as that shows without looking at padding."""
+    grows = inputs.cache is not None and not inputs.cache.static
+    return causal or grows or hides_the_future(inputs.attn_mask)
+
+
+def _what_is_seen(
+    inputs: Inputs, causal: bool, num_heads: int, window: int | None
+) -> tuple[bool, Tensor | None]:
+    """Whether each query has a gate of its own, and what each of these sees.
+
+    That is boolean `(batch or 1, queries, queries)`, `True` where row t sees column s; None if it
+    is all positions up to the gate's own, padding aside.
+    """
+    attn_mask, cache, queries = inputs.attn_mask, inputs.cache, inputs.query.size(1)
+    if not inputs.is_self_attention or (cache is not None and cache.static):
+        return each_decides(inputs, causal), None
+    grows = cache is not None
+    if attn_mask is None:
+        if causal or not grows or queries == 1:
+            return causal or grows, None
+        # Added to a cache together, and not causal: they see one another.
+        seen = inputs.query.new_ones(1, queries, queries, dtype=torch.bool)
+    else:
+        blocked = blocked_by_all(attn_mask, num_heads)
+        cached = blocked.size(-1) - queries
+        # A compiled call that is causal has no need to look at what the mask holds.
+        if cached or not causal or not torch.compiler.is_compiling():
+            hidden = _hidden(inputs, blocked, cached)
+            if not (hidden.anything or causal or grows):
+                return False, None
+            causal = causal or (hidden.future and (hidden.anything or queries == 1))
+            if causal and not hidden.past:
+                return True, None
+        seen = ~blocked[..., cached:].reshape(-1, queries, queries)
+    if causal:
+        seen = seen & ~causal_mask(queries, queries, device=seen.device)
+    if inputs.query_padding is not None:
+        seen = seen & ~inputs.query_padding.unsqueeze(1)
+    if window is None:
+        return True, seen
+    if grows or not causal:
+        raise ValueError(
+            f"gate_window is {window}, which counts back from a gate's position, but here "
+            f"positions see later ones, or a cache is given beside an attn_mask that hides more "
+            f"than the future: set is_causal=True where no later position may be seen, leave out "
+            f"the cache, or make the module without gate_window"
+        )
+    return True, last_seen(seen, window)
+
+
+def _hidden(inputs: Inputs, blocked: Tensor, cached: int) -> Hidden:
+    """What an attention mask hides beside padding; of what a cache holds that may be nothing."""
+    padding = padding_positions(inputs.key_padding_mask)
+    padding = inputs.query_padding if padding is None and not cached else padding
+    fixed = cached and inputs.cache is not None and inputs.cache.is_compileable
+    hidden = None if fixed else what_is_hidden(blocked, padding, cached)
+    if hidden is None or hidden.cached:
+        raise ValueError(
+            f"attn_mask hides some of the {cached} positions before the queries that the cache "
+            f"holds, or the cache has a fixed size: of what is cached a gate knows the sum alone, "
+            f"and sees all of it but padding. Give padding by key_padding_mask, leave out "
+            f"attn_mask (a causal step needs none), or compute without a cache"
+        )
+    return hidden

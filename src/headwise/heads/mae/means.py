@@ -1,0 +1,136 @@
+"""Means over time for MAE's gates: of a sequence, of what came before, of what a mask lets see."""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headwise.heads.cache import AttentionCache
+from headwise.ops.masks import real_positions
+from headwise.ops.precision import without_autocast
+
+
+class Mean(NamedTuple):
+    """Means, zeros where there is nothing to average, and of how many positions each is one."""
+
+    mean: Tensor  # (batch, time, embed_dim)
+    number: Tensor  # (batch, time, 1), at least 1
+
+
+def sequence_mean(x: Tensor, padding: Tensor | None = None) -> Mean:
+    """Of all positions that are not padding: `(batch, time, embed_dim)` to one row a sequence.
+
+    `padding` is boolean `(batch, time)`, `True` at padding.
+    """
+    real = real_positions(x, padding).unsqueeze(-1)  # (batch, time, 1)
+    count = real.sum(1, keepdim=True).clamp(min=1)
+    if padding is None and x.size(1):
+        return Mean(x.mean(1, keepdim=True), count)
+    return Mean((x * real).sum(1, keepdim=True) / count, count)
+
+
+def running_mean(
+    x: Tensor,
+    padding: Tensor | None = None,
+    window: int | None = None,
+    cache: AttentionCache | None = None,
+) -> Mean:
+    """Of the positions up to each position, or of the last `window` of them.
+
+        m_t = mean of x_s over s ≤ t, s not padding, fewer than window such positions in (s, t]
+
+    Padding takes no place in a window: wherever it stands, the means are those without it. A cache
+    remembers what earlier calls have seen, while decoding step by step.
+    """
+    counted = _counted(x, padding)
+    if window is not None:
+        return _mean(_window_sums(counted, padding, window, cache))
+    return _mean(counted.cumsum(1) if cache is None else _sums(counted, cache)[:, 1:])
+
+
+def masked_mean(
+    x: Tensor, seen: Tensor, padding: Tensor | None = None, cache: AttentionCache | None = None
+) -> Mean:
+    """Of the positions that each position sees, and of all that a cache has seen before.
+
+        m_t = mean of x_s over the s that t sees, s not padding
+
+    `seen` is boolean `(batch or 1, time, time)`, `True` where row t sees column s. The memory in
+    the cache is that of `running_mean`.
+    """
+    counted = _counted(x, padding)
+    with without_autocast(x):
+        total = seen.to(x.dtype) @ counted
+    return _mean(total if cache is None else total + _sums(counted, cache)[:, :1])
+
+
+def last_seen(seen: Tensor, window: int) -> Tensor:
+    """Leaves in each row of a boolean mask the last `window` of what is seen.
+
+    >>> last_seen(torch.tensor([[True, True, False, True]]), window=2).int().tolist()
+    [[0, 1, 0, 1]]
+    """
+    return seen & (seen.flip(-1).cumsum(-1).flip(-1) <= window)
+
+
+def _counted(x: Tensor, padding: Tensor | None) -> Tensor:
+    """Zeros at padding, and the count of real positions as one more channel, to sum with them."""
+    real = real_positions(x, padding).unsqueeze(-1)
+    return torch.cat([x * real, real], dim=-1)  # (batch, time, embed_dim + 1)
+
+
+def _mean(total: Tensor) -> Mean:
+    """Of sums whose last channel is the number of summands."""
+    count = total[..., -1:].clamp(min=1)
+    return Mean(total[..., :-1] / count, count)
+
+
+def _sums(counted: Tensor, cache: AttentionCache) -> Tensor:
+    """The sum of all that a cache has seen before, and behind it those up to each position.
+
+    The cache remembers them: `(batch, 1 + time, embed_dim + 1)`.
+    """
+    past = cache.recall("total", 1, counted)
+    sums = torch.cat([past, past + counted.cumsum(1)], dim=1)
+    cache.remember("total", sums, counted.size(1))
+    return sums
+
+
+def _window_sums(
+    counted: Tensor, padding: Tensor | None, window: int, cache: AttentionCache | None
+) -> Tensor:
+    time = counted.size(1)
+    if cache is None:
+        window = min(window, max(time, 1))  # a longer one sees no more
+        past = counted.new_zeros(counted.size(0), window, counted.size(-1))
+    else:
+        past = cache.recall("recent", window, counted, skip_empty=True)
+    seen = torch.cat([past, counted], dim=1)  # (batch, window + time, embed_dim + 1)
+    if cache is not None:
+        cache.remember("recent", seen, time)
+    # The difference of two long sums loses digits, so they get more of them.
+    exact = seen.double() if seen.device.type != "mps" else seen
+    before = F.pad(exact.cumsum(1), (0, 0, 1, 0))  # begins with the sum of none
+    ends = before[:, window + 1 :]
+    if padding is None:
+        starts = before[:, 1 : time + 1]
+    else:
+        first = _window_starts(seen[..., -1] > 0, window)[:, window:]
+        starts = before.gather(1, first.unsqueeze(-1).expand_as(ends))
+    return (ends - starts).to(seen.dtype)
+
+
+def _window_starts(real: Tensor, window: int) -> Tensor:
+    """Where the window of the last `window` real positions begins, for each position.
+
+    It begins behind the last real position that it leaves out; padding there counts for nothing.
+
+    >>> _window_starts(torch.tensor([[True, False, True, True, False]]), window=2).tolist()
+    [[0, 0, 0, 1, 1]]
+    """
+    count = real.cumsum(1)  # of real positions up to each one
+    # A window that leaves out the first n real positions begins right after the n-th: starts[n].
+    behind = torch.arange(1, real.size(1) + 1, device=real.device)
+    starts = count.new_zeros(real.size(0), real.size(1) + 1).scatter(1, count * real, behind * real)
+    return starts.gather(1, (count - window).clamp(min=0))

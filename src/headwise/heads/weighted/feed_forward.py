@@ -1,0 +1,166 @@
+"""Branches of attention, each through the feed-forward by itself, and their weighted sum.
+
+    y = Σᵢ αᵢ FFN(κᵢ oᵢ Wᵢ),  FFN(z) = ReLU(z W₁ + b₁) W₂ + b₂          (equations 6 and 7)
+
+Branch by branch that is M feed-forwards. Two rearrangements make it cost what one does:
+
+    Σᵢ αᵢ FFN(zᵢ) = (Σᵢ αᵢ ReLU(zᵢ W₁ + b₁)) W₂ + (Σᵢ αᵢ) b₂      one product with W₂
+    zᵢ W₁ = κᵢ oᵢ (Wᵢ W₁)                                       which maps head_dim, not embed_dim
+
+The product Wᵢ W₁, here called folding, is made once for a batch, and is left out where there are so
+few tokens (in decoding step by step) that it costs more than it saves. Both hold for any activation
+in the place of the ReLU: they change nothing behind W₁ or before W₂.
+
+Where each branch has a residual stream, a norm stands between Wᵢ and W₁, which rules folding out.
+Branches with a share of the hidden units each need no such saving; with all units each they cost M
+products with W₁.
+
+Weights are laid out as the module's parameters are: W as `(branches, head_dim, embed_dim)`, W₁ and
+W₂ as in `nn.Linear`.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headwise.heads.weighted.activation import weighted_activation
+from headwise.ops.activations import ACTIVATIONS, Activation
+from headwise.ops.linear_maps import LinearMap
+
+
+def branched_feed_forward(
+    heads: Tensor,
+    branch_output: Tensor,
+    kappa: Tensor,
+    alpha: Tensor,
+    up: LinearMap,
+    down: LinearMap,
+    *,
+    split: bool = False,
+    dropout: float = 0.0,
+    activation: Activation = "relu",
+) -> Tensor:
+    """Σᵢ αᵢ FFN(κᵢ oᵢ Wᵢ) over the branches i.
+
+    Args:
+        heads: o, what each branch read, `(batch, branches, time, head_dim)`.
+        branch_output: W, `(branches, head_dim, embed_dim)`.
+        kappa, alpha: `(branches,)`.
+        up: W₁ and b₁, `(ffn_dim, embed_dim)` and `(ffn_dim,)`.
+        down: W₂ and b₂, `(embed_dim, ffn_dim)` and `(embed_dim,)`.
+        split: branch i has the i-th part of the hidden units for itself, rather than a turn with
+            all of them.
+        dropout: probability with which a unit of the summed hidden layer is dropped.
+        activation: that of the feed-forward, by its name in `headwise.ops.activations`.
+
+    Returns:
+        `(batch, time, embed_dim)`.
+    """
+    batch, branches, time, head_dim = heads.shape
+    assert up.bias is not None and down.bias is not None
+    ffn_dim, embed_dim = len(up.bias), len(down.bias)
+    rows = heads.transpose(1, 2).reshape(batch * time, branches, head_dim)
+    scaled = branch_output * kappa.view(-1, 1, 1)  # κᵢWᵢ
+    units = ffn_dim // branches if split else ffn_dim
+    sizes = (batch * time, branches, head_dim, embed_dim, units)
+    # An exported program goes one way, for batches of any size.
+    folds = torch.compiler.is_exporting() or _folded_macs(*sizes) < _unfolded_macs(*sizes)
+    x = rows.transpose(0, 1)  # (branches, rows, head_dim)
+    if split:
+        maps = _maps_of_branches(up, branches)
+        x, maps = (x, scaled @ maps) if folds else (x @ scaled, maps)
+        hidden = _split_hidden(x, maps, up.bias, alpha, activation)
+    elif folds:
+        maps = up.product(scaled.flatten(0, 1)).unflatten(0, (branches, head_dim))
+        hidden = weighted_activation(rows, maps, up.bias, alpha, activation)
+    else:
+        each = ACTIVATIONS[activation](up(x @ scaled))  # (branches, rows, ffn_dim)
+        hidden = (each * alpha.to(each.dtype).view(-1, 1, 1)).sum(0)
+    output = down(F.dropout(hidden, dropout), bias_factor=alpha.sum())
+    return output.unflatten(0, (batch, time))
+
+
+def feed_forward_of_streams(
+    z: Tensor,
+    alpha: Tensor,
+    up: LinearMap,
+    down: LinearMap,
+    *,
+    split: bool = True,
+    factor: float = 1.0,
+    dropout: float = 0.0,
+    activation: Activation = "relu",
+) -> Tensor:
+    """factor · Σᵢ αᵢ FFNᵢ(zᵢ), or Σᵢ αᵢ FFN(zᵢ) where branches share all units.
+
+    Args:
+        z: what each branch feeds in, `(branches, rows, embed_dim)`.
+        factor: M where the units of all branches together are those of a layer.
+        alpha, up, down, split, dropout, activation: as in `branched_feed_forward`. Of b₂ each FFNᵢ
+            has the part that makes it b₂ in the sum.
+
+    Returns:
+        `(rows, embed_dim)`.
+    """
+    assert up.bias is not None
+    if split:
+        maps = _maps_of_branches(up, len(alpha))
+        hidden = _split_hidden(z, maps, up.bias, factor * alpha, activation)
+    else:
+        maps = up.matrix.t().expand(len(alpha), -1, -1)
+        hidden = weighted_activation(z.transpose(0, 1), maps, up.bias, alpha, activation)
+    return down(F.dropout(hidden, dropout), bias_factor=alpha.sum())
+
+
+def branched_macs(
+    tokens: int, branches: int, head_dim: int, embed_dim: int, ffn_dim: int, *, split: bool = False
+) -> int:
+    """Multiply-accumulates of `branched_feed_forward`, whichever way it takes.
+
+    >>> branched_macs(10, 8, 64, 512, 2048)  # unfolded: eight products with W₁
+    96993280
+    >>> branched_macs(2048, 8, 64, 512, 2048)  # folded: those of one feed-forward
+    4831838208
+    >>> 2048 * (512 * 512 + 2 * 512 * 2048)
+    4831838208
+    """
+    units = ffn_dim // branches if split else ffn_dim
+    sizes = (tokens, branches, head_dim, embed_dim, units)
+    return min(_folded_macs(*sizes), _unfolded_macs(*sizes)) + tokens * ffn_dim * embed_dim
+
+
+def streams_macs(
+    branches: int, head_dim: int, embed_dim: int, ffn_dim: int, *, split: bool = True
+) -> int:
+    """Multiply-accumulates of one position, from what the heads have read to the output.
+
+    >>> streams_macs(8, 64, 512, 2048) == 512 * 512 + 2 * 512 * 2048  # an ordinary layer's
+    True
+    """
+    products_with_up = 1 if split else branches
+    return branches * head_dim * embed_dim + (products_with_up + 1) * embed_dim * ffn_dim
+
+
+def _maps_of_branches(up: LinearMap, branches: int) -> Tensor:
+    """The i-th part of the hidden units for branch i, `(branches, embed_dim, units)`."""
+    return up.matrix.unflatten(0, (branches, -1)).transpose(1, 2)
+
+
+def _split_hidden(
+    x: Tensor, maps: Tensor, bias: Tensor, alpha: Tensor, activation: Activation
+) -> Tensor:
+    """αᵢ f(xᵢ Aᵢ + bᵢ) of all branches side by side, `(rows, ffn_dim)`."""
+    bias = bias.unflatten(0, (len(alpha), 1, -1))
+    each = torch.baddbmm(bias.to(maps.dtype), x.to(maps.dtype), maps)  # (branches, rows, units)
+    each = ACTIVATIONS[activation](each)
+    return (each * alpha.to(each.dtype).view(-1, 1, 1)).transpose(0, 1).flatten(1)
+
+
+def _folded_macs(tokens: int, branches: int, head_dim: int, embed_dim: int, units: int) -> int:
+    """oᵢ (Wᵢ W₁) of all branches, for `units` hidden units each."""
+    return branches * head_dim * units * (embed_dim + tokens)
+
+
+def _unfolded_macs(tokens: int, branches: int, head_dim: int, embed_dim: int, units: int) -> int:
+    """(oᵢ Wᵢ) W₁ of all branches."""
+    return tokens * branches * embed_dim * (head_dim + units)
