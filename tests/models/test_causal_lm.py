@@ -9,7 +9,7 @@ from tiny import END, MOA, PAD, PLANS, VOCABULARY, strengthen, tokens
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import headwise as hw
-from headwise.models.generating import DecodingGenerationMixin
+from headwise.models.cache import DecodingGenerationMixin
 
 SIZES = {"vocab_size": VOCABULARY, "embed_dim": 16, "num_heads": 4, "ffn_dim": 24, "layers": 2}
 # What the plans of the encoder-decoder have for a decoder by itself.

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModel
 
-from headwise.models.losses import total_squared_error
+from headwise.models.outputs import total_squared_error
 from headwise.models.plan import SYSTEMS
 from headwise.models.speech import (
     FrameConvolution,

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask
 
 import headwise as hw
-from headwise.pretrained.padding import later_texts
+from headwise.pretrained.masks import later_texts
 
 LENGTHS = (4, 1, 6, 3)
 SYSTEMS = {

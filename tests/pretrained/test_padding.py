@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
-from headwise.pretrained.padding import query_padding
+from headwise.pretrained.masks import query_padding
 
 # Two texts of five positions, of which the last three are the queries.
 ATTENDED = torch.tensor([[0, 0, 0, 1, 1], [1, 1, 1, 1, 0]])

@@ -293,7 +293,7 @@ def evaluate(
         check_ablations({name.strip(): asked.strip() for name, equals, asked in pairs if equals})
 
         from headwise.evaluation import compare_runs, evaluate_run
-        from headwise.models.ablation_names import parse_ablations
+        from headwise.models.ablation import parse_ablations
 
         silence()
         if data is not None and part != "test":

@@ -13,8 +13,7 @@ from headwise.checksums import write_summed
 from headwise.experiment.folders import RESULT, is_main_process
 from headwise.experiment.reading import DamagedError, how_to_evaluate_again, read_model, read_record
 from headwise.files import write_bytes
-from headwise.models.ablation import ablated, held_systems
-from headwise.models.ablation_names import LEARNED
+from headwise.models.ablation import LEARNED, ablated, held_systems
 from headwise.models.base import HeadwiseModel
 from headwise.recipe.settings import EvaluationSettings, Recipe
 from headwise.tasks.outcome import Outcome, Score

@@ -26,8 +26,7 @@ from headwise.claims.evidence.records import (
 from headwise.experiment.one_system import train_system
 from headwise.experiment.outcomes import evaluate, read_outcome
 from headwise.experiment.reading import read_model
-from headwise.models.ablation import ablated
-from headwise.models.ablation_names import parse_ablations
+from headwise.models.ablation import ablated, parse_ablations
 from headwise.models.base import HeadwiseModel
 from headwise.recipe.settings import Recipe
 from headwise.tasks.significance import score_of
