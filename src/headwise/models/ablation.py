@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 from headwise.heads.system import System
 from headwise.messages import did_you_mean, one_of, shown
-from headwise.models.plan import system_class
+from headwise.models.plan import check_type, system_class
 from headwise.models.sites import attention_sites, system_at
 from headwise.plain_yaml import read_yaml
 
@@ -312,14 +311,7 @@ def check_ablation(
                 f"ablation {name!r} of {system_name} has the option {key!r}, expected {expected}"
                 f"{did_you_mean(key, parameters)}"
             )
-        try:
-            TypeAdapter(hints.get(key, Any)).validate_python(value, strict=True)
-        except ValidationError as error:
-            message = error.errors()[0]["msg"]
-            raise ValueError(
-                f"ablation {name!r} of {system_name}: {key} is {value!r}: {message[0].lower()}"
-                f"{message[1:]}"
-            ) from None
+        check_type(f"ablation {name!r} of {system_name}: {key}", value, hints.get(key, Any))
     for key, parameter in parameters.items():
         if parameter.default is parameter.empty and key not in options:
             raise ValueError(

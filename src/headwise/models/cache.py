@@ -23,33 +23,17 @@ class DecodingCache(Cache):
     whatever else a system remembers, such as a running mean of its inputs.
 
     Args:
-        num_layers: layers of the decoder.
-        cross_attention: whether each has a cross-attention, whose keys are computed once.
-        max_length: how many positions there is room for, in tensors of a fixed size that a compiled
-            model can change in place; None for a cache that grows.
+        self_attention: of each layer of the decoder, that of its self-attention.
+        cross_attention: that of its cross-attention, if there is one, whose keys are computed once.
     """
 
     def __init__(
-        self, num_layers: int, *, cross_attention: bool, max_length: int | None = None
+        self,
+        self_attention: Sequence[AttentionCache],
+        cross_attention: Sequence[AttentionCache] = (),
     ) -> None:
-        def new(static: bool) -> AttentionCache:
-            if max_length is None:
-                return AttentionCache(static=static)
-            return FixedAttentionCache(max_length, static=static)
-
-        self.self_attention = [new(False) for _ in range(num_layers)]
-        count = num_layers if cross_attention else 0
-        self.cross_attention = [new(True) for _ in range(count)]
-        super().__init__(layers=[*self.self_attention, *self.cross_attention])
-
-    @classmethod
-    def of_layers(cls, layers: Sequence[AttentionCache], num_layers: int) -> "DecodingCache":
-        """Returns a cache of existing layers: those of self-attention, then of cross-attention."""
-        cache = cls(0, cross_attention=False)
-        cache.self_attention = list(layers[:num_layers])
-        cache.cross_attention = list(layers[num_layers:])
-        cache.layers = list(layers)
-        return cache
+        self.self_attention, self.cross_attention = list(self_attention), list(cross_attention)
+        super().__init__(layers=[*self_attention, *cross_attention])
 
     @property
     def max_cache_len(self) -> int:
@@ -113,12 +97,14 @@ class OwnCacheMixin:
             max_length: how many positions there is room for, in tensors of a fixed size that a
                 compiled model can change in place; None for a cache that grows.
         """
-        depths = self.config.depths()
-        return DecodingCache(
-            depths["decoder_self"],
-            cross_attention=depths.get("decoder_cross", 0) > 0,
-            max_length=max_length,
-        )
+
+        def layers(site: str, static: bool) -> list[AttentionCache]:
+            count = self.config.depths().get(site, 0)
+            if max_length is None:
+                return [AttentionCache(static=static) for _ in range(count)]
+            return [FixedAttentionCache(max_length, static=static) for _ in range(count)]
+
+        return DecodingCache(layers("decoder_self", False), layers("decoder_cross", True))
 
     def cache_of_call(self, given: Cache | None, use_cache: bool | None) -> DecodingCache | None:
         """Returns the cache for one call of the model: `own_cache`, or a new one if `use_cache`."""
@@ -152,7 +138,7 @@ class OwnCacheMixin:
             )
         depth = self.config.depths()["decoder_self"]
         if of_self.layers and all(isinstance(each, AttentionCache) for each in of_self.layers):
-            return DecodingCache.of_layers(of_self.layers, depth)
+            return DecodingCache(of_self.layers[:depth], of_self.layers[depth:])
         fixed = type(of_self) is StaticCache
         cache = self.new_cache(max_length=of_self.get_max_length() if fixed else None)
         if of_self.get_seq_length():

@@ -19,6 +19,7 @@ from headwise.models.outputs import (
     total_squared_error,
 )
 from headwise.models.transformer import Encoder
+from headwise.ops.bounds import check_among
 from headwise.ops.shapes import check_labels
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -65,14 +66,9 @@ class SequenceClassifierConfig(StackConfig):
         eos_token_id: int = 2,
         **kwargs: Any,
     ) -> None:
-        for name, value, known in (
-            ("problem", problem, ("classification", "regression")),
-            ("pooling", pooling, ("mean", "first")),
-            ("activation", activation, tuple(ACTIVATIONS)),
-        ):
-            if value not in known:
-                expected = " or ".join(map(repr, known))
-                raise ValueError(f"{name} is {value!r}, expected {expected}")
+        check_among("problem", problem, ("classification", "regression"))
+        check_among("pooling", pooling, ("mean", "first"))
+        check_among("activation", activation, tuple(ACTIVATIONS))
         if hidden_dim is not None and hidden_dim < 1:
             raise ValueError(f"hidden_dim is {hidden_dim}, expected a positive number or None")
         if classes is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -121,16 +122,12 @@ def record(model: nn.Module) -> Iterator[Decisions]:
             f"module that derives from headwise.System"
         )
     decided = Decisions()
-    hooks = []
-    for place in places:
 
-        def note(
-            module: nn.Module, args: object, out: AttentionOutput, place: AttentionSite = place
-        ) -> None:
-            if out.routing is not None and not is_repeated():
-                decided.setdefault(place, []).append(_detached(out.routing))
+    def note(place: AttentionSite, module: nn.Module, args: object, out: AttentionOutput) -> None:
+        if out.routing is not None and not is_repeated():
+            decided.setdefault(place, []).append(_detached(out.routing))
 
-        hooks.append(place.module.register_forward_hook(note))
+    hooks = [place.module.register_forward_hook(partial(note, place)) for place in places]
     try:
         with run_as_written():
             yield decided

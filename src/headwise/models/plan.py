@@ -249,7 +249,7 @@ def _entry(where: str, entry: Any) -> Spec:
         if option == "layers":
             _check_layers(where, value)
         elif option in known:
-            _check_type(f"{where}.{option}", value, options[option])
+            check_type(f"{where}.{option}", value, options[option])
         elif option in SET_BY_MODEL:
             raise ValueError(
                 f"{where} names the option of {entry['system']} {option!r}, which the model sets "
@@ -290,7 +290,8 @@ def _check_layers(where: str, layers: Any) -> None:
         )
 
 
-def _check_type(where: str, value: Any, annotation: Any) -> None:
+def check_type(where: str, value: Any, annotation: Any) -> None:
+    """Raises `ValueError` for what YAML has for an option, if that is of another type."""
     if isinstance(value, float) and not isfinite(value):
         raise ValueError(f"{where} is {value}, expected a finite number")
     try:

@@ -21,6 +21,7 @@ from headwise.models.outputs import (
     total_cross_entropy,
 )
 from headwise.models.transformer import Decoder, Encoder
+from headwise.ops.bounds import check_among
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.ops.shapes import check_labels, check_tensor
 from headwise.transformers_internals import CACHE, CacheOutput, given_cache
@@ -67,10 +68,7 @@ class Seq2SeqConfig(TransformerConfig):
         decoder_start_token_id: int | None = None,
         **kwargs: Any,
     ) -> None:
-        if share_embeddings not in ("all", "target", "none"):
-            raise ValueError(
-                f"share_embeddings is {share_embeddings!r}, expected 'all', 'target' or 'none'"
-            )
+        check_among("share_embeddings", share_embeddings, ("all", "target", "none"))
         target_vocab_size = vocab_size if target_vocab_size is None else target_vocab_size
         if share_embeddings == "all" and target_vocab_size != vocab_size:
             raise ValueError(
