@@ -36,7 +36,8 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 import headwise as hw
-from headwise.models.losses import AuxiliaryLoss
+from headwise.models.layers import LayerInputs
+from headwise.models.outputs import AuxiliaryLoss
 from headwise.models.transformer import EncoderStack
 
 LAYERS: dict[str, dict[str, Any]] = {
@@ -113,7 +114,7 @@ def forward_backward(layer: nn.Module, x: Tensor, environment: dict[str, str]) -
     """Gradients of input and weights."""
     losses = AuxiliaryLoss()
     with patch.dict(os.environ, environment):
-        output = layer(x.detach().requires_grad_(), None, losses)
+        output = layer(x.detach().requires_grad_(), LayerInputs(losses))
         loss = output.square().sum()
         (loss if losses.total is None else loss + losses.total).backward()
     layer.zero_grad(set_to_none=True)

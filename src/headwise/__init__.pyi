@@ -40,9 +40,9 @@ from .models.speech import SpeechEnhancer as SpeechEnhancer
 from .models.speech import SpeechEnhancerConfig as SpeechEnhancerConfig
 from .models.trust import register as register
 from .pretrained.attaching import gate_heads as gate_heads
+from .pretrained.attaching import output_parameters as output_parameters
 from .pretrained.attaching import remove as remove
 from .pretrained.layouts import HeadLayout as HeadLayout
-from .pretrained.parameters import output_parameters as output_parameters
 from .pretrained.saving import load_gates as load_gates
 from .pretrained.saving import save_gates as save_gates
 from .training.rules import TrainingRules as TrainingRules

@@ -108,7 +108,8 @@ def make_layers(cache: Cache, count: int) -> None:
 class GenerationHooks(GenerationMixin):
     """4. `generate()` asks the model for three things, under names that are its own.
 
-    Each is handed on to a method with a public name, which a subclass has.
+    Two are handed on to methods with public names, which a subclass has. The third, a mask for a
+    cache of a fixed size, the cache gives itself, by `of_all_positions(mask, time)`.
     """
 
     def cache_for_generation(self, settings: Any, inputs: dict[str, Any], length: int) -> None:
@@ -118,16 +119,6 @@ class GenerationHooks(GenerationMixin):
             settings: the `GenerationConfig` of the call.
             inputs: arguments of the model, which may hold a cache that the caller has given.
             length: how many positions the longest sequence will have.
-        """
-        raise NotImplementedError
-
-    def mask_for_generation(self, mask: Tensor, cache: Any, time: int) -> Tensor:
-        """Returns the mask of tokens for a call with a cache of a fixed size.
-
-        Args:
-            mask: of cached positions and this call's, `(batch, cached + time)`.
-            cache: the cache of the call.
-            time: how many positions this call has.
         """
         raise NotImplementedError
 
@@ -166,7 +157,7 @@ class GenerationHooks(GenerationMixin):
     ) -> Tensor | None:
         if attention_mask is None:
             return None
-        return self.mask_for_generation(attention_mask, inputs[CACHE], inputs_embeds.size(1))
+        return inputs[CACHE].of_all_positions(attention_mask, inputs_embeds.size(1))
 
 
 def attn_implementation(config: Any) -> str | None:

@@ -9,8 +9,7 @@ from systems import DIM, HEADS, SYSTEMS, padding
 import headwise as hw
 from headwise.heads.ablations import without
 from headwise.heads.mae.naive import naive_mixture
-from headwise.models.ablation import ablation_of
-from headwise.models.ablation_names import ablation_options
+from headwise.models.ablation import ablation_of, ablation_options
 
 BATCH, TIME = 2, 4
 

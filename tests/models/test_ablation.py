@@ -12,8 +12,13 @@ from tiny import MOA, PLANS, tokens
 
 import headwise as hw
 from headwise.heads.agreement.naive import naive_em_routing
-from headwise.models.ablation import ablated, held_systems
-from headwise.models.ablation_names import ablation_names, ablation_options, check_ablations
+from headwise.models.ablation import (
+    ablated,
+    ablation_names,
+    ablation_options,
+    check_ablations,
+    held_systems,
+)
 from headwise.models.plan import SYSTEMS as REGISTRY
 from headwise.models.sites import attention_sites
 

@@ -9,7 +9,7 @@ from compatible import tiny_model
 from tiny import config, model, tokens
 
 import headwise as hw
-from headwise.models.adapters import tell_peft
+from headwise.models.base import _tell_peft
 from headwise.models.sites import attention_sites
 from headwise.training.rules import training_rules
 
@@ -111,5 +111,5 @@ def test_peft_is_told_only_where_it_is_imported(monkeypatch):
     assert tables.OF_LORA_TARGET_MODULES_MAPPING[config().model_type] == ["q_proj", "v_proj"]
     assert list(tables.OF_OTHERS_TARGET_MODULES_MAPPING) == ["llama"]
     monkeypatch.delitem(sys.modules, "peft.utils.constants")
-    tell_peft("another")
+    _tell_peft("another")
     assert "another" not in tables.OF_LORA_TARGET_MODULES_MAPPING

@@ -1,10 +1,12 @@
 """Adaptive embeddings and softmax against the equations."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 import torch.nn.functional as F
 
-from headwise.models.adaptive import AdaptiveEmbedding, AdaptiveSoftmax, naive_log_probs
+from headwise.models.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
 
 SIZES = [
     # vocabulary, width, cutoffs, factor
@@ -25,6 +27,24 @@ def parts(size, dropout=0.0):
 def tensors(size, tokens=7):
     hidden = torch.randn(tokens, size[1], dtype=torch.float64, requires_grad=True)
     return hidden, torch.randint(size[0], (tokens,))
+
+
+def naive_log_probs(hidden, embedding, softmax):
+    """Computes `AdaptiveSoftmax.log_probs` by the equations, word by word.
+
+    The logit of a word of the narrower bands is the product of h with its input embedding.
+    """
+    edges = embedding.edges
+    rows = []
+    for h in hidden:
+        head = [h @ e for e in embedding.weights(0)[0]] + [h @ c for c in softmax.clusters.weight]
+        p_head = torch.stack(head).softmax(0)
+        p = [p_head[w] for w in range(edges[1])]
+        for band, (first, last) in enumerate(pairwise(edges[1:])):
+            logits = [h @ embedding(torch.tensor(w)) for w in range(first, last)]
+            p += list(p_head[edges[1] + band] * torch.stack(logits).softmax(0))
+        rows.append(torch.stack(p).log())
+    return torch.stack(rows)
 
 
 def gradients(loss, hidden, *modules):

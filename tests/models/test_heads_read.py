@@ -9,7 +9,8 @@ import torch
 from tiny import MOA, PLANS, padded, tokens
 
 import headwise as hw
-from headwise.models.heads_read import heads_read, heads_sites
+from headwise.models.heads_read import heads_read
+from headwise.models.sites import heads_sites
 from headwise.ops.attention import attention_weights
 
 

@@ -8,8 +8,7 @@ from tiny import MOA, VOCABULARY, strengthen, tokens
 from torch import nn
 
 import headwise as hw
-from headwise.models.attentions import attentions_noted
-from headwise.models.heads_read import heads_read
+from headwise.models.heads_read import attentions_noted, heads_read
 from headwise.models.plan import system_class
 
 MIXED = [{"system": "mae", "layers": [0], "gate_dropout": 0.0}, {**MOA, "layers": [1]}]

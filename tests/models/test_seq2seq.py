@@ -11,6 +11,7 @@ from tiny import END, MOA, PAD, PLANS, START, VOCABULARY, WITH_LOSSES, config, m
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 import headwise as hw
+from headwise.models.config import TransformerConfig
 from headwise.models.seq2seq import shift_right
 from headwise.models.sites import attention_sites
 
@@ -394,3 +395,54 @@ def test_a_fresh_model_is_drawn_by_each_attentions_own_rule():
         drawn[attention.out_proj.weight] = glorot
     for weight, bound in drawn.items():
         assert 0.95 * bound < weight.abs().max() <= bound
+
+
+@pytest.mark.parametrize(
+    "options, parts",
+    [
+        ({"num_heads": 3}, ["embed_dim is 16", "num_heads = 3"]),
+        ({"norm": "middle"}, ["norm is 'middle'", "'post' or 'pre'"]),
+        ({"ffn_activation": "swish"}, ["ffn_activation is 'swish'", "'leaky-relu'"]),
+        ({"positions": "rotary"}, ["positions is 'rotary'", "'learned'"]),
+        ({"max_positions": 9}, ["max_positions is 9", "positions to 'learned'"]),
+        ({"positions": "learned", "max_positions": 0}, ["max_positions is 0", "positive"]),
+        ({"share_embeddings": "some"}, ["share_embeddings is 'some'", "'target'"]),
+        ({"target_vocab_size": 9}, ["target_vocab_size is 9", "vocab_size = 23", "'target'"]),
+    ],
+)
+def test_sizes_that_do_not_fit_are_errors(options, parts):
+    with pytest.raises(ValueError) as error:
+        config(**options)
+    assert all(part in str(error.value) for part in parts)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_the_plan_is_part_of_what_is_saved(plan, tmp_path):
+    saved = config(PLANS[plan], norm="pre", share_embeddings="target", label_smoothing=0.2)
+    saved.save_pretrained(tmp_path)
+    loaded = hw.Seq2SeqConfig.from_pretrained(tmp_path)
+    assert loaded.attention == PLANS[plan]
+    assert loaded.to_dict() == saved.to_dict()
+    assert (loaded.norm, loaded.share_embeddings, loaded.label_smoothing) == ("pre", "target", 0.2)
+
+
+def test_only_a_decoder_behind_an_encoder_attends_over_it():
+    assert config().place("decoder_self").cross_attention
+    assert not config().place("encoder_self").cross_attention
+    assert not config().place("decoder_cross").cross_attention
+    assert not hw.CausalLMConfig().place("decoder_self").cross_attention
+
+
+def test_a_configuration_has_to_say_what_it_is_made_of():
+    with pytest.raises(NotImplementedError, match=r"TransformerConfig has no depths\(\)"):
+        TransformerConfig()
+
+
+def test_the_names_that_transformers_uses():
+    made = config()
+    assert (made.hidden_size, made.num_attention_heads, made.num_hidden_layers) == (16, 4, 2)
+    assert made.is_encoder_decoder
+    assert made.decoder_start_token_id == made.bos_token_id == 1
+    assert config(decoder_start_token_id=5).decoder_start_token_id == 5
+    assert config(share_embeddings="none").tie_word_embeddings is False
+    assert config().target_vocab_size == config().vocab_size

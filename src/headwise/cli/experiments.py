@@ -292,7 +292,7 @@ def evaluate(
         pairs = (text.partition(",")[0].partition("=") for text in ablate or [])
         check_ablations({name.strip(): asked.strip() for name, equals, asked in pairs if equals})
 
-        from headwise.models.ablation_names import parse_ablations
+        from headwise.models.ablation import parse_ablations
         from headwise.runs.evaluating import compare_runs, evaluate_run
 
         silence()

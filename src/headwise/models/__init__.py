@@ -10,19 +10,10 @@ check_installation()  # before the first import of transformers
 from headwise.models import (  # noqa: E402
     causal_lm,
     classifier,
-    line_tokenizer,
     masked_lm,
     seq2seq,
     speech,
     without_head,
 )
 
-__all__ = [
-    "causal_lm",
-    "classifier",
-    "line_tokenizer",
-    "masked_lm",
-    "seq2seq",
-    "speech",
-    "without_head",
-]
+__all__ = ["causal_lm", "classifier", "masked_lm", "seq2seq", "speech", "without_head"]

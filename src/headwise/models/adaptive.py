@@ -183,26 +183,6 @@ class AdaptiveSoftmax(nn.Module):
         return F.linear(F.dropout(narrow, self.dropout, self.training), words)
 
 
-def naive_log_probs(
-    hidden: Tensor, embedding: AdaptiveEmbedding, softmax: AdaptiveSoftmax
-) -> Tensor:
-    """Computes `AdaptiveSoftmax.log_probs` by the equations, word by word, for tests.
-
-    The logit of a word of the narrower bands is the product of h with its input embedding.
-    """
-    edges = embedding.edges
-    rows = []
-    for h in hidden:
-        head = [h @ e for e in embedding.weights(0)[0]] + [h @ c for c in softmax.clusters.weight]
-        p_head = torch.stack(head).softmax(0)
-        p = [p_head[w] for w in range(edges[1])]
-        for band, (first, last) in enumerate(pairwise(edges[1:])):
-            logits = [h @ embedding(torch.tensor(w)) for w in range(first, last)]
-            p += list(p_head[edges[1] + band] * torch.stack(logits).softmax(0))
-        rows.append(torch.stack(p).log())
-    return torch.stack(rows)
-
-
 def band_sizes(
     vocab_size: int, embed_dim: int, cutoffs: Sequence[int], factor: int
 ) -> list[tuple[int, int]]:

@@ -23,9 +23,6 @@ _COMMON = {
     *("pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "decoder_start_token_id"),
     *("tie_word_embeddings", "tokenizer_class", "quantization_config", "auto_map", "use_cache"),
     *("custom_pipelines", "use_return_dict", "is_decoder", "add_cross_attention"),
-    # Fields of transformers 4 that are none in 5.
-    *("torchscript", "use_bfloat16", "tf_legacy_loss", "pruned_heads", "tie_encoder_decoder"),
-    *("cross_attention_hidden_size", "finetuning_task", "task_specific_params", "prefix"),
 }
 # The ones that are part of PyTorch; others transformers downloads from the hub and runs.
 _IMPLEMENTATIONS = (None, "eager", "sdpa", "flex_attention", "batched_mm", "grouped_mm")
@@ -48,7 +45,7 @@ def check_arguments(config: type[PreTrainedConfig], given: Iterable[str]) -> Non
             continue
         if name in config.attribute_map:
             hint = f"; here its name is {config.attribute_map[name]!r}"
-        elif name in _generation_settings():
+        elif name in GenerationConfig().to_dict():
             hint = "; it is a setting of generation: give it to generate()"
         else:
             hint = did_you_mean(name, [*own_arguments(config), *_common()])
@@ -58,8 +55,7 @@ def check_arguments(config: type[PreTrainedConfig], given: Iterable[str]) -> Non
 def readable_arguments(config: type[PreTrainedConfig], saved: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what a configuration reads of a saved one.
 
-    Settings of generation are left out, which transformers 4 saved too. A file that a newer
-    transformers has written may have keys of its own, which are left out as well.
+    A file that a newer transformers has written may have keys of its own, which are left out.
 
     Args:
         config: the class of the configuration.
@@ -76,11 +72,7 @@ def readable_arguments(config: type[PreTrainedConfig], saved: Mapping[str, Any])
                 f"from_pretrained if you trust it"
             )
     newer = Version(saved.get("transformers_version") or "0") > Version(transformers.__version__)
-    return {
-        name: value
-        for name, value in saved.items()
-        if _is_known(config, name) or not (newer or name in _generation_settings())
-    }
+    return {name: value for name, value in saved.items() if _is_known(config, name) or not newer}
 
 
 def own_arguments(config: type[PreTrainedConfig]) -> frozenset[str]:
@@ -106,8 +98,3 @@ def _is_known(config: type[PreTrainedConfig], name: str) -> bool:
 
 def _common() -> set[str]:
     return {*_COMMON, *config_fields()}
-
-
-@functools.cache
-def _generation_settings() -> frozenset[str]:
-    return frozenset(GenerationConfig().to_dict())

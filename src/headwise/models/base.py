@@ -1,10 +1,11 @@
 """The base of all models: initialisation, losses, and the cost of their heads."""
 
 import copy
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, ClassVar, TypeVar, cast, get_args
+from typing import Any, ClassVar, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,19 +14,19 @@ from typing_extensions import Self
 
 from headwise.heads.attention import Attention
 from headwise.heads.system import System
-from headwise.models.adapters import tell_peft
 from headwise.models.config import TransformerConfig
 from headwise.models.plan import Plan, build_system
 from headwise.models.sites import attention_sites
-from headwise.models.transformer import HiddenStates
 from headwise.models.trust import trusting
 from headwise.ops.attention import Implementation
 from headwise.transformers_internals import ModelHooks, attn_implementation, is_loaded
 
 # What transformers' `DataCollatorWithFlattening` may give beside positions.
 _OF_PACKED_TEXTS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
+# What peft adapts by default: as in most decoders that it knows, and in BART.
+_TARGET_MODULES = ["q_proj", "v_proj"]
 
-Output = TypeVar("Output", bound=ModelOutput)
+_ASKED = ("output_attentions", "output_hidden_states")
 
 
 class HeadwiseModel(ModelHooks):
@@ -35,6 +36,25 @@ class HeadwiseModel(ModelHooks):
     predicts nothing, and returns a `HeadwiseOutput`. Its layers are in stacks named `encoder` and
     `decoder`, in which `headwise.models.sites` finds the systems. A subclass calls `post_init()` at
     the end of its constructor.
+
+    Arguments of every forward, beside what it names:
+
+    - `attention_mask`: 1 at tokens and 0 at padding, as in transformers; the attention modules take
+      masks as PyTorch does.
+    - `num_items_in_batch`: the number by which the sum of the labels' losses is divided; by default
+      the number of labels that are not -100.
+    - `output_attentions`: whether to return the attention weights of each layer, see
+      `headwise.models.heads_read.attentions_noted`; by default as the configuration says.
+    - `output_hidden_states`: whether to return what the first layer reads and what each layer
+      returns, or the index of one of these, or a list of indices; likewise.
+    - `return_dict`: False to return a tuple of what is not None.
+
+    Where tokens are read:
+
+    - `inputs_embeds`: what `get_input_embeddings()` gives for the tokens, in the place of
+      `input_ids`, `(batch, time, embed_dim)`; the model scales it as it scales its own.
+    - `position_ids`: positions of the tokens, `(batch, time)`; by default a token's position is the
+      number of tokens before it, padding left out.
     """
 
     config: TransformerConfig
@@ -47,7 +67,7 @@ class HeadwiseModel(ModelHooks):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
-        tell_peft(config.model_type)
+        _tell_peft(config.model_type)
 
     @classmethod
     def from_pretrained(
@@ -191,11 +211,18 @@ class HeadwiseModel(ModelHooks):
             nn.init.ones_(module.weight)
             nn.init.zeros_(module.bias)
 
-    def _refuse(self, arguments: Mapping[str, Any]) -> None:
-        """Raise `TypeError` for unknown arguments, unless they are None or False."""
-        for name, value in arguments.items():
+    def _asked(self, others: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns what a call asks of the stacks.
+
+        Args:
+            others: the arguments of a forward that it does not name.
+
+        Raises:
+            TypeError: there is an argument that no forward has.
+        """
+        for name, value in others.items():
             # transformers passes unknown flags as False or None.
-            if value is None or value is False:
+            if name in (*_ASKED, "return_dict") or value is None or value is False:
                 continue
             hint = "what its systems decide comes from headwise.record(model)"
             if name in _OF_PACKED_TEXTS:
@@ -204,26 +231,32 @@ class HeadwiseModel(ModelHooks):
                     "return_flash_attn_kwargs=False and return_seq_idx=False"
                 )
             raise TypeError(f"{name} is not an argument of {type(self).__name__}; {hint}")
-
-    def _asked(
-        self, output_attentions: bool | None, output_hidden_states: HiddenStates | None
-    ) -> dict[str, Any]:
-        """The arguments of the stacks for what is asked for; the configuration has defaults."""
-        config = self.config
-        if output_attentions is None:
-            output_attentions = config.output_attentions
-        if output_hidden_states is None:
-            output_hidden_states = config.output_hidden_states
+        given = {name: others.get(name) for name in _ASKED}
         return {
-            "output_attentions": output_attentions,
-            "output_hidden_states": output_hidden_states,
+            name: getattr(self.config, name) if value is None else value
+            for name, value in given.items()
         }
 
-    def _returned(self, output: Output, return_dict: bool | None) -> Output | tuple[Any, ...]:
+    def _returned(self, output: ModelOutput, others: Mapping[str, Any]) -> Any:
         """The output, or what it holds as a tuple."""
-        if return_dict is None:
-            return_dict = self.config.return_dict
-        return output if return_dict else output.to_tuple()
+        as_dict = others.get("return_dict")
+        return (
+            output
+            if (self.config.return_dict if as_dict is None else as_dict)
+            else output.to_tuple()
+        )
+
+
+def _tell_peft(model_type: str) -> None:
+    """Puts a type of models into peft's tables, if peft is imported.
+
+    peft has a table of target modules for each kind of adapter and no way to register in all of
+    them. Those that adapt Llama by the same maps, LoRA and its relatives, get the new type.
+    """
+    constants = sys.modules.get("peft.utils.constants")
+    for name, table in vars(constants).items() if constants is not None else ():
+        if name.endswith("_TARGET_MODULES_MAPPING") and table.get("llama") == _TARGET_MODULES:
+            table.setdefault(model_type, _TARGET_MODULES)
 
 
 def model_class(config: TransformerConfig) -> type[HeadwiseModel]:

@@ -1,14 +1,17 @@
-"""What a decoder remembers while it generates."""
+"""What a decoder remembers while it generates, and `generate()` with it."""
 
 from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import torch.nn.functional as F
-from torch import Tensor
-from transformers.cache_utils import Cache
+from torch import Tensor, nn
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache, StaticCache
 
 from headwise.heads.cache import AttentionCache
 from headwise.heads.fixed_cache import FixedAttentionCache
-from headwise.transformers_internals import cache_layer
+from headwise.models.config import TransformerConfig
+from headwise.models.sites import attention_sites
+from headwise.transformers_internals import CACHE, GenerationHooks, cache_layer
 
 cache_layer(AttentionCache)
 
@@ -20,33 +23,17 @@ class DecodingCache(Cache):
     whatever else a system remembers, such as a running mean of its inputs.
 
     Args:
-        num_layers: layers of the decoder.
-        cross_attention: whether each has a cross-attention, whose keys are computed once.
-        max_length: how many positions there is room for, in tensors of a fixed size that a compiled
-            model can change in place; None for a cache that grows.
+        self_attention: of each layer of the decoder, that of its self-attention.
+        cross_attention: that of its cross-attention, if there is one, whose keys are computed once.
     """
 
     def __init__(
-        self, num_layers: int, *, cross_attention: bool, max_length: int | None = None
+        self,
+        self_attention: Sequence[AttentionCache],
+        cross_attention: Sequence[AttentionCache] = (),
     ) -> None:
-        def new(static: bool) -> AttentionCache:
-            if max_length is None:
-                return AttentionCache(static=static)
-            return FixedAttentionCache(max_length, static=static)
-
-        self.self_attention = [new(False) for _ in range(num_layers)]
-        count = num_layers if cross_attention else 0
-        self.cross_attention = [new(True) for _ in range(count)]
-        super().__init__(layers=[*self.self_attention, *self.cross_attention])
-
-    @classmethod
-    def of_layers(cls, layers: Sequence[AttentionCache], num_layers: int) -> "DecodingCache":
-        """Returns a cache of existing layers: those of self-attention, then of cross-attention."""
-        cache = cls(0, cross_attention=False)
-        cache.self_attention = list(layers[:num_layers])
-        cache.cross_attention = list(layers[num_layers:])
-        cache.layers = list(layers)
-        return cache
+        self.self_attention, self.cross_attention = list(self_attention), list(cross_attention)
+        super().__init__(layers=[*self_attention, *cross_attention])
 
     @property
     def max_cache_len(self) -> int:
@@ -96,3 +83,153 @@ class DecodingCache(Cache):
         for layer in self.layers:
             layer.check_crop(tokens_to_remove)
         super().crop(tokens_to_remove)
+
+
+class OwnCacheMixin:
+    """Adds `new_cache` to models with a decoder, and takes the caches of transformers."""
+
+    config: TransformerConfig
+
+    def new_cache(self, max_length: int | None = None) -> DecodingCache:
+        """Returns an empty cache for the decoder.
+
+        Args:
+            max_length: how many positions there is room for, in tensors of a fixed size that a
+                compiled model can change in place; None for a cache that grows.
+        """
+
+        def layers(site: str, static: bool) -> list[AttentionCache]:
+            count = self.config.depths().get(site, 0)
+            if max_length is None:
+                return [AttentionCache(static=static) for _ in range(count)]
+            return [FixedAttentionCache(max_length, static=static) for _ in range(count)]
+
+        return DecodingCache(layers("decoder_self", False), layers("decoder_cross", True))
+
+    def cache_of_call(self, given: Cache | None, use_cache: bool | None) -> DecodingCache | None:
+        """Returns the cache for one call of the model: `own_cache`, or a new one if `use_cache`."""
+        if given is not None:
+            return self.own_cache(given)
+        return self.new_cache() if use_cache else None
+
+    def own_cache(self, given: Cache) -> DecodingCache:
+        """Returns a cache as this model needs it.
+
+        Args:
+            given: one of `new_cache`, or a `DynamicCache` or `StaticCache` of transformers, alone
+                or in an `EncoderDecoderCache`. It is empty or holds the keys and values of a
+                prefix, as in prefix tuning. From then on it has the layers of what is returned, so
+                that it can be given again.
+
+        Raises:
+            TypeError: a cache of another kind.
+            ValueError: a prefix whose size does not fit the model.
+        """
+        if isinstance(given, DecodingCache):
+            return given
+        of_self = given.self_attention_cache if isinstance(given, EncoderDecoderCache) else given
+        if isinstance(of_self, DecodingCache):
+            return of_self
+        if type(of_self) not in (DynamicCache, StaticCache) or of_self.offloading:
+            raise TypeError(
+                f"{CACHE} is a {type(of_self).__name__}, expected what "
+                f"{type(self).__name__}.new_cache() returns, or an empty DynamicCache or "
+                f"StaticCache: the systems of headwise keep more than keys and values in a cache"
+            )
+        depth = self.config.depths()["decoder_self"]
+        if of_self.layers and all(isinstance(each, AttentionCache) for each in of_self.layers):
+            return DecodingCache(of_self.layers[:depth], of_self.layers[depth:])
+        fixed = type(of_self) is StaticCache
+        cache = self.new_cache(max_length=of_self.get_max_length() if fixed else None)
+        if of_self.get_seq_length():
+            self._take_prefix(cache, of_self)
+        if of_self is given:
+            given.layers = cache.layers
+        else:
+            given.self_attention_cache = cache
+        return cache
+
+    def _take_prefix(self, cache: DecodingCache, given: Cache) -> None:
+        """Fill an empty cache with keys and values of positions that the model has not read."""
+        count = len(cache.self_attention)
+        if len(given.layers) != count or type(given) is not DynamicCache:
+            raise ValueError(
+                f"{CACHE} is a {type(given).__name__} that holds {len(given.layers)} "
+                f"layers, expected a DynamicCache of {count}: in prefix tuning, num_layers is that "
+                f"of the decoder"
+            )
+        assert isinstance(self, nn.Module)
+        modules = [each.module for each in attention_sites(self) if each.site == "decoder_self"]
+        for layer, (own, prefix) in enumerate(zip(cache.self_attention, given.layers, strict=True)):
+            size = (prefix.keys.size(1), prefix.keys.size(3))
+            expected = modules[layer].key_size()
+            if expected is not None and size != expected:
+                raise ValueError(
+                    f"{CACHE} has heads and dimensions {size} in layer {layer}, expected "
+                    f"{expected}, those of its {type(modules[layer]).__name__}; in prefix tuning, "
+                    f"num_attention_heads is the first of these numbers and token_dim the product "
+                    f"of both"
+                )
+            own.extend(prefix.keys, prefix.values)
+
+
+class DecodingGenerationMixin(OwnCacheMixin, GenerationHooks):
+    """Adds `generate()` to models with a decoder, through a cache that all systems can use."""
+
+    def init_continuous_batching(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuses what transformers' `generate_batch` and `cache_implementation="paged"` need."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no continuous batching, which keeps keys and values alone "
+            f"in pages: call generate() with a batch of prompts, padded on the left"
+        )
+
+    def cache_for_generation(self, settings: Any, inputs: dict[str, Any], length: int) -> None:
+        """Gives `generate()` headwise's cache; its own would hold keys and values only."""
+        kind, given = settings.cache_implementation, inputs.get(CACHE)
+        if kind not in (None, "dynamic", "static"):
+            raise ValueError(
+                f"cache_implementation is {kind!r}, expected 'dynamic' or 'static': the systems of "
+                f"headwise keep more than keys and values in their cache"
+            )
+        if given is not None:
+            if kind is not None:
+                raise ValueError(
+                    f"{CACHE} is given and cache_implementation is {kind!r}, expected one "
+                    f"of them: a cache is of its own kind"
+                )
+            inputs[CACHE] = self.own_cache(given)
+            return
+        if settings.use_cache is False:
+            return
+        room = None
+        if kind == "static":
+            self._check_positions(length, inputs)
+            room = max(length, settings.max_cache_len or 0)
+        cache = inputs[CACHE] = self.new_cache(room)
+        if settings.is_assistant:
+            cache.activate_past_recording()  # the other model refuses some of its tokens
+
+    def _check_positions(self, length: int, inputs: dict[str, Any]) -> None:
+        """A cache of a fixed size cannot be asked at each step how much of it is filled."""
+        name = "decoder_attention_mask" if self.config.is_encoder_decoder else "attention_mask"
+        mask = inputs.get(name)
+        if mask is not None:
+            length -= int((mask == 0).sum(1).min())
+        limit = self.config.max_positions
+        if limit is not None and length > limit:
+            raise ValueError(
+                f"a sequence is to have {length} tokens, expected at most {limit}: the model has "
+                f"that many learned positions (max_positions); set a smaller max_new_tokens"
+            )
+
+    def settle_length(self, settings: Any, has_default_max_length: bool) -> None:
+        """Lets the length that `generate()` is given win over the other one of the model's own.
+
+        transformers takes `max_new_tokens` if there are both, and warns.
+        """
+        own = self.generation_config
+        if settings.max_new_tokens is not None and not has_default_max_length:
+            if settings.max_length == own.max_length:
+                settings.max_length = None
+            elif settings.max_new_tokens == own.max_new_tokens:
+                settings.max_new_tokens = None

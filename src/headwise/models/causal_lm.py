@@ -5,17 +5,26 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+)
 
 from headwise.models.adaptive import AdaptiveEmbedding, AdaptiveSoftmax, band_sizes
 from headwise.models.base import HeadwiseModel
-from headwise.models.cache import DecodingCache
+from headwise.models.cache import DecodingCache, DecodingGenerationMixin
 from headwise.models.config import LanguageModelConfig
 from headwise.models.embedding import token_embedding
-from headwise.models.generating import DecodingGenerationMixin
-from headwise.models.losses import AuxiliaryLoss, sum_losses, total_cross_entropy
-from headwise.models.outputs import HeadwiseOutput
-from headwise.models.transformer import Decoder, HiddenStates
+from headwise.models.outputs import (
+    AuxiliaryLoss,
+    OneStackOutput,
+    sum_losses,
+    total_cross_entropy,
+)
+from headwise.models.transformer import Decoder
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.ops.shapes import check_labels
 from headwise.transformers_internals import (
@@ -87,7 +96,7 @@ class CausalLMConfig(LanguageModelConfig):
 
 
 @dataclass
-class CausalLMOutput(CacheOutput, HeadwiseOutput):
+class CausalLMOutput(CacheOutput, OneStackOutput):
     """The output of `CausalLM`.
 
     Attributes:
@@ -98,14 +107,8 @@ class CausalLMOutput(CacheOutput, HeadwiseOutput):
         token_loss: the cross-entropy part of `loss`.
         auxiliary_loss: the sum of the losses that systems of the plan add, or None.
         cache: the cache of decoding, if `use_cache`; `past_key_values` names it too.
-        hidden_states: if asked for, what the first layer reads and what each layer returns, each
-            `(batch, time, embed_dim)`; the last is behind the final norm.
-        attentions: if asked for, the attention weights of each layer, see
-            `headwise.models.attentions`.
+        hidden_states, attentions: if asked for, see `OneStackOutput`.
     """
-
-    hidden_states: tuple[Tensor | None, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
 
 
 class CausalLM(HeadwiseModel, DecodingGenerationMixin):
@@ -166,42 +169,29 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         inputs_embeds: Tensor | None = None,
         position_ids: Tensor | None = None,
         all_logits: bool | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: HiddenStates | None = None,
-        return_dict: bool | None = None,
-        **unused: Any,
+        **others: Any,
     ) -> CausalLMOutput | tuple[Any, ...]:
         """Computes the logits and, with labels, the loss.
 
         Args:
             input_ids: tokens, `(batch, time)`; or give `inputs_embeds`.
-            attention_mask: `(batch, cached + time)`, 1 at tokens and 0 at padding, which may be on
-                either side; the attention modules take masks as PyTorch does.
+            attention_mask: `(batch, cached + time)`; padding may be on either side.
             cache: the cache of earlier calls in a decoding, which `past_key_values` names too.
             labels: `(batch, time)`, the same tokens as `input_ids`, as in transformers: the model
                 predicts the label at t + 1 from the tokens up to t. Labels of -100 are not
                 predicted. The first label is never predicted; set it to -100, so that it is not
                 counted either.
             use_cache: whether to return a cache; without a given one, a new one.
-            num_items_in_batch: the number by which the sum of token losses is divided; by default
-                the number of labels that are not -100.
             logits_to_keep: number of last positions to compute logits for; 0 for all.
-            inputs_embeds: what `get_input_embeddings()` gives for the tokens, in their place,
-                `(batch, time, embed_dim)`; the model scales it as it scales its own.
-            position_ids: positions of the tokens, `(batch, time)`; by default a token's position
-                is the number of tokens before it, padding left out. Without `attention_mask` they
-                also say where packed texts begin, as transformers' `DataCollatorWithFlattening`
-                gives them: where they do not go on by one. Each text is then computed by itself.
+            position_ids: without `attention_mask` they also say where packed texts begin, as
+                transformers' `DataCollatorWithFlattening` gives them: where they do not go on by
+                one. Each text is then computed by itself.
             all_logits: whether logits are computed with labels too where the loss does not need
                 them, in an adaptive softmax; by default in evaluation alone.
-            output_attentions: whether to return `attentions`; by default as the configuration says.
-            output_hidden_states: whether to return `hidden_states`, or the index of one, or a list
-                of indices; by default as the configuration says.
-            return_dict: False to return a tuple of what is not None.
+            num_items_in_batch, inputs_embeds, others: see `HeadwiseModel`.
         """
-        cache = given_cache(cache, unused)
-        self._refuse(unused)
-        losses = AuxiliaryLoss()
+        cache = given_cache(cache, others)
+        asked, losses = self._asked(others), AuxiliaryLoss()
         cache = self.cache_of_call(cache, use_cache)
         decoded = self.decoder(
             input_ids,
@@ -210,7 +200,7 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
             inputs_embeds=inputs_embeds,
             position_ids=position_ids,
             losses=losses,
-            **self._asked(output_attentions, output_hidden_states),
+            **asked,
         )
         hidden = decoded.last_hidden_state
         if labels is not None:
@@ -234,7 +224,7 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
             attentions=decoded.attentions,
             **sum_losses(total, labels, num_items_in_batch, losses),
         )
-        return self._returned(output, return_dict)
+        return self._returned(output, others)
 
     def get_decoder(self, modality: str | None = None) -> nn.Module:
         return self.decoder
@@ -288,6 +278,21 @@ def decoder_embedding(config: CausalLMConfig) -> nn.Module:
     )
 
 
+class LineTokenizer(PreTrainedTokenizerFast):
+    """A tokenizer whose end token is the line end, which is a part of texts.
+
+    `AutoTokenizer` finds it in the folder of a language model if headwise is imported.
+    """
+
+    def _decode(self, token_ids: Any, skip_special_tokens: bool = False, **options: Any) -> str:
+        if skip_special_tokens:  # line ends are among them and stay
+            left_out = set(self.all_special_ids) - {self.eos_token_id}
+            ids = [token_ids] if isinstance(token_ids, int) else token_ids
+            token_ids = [token for token in ids if token not in left_out]
+        return super()._decode(token_ids, skip_special_tokens=False, **options)
+
+
 AutoConfig.register(CausalLMConfig.model_type, CausalLMConfig)
 AutoModelForCausalLM.register(CausalLMConfig, CausalLM)
 shift_smoothed_labels(CausalLMConfig.model_type, CausalLM)
+AutoTokenizer.register(CausalLMConfig, LineTokenizer)

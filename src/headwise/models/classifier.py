@@ -11,14 +11,15 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import StackConfig
 from headwise.models.embedding import token_embedding
-from headwise.models.losses import (
+from headwise.models.outputs import (
     AuxiliaryLoss,
+    OneStackOutput,
     sum_losses,
     total_cross_entropy,
     total_squared_error,
 )
-from headwise.models.outputs import OneStackOutput
-from headwise.models.transformer import Encoder, HiddenStates
+from headwise.models.transformer import Encoder
+from headwise.ops.bounds import check_among
 from headwise.ops.shapes import check_labels
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -65,14 +66,9 @@ class SequenceClassifierConfig(StackConfig):
         eos_token_id: int = 2,
         **kwargs: Any,
     ) -> None:
-        for name, value, known in (
-            ("problem", problem, ("classification", "regression")),
-            ("pooling", pooling, ("mean", "first")),
-            ("activation", activation, tuple(ACTIVATIONS)),
-        ):
-            if value not in known:
-                expected = " or ".join(map(repr, known))
-                raise ValueError(f"{name} is {value!r}, expected {expected}")
+        check_among("problem", problem, ("classification", "regression"))
+        check_among("pooling", pooling, ("mean", "first"))
+        check_among("activation", activation, tuple(ACTIVATIONS))
         if hidden_dim is not None and hidden_dim < 1:
             raise ValueError(f"hidden_dim is {hidden_dim}, expected a positive number or None")
         if classes is not None:
@@ -147,33 +143,20 @@ class SequenceClassifier(HeadwiseModel):
         num_items_in_batch: Tensor | int | None = None,
         inputs_embeds: Tensor | None = None,
         position_ids: Tensor | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: HiddenStates | None = None,
-        return_dict: bool | None = None,
-        **unused: Any,
+        **others: Any,
     ) -> OneStackOutput | tuple[Any, ...]:
         """Computes the logits of each sequence and, with labels, the loss.
 
         Args:
             input_ids: tokens, `(batch, time)`; or give `inputs_embeds`.
-            attention_mask: `(batch, time)`, 1 at tokens and 0 at padding, as in transformers.
+            attention_mask: `(batch, time)`, 1 at tokens and 0 at padding.
             labels: `(batch,)`: integer classes, or numbers of any type for a regression, whose
                 loss is the squared error; -100 where the model predicts nothing.
-            num_items_in_batch: the number by which the sum of losses is divided; by default the
-                number of labels that are not -100.
-            inputs_embeds: what `get_input_embeddings()` gives for the tokens, in their place,
-                `(batch, time, embed_dim)`; the model scales it as it scales its own.
-            position_ids: positions of the tokens, `(batch, time)`; by default a token's position
-                is the number of tokens before it, padding left out.
-            output_attentions: whether to return `attentions`; by default as the configuration says.
-            output_hidden_states: whether to return `hidden_states`, or the index of one, or a list
-                of indices; by default as the configuration says.
-            return_dict: False to return a tuple of what is not None.
+            num_items_in_batch, inputs_embeds, position_ids, others: see `HeadwiseModel`.
 
         Returns:
             An output with `logits` `(batch, classes)`, or `(batch, 1)` for a regression.
         """
-        self._refuse(unused)
         losses = AuxiliaryLoss()
         outputs = self.encoder(
             input_ids,
@@ -181,7 +164,7 @@ class SequenceClassifier(HeadwiseModel):
             inputs_embeds=inputs_embeds,
             position_ids=position_ids,
             losses=losses,
-            **self._asked(output_attentions, output_hidden_states),
+            **self._asked(others),
         )
         encoded = outputs.last_hidden_state  # (batch, time, embed_dim)
         padding = None if attention_mask is None else attention_mask == 0
@@ -209,7 +192,7 @@ class SequenceClassifier(HeadwiseModel):
             attentions=outputs.attentions,
             **sum_losses(total, labels, num_items_in_batch, losses),
         )
-        return self._returned(output, return_dict)
+        return self._returned(output, others)
 
     def head_macs(self, lengths: Mapping[str, int]) -> int:
         return self.hidden.weight.numel() + self.classifier.weight.numel()

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from contextlib import nullcontext
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from transformers import PreTrainedConfig
@@ -164,8 +164,8 @@ class TransformerConfig(PreTrainedConfig):
         """How many heads of keys a layer caches: the first layer, if the plan has several kinds."""
         systems = self.systems()
         site = "decoder_self" if "decoder_self" in systems else next(iter(systems))
-        heads = _measured(systems[site][0], self.place(site)).key_heads
-        return self.num_heads if heads is None else heads
+        size = _built_once(systems[site][0], self.place(site)).key_size()
+        return self.num_heads if size is None else size[0]
 
     def depths(self) -> dict[str, int]:
         """Returns the sites of the model with their numbers of layers, in the order of computation:
@@ -191,8 +191,8 @@ class TransformerConfig(PreTrainedConfig):
         for site, specs in self.systems().items():
             layers = Counter(map(repr, specs))
             for kind, spec in {repr(spec): spec for spec in specs}.items():
-                system = _measured(spec, self.place(site))
-                parameters += layers[kind] * system.parameters
+                system = _built_once(spec, self.place(site))
+                parameters += layers[kind] * sum(p.numel() for p in system.parameters())
                 if system.replaces == "attention" and is_last(site, self.depths()):
                     parameters += layers[kind] * feed_forward
         return parameters
@@ -230,9 +230,7 @@ class TransformerConfig(PreTrainedConfig):
         }
 
     def _checked_positions(self, given: int | None) -> int | None:
-        if self.positions not in self.known_positions:
-            expected = " or ".join(map(repr, self.known_positions))
-            raise ValueError(f"positions is {self.positions!r}, expected {expected}")
+        check_among("positions", self.positions, self.known_positions)
         if self.positions != "learned":
             if given is not None:
                 raise ValueError(
@@ -255,33 +253,21 @@ class TransformerConfig(PreTrainedConfig):
         check_parameters(self.count_parameters(), **sizes)
 
 
-class _Measured(NamedTuple):
-    """What a configuration has to know of a system."""
-
-    parameters: int
-    replaces: str
-    key_heads: int | None
-
-
 # transformers copies and writes configurations often: no system is built for that.
-_known: dict[tuple[type[System], str, Place], _Measured] = {}
-_MOST_KNOWN = 256
+_built: dict[tuple[type[System], str, Place], System] = {}
+_MOST_BUILT = 256
 _LACKING = object()
 
 
-def _measured(spec: Spec, place: Place) -> _Measured:
-    """Builds a system on the meta device, unless it has been, and measures it."""
+def _built_once(spec: Spec, place: Place) -> System:
+    """Builds a system on the meta device, unless it has been."""
     key = system_class(spec["system"]), repr(spec), place
-    if key not in _known:
+    if key not in _built:
+        if len(_built) == _MOST_BUILT:
+            _built.clear()
         with torch.device("meta"):
-            system = build_system(spec, place)
-        size = system.key_size()
-        heads = None if size is None else size[0]
-        parameters = sum(parameter.numel() for parameter in system.parameters())
-        if len(_known) == _MOST_KNOWN:
-            _known.clear()
-        _known[key] = _Measured(parameters, system.replaces, heads)
-    return _known[key]
+            _built[key] = build_system(spec, place)
+    return _built[key]
 
 
 class StackConfig(TransformerConfig):

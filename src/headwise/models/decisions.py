@@ -1,7 +1,8 @@
 """What the systems of a model decide while it runs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -10,12 +11,13 @@ from torch import Tensor, nn
 
 from headwise.heads.system import AttentionOutput, Routing
 from headwise.heads.words import Words
-from headwise.models.compiling import run_as_written
-from headwise.models.decisions_table import Tokens, decisions_table
-from headwise.models.evaluating import evaluating
+from headwise.models.evaluating import evaluating, run_as_written
 from headwise.models.plan import system_name
 from headwise.models.sites import AttentionSite, attention_sites
 from headwise.ops.recompute import is_repeated
+
+# For each sequence of a batch, what stands at its positions: a list of words, a row of ids.
+Tokens = Sequence[Sequence[Any]] | Tensor
 
 
 class Decisions(dict[AttentionSite, list[Routing]]):
@@ -55,7 +57,23 @@ class Decisions(dict[AttentionSite, list[Routing]]):
             >>> len(frame)  # three positions, four experts
             12
         """
-        table = decisions_table(self, tokens)
+        columns = ["path", "pass", "sequence", "position", "unit", "weight", "chosen"]
+        table: dict[str, list[Any]] = {name: [] for name in columns}
+        if tokens is not None:
+            table["token"] = []
+        for place, made in self.items():
+            for number, routing in enumerate(made):
+                if tokens is not None and len(made) > 1:
+                    raise ValueError(
+                        f"tokens are those of one pass, but {place.path or 'the model'} has made "
+                        f"{len(made)}: open the context for each pass by itself, or leave tokens "
+                        f"out"
+                    )
+                own = tokens.get(place.stack) if isinstance(tokens, Mapping) else tokens
+                rows = _columns(place, routing, own) | {"path": place.path, "pass": number}
+                count = len(rows["weight"])
+                for name, values in table.items():
+                    values += rows[name] if isinstance(rows[name], list) else [rows[name]] * count
         if find_spec("pandas") is None:
             return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
         import pandas  # takes long, and is no dependency
@@ -104,16 +122,12 @@ def record(model: nn.Module) -> Iterator[Decisions]:
             f"module that derives from headwise.System"
         )
     decided = Decisions()
-    hooks = []
-    for place in places:
 
-        def note(
-            module: nn.Module, args: object, out: AttentionOutput, place: AttentionSite = place
-        ) -> None:
-            if out.routing is not None and not is_repeated():
-                decided.setdefault(place, []).append(_detached(out.routing))
+    def note(place: AttentionSite, module: nn.Module, args: object, out: AttentionOutput) -> None:
+        if out.routing is not None and not is_repeated():
+            decided.setdefault(place, []).append(_detached(out.routing))
 
-        hooks.append(place.module.register_forward_hook(note))
+    hooks = [place.module.register_forward_hook(partial(note, place)) for place in places]
     try:
         with run_as_written():
             yield decided
@@ -152,3 +166,51 @@ def words_of(model: nn.Module) -> dict[str, Words]:
 def _detached(routing: Routing) -> Routing:
     loss = None if routing.loss is None else routing.loss.detach()
     return routing._replace(weights=routing.weights.detach(), loss=loss)
+
+
+def _columns(place: AttentionSite, routing: Routing, tokens: Tokens | None) -> dict[str, Any]:
+    """The columns of one pass, without padding; one value where all rows have the same."""
+    weights = routing.weights  # (batch, time, units) or less, see Routing
+    chosen = torch.ones_like(weights, dtype=torch.bool)
+    if routing.indices is not None:
+        chosen = torch.zeros_like(chosen).scatter(-1, routing.indices, True)
+    real = torch.ones(weights.shape[:-1], dtype=torch.bool, device=weights.device)
+    if routing.padding is not None and weights.dim() == 3:
+        real = real & ~routing.padding
+    units = torch.arange(weights.size(-1), device=weights.device)
+    where = real.nonzero().repeat_interleave(len(units), 0)  # (rows, 2, 1 or 0)
+    columns: dict[str, Any] = {
+        "weight": weights[real].flatten().tolist(),
+        "chosen": chosen[real].flatten().tolist(),
+        "unit": units.expand_as(weights)[real].flatten().tolist(),
+        "token": None,
+    }
+    for dimension, name in enumerate(("sequence", "position")):
+        known = dimension < where.size(1)
+        columns[name] = where[:, dimension].tolist() if known else None
+    if tokens is not None and where.size(1) == 2:
+        at = _tokens_at(place, real, tokens)
+        columns["token"] = [at[s][t] for s, t in where.tolist()]
+    return columns
+
+
+def _tokens_at(place: AttentionSite, real: Tensor, tokens: Tokens) -> list[list[Any]]:
+    """The token at each position, `real` or not, `(batch, time)`."""
+    rows = tokens.tolist() if isinstance(tokens, Tensor) else tokens
+    batch, time = real.shape
+    lengths = real.sum(1).tolist()
+    if len(rows) != batch or any(
+        len(row) not in (time, length) for row, length in zip(rows, lengths, strict=True)
+    ):
+        raise ValueError(
+            f"tokens are {len(rows)} sequences of {sorted({len(row) for row in rows})} tokens, but "
+            f"{place.path or 'the model'} decided for {batch} sequences of {time} positions: give "
+            f"one token for each position, or for each that is no padding; of a model with two "
+            f"stacks, give a mapping of 'encoder' and 'decoder' to theirs"
+        )
+    named = []
+    for row, is_real in zip(rows, real.tolist(), strict=True):
+        names = iter(row)
+        whole = len(row) == time  # else it names the real positions alone
+        named.append(list(row) if whole else [next(names) if here else None for here in is_real])
+    return named

@@ -1,9 +1,12 @@
-"""Evaluating a model: its mode meanwhile, and the loss of a batch."""
+"""Evaluating a model: its mode meanwhile, hooks that are called, and the loss of a batch."""
 
 import inspect
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 
@@ -37,3 +40,10 @@ def summed_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     only_loss = {"all_logits": False} if "all_logits" in given else {}
     # With num_items_in_batch=1, the loss is the sum over the labels, not their mean.
     return model(**batch, **only_loss, num_items_in_batch=1).token_loss
+
+
+def run_as_written() -> AbstractContextManager[Any]:
+    """A context in which compiled models run as they are written: else they pass over hooks."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and its import takes long
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")

@@ -1,64 +1,17 @@
 """What the heads of a model read while it runs: queries, keys, outputs, attention weights."""
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from headwise.heads.attention import Attention
-from headwise.heads.heads_read import HeadsRead, observing
-from headwise.models.compiling import run_as_written
-from headwise.models.sites import AttentionSite, attention_sites, stack_of
-
-_PART = re.compile(r"(encoder|decoder)\.layers\.\d+\.system\.(self|cross)_attention$")
-
-
-class HeadsSite(NamedTuple):
-    """An attention that has heads, and its place in a model.
-
-    Attributes:
-        site, layer: as in `AttentionSite`. The attentions within a system that takes the place of
-            a whole layer have sites of their own: `decoder_self` and `decoder_cross`.
-        module: the attention.
-        path: its path in the model.
-        system: the system that it is, or is a part of.
-    """
-
-    site: str
-    layer: int
-    module: Attention
-    path: str
-    system: AttentionSite
-
-    @property
-    def stack(self) -> str:
-        """The stack of the site: `encoder` or `decoder`; empty in any other model."""
-        return stack_of(self.site)
-
-
-def heads_sites(model: nn.Module) -> list[HeadsSite]:
-    """Returns all attentions of a model, in the order in which they stand.
-
-    Args:
-        model: a headwise model, or any module that holds systems, or is one.
-
-    >>> import headwise as hw
-    >>> layer = hw.IndependentMechanismsLayer(8, 2, 16, 2, cross_attention=True)
-    >>> [place.path for place in heads_sites(nn.ModuleDict({"layer": layer}))]
-    ['layer.self_attention', 'layer.cross_attention']
-    """
-    found = []
-    for system in attention_sites(model):
-        for name, module in system.module.named_modules():
-            if isinstance(module, Attention):
-                path = ".".join(filter(None, (system.path, name)))
-                part = _PART.search(path)
-                site = system.site if part is None else "_".join(part.groups())
-                found.append(HeadsSite(site, system.layer, module, path, system))
-    return found
+from headwise.heads.heads_read import HeadsRead, Observer, observing
+from headwise.models.evaluating import run_as_written
+from headwise.models.sites import HeadsSite, heads_sites
 
 
 @contextmanager
@@ -95,3 +48,60 @@ def heads_read(model: nn.Module, note: Callable[[HeadsSite, HeadsRead], None]) -
         )
     with observing((place.module, partial(note, place)) for place in places), run_as_written():
         yield
+
+
+class NotedAttentions(NamedTuple):
+    """The weights of one pass through a stack, layer by layer."""
+
+    of_self: list[Tensor]
+    of_cross: list[Tensor]
+
+
+@contextmanager
+def attentions_noted(layers: Iterable[nn.Module]) -> Iterator[NotedAttentions]:
+    """While this context is open, the attentions in layers note their weights.
+
+    That is what transformers' `output_attentions` asks for: for every layer
+    `(batch, heads, queries, keys)`, the weights by which each head reads, as in evaluation, so that
+    in training they are those before dropout. They are computed in addition to the attention
+    itself, whichever implementation that has.
+
+    Where each query chooses its own heads, there is a row for every head that could be chosen, and
+    the rows of heads that a query has not chosen are zero. In a layer that a system replaces as a
+    whole, they are those of the system's own self-attention and cross-attention.
+
+    Raises:
+        ValueError: a layer has a system without an attention that derives from
+            `headwise.Attention`, so that nothing says what its weights are.
+    """
+    noted = NotedAttentions([], [])
+    observers: list[tuple[Attention, Observer]] = []
+    for index, layer in enumerate(layers):
+        found = {
+            path: module for path, module in layer.named_modules() if isinstance(module, Attention)
+        }
+        if not found:
+            raise ValueError(
+                f"output_attentions is True, but layer {index} holds no module that derives from "
+                f"headwise.Attention, which would say what its attention weights are: leave "
+                f"output_attentions out"
+            )
+        for path, module in found.items():
+            into = noted.of_cross if "cross_attention" in path.split(".") else noted.of_self
+            observers.append((module, partial(_note_weights, into)))
+    with observing(observers):
+        yield noted
+
+
+def _note_weights(into: list[Tensor], read: HeadsRead) -> None:
+    """Adds `(batch, heads, queries, keys)`, zero where a query has not chosen the head."""
+    weights, chosen = read.weights(), read.chosen
+    if chosen is None:
+        into.append(weights)
+        return
+    batch, _, queries, keys = weights.shape
+    every = torch.zeros(
+        batch, queries, read.num_heads, keys, dtype=weights.dtype, device=weights.device
+    )
+    places = chosen.unsqueeze(-1).expand(-1, -1, -1, keys)  # (batch, queries, chosen, keys)
+    into.append(every.scatter(2, places, weights.transpose(1, 2)).transpose(1, 2))

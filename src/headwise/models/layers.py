@@ -5,7 +5,7 @@ after each residual sum as published, or before each sub-layer.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from headwise.heads.cache import AttentionCache
 from headwise.heads.system import Macs, System
 from headwise.models.config import TransformerConfig
-from headwise.models.losses import AuxiliaryLoss
+from headwise.models.outputs import AuxiliaryLoss
 from headwise.models.plan import Spec, build_system
 from headwise.ops.activations import ACTIVATIONS, Activation
 from headwise.transformers_internals import GradientCheckpointingLayer
@@ -59,75 +59,62 @@ class Residual(nn.Module):
         return self.norm(x + F.dropout(sublayer(x), self.dropout, self.training))
 
 
-class DecoderInputs(NamedTuple):
-    """What all layers of a decoder see in one forward pass, beside the layer below's output."""
+class LayerInputs(NamedTuple):
+    """What all layers of a stack see in one forward pass, beside the layer below's output."""
 
-    encoded: Tensor | None  # (batch, source time, embed_dim), where there is an encoder
-    padding: Tensor | None  # (batch, cached + time), `True` at padding, as everywhere here
-    query_padding: Tensor | None  # (batch, time), the end of `padding`
-    encoder_padding: Tensor | None  # (batch, source time)
     losses: AuxiliaryLoss
+    padding: Tensor | None = None  # (batch, cached + time), `True` at padding, as everywhere here
+    query_padding: Tensor | None = None  # of a decoder: (batch, time), the end of `padding`
+    encoded: Tensor | None = None  # (batch, source time, embed_dim), where there is an encoder
+    encoder_padding: Tensor | None = None  # (batch, source time)
 
 
-class EncoderLayer(GradientCheckpointingLayer):
-    """Self-attention, then feed-forward, unless the attention holds that too."""
+class Layer(GradientCheckpointingLayer):
+    """Self-attention, attention over the encoder's output if there is any, then feed-forward,
+    unless the last of these attentions holds that too.
 
-    def __init__(self, config: TransformerConfig, self_attention: Spec) -> None:
-        super().__init__()
-        self.self_attention = _system(config, self_attention, "encoder_self")
-        self.self_attention_residual = _residual_of(config, self.self_attention)
-        self.feed_forward: FeedForward | None = None
-        if self.self_attention.replaces == "attention":
-            self.feed_forward = _feed_forward(config)
-            self.feed_forward_residual = _residual(config)
-
-    def forward(self, x: Tensor, padding: Tensor | None, losses: AuxiliaryLoss) -> Tensor:
-        def attend(y: Tensor) -> Tensor:
-            return losses.collect(self.self_attention(y, key_padding_mask=padding))
-
-        x = _added(self.self_attention_residual, x, attend)
-        if self.feed_forward is None:
-            return x
-        return self.feed_forward_residual(x, self.feed_forward)
-
-
-class DecoderLayer(GradientCheckpointingLayer):
-    """Causal self-attention, attention over the encoder's output if there is an encoder, then
-    feed-forward, unless the last of these attentions holds that too.
+    Args:
+        config: of the model.
+        self_attention: what stands at the site of self-attention.
+        cross_attention: what stands at that of cross-attention, in a decoder with an encoder.
+        is_causal: whether it is a decoder's layer.
     """
 
     def __init__(
-        self, config: TransformerConfig, self_attention: Spec, cross_attention: Spec | None = None
+        self,
+        config: TransformerConfig,
+        self_attention: Spec,
+        cross_attention: Spec | None = None,
+        *,
+        is_causal: bool = False,
     ) -> None:
         super().__init__()
-        self.self_attention = last = _system(config, self_attention, "decoder_self")
+        self.is_causal = is_causal
+        self.self_attention = last = _at_self(config, self_attention, is_causal)
         self.self_attention_residual = _residual_of(config, last)
         self.cross_attention: System | None = None
         if cross_attention is not None:
-            self.cross_attention = last = _system(config, cross_attention, "decoder_cross")
+            last = build_system(cross_attention, config.place("decoder_cross"))
+            self.cross_attention = last
             self.cross_attention_residual = _residual_of(config, last)
         self.feed_forward: FeedForward | None = None
         if last.replaces == "attention":
-            self.feed_forward = _feed_forward(config)
+            self.feed_forward = FeedForward(
+                config.embed_dim, config.ffn_dim, config.ffn_dropout, config.ffn_activation
+            )
             self.feed_forward_residual = _residual(config)
 
     def forward(
         self,
         x: Tensor,
-        inputs: DecoderInputs,
-        self_cache: AttentionCache | None,
-        cross_cache: AttentionCache | None,
+        inputs: LayerInputs,
+        self_cache: AttentionCache | None = None,
+        cross_cache: AttentionCache | None = None,
     ) -> Tensor:
         def attend(y: Tensor) -> Tensor:
-            return inputs.losses.collect(
-                self.self_attention(
-                    y,
-                    key_padding_mask=inputs.padding,
-                    query_padding_mask=inputs.query_padding,
-                    is_causal=True,
-                    cache=self_cache,
-                )
-            )
+            options = _self_options(inputs, self_cache) if self.is_causal else {}
+            out = self.self_attention(y, key_padding_mask=inputs.padding, **options)
+            return inputs.losses.collect(out)
 
         def attend_to_encoded(y: Tensor) -> Tensor:
             assert self.cross_attention is not None
@@ -149,50 +136,44 @@ class DecoderLayer(GradientCheckpointingLayer):
         return self.feed_forward_residual(x, self.feed_forward)
 
 
-class WholeEncoderLayer(GradientCheckpointingLayer):
-    """A system that takes the place of an encoder layer, its residual sums and norms included."""
+class WholeLayer(GradientCheckpointingLayer):
+    """A system that takes the place of a layer, its residual sums and norms included.
 
-    def __init__(self, config: TransformerConfig, system: Spec) -> None:
+    The arguments are those of `Layer`.
+    """
+
+    def __init__(self, config: TransformerConfig, system: Spec, *, is_causal: bool = False) -> None:
         super().__init__()
-        self.system = _system(config, system, "encoder_self")
-
-    def forward(self, x: Tensor, padding: Tensor | None, losses: AuxiliaryLoss) -> Tensor:
-        return losses.collect(self.system(x, key_padding_mask=padding))
-
-
-class WholeDecoderLayer(GradientCheckpointingLayer):
-    """A system that takes the place of a decoder layer."""
-
-    def __init__(self, config: TransformerConfig, system: Spec) -> None:
-        super().__init__()
-        self.system = _system(config, system, "decoder_self")
+        self.is_causal = is_causal
+        self.system = _at_self(config, system, is_causal)
 
     def forward(
         self,
         x: Tensor,
-        inputs: DecoderInputs,
-        self_cache: AttentionCache | None,
-        cross_cache: AttentionCache | None,
+        inputs: LayerInputs,
+        self_cache: AttentionCache | None = None,
+        cross_cache: AttentionCache | None = None,
     ) -> Tensor:
+        if not self.is_causal:
+            return inputs.losses.collect(self.system(x, key_padding_mask=inputs.padding))
         out = self.system(
             x,
             inputs.encoded,
             key_padding_mask=inputs.padding,
-            query_padding_mask=inputs.query_padding,
             memory_key_padding_mask=inputs.encoder_padding,
-            is_causal=True,
-            cache=self_cache,
             cross_cache=cross_cache,
+            **_self_options(inputs, self_cache),
         )
         return inputs.losses.collect(out)
 
 
-def _system(config: TransformerConfig, spec: Spec, site: str) -> System:
-    return build_system(spec, config.place(site))
+def _at_self(config: TransformerConfig, spec: Spec, is_causal: bool) -> System:
+    return build_system(spec, config.place("decoder_self" if is_causal else "encoder_self"))
 
 
-def _feed_forward(config: TransformerConfig) -> FeedForward:
-    return FeedForward(config.embed_dim, config.ffn_dim, config.ffn_dropout, config.ffn_activation)
+def _self_options(inputs: LayerInputs, cache: AttentionCache | None) -> dict[str, Any]:
+    """What a decoder's self-attention is called with beside the padding of its keys."""
+    return {"query_padding_mask": inputs.query_padding, "is_causal": True, "cache": cache}
 
 
 def _residual_of(config: TransformerConfig, system: System) -> Residual | None:
@@ -200,9 +181,9 @@ def _residual_of(config: TransformerConfig, system: System) -> Residual | None:
     return None if system.holds_residual else _residual(config)
 
 
-def _added(residual: Residual | None, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-    return sublayer(x) if residual is None else residual(x, sublayer)
-
-
 def _residual(config: TransformerConfig) -> Residual:
     return Residual(config.embed_dim, config.norm, config.dropout)
+
+
+def _added(residual: Residual | None, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+    return sublayer(x) if residual is None else residual(x, sublayer)

@@ -1,7 +1,6 @@
 """The masked language model as a Hugging Face model."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch.nn.functional as F
@@ -11,9 +10,13 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import LanguageModelConfig
 from headwise.models.embedding import token_embedding
-from headwise.models.losses import AuxiliaryLoss, sum_losses, total_cross_entropy
-from headwise.models.outputs import OneStackOutput
-from headwise.models.transformer import Encoder, HiddenStates
+from headwise.models.outputs import (
+    AuxiliaryLoss,
+    OneStackOutput,
+    sum_losses,
+    total_cross_entropy,
+)
+from headwise.models.transformer import Encoder
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.ops.shapes import check_labels
 
@@ -39,21 +42,6 @@ class MaskedLMConfig(LanguageModelConfig):
     def __init__(self, vocab_size: int = 32_000, *, mask_token_id: int = 4, **kwargs: Any) -> None:
         self.mask_token_id = mask_token_id
         super().__init__(vocab_size, **kwargs)
-
-
-@dataclass
-class MaskedLMOutput(OneStackOutput):
-    """The output of `MaskedLM`.
-
-    Attributes:
-        loss: the training loss: cross entropy per hidden token, label-smoothed in training, plus
-            `auxiliary_loss`; only if labels were given.
-        logits: `(batch, time, vocabulary)`; in training with labels only those of the predicted
-            tokens, `(tokens, vocabulary)`, sequence by sequence and in order.
-        token_loss: the cross-entropy part of `loss`.
-        auxiliary_loss: the sum of the losses that systems of the plan add, or None.
-        hidden_states, attentions: if asked for, see `OneStackOutput`.
-    """
 
 
 class MaskedLM(HeadwiseModel):
@@ -107,32 +95,23 @@ class MaskedLM(HeadwiseModel):
         inputs_embeds: Tensor | None = None,
         position_ids: Tensor | None = None,
         all_logits: bool | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: HiddenStates | None = None,
-        return_dict: bool | None = None,
-        **unused: Any,
-    ) -> MaskedLMOutput | tuple[Any, ...]:
+        **others: Any,
+    ) -> OneStackOutput | tuple[Any, ...]:
         """Computes the logits and, with labels, the loss.
 
         Args:
             input_ids: tokens, `(batch, time)`, some of them hidden; or give `inputs_embeds`.
-            attention_mask: `(batch, time)`, 1 at tokens and 0 at padding, as in transformers; the
-                attention modules take masks as PyTorch does.
+            attention_mask: `(batch, time)`, 1 at tokens and 0 at padding.
             labels: `(batch, time)`, the hidden tokens, -100 where the model predicts nothing.
-            num_items_in_batch: the number by which the sum of token losses is divided; by default
-                the number of labels that are not -100.
-            inputs_embeds: what `get_input_embeddings()` gives for the tokens, in their place,
-                `(batch, time, embed_dim)`; the model scales it as it scales its own.
-            position_ids: positions of the tokens, `(batch, time)`; by default a token's position
-                is the number of tokens before it, padding left out.
             all_logits: whether the logits of all positions are computed with labels too, in place
                 of those of the predicted tokens; by default in evaluation alone.
-            output_attentions: whether to return `attentions`; by default as the configuration says.
-            output_hidden_states: whether to return `hidden_states`, or the index of one, or a list
-                of indices; by default as the configuration says.
-            return_dict: False to return a tuple of what is not None.
+            num_items_in_batch, inputs_embeds, position_ids, others: see `HeadwiseModel`.
+
+        Returns:
+            An output with `logits` `(batch, time, vocabulary)`; in training with labels only those
+            of the predicted tokens, `(tokens, vocabulary)`, sequence by sequence and in order.
+            `token_loss` is the cross entropy per hidden token, label-smoothed in training.
         """
-        self._refuse(unused)
         losses = AuxiliaryLoss()
         encoded = self.encoder(
             input_ids,
@@ -140,7 +119,7 @@ class MaskedLM(HeadwiseModel):
             inputs_embeds=inputs_embeds,
             position_ids=position_ids,
             losses=losses,
-            **self._asked(output_attentions, output_hidden_states),
+            **self._asked(others),
         )
         hidden = encoded.last_hidden_state  # (batch, time, embed_dim)
         total = None
@@ -156,13 +135,13 @@ class MaskedLM(HeadwiseModel):
                 logits = predicted = self._logits(hidden[chosen])
             smoothing = self.config.label_smoothing if self.training else 0.0
             total = total_cross_entropy(predicted, labels[chosen], smoothing)
-        output = MaskedLMOutput(
+        output = OneStackOutput(
             logits=logits,
             hidden_states=encoded.hidden_states,
             attentions=encoded.attentions,
             **sum_losses(total, labels, num_items_in_batch, losses),
         )
-        return self._returned(output, return_dict)
+        return self._returned(output, others)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         return self.lm_head(self.transform_norm(F.gelu(self.transform(hidden))))

@@ -1,10 +1,16 @@
-"""What models return."""
+"""What models return, and the losses in it: that of the task, and those that systems add."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers.utils import ModelOutput
+
+from headwise.heads.auxiliary_loss import mark_as_added
+from headwise.heads.system import AttentionOutput
+from headwise.ops.labels import IGNORED_LABEL
 
 
 @dataclass
@@ -29,35 +35,114 @@ class HeadwiseOutput(ModelOutput):
 
 @dataclass
 class OneStackOutput(HeadwiseOutput):
-    """The output of a model with one stack of layers, all of whose positions are read at once.
+    """The output of a model with one stack of layers.
 
     Attributes:
         loss, logits, token_loss, auxiliary_loss: see `HeadwiseOutput`.
         hidden_states: if asked for, what the first layer reads and what each layer returns, each
             `(batch, time, embed_dim)`; the last is behind the final norm.
         attentions: if asked for, the attention weights of each layer, see
-            `headwise.models.attentions`.
+            `headwise.models.heads_read.attentions_noted`.
     """
 
     hidden_states: tuple[Tensor | None, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
 
 
-def selected_states(
-    states: Sequence[Tensor], asked: bool | int | Sequence[int]
-) -> tuple[Tensor | None, ...]:
-    """Returns hidden states as transformers does: all, or None in the place of those not asked for.
+class AuxiliaryLoss:
+    """The sum of the losses that the attentions of one forward pass ask to add."""
+
+    def __init__(self) -> None:
+        self.total: Tensor | None = None
+        self.added: list[Tensor] = []
+
+    def collect(self, out: AttentionOutput) -> Tensor:
+        """Note the loss of one attention; passes its output on."""
+        if out.routing is not None and out.routing.loss is not None:
+            loss = out.routing.loss
+            self.total = loss if self.total is None else self.total + loss
+            self.added.append(loss)
+        return out.output
+
+    @property
+    def without_labels(self) -> Tensor | None:
+        """The sum for an output without labels; None if gradients are disabled.
+
+        All that such an output holds has a row for each item of the batch, which transformers'
+        pipelines expect.
+        """
+        return self.total if torch.is_grad_enabled() else None
+
+
+def sum_losses(
+    total: Tensor | None,
+    labels: Tensor | None,
+    num_items: Tensor | int | None,
+    auxiliary: AuxiliaryLoss,
+) -> dict[str, Any]:
+    """Returns the losses of a `HeadwiseOutput`; without labels at most the auxiliary loss.
 
     Args:
-        states: all of them.
-        asked: `output_hidden_states`: True, or the index of a state, or a list of indices.
-
-    >>> import torch
-    >>> selected_states([torch.zeros(1), torch.ones(1)], -1)
-    (None, tensor([1.]))
+        total: the loss of the task, summed over all labels that are not -100.
+        labels: the labels.
+        num_items: the number by which `total` is divided; by default the number of labels that are
+            not -100.
+        auxiliary: the losses that systems of the plan add.
     """
-    if isinstance(asked, bool):
-        return tuple(states)
-    count = len(states)
-    wanted = {index % count for index in ([asked] if isinstance(asked, int) else asked)}
-    return tuple(state if index in wanted else None for index, state in enumerate(states))
+    if total is None or labels is None:
+        return {"loss": None, "token_loss": None, "auxiliary_loss": auxiliary.without_labels}
+    count = (labels != IGNORED_LABEL).sum()
+    token_loss = total / (count.clamp(min=1) if num_items is None else num_items)
+    loss = token_loss
+    if auxiliary.total is not None:
+        loss = token_loss + share_of_step(labels, num_items, shifted=False) * auxiliary.total
+        mark_as_added(auxiliary.added)
+    return {"loss": loss, "token_loss": token_loss, "auxiliary_loss": auxiliary.total}
+
+
+def share_of_step(
+    labels: Tensor, num_items: Tensor | int | None, *, shifted: bool
+) -> Tensor | float:
+    """Returns the part of a step's labels that a batch has: what its auxiliary loss counts in it.
+
+    The losses of a step are summed over accumulated batches and processes. So the weight of the
+    auxiliary one stays what it is.
+
+    Args:
+        labels: those of the batch.
+        num_items: how many labels all batches of the step have; None if each batch is a step.
+        shifted: whether each position predicts the label of the next, and nothing the first one.
+    """
+    if num_items is None:
+        return 1.0
+    predicted = labels[..., 1:] if shifted else labels
+    return (predicted != IGNORED_LABEL).sum() / num_items
+
+
+def total_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Returns the cross entropy summed over all labels that are not -100, at least in float32.
+
+    Args:
+        logits: `(..., classes)`.
+        labels: `(...)`.
+        label_smoothing: the probability that is spread over all classes.
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(
+        logits.flatten(0, -2),
+        labels.flatten(),
+        ignore_index=IGNORED_LABEL,
+        label_smoothing=label_smoothing,
+        reduction="sum",
+    )
+
+
+def total_squared_error(predicted: Tensor, labels: Tensor) -> Tensor:
+    """Returns the squared error summed over all labels that are not -100, at least in float32.
+
+    >>> total_squared_error(torch.tensor([1.0, 5.0]), torch.tensor([3.0, -100.0]))
+    tensor(4.)
+    """
+    dtype = torch.promote_types(predicted.dtype, torch.float32)
+    errors = predicted.to(dtype) - labels.to(dtype)
+    return errors.masked_fill(labels == IGNORED_LABEL, 0.0).square().sum()

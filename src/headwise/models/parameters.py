@@ -2,7 +2,7 @@
 
 Each system says by `System.routing_parameters` which its gates are: what fine-tuning may be limited
 to (FTG of Peng et al. 2020, https://arxiv.org/abs/2005.06537, section 5.2). The output projections,
-which FTG+ trains too, are in `headwise.pretrained.parameters`.
+which FTG+ trains too, are those of `headwise.pretrained.attaching.output_parameters`.
 """
 
 from collections.abc import Callable

@@ -27,7 +27,7 @@ and class in which it is: `attention: my_heads:ScaledHeads`. Import the module b
 import importlib
 import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -222,7 +222,7 @@ def _by_site(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[Spec]]:
     wherever = {
         "attention": list(depths),
         "feed-forward": [site for site in depths if is_last(site, depths)],
-        "layer": [site for site in depths if _is_first(site, depths)],
+        "layer": [site for site in depths if site == _of_layer(site, depths)[0]],
     }
     return {site: [entry] for site in wherever[replaced]}
 
@@ -249,7 +249,7 @@ def _entry(where: str, entry: Any) -> Spec:
         if option == "layers":
             _check_layers(where, value)
         elif option in known:
-            _check_type(f"{where}.{option}", value, options[option])
+            check_type(f"{where}.{option}", value, options[option])
         elif option in SET_BY_MODEL:
             raise ValueError(
                 f"{where} names the option of {entry['system']} {option!r}, which the model sets "
@@ -290,7 +290,8 @@ def _check_layers(where: str, layers: Any) -> None:
         )
 
 
-def _check_type(where: str, value: Any, annotation: Any) -> None:
+def check_type(where: str, value: Any, annotation: Any) -> None:
+    """Raises `ValueError` for what YAML has for an option, if that is of another type."""
     if isinstance(value, float) and not isfinite(value):
         raise ValueError(f"{where} is {value}, expected a finite number")
     try:
@@ -325,16 +326,16 @@ def _fill(site: str, entries: list[Spec], depth: int) -> list[Spec]:
 def _check_sites(plan: Mapping[str, list[Spec]], sites: Mapping[str, Any]) -> None:
     """Raise `ValueError` where a system's site lacks what it takes the place of."""
     for site, entries in plan.items():
+        of_layer = _of_layer(site, sites)
+        first, last = of_layer[0], of_layer[-1]
         for entry in entries:
             name, replaces = entry["system"], system_class(entry["system"]).replaces
-            if replaces == "feed-forward" and not is_last(site, sites):
-                last = next(s for s in sites if stack_of(s) == stack_of(site) and is_last(s, sites))
+            if replaces == "feed-forward" and site != last:
                 raise ValueError(
                     f"attention.{site} names {name}, which takes the place of an attention and of "
                     f"the feed-forward behind it; behind {site} stands {last}: name {name} there"
                 )
-            if replaces == "layer" and not _is_first(site, sites):
-                first = next(s for s in sites if stack_of(s) == stack_of(site))
+            if replaces == "layer" and site != first:
                 raise ValueError(
                     f"attention.{site} names {name}, which takes the place of a whole layer: name "
                     f"it at {first}"
@@ -367,13 +368,12 @@ def _check_placed(
 def _check_beside(specs: Mapping[str, list[Spec]]) -> None:
     """Raise `ValueError` where something is named in a layer that another takes the place of."""
     for site, of_site in specs.items():
-        others = [s for s in specs if s != site and stack_of(s) == stack_of(site)]
         for layer, spec in enumerate(of_site):
             if system_class(spec["system"]).replaces != "layer":
                 continue
-            for other in others:
+            for other in _of_layer(site, specs):
                 beside = specs[other][layer]["system"]
-                if beside != "standard":
+                if other != site and beside != "standard":
                     raise ValueError(
                         f"attention.{other} names {beside} in layer {layer}, where "
                         f"{spec['system']} takes the place of the whole layer: choose one of "
@@ -381,14 +381,14 @@ def _check_beside(specs: Mapping[str, list[Spec]]) -> None:
                     )
 
 
-def _is_first(site: str, sites: Mapping[str, Any]) -> bool:
-    """Whether it is the first attention of its layer."""
-    return site == next(s for s in sites if stack_of(s) == stack_of(site))
-
-
-def is_last(site: str, sites: Mapping[str, Any]) -> bool:
+def is_last(site: str, sites: Iterable[str]) -> bool:
     """Whether the feed-forward of its layer comes right behind it."""
-    return site == [s for s in sites if stack_of(s) == stack_of(site)][-1]
+    return site == _of_layer(site, sites)[-1]
+
+
+def _of_layer(site: str, sites: Iterable[str]) -> list[str]:
+    """The sites of one layer, in their order."""
+    return [other for other in sites if stack_of(other) == stack_of(site)]
 
 
 def _unknown(where: str, name: Any, known: Sequence[str]) -> str:

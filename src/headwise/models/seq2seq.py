@@ -11,13 +11,17 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig
 from transformers.modeling_outputs import BaseModelOutput
 
 from headwise.models.base import HeadwiseModel
-from headwise.models.cache import DecodingCache
+from headwise.models.cache import DecodingCache, DecodingGenerationMixin
 from headwise.models.config import TransformerConfig
 from headwise.models.embedding import token_embedding
-from headwise.models.generating import DecodingGenerationMixin
-from headwise.models.losses import AuxiliaryLoss, sum_losses, total_cross_entropy
-from headwise.models.outputs import HeadwiseOutput
-from headwise.models.transformer import Decoder, Encoder, HiddenStates
+from headwise.models.outputs import (
+    AuxiliaryLoss,
+    HeadwiseOutput,
+    sum_losses,
+    total_cross_entropy,
+)
+from headwise.models.transformer import Decoder, Encoder
+from headwise.ops.bounds import check_among
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.ops.shapes import check_labels, check_tensor
 from headwise.transformers_internals import CACHE, CacheOutput, given_cache
@@ -64,10 +68,7 @@ class Seq2SeqConfig(TransformerConfig):
         decoder_start_token_id: int | None = None,
         **kwargs: Any,
     ) -> None:
-        if share_embeddings not in ("all", "target", "none"):
-            raise ValueError(
-                f"share_embeddings is {share_embeddings!r}, expected 'all', 'target' or 'none'"
-            )
+        check_among("share_embeddings", share_embeddings, ("all", "target", "none"))
         target_vocab_size = vocab_size if target_vocab_size is None else target_vocab_size
         if share_embeddings == "all" and target_vocab_size != vocab_size:
             raise ValueError(
@@ -122,7 +123,7 @@ class Seq2SeqOutput(CacheOutput, HeadwiseOutput):
         decoder_hidden_states: if asked for, what the first layer of the decoder reads and what each
             layer returns, `(batch, target time, embed_dim)`; the last is behind the final norm.
         decoder_attentions, cross_attentions: if asked for, the attention weights of each layer of
-            the decoder, see `headwise.models.attentions`.
+            the decoder, see `headwise.models.heads_read.attentions_noted`.
         encoder_last_hidden_state: `(batch, source time, embed_dim)`.
         encoder_hidden_states, encoder_attentions: if asked for, those of the encoder.
     """
@@ -193,17 +194,13 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
         decoder_inputs_embeds: Tensor | None = None,
         position_ids: Tensor | None = None,
         decoder_position_ids: Tensor | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: HiddenStates | None = None,
-        return_dict: bool | None = None,
-        **unused: Any,
+        **others: Any,
     ) -> Seq2SeqOutput | tuple[Any, ...]:
         """Computes the logits and, with labels, the loss.
 
         Args:
             input_ids: source tokens, `(batch, source time)`; or give `inputs_embeds`.
-            attention_mask: `(batch, source time)`, 1 at tokens and 0 at padding, as in
-                transformers; the attention modules take masks as PyTorch does.
+            attention_mask: `(batch, source time)`, 1 at tokens and 0 at padding.
             decoder_input_ids: target tokens so far, `(batch, target time)`; by default `labels`,
                 shifted to the right by one position, with the start token in front.
             decoder_attention_mask: `(batch, cached + target time)`, 1 at tokens.
@@ -211,23 +208,12 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
             cache: the cache of earlier calls in a decoding, which `past_key_values` names too.
             labels: `(batch, target time)`, -100 where the model predicts nothing.
             use_cache: whether to return a cache; without a given one, a new one.
-            num_items_in_batch: the number by which the sum of token losses is divided; by default
-                the number of labels that are not -100.
-            inputs_embeds: what `get_input_embeddings()` gives for the source tokens, in their
-                place, `(batch, source time, embed_dim)`; the model scales it as it scales its own.
-            decoder_inputs_embeds: the same for target tokens, by `get_decoder().embedding`.
-            position_ids, decoder_position_ids: positions of the tokens, `(batch, time)`; by
-                default a token's position is the number of tokens before it, padding left out.
-            output_attentions: whether to return the attention weights of both stacks; by default
-                as the configuration says.
-            output_hidden_states: whether to return the hidden states of both stacks, or the index
-                of one, or a list of indices; by default as the configuration says.
-            return_dict: False to return a tuple of what is not None.
+            decoder_inputs_embeds: what `get_decoder().embedding` gives for the target tokens.
+            num_items_in_batch, inputs_embeds, position_ids, decoder_position_ids, others: see
+                `HeadwiseModel`; what is to be returned is that of both stacks.
         """
-        cache = given_cache(cache, unused)
-        self._refuse(unused)
-        losses = AuxiliaryLoss()
-        asked = self._asked(output_attentions, output_hidden_states)
+        cache = given_cache(cache, others)
+        asked, losses = self._asked(others), AuxiliaryLoss()
         if encoder_outputs is None:
             if input_ids is None and inputs_embeds is None:
                 raise ValueError(
@@ -276,16 +262,10 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
             total = total_cross_entropy(logits, labels, smoothing)
         output = Seq2SeqOutput(
             logits=logits,
-            **{CACHE: decoded.get(CACHE)},
-            decoder_hidden_states=decoded.hidden_states,
-            decoder_attentions=decoded.attentions,
-            cross_attentions=decoded.cross_attentions,
-            encoder_last_hidden_state=encoded,
-            encoder_hidden_states=getattr(encoder_outputs, "hidden_states", None),
-            encoder_attentions=getattr(encoder_outputs, "attentions", None),
+            **of_both_stacks(encoder_outputs, decoded),
             **sum_losses(total, labels, num_items_in_batch, losses),
         )
-        return self._returned(output, return_dict)
+        return self._returned(output, others)
 
     def head_macs(self, lengths: Mapping[str, int]) -> int:
         return lengths["decoder"] * self.lm_head.weight.numel()
@@ -316,6 +296,19 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Returns the decoder's input: the labels, shifted to the right by one position."""
         return shift_right(labels, self.config.decoder_start_token_id, self.config.pad_token_id)
+
+
+def of_both_stacks(encoded: Any, decoded: Any) -> dict[str, Any]:
+    """What outputs of encoder-decoder models have of their stacks, under transformers' names."""
+    return {
+        CACHE: decoded.get(CACHE),
+        "decoder_hidden_states": decoded.hidden_states,
+        "decoder_attentions": decoded.attentions,
+        "cross_attentions": decoded.cross_attentions,
+        "encoder_last_hidden_state": encoded[0],
+        "encoder_hidden_states": getattr(encoded, "hidden_states", None),
+        "encoder_attentions": getattr(encoded, "attentions", None),
+    }
 
 
 def shift_right(labels: Tensor, start: int, padding: int) -> Tensor:

@@ -1,10 +1,11 @@
-"""Where in a model each system stands."""
+"""Where in a model each system stands, and each attention that has heads."""
 
 import re
 from typing import NamedTuple
 
 from torch import nn
 
+from headwise.heads.attention import Attention
 from headwise.heads.system import System
 from headwise.messages import did_you_mean
 
@@ -12,6 +13,8 @@ from headwise.messages import did_you_mean
 _PATH = re.compile(
     r"(encoder|decoder)\.layers\.(\d+)\.(?:(self|cross)_attention|system)(?:\.base_layer)*$"
 )
+# The attentions within a system that takes the place of a whole layer.
+_PART = re.compile(r"(encoder|decoder)\.layers\.\d+\.system\.(self|cross)_attention$")
 
 
 class AttentionSite(NamedTuple):
@@ -26,6 +29,29 @@ class AttentionSite(NamedTuple):
     layer: int
     module: System
     path: str
+
+    @property
+    def stack(self) -> str:
+        """The stack of the site: `encoder` or `decoder`; empty in any other model."""
+        return stack_of(self.site)
+
+
+class HeadsSite(NamedTuple):
+    """An attention that has heads, and its place in a model.
+
+    Attributes:
+        site, layer: as in `AttentionSite`. The attentions within a system that takes the place of
+            a whole layer have sites of their own: `decoder_self` and `decoder_cross`.
+        module: the attention.
+        path: its path in the model.
+        system: the system that it is, or is a part of.
+    """
+
+    site: str
+    layer: int
+    module: Attention
+    path: str
+    system: AttentionSite
 
     @property
     def stack(self) -> str:
@@ -63,6 +89,28 @@ def attention_sites(model: nn.Module) -> list[AttentionSite]:
         if isinstance(module, System):
             within = path
             found.append(_site(path, module, len(found)))
+    return found
+
+
+def heads_sites(model: nn.Module) -> list[HeadsSite]:
+    """Returns all attentions of a model, in the order in which they stand.
+
+    Args:
+        model: a headwise model, or any module that holds systems, or is one.
+
+    >>> import headwise as hw
+    >>> layer = hw.IndependentMechanismsLayer(8, 2, 16, 2, cross_attention=True)
+    >>> [place.path for place in heads_sites(nn.ModuleDict({"layer": layer}))]
+    ['layer.self_attention', 'layer.cross_attention']
+    """
+    found = []
+    for system in attention_sites(model):
+        for name, module in system.module.named_modules():
+            if isinstance(module, Attention):
+                path = ".".join(filter(None, (system.path, name)))
+                part = _PART.search(path)
+                site = system.site if part is None else "_".join(part.groups())
+                found.append(HeadsSite(site, system.layer, module, path, system))
     return found
 
 

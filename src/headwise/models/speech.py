@@ -26,9 +26,13 @@ from transformers import AutoConfig, AutoModel
 
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import StackConfig
-from headwise.models.losses import AuxiliaryLoss, sum_losses, total_squared_error
-from headwise.models.outputs import OneStackOutput
-from headwise.models.transformer import DecoderStack, HiddenStates, collected
+from headwise.models.outputs import (
+    AuxiliaryLoss,
+    OneStackOutput,
+    sum_losses,
+    total_squared_error,
+)
+from headwise.models.transformer import DecoderStack
 from headwise.ops.bounds import check_among, check_number
 from headwise.ops.shapes import check_labels, check_token_mask
 
@@ -185,10 +189,7 @@ class SpeechEnhancer(HeadwiseModel):
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: HiddenStates | None = None,
-        return_dict: bool | None = None,
-        **unused: Any,
+        **others: Any,
     ) -> OneStackOutput | tuple[Any, ...]:
         """Predicts the log magnitudes of clean speech, and computes the loss if labels are given.
 
@@ -197,12 +198,7 @@ class SpeechEnhancer(HeadwiseModel):
             attention_mask: 1 at frames and 0 at padding behind them, `(batch, time)`.
             labels: log magnitudes of the clean speech, `(batch, time, bins)`; -100 at padding
                 and wherever else nothing is to be predicted.
-            num_items_in_batch: the number that the summed loss is divided by; by default the
-                number of labels.
-            output_attentions: whether to return `attentions`; by default as the configuration says.
-            output_hidden_states: whether to return `hidden_states`, or the index of one, or a list
-                of indices; by default as the configuration says.
-            return_dict: False to return a tuple of what is not None.
+            num_items_in_batch, others: see `HeadwiseModel`.
 
         Returns:
             The output; its `logits` are the log magnitudes, `(batch, time, bins)`.
@@ -210,8 +206,7 @@ class SpeechEnhancer(HeadwiseModel):
         Raises:
             ValueError: if `inputs` is missing or has another number of frequencies.
         """
-        self._refuse(unused)
-        losses = AuxiliaryLoss()
+        asked, losses = self._asked(others), AuxiliaryLoss()
         if inputs is None or inputs.dim() != 3 or inputs.size(-1) != self.config.num_bins:
             shape = None if inputs is None else tuple(inputs.shape)
             raise ValueError(
@@ -227,12 +222,7 @@ class SpeechEnhancer(HeadwiseModel):
         x = (noisy - math.log(self.config.floor)).to(self.output.weight.dtype)
         for convolution in self.front:
             x = convolution(x, padding)
-
-        def run(states: list[Tensor] | None) -> Tensor:
-            return self.decoder.run(x, padding, losses, states=states)
-
-        asked = self._asked(output_attentions, output_hidden_states)
-        decoded = collected(self.decoder.layers, run, **asked)
+        decoded = self.decoder.run(x, padding, losses, **asked)
         logits = self.output(decoded.last_hidden_state)
         if self.config.predicts == "gain":
             logits = noisy + logits
@@ -243,7 +233,7 @@ class SpeechEnhancer(HeadwiseModel):
             attentions=decoded.attentions,
             **sum_losses(total, labels, num_items_in_batch, losses),
         )
-        return self._returned(output, return_dict)
+        return self._returned(output, others)
 
     def head_macs(self, lengths: Mapping[str, int]) -> int:
         weights = self.output.weight.numel()

@@ -1,4 +1,4 @@
-"""Encoder and decoder stacks whose attention follows a plan.
+"""Encoder and decoder stacks whose attention follows a plan: a model without its head.
 
 Vaswani et al. 2017, *Attention Is All You Need*, https://arxiv.org/abs/1706.03762.
 """
@@ -6,7 +6,7 @@ Vaswani et al. 2017, *Attention Is All You Need*, https://arxiv.org/abs/1706.037
 # PyTorch 2.8 cannot compile functions within functions whose annotations are unions.
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -16,19 +16,12 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 from transformers.utils import logging
 
-from headwise.models.attentions import attentions_noted
 from headwise.models.cache import DecodingCache
 from headwise.models.config import TransformerConfig
 from headwise.models.embedding import embed, position_embedding
-from headwise.models.layers import (
-    DecoderInputs,
-    DecoderLayer,
-    EncoderLayer,
-    WholeDecoderLayer,
-    WholeEncoderLayer,
-)
-from headwise.models.losses import AuxiliaryLoss
-from headwise.models.outputs import selected_states
+from headwise.models.heads_read import attentions_noted
+from headwise.models.layers import Layer, LayerInputs, WholeLayer
+from headwise.models.outputs import AuxiliaryLoss
 from headwise.models.plan import Spec, system_class
 from headwise.ops.masks import of_queries
 from headwise.ops.packing import PackedTexts, packed_by_positions
@@ -40,7 +33,66 @@ logger = logging.get_logger(__name__)
 HiddenStates = bool | int | Sequence[int]  # transformers' `output_hidden_states`
 
 
-class EncoderStack(StackHooks):
+class Stack(StackHooks):
+    """Layers over whatever stands for the input, and the norm behind them.
+
+    Args:
+        config: of the model.
+        layers: the layers.
+        embedding: what makes the layers' input, in a subclass.
+    """
+
+    def __init__(
+        self, config: TransformerConfig, layers: Iterable[nn.Module], embedding: nn.Module | None
+    ) -> None:
+        super().__init__()
+        if embedding is not None:
+            self.embedding = embedding
+        self.layers = nn.ModuleList(layers)
+        # With pre-norm nothing has normalised the last residual sum yet.
+        self.final_norm = nn.LayerNorm(config.embed_dim) if config.norm == "pre" else nn.Identity()
+        self.dropout = config.dropout
+
+    def through_layers(
+        self,
+        x: Tensor,
+        arguments: Sequence[tuple[Any, ...]],
+        cache: DecodingCache | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: HiddenStates | None = None,
+        **_: Any,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Dropout, all layers and the norm behind them.
+
+        Args:
+            x: the input, positions included, `(batch, time, embed_dim)`.
+            arguments: what each layer is called with, beside the output of the one before.
+            cache: the cache to return.
+            output_attentions: whether to return attention weights.
+            output_hidden_states: whether to return hidden states, or which.
+
+        Returns:
+            `last_hidden_state`, `(batch, time, embed_dim)`, and all that is asked for.
+        """
+        asked = False if output_hidden_states is None else output_hidden_states
+        states: list[Tensor] | None = None if asked is False else []  # 0 asks for the first
+        with attentions_noted(self.layers) if output_attentions else nullcontext() as noted:
+            x = F.dropout(x, self.dropout, self.training)
+            for layer, given in zip(self.layers, arguments, strict=True):
+                if states is not None:
+                    states.append(x)
+                x = layer(x, *given)
+            x = self.final_norm(x)
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=x,
+            **{CACHE: cache},
+            hidden_states=None if states is None else selected_states([*states, x], asked),
+            attentions=None if noted is None else tuple(noted.of_self),
+            cross_attentions=None if noted is None else tuple(noted.of_cross) or None,
+        )
+
+
+class EncoderStack(Stack):
     """Encoder layers over whatever stands for the input.
 
     Args:
@@ -49,44 +101,25 @@ class EncoderStack(StackHooks):
     """
 
     def __init__(self, config: TransformerConfig, embedding: nn.Module | None = None) -> None:
-        super().__init__()
-        if embedding is not None:
-            self.embedding = embedding
-        self.layers = nn.ModuleList(
-            (WholeEncoderLayer if _is_whole(spec) else EncoderLayer)(config, spec)
+        layers = (
+            (WholeLayer if _is_whole(spec) else Layer)(config, spec)
             for spec in config.systems()["encoder_self"]
         )
-        self.final_norm = _final_norm(config)
-        self.dropout = config.dropout
+        super().__init__(config, layers, embedding)
 
     def run(
-        self,
-        x: Tensor,
-        padding: Tensor | None,
-        losses: AuxiliaryLoss,
-        states: list[Tensor] | None = None,
-    ) -> Tensor:
-        """Dropout, all layers and the norm behind them.
+        self, x: Tensor, padding: Tensor | None, losses: AuxiliaryLoss, **asked: Any
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Runs the layers.
 
         Args:
             x: the input, positions included, `(batch, time, embed_dim)`.
             padding: `(batch, time)`, `True` at padding.
             losses: collects what the attentions ask to add.
-            states: a list to which the layers' input and the output of each is added, that of the
-                last behind the norm.
-
-        Returns:
-            `(batch, time, embed_dim)`.
+            asked: what to return, see `Stack.through_layers`.
         """
-        x = F.dropout(x, self.dropout, self.training)
-        for layer in self.layers:
-            if states is not None:
-                states.append(x)
-            x = layer(x, padding, losses)
-        x = self.final_norm(x)
-        if states is not None:
-            states.append(x)
-        return x
+        arguments = [(LayerInputs(losses, padding),)] * len(self.layers)
+        return self.through_layers(x, arguments, **asked)
 
 
 class Encoder(EncoderStack):
@@ -107,20 +140,13 @@ class Encoder(EncoderStack):
         inputs_embeds: Tensor | None = None,
         position_ids: Tensor | None = None,
         losses: AuxiliaryLoss | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: HiddenStates | None = None,
-        **_: Any,
+        **asked: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Tokens, or their embeddings, to hidden states.
+        """Tokens, or their embeddings, to hidden states; see `MaskedLM.forward`.
 
         Args:
-            input_ids: tokens, `(batch, time)`.
-            attention_mask: `(batch, time)`, 1 at tokens and 0 at padding.
-            inputs_embeds: what the embedding gives for the tokens, in their place.
-            position_ids: the tokens' positions; see `headwise.models.embedding.embed`.
             losses: collects what the attentions ask to add.
-            output_attentions: whether to return attention weights.
-            output_hidden_states: whether to return hidden states, or which.
+            asked: what to return, see `Stack.through_layers`.
 
         Raises:
             ValueError: not exactly one of `input_ids` and `inputs_embeds`.
@@ -129,14 +155,10 @@ class Encoder(EncoderStack):
         check_token_mask("attention_mask", attention_mask, *words.shape[:2])
         padding = None if attention_mask is None else attention_mask == 0
         x = embed(words, padding, learned=self.positions, position_ids=position_ids)
-
-        def run(states: list[Tensor] | None) -> Tensor:
-            return self.run(x, padding, losses or AuxiliaryLoss(), states)
-
-        return collected(self.layers, run, output_attentions, output_hidden_states)
+        return self.run(x, padding, losses or AuxiliaryLoss(), **asked)
 
 
-class DecoderStack(StackHooks):
+class DecoderStack(Stack):
     """Causal layers over whatever stands for the input, with or without an encoder before them.
 
     Args:
@@ -146,21 +168,17 @@ class DecoderStack(StackHooks):
     """
 
     def __init__(self, config: TransformerConfig, embedding: nn.Module | None = None) -> None:
-        super().__init__()
-        if embedding is not None:
-            self.embedding = embedding
         specs = config.systems()
         no_cross: list[Spec | None] = [None] * len(specs["decoder_self"])
-        self.layers = nn.ModuleList(
-            WholeDecoderLayer(config, self_spec)
+        layers = (
+            WholeLayer(config, self_spec, is_causal=True)
             if _is_whole(self_spec)
-            else DecoderLayer(config, self_spec, cross_spec)
+            else Layer(config, self_spec, cross_spec, is_causal=True)
             for self_spec, cross_spec in zip(
                 specs["decoder_self"], specs.get("decoder_cross", no_cross), strict=True
             )
         )
-        self.final_norm = _final_norm(config)
-        self.dropout = config.dropout
+        super().__init__(config, layers, embedding)
 
     def run(
         self,
@@ -170,9 +188,9 @@ class DecoderStack(StackHooks):
         cache: DecodingCache | None = None,
         encoded: Tensor | None = None,
         encoder_padding: Tensor | None = None,
-        states: list[Tensor] | None = None,
-    ) -> Tensor:
-        """Dropout, all layers and the norm behind them.
+        **asked: Any,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Runs the layers.
 
         Args:
             x: the input, positions included, `(batch, time, embed_dim)`.
@@ -182,30 +200,18 @@ class DecoderStack(StackHooks):
             cache: what earlier calls of a decoding remember; this call adds to it.
             encoded: what the encoder gave, `(batch, source time, embed_dim)`.
             encoder_padding: `(batch, source time)`.
-            states: a list to which the layers' input and the output of each is added, that of the
-                last behind the norm.
-
-        Returns:
-            `(batch, time, embed_dim)`.
+            asked: what to return, see `Stack.through_layers`.
         """
         query_padding = None
         if padding is not None:
             offset = 0 if cache is None else cache.get_seq_length()
             query_padding = of_queries(padding, offset, x.size(1))
-        inputs = DecoderInputs(encoded, padding, query_padding, encoder_padding, losses)
-        x = F.dropout(x, self.dropout, self.training)
-        for index, layer in enumerate(self.layers):
-            self_cache = cross_cache = None
-            if cache is not None:
-                self_cache = cache.self_attention[index]
-                cross_cache = cache.cross_attention[index] if cache.cross_attention else None
-            if states is not None:
-                states.append(x)
-            x = layer(x, inputs, self_cache, cross_cache)
-        x = self.final_norm(x)
-        if states is not None:
-            states.append(x)
-        return x
+        inputs = LayerInputs(losses, padding, query_padding, encoded, encoder_padding)
+        none: list[None] = [None] * len(self.layers)
+        of_self = none if cache is None else cache.self_attention
+        of_cross = none if cache is None else cache.cross_attention or none
+        arguments = [(inputs, *caches) for caches in zip(of_self, of_cross, strict=True)]
+        return self.through_layers(x, arguments, cache, **asked)
 
     def usable_cache(self, cache: DecodingCache | None) -> DecodingCache | None:
         """Returns the cache, or None, with a warning, where layers will be computed a second time.
@@ -224,7 +230,7 @@ class DecoderStack(StackHooks):
             return cache
         if cache is None:
             return None
-        if any(layer.get_seq_length() for layer in (*cache.self_attention, *cache.cross_attention)):
+        if any(layer.get_seq_length() for layer in cache.layers):
             raise ValueError(
                 f"{CACHE} holds positions already, expected none with gradient "
                 "checkpointing, which computes layers twice: call "
@@ -258,25 +264,15 @@ class Decoder(DecoderStack):
         inputs_embeds: Tensor | None = None,
         position_ids: Tensor | None = None,
         losses: AuxiliaryLoss | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: HiddenStates | None = None,
-        **_: Any,
+        **asked: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Tokens, or their embeddings, to hidden states.
+        """Tokens, or their embeddings, to hidden states; see `CausalLM.forward`.
 
         Args:
-            input_ids: tokens, `(batch, time)`.
-            attention_mask: `(batch, cached + time)`, 1 at tokens and 0 at padding.
-            cache: the cache of earlier calls in a decoding.
             encoder_hidden_states: what the encoder gave, `(batch, source time, embed_dim)`.
             encoder_attention_mask: `(batch, source time)`.
-            inputs_embeds: what the embedding gives for the tokens, in their place.
-            position_ids: the tokens' positions; see `headwise.models.embedding.embed`. Without an
-                attention mask they also say where packed texts begin: where they do not go on by
-                one, as in transformers. Each text is computed by itself.
             losses: collects what the attentions ask to add.
-            output_attentions: whether to return attention weights.
-            output_hidden_states: whether to return hidden states, or which.
+            asked: what to return, see `Stack.through_layers`.
 
         Raises:
             ValueError: not exactly one of `input_ids` and `inputs_embeds`; packed texts with what
@@ -297,55 +293,42 @@ class Decoder(DecoderStack):
         if cache is not None and padding is not None:
             padding = cache.of_all_positions(padding, time)
         x = embed(words, padding, offset, self.positions, position_ids)
-        encoder_padding = None if encoder_attention_mask is None else encoder_attention_mask == 0
         texts = None
         if position_ids is not None and attention_mask is None and time > 1:
             texts = packed_by_positions(position_ids.expand(batch, -1))
         if texts is not None:
-            _check_packed(of_target, cache, encoder_hidden_states, output_attentions)
+            shows = asked.get("output_attentions")
+            _check_packed(of_target, cache, encoder_hidden_states, shows)
             x, padding = texts.apart(x), texts.padding
+        decoded = self.run(
+            x,
+            padding,
+            losses or AuxiliaryLoss(),
+            cache,
+            encoder_hidden_states,
+            None if encoder_attention_mask is None else encoder_attention_mask == 0,
+            **asked,
+        )
+        if texts is not None:
+            _put_together(decoded, texts)
+        return decoded
 
-        def run(states: list[Tensor] | None) -> Tensor:
-            sum_of_losses = losses or AuxiliaryLoss()
-            return self.run(
-                x, padding, sum_of_losses, cache, encoder_hidden_states, encoder_padding, states
-            )
 
-        return collected(self.layers, run, output_attentions, output_hidden_states, cache, texts)
-
-
-def collected(
-    layers: Iterable[nn.Module],
-    run: Callable[[list[Tensor] | None], Tensor],
-    output_attentions: bool | None = None,
-    output_hidden_states: HiddenStates | None = None,
-    cache: DecodingCache | None = None,
-    texts: PackedTexts | None = None,
-) -> BaseModelOutputWithPastAndCrossAttentions:
-    """Runs a stack and returns its output with all that is asked for.
+def selected_states(states: Sequence[Tensor], asked: HiddenStates) -> tuple[Tensor | None, ...]:
+    """Returns hidden states as transformers does: all, or None in the place of those not asked for.
 
     Args:
-        layers: the layers of the stack.
-        run: takes a list for hidden states, or None, and returns the last of them.
-        output_attentions: whether to return attention weights.
-        output_hidden_states: whether to return hidden states, or which.
-        cache: the cache to return.
-        texts: the texts that were packed, which the stack computes apart.
+        states: all of them.
+        asked: `output_hidden_states`: True, or the index of a state, or a list of indices.
+
+    >>> selected_states([torch.zeros(1), torch.ones(1)], -1)
+    (None, tensor([1.]))
     """
-    asked = False if output_hidden_states is None else output_hidden_states
-    states: list[Tensor] | None = None if asked is False else []  # 0 asks for the first
-    with attentions_noted(layers) if output_attentions else nullcontext() as noted:
-        last = run(states)
-    if texts is not None:
-        last = texts.together(last)
-        states = None if states is None else [texts.together(state) for state in states]
-    return BaseModelOutputWithPastAndCrossAttentions(
-        last_hidden_state=last,
-        **{CACHE: cache},
-        hidden_states=None if states is None else selected_states(states, asked),
-        attentions=None if noted is None else tuple(noted.of_self),
-        cross_attentions=tuple(noted.of_cross) if noted is not None and noted.of_cross else None,
-    )
+    if isinstance(asked, bool):
+        return tuple(states)
+    count = len(states)
+    wanted = {index % count for index in ([asked] if isinstance(asked, int) else asked)}
+    return tuple(state if index in wanted else None for index, state in enumerate(states))
 
 
 def _words(
@@ -403,10 +386,14 @@ def _check_packed(
             )
 
 
+def _put_together(decoded: BaseModelOutputWithPastAndCrossAttentions, texts: PackedTexts) -> None:
+    """Puts the hidden states of packed texts back into the rows that the texts came from."""
+    decoded["last_hidden_state"] = texts.together(decoded.last_hidden_state)
+    if decoded.hidden_states is not None:
+        decoded["hidden_states"] = tuple(
+            None if state is None else texts.together(state) for state in decoded.hidden_states
+        )
+
+
 def _is_whole(spec: Spec) -> bool:
     return system_class(spec["system"]).replaces == "layer"
-
-
-def _final_norm(config: TransformerConfig) -> nn.Module:
-    # With pre-norm nothing has normalised the last residual sum yet.
-    return nn.LayerNorm(config.embed_dim) if config.norm == "pre" else nn.Identity()

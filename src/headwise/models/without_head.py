@@ -1,7 +1,7 @@
 """Models without their heads, as transformers' AutoModel gives them: tokens to hidden states.
 
-Their weights bear the names that they have in the whole models, so that `AutoModel` loads them from
-a whole model's folder, and a whole model from theirs, with a head drawn anew.
+Each holds the stacks that the whole model holds, under the same names. So `AutoModel` loads its
+weights from a whole model's folder, and a whole model loads its, with a head drawn anew.
 """
 
 from dataclasses import dataclass
@@ -15,29 +15,23 @@ from transformers.modeling_outputs import (
 )
 
 from headwise.models.base import HeadwiseModel
-from headwise.models.cache import DecodingCache
+from headwise.models.cache import DecodingCache, OwnCacheMixin
 from headwise.models.causal_lm import CausalLMConfig, decoder_embedding
 from headwise.models.classifier import SequenceClassifierConfig
 from headwise.models.config import StackConfig
 from headwise.models.embedding import token_embedding
-from headwise.models.losses import AuxiliaryLoss
 from headwise.models.masked_lm import MaskedLMConfig
-from headwise.models.own_cache import OwnCacheMixin
-from headwise.models.seq2seq import Seq2SeqConfig
-from headwise.models.transformer import Decoder, Encoder, HiddenStates
-from headwise.transformers_internals import CACHE, given_cache
+from headwise.models.outputs import AuxiliaryLoss
+from headwise.models.seq2seq import Seq2SeqConfig, of_both_stacks
+from headwise.models.transformer import Decoder, Encoder
+from headwise.transformers_internals import given_cache
 
 
 @dataclass
 class StackOutput(BaseModelOutputWithPastAndCrossAttentions):
-    """The output of a model without a head that has one stack.
+    """The output of a model without a head that has one stack: what transformers has in its own.
 
     Attributes:
-        last_hidden_state: `(batch, time, embed_dim)`, behind the final norm.
-        cache: the cache of decoding, if one was given or `use_cache`; up to transformers 5.23
-            its name is `past_key_values`.
-        hidden_states, attentions: if asked for, as in `headwise.models.outputs.OneStackOutput`.
-        cross_attentions: None.
         auxiliary_loss: the sum of the losses that systems of the plan add, or None.
     """
 
@@ -46,12 +40,10 @@ class StackOutput(BaseModelOutputWithPastAndCrossAttentions):
 
 @dataclass
 class TwoStacksOutput(Seq2SeqModelOutput):
-    """The output of a model without a head that has an encoder and a decoder.
+    """The output of a model without a head that has an encoder and a decoder, likewise.
 
     Attributes:
-        last_hidden_state: of the decoder, `(batch, target time, embed_dim)`.
-        auxiliary_loss: the sum of the losses that systems of the plan add, or None. All others are
-            those of transformers' `Seq2SeqModelOutput`.
+        auxiliary_loss: the sum of the losses that systems of the plan add, or None.
     """
 
     auxiliary_loss: Tensor | None = None
@@ -77,13 +69,9 @@ class EncoderModel(WithoutHead):
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         position_ids: Tensor | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: HiddenStates | None = None,
-        return_dict: bool | None = None,
-        **unused: Any,
+        **others: Any,
     ) -> StackOutput | tuple[Any, ...]:
         """Computes the hidden states; see `MaskedLM.forward` for the arguments."""
-        self._refuse(unused)
         losses = AuxiliaryLoss()
         encoded = self.encoder(
             input_ids,
@@ -91,10 +79,10 @@ class EncoderModel(WithoutHead):
             inputs_embeds=inputs_embeds,
             position_ids=position_ids,
             losses=losses,
-            **self._asked(output_attentions, output_hidden_states),
+            **self._asked(others),
         )
         output = StackOutput(**encoded, auxiliary_loss=losses.without_labels)
-        return self._returned(output, return_dict)
+        return self._returned(output, others)
 
 
 class MaskedLMEncoder(EncoderModel):
@@ -136,14 +124,10 @@ class CausalLMDecoder(WithoutHead, OwnCacheMixin):
         use_cache: bool | None = None,
         inputs_embeds: Tensor | None = None,
         position_ids: Tensor | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: HiddenStates | None = None,
-        return_dict: bool | None = None,
-        **unused: Any,
+        **others: Any,
     ) -> StackOutput | tuple[Any, ...]:
         """Computes the hidden states; see `CausalLM.forward` for the arguments."""
-        cache = self.cache_of_call(given_cache(cache, unused), use_cache)
-        self._refuse(unused)
+        cache = self.cache_of_call(given_cache(cache, others), use_cache)
         losses = AuxiliaryLoss()
         decoded = self.decoder(
             input_ids,
@@ -152,10 +136,10 @@ class CausalLMDecoder(WithoutHead, OwnCacheMixin):
             inputs_embeds=inputs_embeds,
             position_ids=position_ids,
             losses=losses,
-            **self._asked(output_attentions, output_hidden_states),
+            **self._asked(others),
         )
         output = StackOutput(**decoded, auxiliary_loss=losses.without_labels)
-        return self._returned(output, return_dict)
+        return self._returned(output, others)
 
 
 class Seq2SeqModel(WithoutHead, OwnCacheMixin):
@@ -184,16 +168,11 @@ class Seq2SeqModel(WithoutHead, OwnCacheMixin):
         decoder_inputs_embeds: Tensor | None = None,
         position_ids: Tensor | None = None,
         decoder_position_ids: Tensor | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: HiddenStates | None = None,
-        return_dict: bool | None = None,
-        **unused: Any,
+        **others: Any,
     ) -> TwoStacksOutput | tuple[Any, ...]:
         """Computes the hidden states; see `Seq2SeqLM.forward` for the arguments."""
-        cache = self.cache_of_call(given_cache(cache, unused), use_cache)
-        self._refuse(unused)
-        losses = AuxiliaryLoss()
-        asked = self._asked(output_attentions, output_hidden_states)
+        cache = self.cache_of_call(given_cache(cache, others), use_cache)
+        asked, losses = self._asked(others), AuxiliaryLoss()
         encoded = self.encoder(
             input_ids,
             attention_mask,
@@ -215,16 +194,10 @@ class Seq2SeqModel(WithoutHead, OwnCacheMixin):
         )
         output = TwoStacksOutput(
             last_hidden_state=decoded.last_hidden_state,
-            **{CACHE: decoded.get(CACHE)},
-            decoder_hidden_states=decoded.hidden_states,
-            decoder_attentions=decoded.attentions,
-            cross_attentions=decoded.cross_attentions,
-            encoder_last_hidden_state=encoded.last_hidden_state,
-            encoder_hidden_states=encoded.hidden_states,
-            encoder_attentions=encoded.attentions,
+            **of_both_stacks(encoded, decoded),
             auxiliary_loss=losses.without_labels,
         )
-        return self._returned(output, return_dict)
+        return self._returned(output, others)
 
 
 for model in (MaskedLMEncoder, SequenceClassifierEncoder, CausalLMDecoder, Seq2SeqModel):

@@ -10,13 +10,17 @@ from torch.utils.hooks import RemovableHandle
 from headwise.heads.cache import AttentionCache
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import AttentionOutput
-from headwise.pretrained.arguments import Arguments
-from headwise.pretrained.last_mask import LastMask
 from headwise.pretrained.layouts import AttentionModule
 from headwise.pretrained.losses import AuxiliaryLosses
+from headwise.pretrained.masks import (
+    Arguments,
+    LastMask,
+    QueryPadding,
+    cached_positions,
+    other_mask,
+    sliding_window,
+)
 from headwise.pretrained.memory import memory_beside
-from headwise.pretrained.other_masks import other_mask, sliding_window
-from headwise.pretrained.padding import QueryPadding, cached_positions
 
 NAME = "head_gates"  # of the child of an attention module
 

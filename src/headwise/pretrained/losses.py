@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.heads.auxiliary_loss import mark_as_added
-from headwise.models.losses import share_of_step
+from headwise.models.outputs import share_of_step
 from headwise.transformers_internals import shifts_labels
 
 

@@ -7,7 +7,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from headwise.models.ablation_names import ablation_names, ablation_options
+from headwise.models.ablation import ablation_names, ablation_options
 from headwise.models.plan import SET_BY_MODEL, SYSTEMS, options_of
 from headwise.recipe.catalogue import TASKS, task_class
 from headwise.recipe.names import Key, Section

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from headwise.models.ablation_names import check_ablations
+from headwise.models.ablation import check_ablations
 from headwise.models.config import TransformerConfig
 from headwise.ops.activations import Activation
 from headwise.recipe.pretrained import SEED, with_encoding, with_sizes

@@ -11,8 +11,7 @@ from rich.console import Console
 from headwise.analysis.results import RunResult
 from headwise.checksums import write_summed
 from headwise.files import write_bytes
-from headwise.models.ablation import ablated, held_systems
-from headwise.models.ablation_names import LEARNED
+from headwise.models.ablation import LEARNED, ablated, held_systems
 from headwise.models.base import HeadwiseModel
 from headwise.recipe.settings import EvaluationSettings, Recipe
 from headwise.runs.folder import RESULT, is_main_process

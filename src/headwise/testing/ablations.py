@@ -3,8 +3,7 @@
 from typing import get_type_hints
 
 from headwise.heads.system import System
-from headwise.models.ablation import ablation_of
-from headwise.models.ablation_names import ablation_options
+from headwise.models.ablation import ablation_of, ablation_options
 from headwise.testing.outputs import expect_same_in_steps
 from headwise.testing.subject import BATCH, KEYS, TIME, Subject, close, random_input
 

@@ -9,7 +9,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from headwise.heads.auxiliary_loss import auxiliary_loss
 from headwise.heads.rule import Moment
-from headwise.models.losses import share_of_step
+from headwise.models.outputs import share_of_step
 from headwise.training.rules import TrainingRules
 from headwise.transformers_internals import loss_is_scaled, prepared_inputs, wrap_label_smoother
 

@@ -10,7 +10,7 @@ from typing import Literal
 from torch import nn
 
 from headwise.models.parameters import gate_parameters
-from headwise.pretrained.parameters import output_parameters
+from headwise.pretrained.attaching import output_parameters
 
 TrainedPart = Literal["all", "gates+output", "gates", "nothing"]
 

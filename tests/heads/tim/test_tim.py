@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import headwise as hw
 from headwise.heads.system import Place
 from headwise.heads.tim import IndependentMechanismsLayer
-from headwise.models.layers import DecoderInputs, DecoderLayer, EncoderLayer
-from headwise.models.losses import AuxiliaryLoss
+from headwise.models.layers import Layer, LayerInputs
+from headwise.models.outputs import AuxiliaryLoss
 from headwise.models.seq2seq import Seq2SeqConfig
 
 DIM, HEADS, FFN, KDIM = 12, 4, 16, 6
@@ -149,9 +149,9 @@ def test_one_mechanism_alone_is_an_ordinary_encoder_layer(norm, sequence):
     torch.testing.assert_close(out.output, expected, rtol=1e-12, atol=1e-12)
 
     if sequence != "causal":
-        ours = EncoderLayer(standard_config(norm), {"system": "standard"}).double()
+        ours = Layer(standard_config(norm), {"system": "standard"}).double()
         copy_to_headwise(layer, ours)
-        expected = ours(x, pad, AuxiliaryLoss())
+        expected = ours(x, LayerInputs(AuxiliaryLoss(), pad))
         torch.testing.assert_close(out.output, expected, rtol=1e-12, atol=1e-12)
 
 
@@ -175,9 +175,10 @@ def test_one_mechanism_alone_is_an_ordinary_decoder_layer(norm):
     )
     torch.testing.assert_close(out.output, expected, rtol=1e-12, atol=1e-12)
 
-    ours = DecoderLayer(standard_config(norm), {"system": "standard"}, {"system": "standard"})
+    plain = {"system": "standard"}
+    ours = Layer(standard_config(norm), plain, plain, is_causal=True)
     copy_to_headwise(layer, ours.double())
-    expected = ours(x, DecoderInputs(memory, pad, pad, memory_pad, AuxiliaryLoss()), None, None)
+    expected = ours(x, LayerInputs(AuxiliaryLoss(), pad, pad, memory, memory_pad))
     torch.testing.assert_close(out.output, expected, rtol=1e-12, atol=1e-12)
 
 

@@ -10,7 +10,7 @@ from headwise.analysis.papers.table import Figure, Paper
 from headwise.heads.system import Place
 from headwise.models.parameters import gate_parameters
 from headwise.models.plan import build_system
-from headwise.pretrained.parameters import output_parameters
+from headwise.pretrained.attaching import output_parameters
 
 
 def mae_figures() -> Paper:

@@ -23,8 +23,7 @@ from headwise.claims.evidence.records import (
     thinned,
     write_run,
 )
-from headwise.models.ablation import ablated
-from headwise.models.ablation_names import parse_ablations
+from headwise.models.ablation import ablated, parse_ablations
 from headwise.models.base import HeadwiseModel
 from headwise.recipe.settings import Recipe
 from headwise.runs.one_run import train_system

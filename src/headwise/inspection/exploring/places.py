@@ -11,8 +11,8 @@ from headwise.heads.system import Routing, System
 from headwise.inspection.exploring.blob import Blob
 from headwise.inspection.exploring.payload import Attention, Place, Stack
 from headwise.inspection.exploring.watching import Reading, Watched
-from headwise.models.heads_read import heads_sites
 from headwise.models.plan import system_name
+from headwise.models.sites import heads_sites
 
 Decides = Literal["position", "sequence", "everything", "nothing"]
 

@@ -7,8 +7,7 @@ from typing import Any
 from torch import nn
 
 from headwise.inspection.exploring.payload import Ablation
-from headwise.models.ablation import ablated
-from headwise.models.ablation_names import ablation_options
+from headwise.models.ablation import ablated, ablation_options
 from headwise.models.sites import AttentionSite, attention_sites
 
 

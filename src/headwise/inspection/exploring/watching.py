@@ -11,8 +11,8 @@ from headwise.heads.heads_read import HeadsRead
 from headwise.heads.system import Routing
 from headwise.models.decisions import record
 from headwise.models.evaluating import evaluating
-from headwise.models.heads_read import HeadsSite, heads_read
-from headwise.models.sites import AttentionSite, attention_sites
+from headwise.models.heads_read import heads_read
+from headwise.models.sites import AttentionSite, HeadsSite, attention_sites
 
 
 @dataclass(frozen=True)

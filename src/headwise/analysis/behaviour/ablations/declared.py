@@ -9,8 +9,7 @@ from typing import Any, Literal, get_args
 from torch import nn
 
 from headwise.heads.system import System
-from headwise.models.ablation import ablated, ablation_of
-from headwise.models.ablation_names import ablation_options
+from headwise.models.ablation import ablated, ablation_of, ablation_options
 from headwise.models.plan import system_name
 from headwise.models.sites import AttentionSite, attention_sites
 

@@ -15,7 +15,8 @@ from headwise.analysis.behaviour.sums.cka import HeadMoments
 from headwise.analysis.behaviour.where import Where
 from headwise.heads.attention import Attention
 from headwise.heads.heads_read import HeadsRead
-from headwise.models.heads_read import HeadsSite, heads_read, heads_sites
+from headwise.models.heads_read import heads_read
+from headwise.models.sites import HeadsSite, heads_sites
 from headwise.ops.precision import without_autocast
 from headwise.tasks.outcome import RECORD
 

@@ -1,26 +1,83 @@
-"""Which queries of a layer are padding, and which texts they are of, as its attention's mask says.
+"""What the attention masks of a layer say: padding, packed texts, and what else they hide.
 
-The mask is read where the layer hands it to its attention, not where the model is called: so it is
+A mask is read where a layer hands it to its attention, not where the model is called: so it is
 right too where a layer is computed again for its gradients, while the model has gone on.
 """
 
-from typing import Any
+import inspect
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from transformers import Cache, EncoderDecoderCache
 
-from headwise.ops.masks import blocks
+from headwise.ops.masks import blocks, causal_mask, what_is_hidden
 from headwise.ops.packing import PackedTexts, packed_from
-from headwise.pretrained.arguments import Arguments
-from headwise.pretrained.last_mask import LastMask
 from headwise.pretrained.layouts import AttentionModule
-from headwise.transformers_internals import attn_implementation
+from headwise.transformers_internals import CACHE, attn_implementation
 
 _COMPILED = (
     "texts are packed into a row, which gates over the heads of a compiled model cannot take "
     "apart: do not compile the model, or give each text a row of its own"
 )
+
+Found = TypeVar("Found")
+
+
+class Arguments:
+    """Where arguments of a module's forward are.
+
+    Args:
+        module: the module.
+        names: of the arguments to read; those that its forward does not have are None.
+    """
+
+    def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
+        places = list(inspect.signature(module.forward).parameters)
+        self.places = {name: places.index(name) if name in places else -1 for name in names}
+
+    def read(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+        """Returns the arguments of a call; None for those that are not given."""
+        return [
+            args[place] if 0 <= place < len(args) else _named(name, kwargs)
+            for name, place in self.places.items()
+        ]
+
+
+class LastMask:
+    """Keeps what was found in the last mask of a model, until there is another. A copy starts anew.
+
+    All layers get the same: so the host waits for the device once in a pass, not once in a layer.
+
+    Attributes:
+        warned: whether it was said that gates see more than a sliding window.
+    """
+
+    def __init__(self) -> None:
+        self.warned = False
+        self.mask: Callable[[], Any] = lambda: None
+        self.found: dict[tuple[Any, ...], Any] = {}
+
+    def ask(self, find: Callable[..., Found], mask: Any, *settings: Any) -> Found:
+        """Returns `find(mask, *settings)`.
+
+        Args:
+            find: what is to be found.
+            mask: the mask, or what stands in its place; not None.
+            settings: further arguments of `find`.
+        """
+        if self.mask() is not mask:
+            self.mask, self.found = weakref.ref(mask), {}
+        key = find, *settings
+        if key not in self.found:
+            self.found[key] = find(mask, *settings)
+        found: Found = self.found[key]
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LastMask, ()
 
 
 class QueryPadding:
@@ -163,6 +220,42 @@ def later_texts(mask: Any, padding: Tensor | None, queries: int) -> Tensor | Non
     return real[:, 1:] & (before >= 0) & ~sees
 
 
+def other_mask(
+    mask: Tensor, batch: int, queries: int, is_causal: bool, sliding: int | None
+) -> Tensor | None:
+    """Returns what a mask hides, if that is not as usual: prefixes, chunks and packed texts.
+
+    Args:
+        mask: `(batch, 1 or heads, queries, keys)`, as in `query_padding`, of a call before which
+            nothing was cached.
+        batch: how many sequences there are.
+        queries: how many queries there are; keys may have further ones behind them.
+        is_causal: whether the future is usually hidden.
+        sliding: how many positions are usually seen then; None for all.
+
+    Returns:
+        Boolean `(batch, 1, queries, queries)`, `True` = not attended; None if it is padding alone,
+        and in a decoder the future and what is out of a sliding window.
+    """
+    of_heads = blocks(mask) if mask.is_floating_point() else mask == 0
+    blocked = of_heads.all(1)[..., :queries]  # (batch, queries, queries)
+    usual = blocked
+    if is_causal and sliding is not None:
+        usual = blocked & causal_mask(queries, queries, -sliding, mask.device)
+    hidden = what_is_hidden(usual, query_padding(mask, queries), 0)
+    as_usual = hidden.future and not hidden.past if is_causal else not hidden.anything
+    return None if as_usual else blocked.expand(batch, -1, -1).unsqueeze(1)
+
+
+def sliding_window(attention: nn.Module) -> int | None:
+    """Returns how many of the last positions an attention of transformers sees; None for all."""
+    config = getattr(attention, "config", None)
+    window: int | None = getattr(
+        attention, "sliding_window", getattr(config, "sliding_window", None)
+    )
+    return window
+
+
 def _texts_in(mask: Any, batch: int, queries: int) -> PackedTexts | None:
     later = later_texts(mask, query_padding(mask, queries), queries)
     return None if later is None else packed_from(later.expand(batch, -1))
@@ -174,3 +267,8 @@ def _texts_at(position_ids: Tensor, batch: int) -> PackedTexts | None:
 
 def _is_flash(attention: nn.Module) -> bool:
     return "flash" in (attn_implementation(getattr(attention, "config", None)) or "")
+
+
+def _named(name: str, kwargs: dict[str, Any]) -> Any:
+    # Callers may still give a cache by its former name.
+    return kwargs.get(name, kwargs.get("past_key_values") if name == CACHE else None)

