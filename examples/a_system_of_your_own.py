@@ -22,10 +22,10 @@ from rich.console import Console
 from torch import Tensor, nn
 
 import headwise as hw
-from headwise.analysis.report import write_report
-from headwise.analysis.table import results_table
 from headwise.comparison import compare_systems
 from headwise.recipe import RecipeFile
+from headwise.report.report import write_report
+from headwise.report.table import results_table
 from headwise.testing import check_system
 
 PACKAGES = ["torch", "scipy", "sklearn"]

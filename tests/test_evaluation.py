@@ -11,9 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from headwise import evaluation
-from headwise.analysis.report import render_report
 from headwise.analysis.results import RunResult
-from headwise.analysis.table import comparison_table
 from headwise.cli import app
 from headwise.comparison import compare_systems
 from headwise.evaluation import compare_runs, evaluate_run
@@ -23,6 +21,8 @@ from headwise.experiment.one_system import train_system
 from headwise.experiment.outcomes import read_outcome
 from headwise.experiment.preparing import prepare_task
 from headwise.recipe import load_recipe
+from headwise.report.report import render_report
+from headwise.report.table import comparison_table
 
 QUIET = Console(quiet=True)
 RECIPE = "numerals.yaml"

@@ -9,7 +9,6 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from headwise.analysis.report import render_report
 from headwise.analysis.results import RunResult
 from headwise.comparison import compare_systems
 from headwise.experiment import one_system
@@ -20,6 +19,7 @@ from headwise.experiment.preparing import prepare_task
 from headwise.experiment.reading import open_run
 from headwise.recipe import load_recipe
 from headwise.recipe.catalogue import TASKS
+from headwise.report.report import render_report
 from headwise.tasks.significance import LEAST_ITEMS
 from headwise.tasks.task import Task
 from headwise.training.batching import BatchLoader, TokenBudgetSampler

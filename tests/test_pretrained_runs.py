@@ -9,7 +9,6 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
-from headwise.analysis.report import render_report
 from headwise.cli import app
 from headwise.comparison import compare_systems
 from headwise.experiment.folders import FolderError, claim_folder
@@ -17,6 +16,7 @@ from headwise.experiment.one_system import train_system
 from headwise.experiment.preparing import build_model, prepare_task
 from headwise.experiment.reading import open_run, read_result
 from headwise.recipe import RecipeError, load_recipe
+from headwise.report.report import render_report
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
 

@@ -36,8 +36,9 @@ FLOORS = (
     ("analysis", "matching", "testing"),
     ("experiment",),
     ("evaluation",),
-    ("inspection",),
     ("comparison",),
+    ("report",),
+    ("inspection",),
     ("claims",),
     ("cli", "__init__", "__main__", "auto_classes", "recipes", "threads"),
 )

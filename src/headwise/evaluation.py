@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from headwise.analysis.chance.estimates import Difference
-from headwise.analysis.chance.seeds_and_items import compare_outcomes
+from headwise.analysis.statistics.estimates import Difference
+from headwise.analysis.statistics.seeds_and_items import compare_outcomes
 from headwise.experiment.folders import is_other_data
 from headwise.experiment.outcomes import evaluate, stored_outcome
 from headwise.experiment.reading import read_model, read_recipe

@@ -5,11 +5,11 @@ import scipy.stats
 import yaml
 from synthetic import comparison
 
-from headwise.analysis.curve_page import curve_rows, render_curve
 from headwise.analysis.results import RunResult
 from headwise.analysis.score_curve import score_curve
 from headwise.checksums import write_summed
 from headwise.experiment.gathering import gather_runs
+from headwise.report.curve_page import curve_rows, render_curve
 
 HOSTILE = '<script src="https://evil.example/x.js">alert("x")</script> & café'
 

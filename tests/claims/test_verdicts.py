@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from headwise.analysis.chance.multiple_comparisons import corrected
-from headwise.analysis.chance.power import SamplesNeeded, samples_needed
-from headwise.analysis.chance.seeds_and_items import (
+from headwise.analysis.statistics.multiple_comparisons import corrected
+from headwise.analysis.statistics.power import SamplesNeeded, samples_needed
+from headwise.analysis.statistics.seeds_and_items import (
     Resampled,
     difference,
     difference_to,

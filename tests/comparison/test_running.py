@@ -17,7 +17,6 @@ import pytest
 import toy
 from rich.console import Console
 
-from headwise.analysis.report import write_report
 from headwise.analysis.results import Benchmark, Comparison
 from headwise.comparison import RunsFailed, compare_systems, side_by_side
 from headwise.comparison.planned import Failure, PlannedRun
@@ -27,6 +26,7 @@ from headwise.experiment.locking import LOCK, locked
 from headwise.files import NoSpaceError
 from headwise.models.trust import trusting
 from headwise.recipe import load_recipe
+from headwise.report.report import write_report
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
 

@@ -10,8 +10,6 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
-from headwise.analysis.rendering import duration
-from headwise.analysis.report import render_report
 from headwise.analysis.results import Comparison
 from headwise.checksums import SUMS, write_summed
 from headwise.cli import app
@@ -22,6 +20,8 @@ from headwise.experiment import one_system
 from headwise.experiment.folders import FolderError
 from headwise.experiment.preparing import prepare_task, with_seed
 from headwise.recipe import load_recipe
+from headwise.report.rendering import duration
+from headwise.report.report import render_report
 from headwise.tasks.translation import Translation
 from headwise.training.run import Interrupted
 

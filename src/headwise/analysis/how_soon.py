@@ -32,9 +32,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from pydantic import BaseModel, Field
 
-from headwise.analysis.chance.estimates import Difference
-from headwise.analysis.chance.seeds_and_items import Resampled, difference
 from headwise.analysis.speed import DecodingSpeed, OverRounds
+from headwise.analysis.statistics.estimates import Difference
+from headwise.analysis.statistics.seeds_and_items import Resampled, difference
 from headwise.tasks.outcome import RECORD
 
 History = Sequence[Mapping[str, float]]  # of a run, see `RunResult.history`

@@ -8,10 +8,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, model_validator
 from typing_extensions import Self
 
-from headwise.analysis.behaviour.snapshots import DecisionCourse
-from headwise.analysis.chance.estimates import Difference, Estimate
+from headwise.analysis.decisions.snapshots import DecisionCourse
 from headwise.analysis.how_soon import HowSoon
 from headwise.analysis.speed import OverRounds
+from headwise.analysis.statistics.estimates import Difference, Estimate
 from headwise.heads.words import Words
 from headwise.tasks.outcome import RECORD, Picture, Sample, Score
 
@@ -339,6 +339,29 @@ class Benchmark(BaseModel):
     missing: list[str] = Field(
         default=[], description="The runs on all data sets that are not finished."
     )
+
+
+def diverged(run: RunResult) -> bool:
+    """Whether the validation loss of a run is not finite."""
+    return not math.isfinite(run.validation_loss)
+
+
+def sound_runs(system: SystemSummary) -> list[RunResult]:
+    """Returns the runs that count in means: those that did not diverge."""
+    return [run for run in system.runs if not diverged(run)]
+
+
+def first_score(comparison: Comparison) -> Score:
+    """Returns the score that ranks systems.
+
+    Its name, digits and `higher_is_better` are those of all runs; its value is that of one run.
+    """
+    return comparison.systems[0].runs[0].scores[0]
+
+
+def find_baseline(comparison: Comparison) -> SystemSummary | None:
+    """Returns the system that others are compared with, or None if it is not in the comparison."""
+    return next((s for s in comparison.systems if s.name == comparison.baseline), None)
 
 
 def incomplete(results: Comparison | Benchmark) -> str:

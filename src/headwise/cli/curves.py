@@ -46,10 +46,10 @@ def curve(
         for folder in runs:
             check_holds_runs(folder)
 
-        from headwise.analysis.curve_page import curve_headers, curve_rows, render_curve
         from headwise.analysis.score_curve import score_curve
         from headwise.experiment.gathering import gather_runs
         from headwise.files import write_text
+        from headwise.report.curve_page import curve_headers, curve_rows, render_curve
 
         silence()
         found = score_curve(over, gather_runs(runs, over), score)

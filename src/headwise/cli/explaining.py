@@ -12,7 +12,7 @@ from headwise.cli.printing import clear_errors, command_line, print_path, silenc
 
 
 class Level(str, Enum):
-    """How much is ablated, see `headwise.analysis.behaviour.ablations.declared`."""
+    """How much is ablated, see `headwise.analysis.ablations.declared`."""
 
     none = "none"
     model = "model"
@@ -62,8 +62,8 @@ def analyse(
     with clear_errors("The same command goes on from here."):
         check_runs([*runs, *([against] if against else [])], changes)
 
-        from headwise.analysis.behaviour.writing import PAGE
         from headwise.inspection.analysing import Request, analyse_runs
+        from headwise.report.analysis_page.writing import PAGE
 
         silence()
         console = Console()

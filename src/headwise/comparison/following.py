@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from headwise.analysis.results import Benchmark, Comparison
-from headwise.analysis.verdict import diverged, first_score
+from headwise.analysis.results import Benchmark, Comparison, diverged, first_score
 
 
 def run_to_look_into(found: Comparison | Benchmark, folder: Path) -> Path:

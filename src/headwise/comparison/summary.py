@@ -6,8 +6,6 @@ from typing import NamedTuple, cast
 
 from transformers import PreTrainedModel
 
-from headwise.analysis.chance.multiple_comparisons import corrected
-from headwise.analysis.chance.seeds_and_items import compare_outcomes
 from headwise.analysis.how_soon import how_soon
 from headwise.analysis.results import (
     Comparison,
@@ -16,6 +14,7 @@ from headwise.analysis.results import (
     Tries,
     compare_pictures,
     compare_samples,
+    diverged,
 )
 from headwise.analysis.speed import (
     DecodingSpeed,
@@ -24,8 +23,9 @@ from headwise.analysis.speed import (
     decoding_speeds,
     relative_step_times,
 )
+from headwise.analysis.statistics.multiple_comparisons import corrected
+from headwise.analysis.statistics.seeds_and_items import compare_outcomes
 from headwise.analysis.surroundings import machine, versions
-from headwise.analysis.verdict import diverged
 from headwise.comparison.planned import Runs
 from headwise.experiment.outcomes import TEST, read_outcome
 from headwise.experiment.preparing import batches

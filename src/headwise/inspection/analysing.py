@@ -6,14 +6,13 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from headwise.analysis.behaviour.ablations.ablating import analyse_ablations, bar_of
-from headwise.analysis.behaviour.ablations.declared import Level
-from headwise.analysis.behaviour.ablations.quality import Quality
-from headwise.analysis.behaviour.ablations.results import AblationAnalysis
-from headwise.analysis.behaviour.courses import OverTraining, courses_of
-from headwise.analysis.behaviour.one_pass import ask
-from headwise.analysis.behaviour.results import AnalysisRecord, RunAnalysis
-from headwise.analysis.behaviour.writing import PAGE, RECORD, write_analysis
+from headwise.analysis.ablations.ablating import analyse_ablations, bar_of
+from headwise.analysis.ablations.declared import Level
+from headwise.analysis.ablations.quality import Quality
+from headwise.analysis.ablations.results import AblationAnalysis
+from headwise.analysis.decisions.courses import OverTraining, courses_of
+from headwise.analysis.decisions.one_pass import ask
+from headwise.analysis.decisions.record import AnalysisRecord, RunAnalysis
 from headwise.evaluation import Opened, check_same_items, model_of, open_part
 from headwise.experiment.folders import RESULT, distinct_names
 from headwise.experiment.locking import locked
@@ -23,6 +22,7 @@ from headwise.experiment.reading import check_finite, read_result
 from headwise.files import check_can_be_written
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import words_of
+from headwise.report.analysis_page.writing import PAGE, RECORD, write_analysis
 from headwise.tasks.splits import PARTS
 from headwise.training.progress import RunBars
 

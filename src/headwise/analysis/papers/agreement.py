@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from headwise.analysis.papers.figures import Figure, Paper
 from headwise.analysis.papers.models import encoder_decoder
-from headwise.analysis.papers.table import Figure, Paper
 
 
 def agreement_figures() -> Paper:

@@ -2,8 +2,8 @@
 
 import torch
 
+from headwise.analysis.papers.figures import Figure, Paper
 from headwise.analysis.papers.models import matrices
-from headwise.analysis.papers.table import Figure, Paper
 from headwise.heads.system import Place
 from headwise.models.plan import build_system
 

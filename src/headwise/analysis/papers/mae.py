@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
+from headwise.analysis.papers.figures import Figure, Paper
 from headwise.analysis.papers.models import encoder_decoder, language_model
-from headwise.analysis.papers.table import Figure, Paper
 from headwise.heads.system import Place
 from headwise.models.parameters import gate_parameters
 from headwise.models.plan import build_system

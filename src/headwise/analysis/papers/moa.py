@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from headwise.analysis.cost import count_parameters, forward_macs
+from headwise.analysis.papers.figures import Figure, Paper
 from headwise.analysis.papers.models import encoder_decoder, masked_model
-from headwise.analysis.papers.table import Figure, Paper
 
 
 def moa_figures() -> Paper:

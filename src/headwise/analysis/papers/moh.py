@@ -6,8 +6,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from headwise.analysis.cost import count_parameters
+from headwise.analysis.papers.figures import Figure, Paper
 from headwise.analysis.papers.models import matrices
-from headwise.analysis.papers.table import Figure, Paper
 from headwise.heads.moh import MixtureOfHeads
 from headwise.heads.system import Place
 from headwise.models.plan import build_system

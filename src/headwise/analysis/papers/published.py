@@ -1,11 +1,11 @@
 """The figures of all papers."""
 
 from headwise.analysis.papers.agreement import agreement_figures
+from headwise.analysis.papers.figures import Paper
 from headwise.analysis.papers.gated import gated_figures
 from headwise.analysis.papers.mae import mae_figures
 from headwise.analysis.papers.moa import moa_figures
 from headwise.analysis.papers.moh import moh_figures
-from headwise.analysis.papers.table import Paper
 from headwise.analysis.papers.tim import tim_figures
 from headwise.analysis.papers.weighted import weighted_figures
 

@@ -1,13 +1,13 @@
 """TIM's figures."""
 
 from headwise.analysis.cost import count_parameters
+from headwise.analysis.papers.figures import Figure, Paper
 from headwise.analysis.papers.models import (
     image_model,
     layers_of,
     masked_model,
     speech_enhancer,
 )
-from headwise.analysis.papers.table import Figure, Paper
 
 
 def tim_figures() -> Paper:

@@ -1,7 +1,7 @@
 """The Weighted Transformer's figures."""
 
+from headwise.analysis.papers.figures import Figure, Paper
 from headwise.analysis.papers.models import encoder_decoder
-from headwise.analysis.papers.table import Figure, Paper
 
 
 def weighted_figures() -> Paper:

@@ -1,0 +1,99 @@
+"""How the quality of a model is measured, so that it can be compared under ablations."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headwise.analysis.ablations.group_losses import group_losses
+from headwise.models.base import HeadwiseModel
+from headwise.recipe.settings import EvaluationSettings
+from headwise.tasks.outcome import Outcome, Score
+from headwise.tasks.significance import Rows, Statistic, of_totals, score_of
+from headwise.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How the quality of a model is measured under each ablation.
+
+    Attributes:
+        evaluate: evaluates the model as it is when called; scores with a row for each item.
+        statistic: returns what computes a score from its rows, from the score's name.
+        losses: the total loss and the number of labels of groups of sequences, see `group_losses`;
+            None to leave the loss out.
+        loss_name: the unit of the loss.
+        item_name: what the items of the scores are.
+        determined_by: all that the quality depends on besides model and ablation: a hash of the
+            items, the settings of the evaluation.
+    """
+
+    evaluate: Callable[[], Outcome]
+    statistic: Callable[[str], Statistic]
+    losses: Callable[[], Rows] | None = None
+    loss_name: str = "nats per token"
+    item_name: str = "items"
+    determined_by: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of_task(
+        cls, model: HeadwiseModel, task: Task, part: str, settings: EvaluationSettings
+    ) -> "Quality":
+        """The quality of a recipe's model: the scores of its task, and the loss.
+
+        Args:
+            model: the model that will be ablated.
+            task: the data.
+            part: name of the part to evaluate.
+            settings: of the evaluation; each ablation is evaluated by the same search.
+        """
+        items = task.part(part)
+        return cls(
+            evaluate=lambda: task.evaluate(model, items, settings, lambda count: None),
+            statistic=lambda name: task.statistic(name, settings),
+            losses=lambda: group_losses(model, items, task.collate),
+            loss_name=task.loss_name,
+            item_name=task.item_name,
+            determined_by={
+                "items": task.digest_of(part),
+                "evaluation": settings.model_dump(mode="json"),
+            },
+        )
+
+    @classmethod
+    def of_numbers(
+        cls,
+        measure: Callable[[], Any],
+        *,
+        name: str = "quality",
+        higher_is_better: bool = True,
+        determined_by: Mapping[str, Any] | None = None,
+    ) -> "Quality":
+        """Quality as a mean of numbers, for a model that is none of a recipe's.
+
+        Args:
+            measure: returns a number for each item, in an order that stays the same.
+            name: the score's name.
+            higher_is_better: whether larger numbers are better.
+            determined_by: as the attribute.
+        """
+        mean = of_totals(lambda totals: totals[0] / totals[1])
+
+        def evaluate() -> Outcome:
+            numbers = np.asarray(measure(), dtype=np.float64)
+            if numbers.ndim != 1 or not len(numbers):
+                raise ValueError(
+                    f"the quality has the shape {numbers.shape}, expected (items,): a number for "
+                    f"each item"
+                )
+            rows = np.stack([numbers, np.ones_like(numbers)], axis=1)
+            score = Score(
+                name=name,
+                value=score_of(rows, mean),
+                higher_is_better=higher_is_better,
+                digits=3,
+            )
+            return Outcome.of([(score, rows)])
+
+        return cls(evaluate, lambda _: mean, determined_by=determined_by)

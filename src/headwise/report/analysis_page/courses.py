@@ -1,0 +1,185 @@
+"""The section "Over training": how decisions moved, and what rules of training recorded."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from headwise.analysis.decisions.courses import OverTraining
+from headwise.analysis.decisions.record import RunAnalysis
+from headwise.analysis.decisions.snapshots import MOST_SEQUENCES, DecisionCourse
+from headwise.analysis.results import Course
+from headwise.heads.words import Words
+from headwise.report.analysis_page.legend import legend
+from headwise.report.analysis_page.section import Section
+from headwise.report.figures.courses import course_panels, smoothing_radius
+from headwise.report.figures.looks import Look
+from headwise.report.figures.scales import Values, value_scale
+from headwise.report.figures.snapshots import (
+    layers_over_training,
+    relative_entropy,
+    runs_over_training,
+)
+from headwise.report.formatting import decimals
+from headwise.report.place_names import site_name
+from headwise.report.rendering import rendered
+
+IDENTITY = "over-training"
+
+Panels = list[tuple[str, Markup]]  # title and figure
+
+
+@dataclass(frozen=True)
+class _OfSystem:
+    """What is shown of one kind of system in one run."""
+
+    title: str
+    words: Words
+    entropy: Panels
+    explained: Panels
+    shares: dict[str, Panels]  # by site
+    recorded: dict[str, Panels]
+    smoothing: int  # how many records a point of `recorded` is the mean of
+    labels: list[str]
+    rows: list[list[str]]  # place, layer, then first and last values
+
+
+def courses_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Section | None:
+    """The section of all runs that have kept something of their training; None if none has."""
+    shown = [
+        made
+        for number, run in enumerate(runs)
+        if run.courses is not None
+        for made in _systems(run, run.courses, looks[run.name], f"{IDENTITY}-{number}", len(runs))
+    ]
+    if not shown:
+        return None
+    body = rendered(
+        "analysis_page/courses.html.jinja",
+        together=_together(runs, looks),
+        shown=shown,
+        most=MOST_SEQUENCES,
+    )
+    return Section(IDENTITY, "Over training", Markup(body))
+
+
+def _together(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> dict[str, Any] | None:
+    """Entropy of all runs in one figure, and its legend; None if fewer than two have any."""
+    curves = {
+        run.name: curve
+        for run in runs
+        if run.courses is not None and (curve := relative_entropy(run.courses.snapshots))
+    }
+    if len(curves) < 2:
+        return None
+    shown = [run for run in runs if run.name in curves]
+    svg = runs_over_training(curves, looks, f"{IDENTITY}-together")
+    return {"svg": Markup(svg), "legend": legend(shown, looks, IDENTITY)}
+
+
+def _systems(
+    run: RunAnalysis, kept: OverTraining, look: Look, prefix: str, runs: int
+) -> list[_OfSystem]:
+    of_snapshots = [course.system for course in kept.snapshots]
+    names = list(dict.fromkeys([*of_snapshots, *(course.system for course in kept.recorded)]))
+    alone = len(kept.stacks) == 1
+    shown = []
+    for number, name in enumerate(names):
+        words = run.words.get(name, Words())
+        courses = [course for course in kept.snapshots if course.system == name]
+        recorded = [course for course in kept.recorded if course.system == name]
+        labels = list(dict.fromkeys(label for course in courses for label in course.explained))
+        units = words.units if len(names) > 1 else ""
+        at = f"{prefix}-{number}"
+        shown.append(
+            _OfSystem(
+                title=": ".join(filter(None, [run.name if runs > 1 else "", units])),
+                words=words,
+                entropy=_entropy(courses, words, look, f"{at}-entropy", alone),
+                explained=_explained(courses, labels, look, f"{at}-explained", alone),
+                shares=course_panels(
+                    [_of_units(course, words) for course in courses],
+                    words,
+                    look,
+                    f"{at}-share",
+                    alone,
+                ),
+                recorded=course_panels(recorded, words, look, f"{at}-recorded", alone),
+                smoothing=max((2 * smoothing_radius(c) + 1 for c in recorded), default=1),
+                labels=labels,
+                rows=[_row(course, labels, alone) for course in courses],
+            )
+        )
+    return shown
+
+
+def _entropy(
+    courses: list[DecisionCourse], words: Words, look: Look, prefix: str, alone: bool
+) -> Panels:
+    scale = value_scale([course.entropy for course in courses], *(c.uniform for c in courses))
+    return [
+        (
+            site,
+            Markup(
+                layers_over_training(
+                    group,
+                    [course.entropy for course in group],
+                    look,
+                    scale,
+                    f"{prefix}-{number}",
+                    f"Entropy in nats, {site}",
+                    lowest=[c.lowest_entropy for c in group] if words.shows_lowest else [],
+                    reference=group[0].uniform,
+                )
+            ),
+        )
+        for number, (site, group) in enumerate(_by_site(courses, alone).items())
+    ]
+
+
+def _explained(
+    courses: list[DecisionCourse], labels: list[str], look: Look, prefix: str, alone: bool
+) -> Panels:
+    scale = value_scale([values for course in courses for values in course.explained.values()])
+    panels: Panels = []
+    for site, group in _by_site(courses, alone).items():
+        for label in labels:
+            having = [course for course in group if label in course.explained]
+            if having:
+                curves: list[Values] = [course.explained[label] for course in having]
+                what = f"Explained by {label}, {site}"
+                identity = f"{prefix}-{len(panels)}"
+                svg = layers_over_training(having, curves, look, scale, identity, what)
+                panels.append((f"{site}: {label}", Markup(svg)))
+    return panels
+
+
+def _by_site(courses: list[DecisionCourse], alone: bool) -> dict[str, list[DecisionCourse]]:
+    groups: dict[str, list[DecisionCourse]] = {}
+    for course in courses:
+        groups.setdefault(site_name(course, alone=alone), []).append(course)
+    return groups
+
+
+def _of_units(course: DecisionCourse, words: Words) -> Course:
+    """Share and mean weight of each unit; the weight alone where it is the share."""
+    values = {"Share": course.shares}
+    if words.measure != "weight":
+        values["Mean weight"] = course.weights
+    return Course(
+        site=course.site,
+        layer=course.layer,
+        system=course.system,
+        whole_layer=course.whole_layer,
+        steps=course.steps,
+        values=values,
+    )
+
+
+def _row(course: DecisionCourse, labels: list[str], alone: bool) -> list[str]:
+    """Place, layer, and the first and last value of everything that has a single one."""
+    curves: list[Values] = [course.entropy]
+    curves += [course.explained.get(label, [None]) for label in labels]
+    values = [f"{decimals(curve[0], 3)} → {decimals(curve[-1], 3)}" for curve in curves]
+    return [site_name(course, alone=alone), str(course.layer), *values]

@@ -1,0 +1,131 @@
+"""The figures of the report that show what rules of training recorded, each an `<svg>` element."""
+
+import math
+from statistics import fmean
+
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from headwise.analysis.results import Course
+from headwise.heads.words import Words
+from headwise.report.figures.looks import Look
+from headwise.report.figures.scales import value_scale
+from headwise.report.figures.svg import MUTED, drawing, name_end, panels, to_svg
+from headwise.report.place_names import site_name
+
+_POINTS_OF_A_CURVE = 100
+
+
+def smoothed(values: list[float], radius: int) -> list[float]:
+    """Means over neighbours up to `radius` away, equally many on both sides.
+
+    >>> smoothed([0.0, 3.0, 0.0, 3.0], radius=1)
+    [0.0, 1.0, 2.0, 3.0]
+    """
+    means = []
+    for middle in range(len(values)):
+        reach = min(radius, middle, len(values) - 1 - middle)
+        means.append(fmean(values[middle - reach : middle + reach + 1]))
+    return means
+
+
+def smoothing_radius(course: Course) -> int:
+    """Returns the radius of a smoothing window of about a twentieth of the curve."""
+    return len(course.steps) // 40
+
+
+def course_over_training(
+    course: Course,
+    words: Words,
+    scale: tuple[float, float],
+    look: Look,
+    identity: str,
+    *,
+    alone: bool = False,
+) -> str:
+    """What was recorded of a layer over training, a panel for each name and a line per unit.
+
+    The units that end highest and lowest are named.
+
+    Args:
+        course: of the layer.
+        words: of its system.
+        scale: `value_scale` of all layers of the system, so that their panels can be compared.
+        look: of the system.
+        identity: unique in the page.
+        alone: the model has a single stack.
+    """
+    floor, ceiling = scale
+    said = []
+    with drawing(identity):
+        number = len(course.values)
+        figure, side_by_side = panels(160, columns=number, width=max(280, 140 * number))
+        for axes, (name, rows) in zip(side_by_side, course.values.items(), strict=True):
+            symbol = words.recorded.get(name, name)
+            radius = smoothing_radius(course)
+            curves = [smoothed(list(of_unit), radius) for of_unit in zip(*rows, strict=True)]
+            last = [curve[-1] for curve in curves]
+            top, bottom = last.index(max(last)), last.index(min(last))
+            are_shares = all(math.isclose(sum(row), 1.0, abs_tol=1e-3) for row in rows)
+            _draw_course(axes, course.steps, curves, {top, bottom}, look, evenly=are_shares)
+            axes.set_title(symbol, loc="left", fontsize=13)
+            axes.set_ylim(1.05 * floor, 1.05 * ceiling)
+            said.append(
+                f"{symbol} ends between {last[bottom]:.3f} ({words.unit} {bottom}) and "
+                f"{last[top]:.3f} ({words.unit} {top})"
+            )
+        site = site_name(course, alone=alone)
+        return to_svg(figure, identity, f"{site}, layer {course.layer}: {'; '.join(said)}.")
+
+
+def course_panels(
+    courses: list[Course], words: Words, look: Look, prefix: str, alone: bool
+) -> dict[str, list[tuple[str, Markup]]]:
+    """The figures of all courses of a system, on one scale: by site, a title and a figure each.
+
+    Args:
+        courses: of the system.
+        words: of the system.
+        look: of the run.
+        prefix: of all ids, unique in the page.
+        alone: the model has a single stack.
+    """
+    scale = value_scale(row for each in courses for rows in each.values.values() for row in rows)
+    by_site: dict[str, list[tuple[str, Markup]]] = {}
+    for number, course in enumerate(courses):
+        site = site_name(course, alone=alone)
+        identity = f"{prefix}-course-{number}"
+        svg = course_over_training(course, words, scale, look, identity, alone=alone)
+        by_site.setdefault(site, []).append((f"Layer {course.layer}", Markup(svg)))
+    return by_site
+
+
+def _draw_course(
+    axes: Axes,
+    steps: list[int],
+    curves: list[list[float]],
+    named: set[int],
+    look: Look,
+    *,
+    evenly: bool,
+) -> None:
+    """Draws a line for each unit, and for shares a dashed line at the equal share."""
+    if evenly:
+        axes.axhline(1 / len(curves), color=MUTED, linestyle="--", linewidth=1)
+    for unit, values in enumerate(curves):
+        width, alpha = (1.8, 1.0) if unit in named else (1.0, 0.6)
+        points = _thinned(steps, values)
+        axes.plot(*points, color=look.colour, linewidth=width, alpha=alpha)
+    for unit in sorted(named):
+        name_end(axes, str(unit), steps[-1], curves[unit][-1])
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=3, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
+    axes.set_xlabel("Step")
+
+
+def _thinned(steps: list[int], values: list[float]) -> tuple[list[int], list[float]]:
+    """Returns at most as many points as a small plot can show; the last one is kept."""
+    stride = -(-len(steps) // _POINTS_OF_A_CURVE)
+    kept = sorted({*range(0, len(steps), stride), len(steps) - 1})
+    return [steps[i] for i in kept], [values[i] for i in kept]

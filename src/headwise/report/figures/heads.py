@@ -1,0 +1,143 @@
+"""The figures of the report that show what the heads do, each an `<svg>` element."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from headwise.analysis.results import AttentionRecord
+from headwise.heads.words import Words
+from headwise.report.figures.cells import HEAT_OPACITY, divide_cells, frame_cells
+from headwise.report.figures.looks import Look
+from headwise.report.figures.svg import (
+    HEAT,
+    drawing,
+    panel,
+    reference_line,
+    to_svg,
+)
+from headwise.report.place_names import site_name
+
+_SITE_MARKERS = {"encoder_self": "o", "decoder_self": "s", "decoder_cross": "^"}
+_SITE_DASHES = {"encoder_self": "-", "decoder_self": (0, (5, 2)), "decoder_cross": (0, (1, 1.5))}
+
+
+def uniform_entropy(record: AttentionRecord) -> float:
+    """The entropy if all experts that may count did so alike."""
+    return math.log(record.experts) if record.uniform is None else record.uniform
+
+
+def entropy_by_layer(
+    records: list[AttentionRecord],
+    words: Words,
+    look: Look,
+    identity: str,
+    *,
+    alone: bool = False,
+) -> str:
+    """Entropy over layers, a line per site, and the entropy of equal weights for reference.
+
+    Args:
+        records: of one system.
+        words: of this system; they say whether the lowest percentile is drawn too.
+        look: of the system.
+        identity: unique in the page.
+        alone: the model has a single stack.
+    """
+    bounds = sorted({round(uniform_entropy(record), 6) for record in records})
+    sites = list(dict.fromkeys(record.site for record in records))
+    with drawing(identity):
+        figure, axes = panel(250)
+        for bound in bounds:
+            reference_line(axes, bound, f"uniform: ln {math.exp(bound):.0f} = {bound:.2f}")
+        handles = []
+        for site in sites:
+            points = sorted((r.layer, r.entropy) for r in records if r.site == site)
+            style: dict[str, Any] = {
+                "color": look.colour,
+                "linestyle": _SITE_DASHES.get(site, "-"),
+                "marker": _SITE_MARKERS.get(site, "D"),
+                "markersize": 7,
+            }
+            axes.plot([layer for layer, _ in points], [value for _, value in points], **style)
+            name = _short_site(next(r for r in records if r.site == site), alone)
+            handles.append(Line2D([], [], label=name, **style))
+            lowest = [
+                (r.layer, min(r.entropy_percentiles.values()))
+                for r in sorted(records, key=lambda record: record.layer)
+                if r.site == site and words.shows_lowest and r.entropy_percentiles
+            ]
+            style |= {"linewidth": 1.2, "alpha": 0.7, "markersize": 4}
+            axes.plot([layer for layer, _ in lowest], [value for _, value in lowest], **style)
+        layers = sorted({record.layer for record in records})
+        axes.set_xticks(layers if len(layers) <= 12 else layers[:: len(layers) // 6])
+        axes.set_xlim(layers[0] - 0.4, layers[-1] + 0.4)
+        finite = [r.entropy for r in records if math.isfinite(r.entropy)]
+        axes.set_ylim(0, 1.18 * max([*finite, *bounds, 0.1]))
+        axes.set_xlabel("Layer")
+        axes.set_ylabel("Entropy, nats")
+        if not alone:
+            figure.legend(
+                handles=handles, loc="outside upper left", ncols=3, fontsize=11, handlelength=2.4,
+                columnspacing=1.2, borderpad=0,
+            )  # fmt: skip
+        said = "; ".join(f"{_short_site(r, alone)} {r.layer}: {r.entropy:.2f}" for r in records)
+        limit = ", ".join(f"{bound:.2f}" for bound in bounds)
+        return to_svg(
+            figure, identity, f"Entropy per site and layer, {said}; {limit} would be uniform."
+        )
+
+
+def load_scale(loads: Iterable[list[float]]) -> float:
+    """The load at full colour, in multiples of an even share; at least 2, so even is midway."""
+    return max([2.0, *(max(load) * len(load) for load in loads if load)])
+
+
+def expert_load(
+    loads: Mapping[int, list[float]], words: Words, scale: float, place: str, identity: str
+) -> str:
+    """Layers × experts of one site; the stronger a cell's colour, the larger its share.
+
+    Args:
+        loads: a layer to the share of each expert, equally many in all layers.
+        words: of their system.
+        scale: `load_scale` of all sites of the system, so that their colours can be compared.
+        place: what the site is called.
+        identity: unique in the page.
+    """
+    layers = sorted(loads)
+    experts = len(loads[layers[0]])
+    with drawing(identity):
+        figure, axes = panel(52 + 26 * len(layers))
+        for row, layer in enumerate(layers):
+            for expert, share in enumerate(loads[layer]):
+                opacity = HEAT_OPACITY * min(1.0, max(0.0, share * experts / scale))
+                box = Rectangle((expert - 0.5, row - 0.5), 1, 1, alpha=opacity, facecolor=HEAT)
+                axes.add_patch(box)
+                if experts <= 10:
+                    percent = f"{100 * share:.0f}%"
+                    axes.text(expert, row, percent, ha="center", va="center", fontsize=11)
+        divide_cells(axes, len(layers), experts)
+        frame_cells(axes, len(layers), experts)
+        axes.set_yticks(range(len(layers)), [str(layer) for layer in layers])
+        if experts > 10:
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+        else:
+            axes.set_xticks(range(experts))
+        axes.set_xlabel(words.unit.capitalize())
+        axes.set_ylabel("Layer")
+        said = "; ".join(f"layer {layer} {_extremes(loads[layer])}" for layer in layers)
+        what = f"{place}, share of each of {experts} {words.units}"
+        return to_svg(figure, identity, f"{what}: {said}.")
+
+
+def _extremes(load: list[float]) -> str:
+    return f"from {100 * min(load):.1f}% to {100 * max(load):.1f}%"
+
+
+def _short_site(record: AttentionRecord, alone: bool) -> str:
+    name = site_name(record, alone=alone)
+    return name.removesuffix("-attention").removesuffix(" layers").lower()

@@ -1,0 +1,161 @@
+"""The table of how soon systems learn what the baseline does, for the report."""
+
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from headwise.analysis.how_soon import OverSeeds, target
+from headwise.analysis.results import Comparison, SystemSummary, diverged, find_baseline
+from headwise.analysis.speed import DecodingSpeed
+from headwise.report.figures.generalization import losses_against_each_other
+from headwise.report.formatting import NONE, count, listed, signed
+from headwise.report.table import Column
+from headwise.report.table_cells import Cell, Row, times_cell
+
+
+@dataclass(frozen=True)
+class Section:
+    """What the report shows: a table, its notes and a figure."""
+
+    columns: list[Column]
+    rows: list[Row]
+    notes: list[str]
+    figure: Markup | None
+
+
+def how_soon_section(comparison: Comparison, identity: str) -> Section | None:
+    """Returns the section, or None if nothing was compared and nothing was decoded.
+
+    Args:
+        comparison: what the report is about.
+        identity: of the figure, unique in the page.
+    """
+    found = [system.how_soon for system in comparison.systems if system.how_soon is not None]
+    decoding = [each.decoding for each in found if each.decoding is not None]
+    columns: list[Column] = []
+    notes: list[str] = []
+    figure = None
+    if any(each.pairs for each in found):
+        columns += _compared_columns(comparison)
+        notes += _compared_notes(comparison)
+        figure = losses_against_each_other(comparison, identity)
+    if decoding:
+        columns += _decoding_columns()
+        notes.append(_decoding_note(decoding[0]))
+    if not columns:
+        return None
+    return Section(
+        columns,
+        [
+            Row(system.name, "", "", "", tuple(column.cell(system) for column in columns))
+            for system in comparison.systems
+        ],
+        notes,
+        None if figure is None else Markup(figure),
+    )
+
+
+def _compared_columns(comparison: Comparison) -> list[Column]:
+    def cell_of(system: SystemSummary, made: Cell) -> Cell:
+        return Cell("baseline") if system.name == comparison.baseline else made
+
+    return [
+        Column("Steps to the baseline's loss", "", 0, lambda s: cell_of(s, _steps(s))),
+        Column("Time to the baseline's loss", "", 0, lambda s: cell_of(s, _time(s))),
+        Column("Validation loss at equal training loss", "", 0, lambda s: cell_of(s, _loss(s))),
+    ]
+
+
+def _decoding_columns() -> list[Column]:
+    return [
+        Column("Tokens per second", "", 0, _tokens_per_second),
+        Column("Time per token", "", 0, _time_per_token),
+    ]
+
+
+def _steps(system: SystemSummary) -> Cell:
+    found = system.how_soon
+    if found is None or not found.pairs:
+        return Cell(NONE)
+    cell = _share(found.steps, f"> {found.waited:.2f}×" if found.waited is not None else NONE)
+    if found.reached == found.pairs:
+        return cell
+    if not found.reached:
+        return Cell(cell.figure, ("never reached",))
+    return Cell(cell.figure, (f"{found.reached} of {found.pairs} pairs reach it",))
+
+
+def _time(system: SystemSummary) -> Cell:
+    return _share(system.how_soon.time if system.how_soon else None, NONE)
+
+
+def _share(found: OverSeeds | None, otherwise: str) -> Cell:
+    if found is None:
+        return Cell(otherwise)
+    if found.low is None or found.high is None:
+        return Cell(f"{found.value:.2f}×")
+    return Cell(f"{found.value:.2f}×", (f"{found.low:.2f}–{found.high:.2f}",))
+
+
+def _loss(system: SystemSummary) -> Cell:
+    found = system.how_soon.equal_training_loss if system.how_soon else None
+    if found is None:
+        return Cell(NONE)
+    if found.low is None or found.high is None:
+        return Cell(signed(found.value, 3))
+    return Cell(signed(found.value, 3), (f"[{signed(found.low, 3)}, {signed(found.high, 3)}]",))
+
+
+def _tokens_per_second(system: SystemSummary) -> Cell:
+    if system.how_soon is None or system.how_soon.decoding is None:
+        return Cell(NONE)
+    found = system.how_soon.decoding.tokens_per_second
+    return Cell(count(found.value), (f"{count(found.low)}–{count(found.high)}",))
+
+
+def _time_per_token(system: SystemSummary) -> Cell:
+    decoding = system.how_soon.decoding if system.how_soon else None
+    return times_cell(decoding.relative_time if decoding else None)
+
+
+def _compared_notes(comparison: Comparison) -> list[str]:
+    several = any(len(system.runs) > 1 for system in comparison.systems)
+    notes = [
+        "Steps: after which share of the baseline's steps the validation loss is down to the "
+        f"baseline's lowest{_targets(comparison)}. Between two validations it is taken to fall "
+        "along a straight line. Time: these steps times the time per step above; validations and "
+        "the clock on the wall do not count.",
+        "Validation loss at equal training loss: its mean difference to the baseline's, over all "
+        "training losses that both have; below 0 a system generalises better for what it has "
+        "fitted. The training loss is read off a straight line through the records around a "
+        "validation, and holds dropout, label smoothing and auxiliary losses.",
+    ]
+    if several:
+        notes.append(
+            "Each run of a system is compared with each of the baseline. Below the figures stands "
+            "the 95% interval over seeds; where some pairs do not reach the loss, the figure is "
+            "the median over pairs and has none."
+        )
+    else:
+        notes.append(
+            "From one seed these figures have no interval: what another random start of training "
+            "could change, only several seeds tell."
+        )
+    return notes
+
+
+def _targets(comparison: Comparison) -> str:
+    baseline = find_baseline(comparison)
+    runs = [] if baseline is None else [run for run in baseline.runs if not diverged(run)]
+    found = [goal for run in runs if (goal := target(run.history)) is not None]
+    if not found:
+        return ""
+    return f", {listed([f'{goal.loss:.3f} at step {goal.step:,}' for goal in found])}"
+
+
+def _decoding_note(speed: DecodingSpeed) -> str:
+    return (
+        "Decoding: all systems generate the same number of tokens from the same items of the test "
+        "part, by the search of the recipe, with the model of the first seed; the median of "
+        f"{speed.tokens_per_second.rounds} rounds, in which they take turns, with its 95% interval."
+    )

@@ -1,0 +1,210 @@
+"""A comparison as one HTML file that needs nothing beside it: no network, no scripts."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+from markupsafe import Markup
+
+from headwise.analysis.results import (
+    Benchmark,
+    ComparedSample,
+    Comparison,
+    RunResult,
+    SystemSummary,
+    diverged,
+    first_score,
+    incomplete,
+    sound_runs,
+)
+from headwise.files import write_text
+from headwise.report.benchmark import (
+    benchmark_columns,
+    benchmark_notes,
+    benchmark_rows,
+    benchmark_verdict,
+)
+from headwise.report.figures.cells import HEAT_OPACITY
+from headwise.report.figures.heads import uniform_entropy
+from headwise.report.figures.learning_curves import (
+    close_up,
+    learning_curves,
+    measured_curves,
+    measures,
+)
+from headwise.report.figures.looks import looks, swatch
+from headwise.report.figures.scores import differences, intervals
+from headwise.report.formatting import NONE, heading
+from headwise.report.further_tests import further_columns, further_notes, further_rows
+from headwise.report.head_section import decisions_of
+from headwise.report.how_soon_table import how_soon_section
+from headwise.report.picture_section import views_of
+from headwise.report.place_names import site_name
+from headwise.report.rendering import rendered
+from headwise.report.table import (
+    perplexity,
+    table_columns,
+    table_notes,
+    table_rows,
+)
+from headwise.report.table_cells import (
+    all_scores,
+    chance_over,
+    difference_sources,
+    interval_sources,
+)
+from headwise.report.verdict import verdict
+
+TEMPLATE = "report.html.jinja"
+BODY_TEMPLATE = "comparison.html.jinja"  # of a report of one data set, or of several
+BENCHMARK_TEMPLATE = "benchmark.html.jinja"
+# Number of pictures that are shown at once; further ones are folded.
+SHOWN_PICTURES = 6
+
+
+def write_report(results: Comparison | Benchmark, path: Path) -> None:
+    """Write the report to `path`; the file is there whole or, on an error, as it was before."""
+    if isinstance(results, Benchmark):
+        write_text(path, render_benchmark(results))
+    else:
+        write_text(path, render_report(results))
+
+
+def render_benchmark(benchmark: Benchmark) -> str:
+    """The page as HTML, with the report of each data set. All that is data is escaped."""
+    return rendered(
+        BENCHMARK_TEMPLATE,
+        title=benchmark.title,
+        incomplete=incomplete(benchmark),
+        verdict=benchmark_verdict(benchmark),
+        columns=benchmark_columns(benchmark),
+        rows=benchmark_rows(benchmark),
+        notes=benchmark_notes(benchmark),
+        reports=[
+            {
+                "name": name,
+                "at": (at := f"data-set-{number}-"),
+                "verdict": verdict(comparison),
+                "body": Markup(_body(comparison, at)),
+            }
+            for number, (name, comparison) in enumerate(benchmark.comparisons.items(), 1)
+        ],
+    )
+
+
+def render_report(comparison: Comparison) -> str:
+    """The report as HTML. Everything that comes from the data is escaped."""
+    return rendered(
+        TEMPLATE,
+        title=comparison.title,
+        incomplete=incomplete(comparison),
+        verdict=verdict(comparison),
+        body=Markup(_body(comparison)),
+    )
+
+
+def _body(comparison: Comparison, at: str = "") -> str:
+    """What a comparison has found, as HTML.
+
+    Args:
+        comparison: on one data set.
+        at: a prefix of all ids, which makes them unique in a page of several comparisons.
+    """
+    look_of = looks(comparison)
+    learning = [
+        ("From the first step", learning_curves(comparison, f"{at}curves")),
+        ("Validation loss, second half", close_up(comparison, f"{at}close-up")),
+    ]
+    measured = [
+        (heading(name), measured_curves(comparison, name, f"{at}measured-{n}"))
+        for n, name in enumerate(measures(comparison))
+    ]
+    runs = [run for system in comparison.systems for run in system.runs]
+    return rendered(
+        BODY_TEMPLATE,
+        at=at,
+        comparison=comparison,
+        columns=table_columns(comparison),
+        rows=table_rows(comparison),
+        notes=table_notes(comparison),
+        further={
+            "columns": further_columns(comparison),
+            "rows": further_rows(comparison),
+            "notes": further_notes(comparison),
+        },
+        several_seeds=any(len(system.runs) > 1 for system in comparison.systems),
+        legend=[
+            (
+                _in_legend(system),
+                Markup(swatch(look_of[system.name], f"{at}swatch-{number}")),
+            )
+            for number, system in enumerate(comparison.systems)
+        ],
+        intervals=_drawn(comparison, intervals, f"{at}intervals"),
+        differences=_drawn(comparison, differences, f"{at}differences"),
+        intervals_over=chance_over(interval_sources(comparison), comparison.item_name),
+        differences_over=chance_over(difference_sources(comparison), comparison.item_name),
+        first_score=heading(first_score(comparison).name),
+        learning=[(title, Markup(svg)) for title, svg in learning if svg is not None],
+        soon=how_soon_section(comparison, f"{at}how-soon-losses"),
+        measured=[(title, Markup(svg)) for title, svg in measured],
+        decisions=[
+            decision
+            for number, system in enumerate(comparison.systems)
+            if not diverged(system.runs[0])
+            for decision in decisions_of(system, look_of[system.name], f"{at}heads-{number}")
+        ],
+        decisions_lost=[
+            s.name
+            for s in comparison.systems
+            if (s.runs[0].attention or s.runs[0].courses) and diverged(s.runs[0])
+        ],
+        heat_opacity=HEAT_OPACITY,
+        site_name=site_name,
+        uniform_entropy=uniform_entropy,
+        diverged=diverged,
+        perplexity=perplexity,
+        has_perplexity=comparison.loss_has_perplexity,
+        expected=_expected,
+        pictures=[views_of(comparison, picture) for picture in comparison.pictures],
+        shown_pictures=SHOWN_PICTURES,
+        scores={heading(score.name): score.name for score in all_scores(comparison)},
+        score_notes=_score_notes(runs),
+        exactly=_exactly,
+        runs=runs,
+    )
+
+
+def _in_legend(system: SystemSummary) -> str:
+    return system.name if sound_runs(system) else f"{system.name} (diverged)"
+
+
+def _drawn(
+    comparison: Comparison, draw: Callable[[Comparison, str], str | None], identity: str
+) -> Markup | None:
+    svg = draw(comparison, identity)
+    return None if svg is None else Markup(svg)
+
+
+def _expected(sample: ComparedSample) -> list[str]:
+    """The labels of what a system is to find: all but the first, which is what it sees."""
+    return list(sample.given)[1:]
+
+
+def _score_notes(runs: list[RunResult]) -> list[str]:
+    """Returns the notes of the scores, each once, in the order of the scores."""
+    scores = [score for run in runs for score in run.scores]
+    # All of the first score, then all of the next.
+    names = list(dict.fromkeys(score.name for score in scores))
+    scores.sort(key=lambda score: names.index(score.name))
+    return list(
+        dict.fromkeys(f"{heading(score.name)} {score.note}" for score in scores if score.note)
+    )
+
+
+def _exactly(run: RunResult, name: str) -> str:
+    """A score with one more digit than elsewhere in the report."""
+    found = [score for score in run.scores if score.name == name]
+    if not found or not math.isfinite(found[0].value):
+        return NONE
+    return f"{found[0].value:.{found[0].digits + 1}f}"
