@@ -26,8 +26,7 @@ from rich.progress import Progress
 from rich.table import Table
 from sacrebleu.metrics import BLEU
 
-from headwise.analysis.statistics.estimates import SIGNIFICANT
-from headwise.analysis.statistics.multiple_comparisons import corrected
+from headwise.analysis.statistics.estimates import SIGNIFICANT, corrected
 from headwise.analysis.statistics.seeds_and_items import Resampled, difference
 from headwise.tasks.significance import Statistic, of_totals, resampled_scores, score_of
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from headwise import comparison
 from headwise.analysis.results import Benchmark, Comparison, RunResult
 from headwise.analysis.speed import OverRounds
-from headwise.analysis.statistics.multiple_comparisons import holm
+from headwise.analysis.statistics.estimates import holm
 from headwise.comparison import compare_systems
 from headwise.comparison.tuning.trying import train_try
 from headwise.experiment import one_system, preparing

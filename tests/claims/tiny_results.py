@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headwise.analysis.statistics.multiple_comparisons import corrected
+from headwise.analysis.statistics.estimates import corrected
 from headwise.analysis.statistics.seeds_and_items import Resampled, difference
 from headwise.claims.evidence.quantities import Found, Kept
 from headwise.claims.evidence.records import StoredRun, run_path

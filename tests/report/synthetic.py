@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headwise.analysis.decisions.snapshots import AttentionRecord
 from headwise.analysis.results import (
-    AttentionRecord,
     Benchmark,
     ComparedPicture,
     ComparedSample,

@@ -10,7 +10,7 @@ from rich.console import Console
 from synthetic import ALL, benchmark, comparison, judge, of_task
 
 from headwise.analysis.results import Benchmark
-from headwise.analysis.statistics.dataset_means import mean_difference
+from headwise.analysis.statistics.estimates import mean_difference
 from headwise.report.benchmark import (
     MEAN,
     benchmark_columns,

@@ -15,6 +15,8 @@ from headwise.analysis.results import (
     compare_pictures,
     compare_samples,
     diverged,
+    machine,
+    versions,
 )
 from headwise.analysis.speed import (
     DecodingSpeed,
@@ -23,9 +25,8 @@ from headwise.analysis.speed import (
     decoding_speeds,
     relative_step_times,
 )
-from headwise.analysis.statistics.multiple_comparisons import corrected
+from headwise.analysis.statistics.estimates import corrected
 from headwise.analysis.statistics.seeds_and_items import compare_outcomes
-from headwise.analysis.surroundings import machine, versions
 from headwise.comparison.planned import Runs
 from headwise.experiment.outcomes import TEST, read_outcome
 from headwise.experiment.preparing import batches

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headwise.analysis.decisions.observing import Where
 from headwise.analysis.decisions.snapshots import DecisionCourse
-from headwise.analysis.decisions.where import Where
 from headwise.analysis.results import Course
 from headwise.models.base import HeadwiseModel
 from headwise.models.plan import system_name

@@ -6,8 +6,7 @@ import torch
 from rich.console import Console
 
 from headwise.analysis.cost import count_macs, count_parameters
-from headwise.analysis.decisions.recording import record_attention
-from headwise.analysis.decisions.snapshots import Snapshots, decides
+from headwise.analysis.decisions.snapshots import Snapshots, decides, record_attention
 from headwise.analysis.results import EarlyStop, RunResult
 from headwise.checksums import write_summed
 from headwise.experiment.folders import RESULT, check_start, claim_folder, is_main_process

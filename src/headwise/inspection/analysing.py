@@ -10,9 +10,13 @@ from headwise.analysis.ablations.ablating import analyse_ablations, bar_of
 from headwise.analysis.ablations.declared import Level
 from headwise.analysis.ablations.quality import Quality
 from headwise.analysis.ablations.results import AblationAnalysis
-from headwise.analysis.decisions.courses import OverTraining, courses_of
-from headwise.analysis.decisions.one_pass import ask
-from headwise.analysis.decisions.record import AnalysisRecord, RunAnalysis
+from headwise.analysis.decisions.record import (
+    AnalysisRecord,
+    OverTraining,
+    RunAnalysis,
+    ask,
+    courses_of,
+)
 from headwise.evaluation import Opened, check_same_items, model_of, open_part
 from headwise.experiment.folders import RESULT, distinct_names
 from headwise.experiment.locking import locked

@@ -101,8 +101,7 @@ class Analysis:
         """
         from rich.console import Console
 
-        from headwise.analysis.decisions.one_pass import ask
-        from headwise.analysis.decisions.record import RunAnalysis
+        from headwise.analysis.decisions.record import RunAnalysis, ask
         from headwise.training.progress import RunBars
 
         with RunBars(Console(stderr=True), transient=True) as bars:

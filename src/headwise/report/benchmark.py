@@ -14,9 +14,15 @@ from headwise.analysis.results import (
     first_score,
     sound_runs,
 )
-from headwise.analysis.statistics.dataset_means import mean_difference, mean_estimate
-from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference, Estimate, Source
-from headwise.analysis.statistics.multiple_comparisons import corrected
+from headwise.analysis.statistics.estimates import (
+    SIGNIFICANT,
+    Difference,
+    Estimate,
+    Source,
+    corrected,
+    mean_difference,
+    mean_estimate,
+)
 from headwise.report.formatting import NONE, heading, in_words, listed, p_value, signed
 from headwise.report.table_cells import (
     NARROWEST_NAME,

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from headwise.analysis.results import AttentionRecord, SystemSummary
+from headwise.analysis.decisions.snapshots import AttentionRecord
+from headwise.analysis.results import SystemSummary
 from headwise.heads.words import Words
 from headwise.report.figures.courses import course_panels, smoothing_radius
 from headwise.report.figures.heads import entropy_by_layer, expert_load, load_scale

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from itertools import takewhile
 
-from headwise.analysis.decisions.where import Where
-from headwise.analysis.results import AttentionRecord, Course
+from headwise.analysis.decisions.observing import Where
+from headwise.analysis.decisions.snapshots import AttentionRecord
+from headwise.analysis.results import Course
 
 SITES = {
     "encoder_self": "Encoder self-attention",

@@ -13,10 +13,9 @@ from torch import nn
 import headwise as hw
 from headwise.analysis.ablations.ablating import analyse_ablations, weights_digest
 from headwise.analysis.ablations.declared import declared_ablations
-from headwise.analysis.ablations.group_losses import MEAN_LOSS, group_losses
-from headwise.analysis.ablations.quality import Quality
+from headwise.analysis.ablations.quality import MEAN_LOSS, Quality, group_losses
 from headwise.analysis.ablations.results import AblationAnalysis, Measured, changes
-from headwise.analysis.statistics.multiple_comparisons import holm
+from headwise.analysis.statistics.estimates import holm
 from headwise.analysis.statistics.seeds_and_items import Resampled, change
 from headwise.models.sites import attention_sites
 from headwise.recipe import load_recipe

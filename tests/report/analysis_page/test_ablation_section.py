@@ -12,8 +12,8 @@ from headwise.analysis.ablations.results import (
     Measured,
     changes,
 )
+from headwise.analysis.decisions.observing import Where
 from headwise.analysis.decisions.record import RunAnalysis
-from headwise.analysis.decisions.where import Where
 from headwise.report.analysis_page.ablation import ablation_section
 from headwise.report.analysis_page.ablation_words import ablation_finding, in_short, what_is_done
 from headwise.report.analysis_page.findings import finding

@@ -6,8 +6,7 @@ import pytest
 from pages import Page
 from synthetic import comparison
 
-from headwise.analysis.decisions.courses import courses_of
-from headwise.analysis.decisions.record import RunAnalysis
+from headwise.analysis.decisions.record import RunAnalysis, courses_of
 from headwise.analysis.decisions.snapshots import DecisionCourse
 from headwise.heads.words import Words
 from headwise.report.analysis_page.courses import courses_section

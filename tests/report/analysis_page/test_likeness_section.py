@@ -8,8 +8,8 @@ from headwise.analysis.decisions.likeness import (
     ModelLikeness,
     SystemLikeness,
 )
+from headwise.analysis.decisions.observing import Where
 from headwise.analysis.decisions.record import RunAnalysis
-from headwise.analysis.decisions.where import Where
 from headwise.report.analysis_page.likeness import likeness_section
 from headwise.report.figures.looks import looks_of
 

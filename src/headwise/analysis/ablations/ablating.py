@@ -15,8 +15,7 @@ from pydantic import BaseModel
 from torch import nn
 
 from headwise.analysis.ablations.declared import Ablation, Level, declared_ablations
-from headwise.analysis.ablations.group_losses import MEAN_LOSS
-from headwise.analysis.ablations.quality import Quality
+from headwise.analysis.ablations.quality import MEAN_LOSS, Quality
 from headwise.analysis.ablations.results import (
     AblationAnalysis,
     AblationResult,
@@ -24,7 +23,7 @@ from headwise.analysis.ablations.results import (
     Measured,
     changes,
 )
-from headwise.analysis.decisions.where import Where
+from headwise.analysis.decisions.observing import Where
 from headwise.analysis.statistics.seeds_and_items import Resampled, change, resampled
 from headwise.checksums import is_changed, write_summed
 from headwise.models.evaluating import evaluating

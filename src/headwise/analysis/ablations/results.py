@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from pydantic import BaseModel, Field
 
 from headwise.analysis.ablations.declared import Level
-from headwise.analysis.decisions.where import Where
-from headwise.analysis.statistics.estimates import SIGNIFICANT
-from headwise.analysis.statistics.multiple_comparisons import holm
-from headwise.analysis.statistics.variances import Spread, detectable_difference, student_interval
+from headwise.analysis.decisions.observing import Where
+from headwise.analysis.statistics.estimates import (
+    SIGNIFICANT,
+    Spread,
+    detectable_difference,
+    holm,
+    student_interval,
+)
 from headwise.tasks.outcome import RECORD
 
 

@@ -42,9 +42,8 @@ from pydantic import BaseModel, Field
 from torch import Tensor
 from torch.nn.functional import pad
 
-from headwise.analysis.decisions.observing import Observed, Rows
-from headwise.analysis.decisions.token_sums import TokenSums
-from headwise.analysis.decisions.where import Where
+from headwise.analysis.decisions.observing import Observed, Rows, Where
+from headwise.analysis.decisions.sums import TokenSums
 from headwise.models.sites import AttentionSite
 from headwise.tasks.outcome import RECORD
 

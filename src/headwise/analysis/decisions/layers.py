@@ -39,8 +39,7 @@ import torch
 from pydantic import BaseModel, Field
 from torch import Tensor
 
-from headwise.analysis.decisions.observing import Observed, Rows
-from headwise.analysis.decisions.where import Where
+from headwise.analysis.decisions.observing import Observed, Rows, Where
 from headwise.models.sites import AttentionSite
 from headwise.tasks.outcome import RECORD
 

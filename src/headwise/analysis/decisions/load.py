@@ -8,9 +8,8 @@ from pydantic import BaseModel, Field
 from torch import Tensor
 from typing_extensions import Self
 
-from headwise.analysis.decisions.cluster_sums import ClusterSums
-from headwise.analysis.decisions.observing import Observed
-from headwise.analysis.decisions.where import Where
+from headwise.analysis.decisions.observing import Observed, Where
+from headwise.analysis.decisions.sums import ClusterSums
 from headwise.models.sites import AttentionSite
 from headwise.tasks.outcome import RECORD
 

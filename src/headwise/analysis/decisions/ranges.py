@@ -9,8 +9,7 @@ import torch
 from pydantic import BaseModel, Field
 from torch import Tensor
 
-from headwise.analysis.decisions.observing import Observed
-from headwise.analysis.decisions.where import Where
+from headwise.analysis.decisions.observing import Observed, Where
 from headwise.models.sites import AttentionSite
 from headwise.tasks.outcome import RECORD
 from headwise.tasks.positions import Positions

@@ -1,22 +1,26 @@
-"""Snapshots of what a model decides, taken while it is trained.
+"""What a run keeps of its model's decisions: snapshots over the training, and a record at its end.
 
-Each is made of one or two forward passes over the same few sequences. A run has them in its log,
-and its result holds them as a `DecisionCourse` for each place.
+A snapshot is made of one or two forward passes over the same few sequences. A run has them in its
+log, and its result holds them as a `DecisionCourse` for each place.
 """
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from typing_extensions import Self
 
+from headwise.analysis.decisions.entropy import Entropy, ModuleEntropy
 from headwise.analysis.decisions.explained import Explained
-from headwise.analysis.decisions.observing import Observed, observe_batch
-from headwise.analysis.decisions.where import Where
+from headwise.analysis.decisions.load import Load, LoadRecord
+from headwise.analysis.decisions.observing import Observed, Where, observe_batch
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.models.sites import attention_sites
+from headwise.tasks.outcome import RECORD
 from headwise.tasks.positions import Positions
 from headwise.tasks.task import Task
 from headwise.training.batching import Items, TokenBudgetSampler
@@ -63,6 +67,47 @@ class DecisionCourse(Where):
                     f"value for each step"
                 )
         return self
+
+
+class AttentionRecord(BaseModel):
+    """What the heads of one system did on the held-out data.
+
+    "Experts" stands for whatever the system's decision is about; the system's words, in
+    `RunResult.words`, name it.
+    """
+
+    model_config = RECORD
+
+    site: str = Field(description="The site: encoder_self, decoder_self or decoder_cross.")
+    layer: int = Field(description="The layer, counted from 0.")
+    system: str = Field(description="The system's name in plans, a key of `RunResult.words`.")
+    whole_layer: bool = Field(False, description="Whether the system takes the place of a layer.")
+    experts: int = Field(description="How many experts there are.")
+    entropy: float = Field(description="Mean of -Σ g ln g over sequences or tokens, in nats.")
+    load: list[float] = Field(
+        description="Each expert's share of the work; the shares sum to 1. The system's words say "
+        "how it is measured."
+    )
+    uniform: float | None = Field(
+        default=None,
+        description="The entropy if all experts, or all chosen ones, had equal weights: ln of "
+        "their number. None stands for ln(experts).",
+    )
+    entropy_percentiles: dict[int, float] = Field(
+        default={},
+        description="Percentiles of the entropies whose mean is `entropy`: percent to nats. Empty "
+        "if they were not recorded.",
+    )
+    start_entropy: float | None = Field(
+        default=None,
+        description="The mean entropy before the first step, from the snapshots of the run: what "
+        "of `entropy` is the draw of the weights and not learned. None without snapshots.",
+    )
+    heard: float | None = Field(
+        default=None,
+        description="How many experts a part of the output listens to, where parts listen to "
+        "different ones.",
+    )
 
 
 class Snapshots:
@@ -146,3 +191,61 @@ def _explained(found: list[Observed]) -> dict[str, float | None]:
 
 def _rounded(values: Tensor) -> list[float]:
     return [round(value, _DIGITS) for value in values.tolist()]
+
+
+def record_attention(
+    model: PreTrainedModel,
+    batches: Iterable[dict[str, Tensor]],
+    snapshots: Iterable[DecisionCourse] = (),
+) -> list[AttentionRecord]:
+    """Runs a model on batches and returns what its systems of heads decide.
+
+    Entropy is the mean of -Σ w ln w over all rows of weights w, each scaled to sum 1. There is a
+    row for each token, for each sequence, or a single one, as the system decides. The percentiles
+    of the entropy are taken over the same rows, and are right within `histogram.STEP` nats.
+
+    Load says how the work is shared, and sums to 1. The system's words say how it is measured:
+
+    - `lead`: the share of rows in which a unit has the largest weight; units that have the largest
+      weight together share the row;
+    - `choice`: the share of all choices that fall on a unit;
+    - `weight`: a unit's mean weight.
+
+    Padding counts in nothing.
+
+    Args:
+        model: a headwise model; it is put into evaluation.
+        batches: keyword arguments of its forward.
+        snapshots: of its training; the first is taken before the first step.
+    """
+    entropy, load = Entropy(), Load()
+    model.eval()
+    for batch in batches:
+        observed = observe_batch(model, batch, {}, {})
+        entropy.add(observed)
+        load.add(observed)
+    entropies = entropy.result()
+    if entropies is None:
+        return []
+    starts = {course.path: course.start_entropy for course in snapshots}
+    return [
+        _record(entropy, load, starts.get(entropy.where.path))
+        for entropy, load in zip(entropies.modules, load.result(), strict=True)
+    ]
+
+
+def _record(entropy: ModuleEntropy, load: LoadRecord, start: float | None) -> AttentionRecord:
+    where = entropy.where
+    return AttentionRecord(
+        site=where.site,
+        layer=where.layer,
+        system=where.system,
+        whole_layer=where.whole_layer,
+        experts=entropy.units,
+        entropy=entropy.spread.mean.value,
+        load=load.share.shares,
+        uniform=entropy.spread.uniform,
+        entropy_percentiles=entropy.spread.percentiles,
+        start_entropy=start,
+        heard=entropy.heard,
+    )

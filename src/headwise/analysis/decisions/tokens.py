@@ -14,9 +14,8 @@ from pydantic import BaseModel, Field
 from torch import Tensor
 from torch.nn.functional import pad
 
-from headwise.analysis.decisions.observing import Observed
-from headwise.analysis.decisions.token_sums import TokenSums
-from headwise.analysis.decisions.where import Where
+from headwise.analysis.decisions.observing import Observed, Where
+from headwise.analysis.decisions.sums import TokenSums
 from headwise.models.sites import AttentionSite
 from headwise.tasks.outcome import RECORD
 from headwise.tasks.positions import Positions

@@ -9,24 +9,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headwise.analysis.curves import curve, mean_curve
 from headwise.analysis.how_soon import (
     History,
+    curve,
     difference_over_pairs,
     log_shares,
     losses_at_equal_training_loss,
+    mean_curve,
     target,
 )
 from headwise.analysis.papers.figures import Paper
 from headwise.analysis.papers.published import published_figures
-from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference
-from headwise.analysis.statistics.multiple_comparisons import corrected
-from headwise.analysis.statistics.power import samples_needed
+from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference, corrected
 from headwise.analysis.statistics.seeds_and_items import (
     Resampled,
     difference,
     difference_to,
     estimate,
+    samples_needed,
     within_runs,
 )
 from headwise.claims.catalogue.declared import Against, Claim, Quantity, Scale, Subject, Within

@@ -11,8 +11,7 @@ Holm's method over the systems of the question.
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from headwise.analysis.statistics.estimates import Difference
-from headwise.analysis.statistics.multiple_comparisons import corrected
+from headwise.analysis.statistics.estimates import Difference, corrected
 from headwise.analysis.statistics.seeds_and_items import Resampled, change_of_difference, difference
 from headwise.claims.catalogue.declared import Quantity, Subject
 from headwise.claims.catalogue.experiments import Places

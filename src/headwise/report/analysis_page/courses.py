@@ -6,8 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from headwise.analysis.decisions.courses import OverTraining
-from headwise.analysis.decisions.record import RunAnalysis
+from headwise.analysis.decisions.record import OverTraining, RunAnalysis
 from headwise.analysis.decisions.snapshots import MOST_SEQUENCES, DecisionCourse
 from headwise.analysis.results import Course
 from headwise.heads.words import Words

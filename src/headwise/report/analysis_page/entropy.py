@@ -8,10 +8,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from headwise.analysis.decisions.cluster_sums import difference
-from headwise.analysis.decisions.entropy import EntropySpread, ModuleEntropy
-from headwise.analysis.decisions.histogram import PERCENTILES
+from headwise.analysis.decisions.entropy import PERCENTILES, EntropySpread, ModuleEntropy
 from headwise.analysis.decisions.record import RunAnalysis
+from headwise.analysis.decisions.sums import difference
 from headwise.analysis.statistics.estimates import Estimate
 from headwise.report.analysis_page.legend import legend
 from headwise.report.analysis_page.places import Kind, Site, kinds

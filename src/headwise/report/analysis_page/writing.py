@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headwise.analysis.decisions.record import AnalysisRecord, RunAnalysis
-from headwise.analysis.surroundings import machine, versions
+from headwise.analysis.results import machine, versions
 from headwise.files import write_text
 from headwise.report.analysis_page.findings import finding
 from headwise.report.analysis_page.page import render_analysis

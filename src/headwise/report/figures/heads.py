@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from headwise.analysis.results import AttentionRecord
+from headwise.analysis.decisions.snapshots import AttentionRecord
 from headwise.heads.words import Words
 from headwise.report.figures.cells import HEAT_OPACITY, divide_cells, frame_cells
 from headwise.report.figures.looks import Look

@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from headwise.analysis.curves import Curve, curve, mean_curve
+from headwise.analysis.how_soon import Curve, curve, mean_curve
 from headwise.analysis.results import Comparison, RunResult, SystemSummary, diverged, sound_runs
 from headwise.report.figures.looks import looks
 from headwise.report.figures.snapshots import relative_entropy

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from headwise.analysis.curves import Curve, mean_curve
+from headwise.analysis.how_soon import Curve, mean_curve
 from headwise.claims.page.experiment_results import ExperimentResult, SystemResult
 from headwise.claims.page.pictures.card import card
 from headwise.report.figures.svg import MUTED, SERIES, TEXT, drawing

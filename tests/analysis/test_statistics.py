@@ -6,9 +6,19 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from headwise.analysis.statistics.dataset_means import mean_difference, mean_estimate
-from headwise.analysis.statistics.estimates import POWER, SIGNIFICANT, Difference, Estimate
-from headwise.analysis.statistics.multiple_comparisons import corrected, holm
+from headwise.analysis.statistics.estimates import (
+    POWER,
+    SIGNIFICANT,
+    Difference,
+    Estimate,
+    Spread,
+    corrected,
+    holm,
+    judged,
+    mean_difference,
+    mean_estimate,
+    total,
+)
 from headwise.analysis.statistics.seeds_and_items import (
     Resampled,
     compare_outcomes,
@@ -16,7 +26,6 @@ from headwise.analysis.statistics.seeds_and_items import (
     estimate,
     resampled,
 )
-from headwise.analysis.statistics.variances import Spread, judged, total
 from headwise.tasks.outcome import Outcome, Score
 from headwise.tasks.significance import LEAST_ITEMS, resampled_scores
 
