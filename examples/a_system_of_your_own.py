@@ -24,7 +24,7 @@ from torch import Tensor, nn
 import headwise as hw
 from headwise.comparison import compare_systems
 from headwise.recipe import RecipeFile
-from headwise.report.report import write_report
+from headwise.report.comparison import write_report
 from headwise.report.table import results_table
 from headwise.testing import check_system
 

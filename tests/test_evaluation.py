@@ -21,7 +21,7 @@ from headwise.experiment.one_system import train_system
 from headwise.experiment.outcomes import read_outcome
 from headwise.experiment.preparing import prepare_task
 from headwise.recipe import load_recipe
-from headwise.report.report import render_report
+from headwise.report.comparison import render_report
 from headwise.report.table import comparison_table
 
 QUIET = Console(quiet=True)

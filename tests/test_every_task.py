@@ -19,7 +19,7 @@ from headwise.experiment.preparing import prepare_task
 from headwise.experiment.reading import open_run
 from headwise.recipe import load_recipe
 from headwise.recipe.catalogue import TASKS
-from headwise.report.report import render_report
+from headwise.report.comparison import render_report
 from headwise.tasks.significance import LEAST_ITEMS
 from headwise.tasks.task import Task
 from headwise.training.batching import BatchLoader, TokenBudgetSampler

@@ -16,7 +16,7 @@ from headwise.experiment.one_system import train_system
 from headwise.experiment.preparing import build_model, prepare_task
 from headwise.experiment.reading import open_run, read_result
 from headwise.recipe import RecipeError, load_recipe
-from headwise.report.report import render_report
+from headwise.report.comparison import render_report
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
 

@@ -9,7 +9,7 @@ from headwise.analysis.results import RunResult
 from headwise.analysis.score_curve import score_curve
 from headwise.checksums import write_summed
 from headwise.experiment.gathering import gather_runs
-from headwise.report.curve_page import curve_rows, render_curve
+from headwise.report.score_curve import curve_rows, render_curve
 
 HOSTILE = '<script src="https://evil.example/x.js">alert("x")</script> & café'
 

@@ -21,8 +21,8 @@ from headwise.claims.page.pictures.forest_of_tests import forest_of_tests
 from headwise.claims.page.pictures.loss_curves import loss_curves
 from headwise.claims.page.pictures.overview import overview
 from headwise.claims.page.totals import totals
-from headwise.report.figures.svg import SERIES, drawing, panel
 from headwise.report.formatting import p_value, signed
+from headwise.report.svg import SERIES, drawing, panel
 
 LOSSES = {"standard": [2.0, 2.1, 2.2], "other": [1.0, 1.2, 1.4]}
 

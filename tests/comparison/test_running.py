@@ -26,7 +26,7 @@ from headwise.experiment.locking import LOCK, locked
 from headwise.files import NoSpaceError
 from headwise.models.trust import trusting
 from headwise.recipe import load_recipe
-from headwise.report.report import write_report
+from headwise.report.comparison import write_report
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
 

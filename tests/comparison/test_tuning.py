@@ -20,8 +20,8 @@ from headwise.experiment import one_system
 from headwise.experiment.folders import FolderError
 from headwise.experiment.preparing import prepare_task, with_seed
 from headwise.recipe import load_recipe
+from headwise.report.comparison import render_report
 from headwise.report.rendering import duration
-from headwise.report.report import render_report
 from headwise.tasks.translation import Translation
 from headwise.training.run import Interrupted
 

@@ -9,7 +9,7 @@ from synthetic import judge
 from headwise.analysis.decisions.record import RunAnalysis
 from headwise.analysis.results import Comparison
 from headwise.report.analysis_page.section import Section
-from headwise.report.figures.looks import Look, looks_of
+from headwise.report.svg import Look, looks_of
 
 Draw = Callable[[Sequence[RunAnalysis], Mapping[str, Look]], Section | None]
 

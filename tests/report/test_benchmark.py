@@ -19,9 +19,9 @@ from headwise.report.benchmark import (
     benchmark_rows,
     benchmark_verdict,
 )
-from headwise.report.report import render_benchmark, write_report
+from headwise.report.cells import Cell
+from headwise.report.comparison import render_benchmark, write_report
 from headwise.report.table import results_table
-from headwise.report.table_cells import Cell
 
 
 def _printed(made: Benchmark, width: int = 100) -> str:

@@ -7,8 +7,8 @@ from pages import Page, diverge
 from synthetic import ALL, comparison, of_task
 
 from headwise.analysis.results import Course
-from headwise.report.figures.scales import value_scale
-from headwise.report.report import render_report
+from headwise.report.comparison import render_report
+from headwise.report.svg import value_scale
 
 
 def test_every_kind_of_decision_in_its_own_words() -> None:

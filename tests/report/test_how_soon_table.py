@@ -8,10 +8,9 @@ import pytest
 from headwise.analysis.how_soon import how_soon
 from headwise.analysis.results import Benchmark, Comparison, RunResult, SystemSummary
 from headwise.analysis.speed import DecodingSpeed, OverRounds
-from headwise.report.figures.generalization import losses_against_each_other
-from headwise.report.how_soon_table import how_soon_section
-from headwise.report.report import render_benchmark, render_report
-from headwise.report.table_cells import Cell, times_cell
+from headwise.report.cells import Cell, times_cell
+from headwise.report.comparison import render_benchmark, render_report
+from headwise.report.how_soon import how_soon_section, losses_against_each_other
 from headwise.tasks.outcome import Score
 
 SPEEDS = {"standard": 1.0, "fast": 2.0, "slow": 0.5}

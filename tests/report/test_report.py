@@ -14,8 +14,8 @@ from headwise.analysis.results import (
     compare_pictures,
     compare_samples,
 )
+from headwise.report.comparison import render_report, write_report
 from headwise.report.formatting import heading
-from headwise.report.report import render_report, write_report
 from headwise.report.verdict import verdict
 from headwise.tasks.outcome import Picture, Sample
 
@@ -401,7 +401,7 @@ def test_a_failure_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "report.html"
     path.write_text("old")
     # No encoding of half a surrogate pair: the write fails after it has begun.
-    monkeypatch.setattr("headwise.report.report.render_report", lambda _: "new" + "\ud800")
+    monkeypatch.setattr("headwise.report.comparison.render_report", lambda _: "new" + "\ud800")
     with pytest.raises(UnicodeEncodeError):
         write_report(comparison(("standard",)), path)
     assert path.read_text() == "old"

@@ -3,7 +3,7 @@
 from pages import Page
 from synthetic import comparison
 
-from headwise.report.figures.scores import differences, intervals
+from headwise.report.comparison_figures import differences, intervals
 
 
 def test_differences_are_drawn_with_zero() -> None:

@@ -5,8 +5,7 @@ import math
 from synthetic import comparison
 
 from headwise.analysis.results import EarlyStop
-from headwise.report.stopping import early_stops
-from headwise.report.table import table_notes
+from headwise.report.table import early_stops, table_notes
 
 
 def test_who_was_stopped_when_is_said() -> None:

@@ -8,6 +8,7 @@ from rich.console import Console
 from synthetic import ALL, comparison, judge, of_task
 
 from headwise.analysis.results import Comparison
+from headwise.report.cells import Cell, Row
 from headwise.report.formatting import heading
 from headwise.report.table import (
     comparison_table,
@@ -16,7 +17,6 @@ from headwise.report.table import (
     table_notes,
     table_rows,
 )
-from headwise.report.table_cells import Cell, Row
 
 
 def _headers(made: Comparison) -> list[str]:

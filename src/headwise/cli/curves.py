@@ -49,7 +49,7 @@ def curve(
         from headwise.analysis.score_curve import score_curve
         from headwise.experiment.gathering import gather_runs
         from headwise.files import write_text
-        from headwise.report.curve_page import curve_headers, curve_rows, render_curve
+        from headwise.report.score_curve import curve_headers, curve_rows, render_curve
 
         silence()
         found = score_curve(over, gather_runs(runs, over), score)

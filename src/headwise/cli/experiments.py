@@ -120,7 +120,7 @@ def compare(
         from headwise.experiment.locking import locked
         from headwise.files import write_text
         from headwise.recipe import RecipeError, load_recipe
-        from headwise.report.report import write_report
+        from headwise.report.comparison import write_report
         from headwise.report.table import results_table
         from headwise.training.interrupted import Interrupted
 

@@ -63,7 +63,7 @@ def analyse(
         check_runs([*runs, *([against] if against else [])], changes)
 
         from headwise.inspection.analysing import Request, analyse_runs
-        from headwise.report.analysis_page.writing import PAGE
+        from headwise.report.analysis_page.page import PAGE
 
         silence()
         console = Console()

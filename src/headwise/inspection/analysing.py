@@ -26,7 +26,7 @@ from headwise.experiment.reading import check_finite, read_result
 from headwise.files import check_can_be_written
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import words_of
-from headwise.report.analysis_page.writing import PAGE, RECORD, write_analysis
+from headwise.report.analysis_page.page import PAGE, RECORD, write_analysis
 from headwise.tasks.splits import PARTS
 from headwise.training.progress import RunBars
 

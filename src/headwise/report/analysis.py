@@ -123,7 +123,7 @@ class Analysis:
 
     def write(self, folder: str | Path) -> Path:
         """Writes `analysis.html` and `analysis.json` into a folder; returns the page's path."""
-        from headwise.report.analysis_page.writing import PAGE, write_analysis
+        from headwise.report.analysis_page.page import PAGE, write_analysis
 
         write_analysis(Path(folder), [self.record], f"{self.record.sequences:,} sequences")
         return Path(folder) / PAGE

@@ -23,8 +23,7 @@ from headwise.analysis.statistics.estimates import (
     mean_difference,
     mean_estimate,
 )
-from headwise.report.formatting import NONE, heading, in_words, listed, p_value, signed
-from headwise.report.table_cells import (
+from headwise.report.cells import (
     NARROWEST_NAME,
     Cell,
     Row,
@@ -41,6 +40,7 @@ from headwise.report.table_cells import (
     score_cell,
     seeds_lost,
 )
+from headwise.report.formatting import NONE, heading, in_words, listed, p_value, signed
 from headwise.report.verdict import would_be_found
 from headwise.tasks.outcome import Score
 

@@ -14,8 +14,7 @@ from rich.text import Text
 
 from headwise.analysis.results import Comparison, SystemSummary, sound_runs
 from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference
-from headwise.report.formatting import NONE, heading
-from headwise.report.table_cells import (
+from headwise.report.cells import (
     NARROWEST_NAME,
     Cell,
     Row,
@@ -29,6 +28,7 @@ from headwise.report.table_cells import (
     new_table,
     seeds_lost,
 )
+from headwise.report.formatting import NONE, heading
 from headwise.report.verdict import mean_and_deviation
 from headwise.tasks.outcome import Score
 

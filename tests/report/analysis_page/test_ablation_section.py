@@ -14,10 +14,14 @@ from headwise.analysis.ablations.results import (
 )
 from headwise.analysis.decisions.observing import Where
 from headwise.analysis.decisions.record import RunAnalysis
-from headwise.report.analysis_page.ablation import ablation_section
-from headwise.report.analysis_page.ablation_words import ablation_finding, in_short, what_is_done
-from headwise.report.analysis_page.findings import finding
-from headwise.report.figures.looks import looks_of
+from headwise.report.analysis_page.ablations import (
+    ablation_finding,
+    ablation_section,
+    in_short,
+    what_is_done,
+)
+from headwise.report.analysis_page.page import finding
+from headwise.report.svg import looks_of
 
 SITES = ("encoder_self", "decoder_cross")
 

@@ -7,12 +7,11 @@ from pages import Page
 from synthetic import comparison
 
 from headwise.analysis.decisions.record import RunAnalysis, courses_of
-from headwise.analysis.decisions.snapshots import DecisionCourse
+from headwise.analysis.decisions.snapshots import DecisionCourse, relative_entropy
 from headwise.heads.words import Words
 from headwise.report.analysis_page.courses import courses_section
-from headwise.report.figures.looks import looks_of
-from headwise.report.figures.snapshots import relative_entropy
-from headwise.report.report import render_report
+from headwise.report.comparison import render_report
+from headwise.report.svg import looks_of
 
 STEPS = [0, 10, 20]
 

@@ -8,8 +8,8 @@ from pages import shown
 from headwise.analysis.decisions.explained import Explained
 from headwise.analysis.decisions.record import RunAnalysis
 from headwise.report.analysis_page.explained import explained_section
-from headwise.report.figures.looks import looks_of
 from headwise.report.formatting import decimals
+from headwise.report.svg import looks_of
 
 
 def run_of(name, seed=0, layers=2):

@@ -7,7 +7,7 @@ from pages import shown
 from headwise.analysis.decisions.layers import Layers
 from headwise.analysis.decisions.record import RunAnalysis
 from headwise.report.analysis_page.layers import layers_section
-from headwise.report.figures.looks import looks_of
+from headwise.report.svg import looks_of
 
 
 def draws(*shape, seed):

@@ -11,7 +11,7 @@ from headwise.analysis.decisions.likeness import (
 from headwise.analysis.decisions.observing import Where
 from headwise.analysis.decisions.record import RunAnalysis
 from headwise.report.analysis_page.likeness import likeness_section
-from headwise.report.figures.looks import looks_of
+from headwise.report.svg import looks_of
 
 OUTPUTS = [[1.0, 0.25, None], [0.25, 1.0, -0.0625], [None, -0.0625, None]]
 ATTENTION = [[1.0, 0.5, 0.75], [0.5, 1.0, 0.125], [0.75, 0.125, 1.0]]

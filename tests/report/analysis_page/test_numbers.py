@@ -21,7 +21,7 @@ from headwise.report.analysis_page.entropy import entropy_section
 from headwise.report.analysis_page.load import load_section
 from headwise.report.analysis_page.section import Section
 from headwise.report.analysis_page.tokens import tokens_section
-from headwise.report.figures.looks import Look, looks_of
+from headwise.report.svg import Look, looks_of
 
 Draw = Callable[[Sequence[RunAnalysis], Mapping[str, Look]], Section | None]
 SECTIONS: tuple[Draw, ...] = (entropy_section, load_section, tokens_section)

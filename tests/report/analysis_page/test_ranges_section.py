@@ -7,7 +7,7 @@ from pages import Page
 from headwise.analysis.decisions.ranges import Ranges
 from headwise.analysis.decisions.record import RunAnalysis
 from headwise.report.analysis_page.ranges import ranges_section
-from headwise.report.figures.looks import looks_of
+from headwise.report.svg import looks_of
 from headwise.tasks.positions import Positions
 
 TOKENS = torch.tensor([[0, 1, 2, 0, 1, 0, 2, 0]])

@@ -4,8 +4,10 @@ A snapshot is made of one or two forward passes over the same few sequences. A r
 log, and its result holds them as a `DecisionCourse` for each place.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -249,3 +251,18 @@ def _record(entropy: ModuleEntropy, load: LoadRecord, start: float | None) -> At
         start_entropy=start,
         heard=entropy.heard,
     )
+
+
+def relative_entropy(courses: Sequence[DecisionCourse]) -> dict[int, float]:
+    """Returns the entropy by step, divided by that of equal weights: the mean over the places.
+
+    Places that always have a single unit to choose are left out, and so are steps at which a figure
+    is not finite, as in a run that diverges.
+    """
+    by_step: dict[int, list[float]] = {}
+    for course in courses:
+        if course.uniform > 0:
+            for step, entropy in zip(course.steps, course.entropy, strict=True):
+                by_step.setdefault(step, []).append(entropy / course.uniform)
+    means = {step: fmean(found) for step, found in sorted(by_step.items())}
+    return {step: mean for step, mean in means.items() if math.isfinite(mean)}

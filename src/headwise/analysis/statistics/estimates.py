@@ -1,4 +1,4 @@
-"""Estimates and differences: variances, the intervals and tests they give, and Holm's correction."""
+"""Estimates and differences: their variances, intervals and tests, and Holm's correction."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -12,13 +12,11 @@ from headwise.analysis.decisions.entropy import PERCENTILES, EntropySpread, Modu
 from headwise.analysis.decisions.record import RunAnalysis
 from headwise.analysis.decisions.sums import difference
 from headwise.analysis.statistics.estimates import Estimate
-from headwise.report.analysis_page.legend import legend
-from headwise.report.analysis_page.places import Kind, Site, kinds
-from headwise.report.analysis_page.section import Section
-from headwise.report.figures.bands import Banded, banded_lines
-from headwise.report.figures.looks import Look
+from headwise.report.analysis_page.section import Kind, Section, Site, kinds, legend
+from headwise.report.figures import Banded, banded_lines
 from headwise.report.formatting import NONE, signed
 from headwise.report.rendering import rendered
+from headwise.report.svg import Look
 
 IDENTITY = "entropy"
 Points = dict[str, tuple[float, float, float]]

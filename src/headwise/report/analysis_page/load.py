@@ -8,15 +8,12 @@ from markupsafe import Markup
 
 from headwise.analysis.decisions.load import LoadRecord
 from headwise.analysis.decisions.record import RunAnalysis
-from headwise.report.analysis_page.legend import legend
-from headwise.report.analysis_page.places import Kind, Site, kinds
-from headwise.report.analysis_page.section import Section
-from headwise.report.figures.bands import Banded, banded_lines
-from headwise.report.figures.cells import HEAT_OPACITY
-from headwise.report.figures.heads import expert_load, load_scale
-from headwise.report.figures.looks import Look
+from headwise.report.analysis_page.section import Kind, Section, Site, kinds, legend
+from headwise.report.figures import Banded, banded_lines
 from headwise.report.formatting import NONE
+from headwise.report.heads import expert_load, load_scale
 from headwise.report.rendering import rendered
+from headwise.report.svg import HEAT_OPACITY, Look
 
 IDENTITY = "load"
 MEASURES = {"lead": "leads", "choice": "is chosen", "weight": "mean weight"}

@@ -9,11 +9,10 @@ from markupsafe import Markup
 from headwise.analysis.decisions.record import RunAnalysis
 from headwise.analysis.decisions.tokens import LEADING, Leader, TokensRecord
 from headwise.heads.words import Words
-from headwise.report.analysis_page.places import kinds
-from headwise.report.analysis_page.section import Section
-from headwise.report.figures.looks import Look
+from headwise.report.analysis_page.section import Section, kinds
 from headwise.report.formatting import heading, signed
 from headwise.report.rendering import rendered
+from headwise.report.svg import Look
 
 IDENTITY = "tokens"
 _COLOUR = re.compile(r"#[0-9a-f]{6}")

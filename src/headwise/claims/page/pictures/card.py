@@ -4,7 +4,7 @@ import re
 
 from matplotlib.figure import Figure
 
-from headwise.report.figures.svg import to_svg
+from headwise.report.svg import to_svg
 
 # The light colours of the report, in which colour-blind readers can tell the series apart.
 _COLOURS = {
@@ -32,7 +32,7 @@ def card(figure: Figure, identity: str, label: str) -> str:
     """Returns the text of an SVG file.
 
     Args:
-        figure: drawn with `headwise.report.figures.svg.drawing`.
+        figure: drawn with `headwise.report.svg.drawing`.
         identity: a prefix of all ids.
         label: all that the picture says, for screen readers.
     """

@@ -9,8 +9,8 @@ from headwise.analysis.statistics.estimates import Difference
 from headwise.claims.page.experiment_results import ExperimentResult
 from headwise.claims.page.pictures.card import card
 from headwise.claims.page.pictures.intervals import draw_interval, name_sides
-from headwise.report.figures.svg import MUTED, SERIES, TEXT, drawing, panels
 from headwise.report.formatting import heading, in_words, signed
+from headwise.report.svg import MUTED, SERIES, TEXT, drawing, panels
 
 _WIDTH, _ROW = 640, 22
 

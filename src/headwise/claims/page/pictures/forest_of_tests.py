@@ -9,8 +9,8 @@ from headwise.claims.judging.verdicts import Kind, Standing, Verdict
 from headwise.claims.page.pictures.card import card
 from headwise.claims.page.pictures.intervals import draw_interval, name_sides
 from headwise.claims.page.pictures.marks import MARKS
-from headwise.report.figures.svg import GRID, MUTED, TEXT, drawing, panel
 from headwise.report.formatting import signed
+from headwise.report.svg import GRID, MUTED, TEXT, drawing, panel
 
 _WIDTH, _ROW = 720, 19
 _LIMIT = 5.0  # margins, beyond which an interval is cut

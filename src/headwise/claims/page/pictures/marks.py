@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from headwise.claims.judging.verdicts import Kind
-from headwise.report.figures.svg import MUTED, SERIES
+from headwise.report.svg import MUTED, SERIES
 
 
 class Mark(NamedTuple):

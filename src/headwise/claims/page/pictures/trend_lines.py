@@ -2,9 +2,8 @@
 
 from headwise.claims.page.pictures.card import card
 from headwise.claims.why.answers import Answer
-from headwise.report.figures.looks import looks_of
-from headwise.report.figures.svg import drawing, panel, reference_line
 from headwise.report.formatting import in_words
+from headwise.report.svg import drawing, looks_of, panel, reference_line
 
 _WIDTH, _HEIGHT = 640, 320
 _APART = 0.06  # by how much lines stand beside each other, so that intervals do not cover others

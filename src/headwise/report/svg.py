@@ -5,14 +5,19 @@ page in their place, so that one drawing serves the light and the dark page.
 """
 
 import io
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from headwise.analysis.results import Comparison
 
 TEXT, MUTED, GRID, SURFACE, HEAT = "#010101", "#020202", "#030303", "#040404", "#050505"
 SERIES = tuple(f"#0a0a{number:02x}" for number in range(7))
@@ -133,3 +138,83 @@ def to_svg(figure: Figure, identity: str, label: str) -> str:
     viewbox = re.search(r'viewBox="[^"]*"', svg)
     assert viewbox is not None
     return re.sub(r"<svg[^>]*>", f"<svg {viewbox[0]} {meaning}>", svg, count=1)
+
+
+_MARKERS = "osD^vPX*<>"
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a system is drawn: never by its colour alone."""
+
+    colour: str
+    marker: str
+    dashes: str
+
+
+def looks(comparison: Comparison) -> dict[str, Look]:
+    """The look of each system; the baseline is the neutral one."""
+    others = [s.name for s in comparison.systems if s.name != comparison.baseline]
+    return looks_of([comparison.baseline, *others])
+
+
+def looks_of(names: Sequence[str]) -> dict[str, Look]:
+    """The look of each name; the first is the neutral one."""
+    found = {name: Look(SERIES[0], _MARKERS[0], "-") for name in names[:1]}
+    for number, name in enumerate(names[1:]):
+        colour = SERIES[1 + number % (len(SERIES) - 1)]
+        marker = _MARKERS[1 + number % (len(_MARKERS) - 1)]
+        found[name] = Look(colour, marker, "-" if number < len(SERIES) - 1 else "--")
+    return found
+
+
+def swatch(look: Look, identity: str) -> str:
+    """A piece of the system's line, for legends in the page."""
+    with drawing(identity):
+        figure = Figure(figsize=(34 / 72, 14 / 72), dpi=72)
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set_axis_off()
+        line: dict[str, Any] = {"color": look.colour, "linestyle": look.dashes}
+        axes.plot([0, 0.5, 1], [0, 0, 0], marker=look.marker, markevery=[1], markersize=7, **line)
+        return to_svg(figure, identity, "")
+
+
+# Opacity of the strongest cell; more would hide its number.
+HEAT_OPACITY = 0.75
+
+
+def frame_cells(axes: Axes, rows: int, columns: int) -> None:
+    """Makes axes the frame of cells of size 1, the first of them around (0, 0) at the top left."""
+    axes.set_xlim(-0.5, columns - 0.5)
+    axes.set_ylim(rows - 0.5, -0.5)
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    for side in axes.spines.values():
+        side.set(visible=True, color=GRID)
+
+
+def divide_cells(axes: Axes, rows: int, columns: int, *, between_rows: float = 2) -> None:
+    """Draws lines between cells, in the colour of the page.
+
+    Args:
+        axes: where the cells are.
+        rows, columns: number of cells.
+        between_rows: width of the lines between rows; those between columns are 1 wide.
+    """
+    axes.vlines([at + 0.5 for at in range(columns - 1)], -0.5, rows - 0.5, SURFACE, lw=1)
+    lines = [at + 0.5 for at in range(rows - 1)]
+    axes.hlines(lines, -0.5, columns - 0.5, SURFACE, lw=between_rows)
+
+
+Values = Sequence[float | None]  # of a curve
+
+
+def value_scale(curves: Iterable[Values], *others: float) -> tuple[float, float]:
+    """Returns both ends of a scale that panels share: of all values, the others given, and zero.
+
+    >>> value_scale([[0.5, None], [-0.25, float("nan")]], 1.0)
+    (-0.25, 1.0)
+    """
+    values = [x for curve in curves for x in curve if x is not None and math.isfinite(x)]
+    floor, ceiling = min([0.0, *values, *others]), max([0.0, *values, *others])
+    return (floor, ceiling) if floor < ceiling else (0.0, 1.0)
