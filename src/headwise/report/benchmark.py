@@ -1,7 +1,8 @@
 """The table of the same systems on several data sets, with its notes and its verdict."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, Group, RenderResult
 from rich.text import Text
@@ -24,21 +25,21 @@ from headwise.analysis.statistics.estimates import (
     mean_estimate,
 )
 from headwise.report.cells import (
-    NARROWEST_NAME,
     Cell,
+    Column,
     Row,
-    add_column,
-    add_row,
     all_scores,
     chance_notes,
     chance_over,
-    column_width,
+    column_widths,
     directions,
     estimate_cell,
     interval_sources,
-    new_table,
+    pieces,
     score_cell,
     seeds_lost,
+    several_seeds,
+    terminal_table,
 )
 from headwise.report.formatting import NONE, heading, in_words, listed, p_value, signed
 from headwise.report.verdict import would_be_found
@@ -48,36 +49,24 @@ MEAN = "Mean"
 Differences = dict[tuple[str, str], Difference | None]  # by data set, or MEAN, and system
 
 
-@dataclass(frozen=True)
-class BenchmarkColumn:
-    """A score on one data set, or the mean of a score over all data sets.
-
-    Attributes:
-        header: name of the data set.
-        detail: name of the score; empty if all columns show the same score.
-        score: tells the name, digits and direction of the score.
-        comparison: the comparison on the data set; None for the mean.
-    """
-
-    header: str
-    detail: str
-    score: Score
-    comparison: Comparison | None
-
-
-def benchmark_columns(benchmark: Benchmark) -> list[BenchmarkColumn]:
-    """Returns a column for each score of each data set.
+def benchmark_columns(benchmark: Benchmark) -> list[Column[str]]:
+    """Returns a column for each score of each data set, whose cells are by names of systems.
 
     The mean over data sets comes last, if all data sets rank systems by the same score.
     """
-    various = len({s.name for c in benchmark.comparisons.values() for s in all_scores(c)}) > 1
+    differences = benchmark_differences(benchmark)
+    various = len({score.name for score in _shown_scores(benchmark)}) > 1
+
+    def column(header: str, score: Score, cell: Callable[[str], Cell]) -> Column[str]:
+        return Column(header, cell, short=header, detail=heading(score.name) * various)
+
     columns = [
-        BenchmarkColumn(data_set, heading(score.name) * various, score, comparison)
+        column(data_set, score, partial(_cell, comparison, score, data_set, differences))
         for data_set, comparison in benchmark.comparisons.items()
         for score in all_scores(comparison)
     ]
     if (score := shared_score(benchmark)) is not None:
-        columns.append(BenchmarkColumn(MEAN, heading(score.name) * various, score, None))
+        columns.append(column(MEAN, score, partial(_mean_cell, benchmark, score, differences)))
     return columns
 
 
@@ -90,22 +79,23 @@ def shared_score(benchmark: Benchmark) -> Score | None:
 
 def benchmark_rows(benchmark: Benchmark) -> list[Row]:
     """Returns the row of every system, with cells in the order of `benchmark_columns`."""
-    columns, differences = benchmark_columns(benchmark), benchmark_differences(benchmark)
+    columns = benchmark_columns(benchmark)
     rows = []
     for name in _system_names(benchmark):
-        found = [s for c in benchmark.comparisons.values() if (s := _system(c, name)) is not None]
-        notes = [
-            f"{data_set}: {lost}"
+        found = {
+            data_set: system
             for data_set, comparison in benchmark.comparisons.items()
-            if (system := _system(comparison, name)) is not None and (lost := seeds_lost(system))
-        ]
+            if (system := _system(comparison, name)) is not None
+        }
+        lost = {data_set: seeds_lost(system) for data_set, system in found.items()}
+        first = next(iter(found.values()))
         rows.append(
             Row(
-                name=name,
-                description=found[0].description,
-                matched=found[0].matched,
-                note="; ".join(notes),
-                cells=tuple(_cell(benchmark, column, name, differences) for column in columns),
+                name,
+                tuple(column.cell(name) for column in columns),
+                first.description,
+                first.matched,
+                "; ".join(f"{data_set}: {said}" for data_set, said in lost.items() if said),
             )
         )
     return rows
@@ -113,16 +103,15 @@ def benchmark_rows(benchmark: Benchmark) -> list[Row]:
 
 def benchmark_notes(benchmark: Benchmark) -> list[str]:
     """Returns the notes below the table, which explain its figures."""
-    columns = benchmark_columns(benchmark)
     comparisons = list(benchmark.comparisons.values())
-    notes = [_directions(columns)]
+    notes = [_directions(benchmark)]
     items = _items(benchmark)
     if sources := _sources(benchmark):
         over = chance_over(sources, items)
         notes.append(f"In brackets: the 95% interval of the figure above it, {over}.")
-    if any(len(system.runs) > 1 for c in comparisons for system in c.systems):
+    if any(map(several_seeds, comparisons)):
         notes.append("Scores are means over seeds; ± is the seeds' standard deviation.")
-    if columns[-1].comparison is None:
+    if shared_score(benchmark) is not None:
         notes.append("Mean: over data sets, each counting alike.")
     found = [each for each in benchmark_differences(benchmark).values() if each is not None]
     notes += chance_notes(found, items)
@@ -173,29 +162,16 @@ class _PiecedTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         columns, rows = benchmark_columns(self.benchmark), benchmark_rows(self.benchmark)
-        pieces: list[list[int]] = [[]]
-        left = room = options.max_width - NARROWEST_NAME
-        for number, column in enumerate(columns):
-            cells = [row.cells[number] for row in rows]
-            width = column_width(column.header, cells, column.detail)
-            if width > left and pieces[-1]:
-                pieces.append([])
-                left = room
-            pieces[-1].append(number)
-            left -= width
         shown: list[ConsoleRenderable] = []
-        for piece in pieces:
-            table = new_table("" if shown else self.benchmark.title)
-            for number in piece:
-                add_column(table, columns[number].header, columns[number].detail)
-            for row in rows:
-                add_row(table, row.name, row.note, [row.cells[number] for number in piece])
+        for piece in pieces(column_widths(columns, rows), options.max_width):
+            title = "" if shown else self.benchmark.title
+            table = terminal_table(title, columns, rows, piece)
             shown += [Text(), table] if shown else [table]
-        yield Group(*shown, Text(self._caption(columns), style="table.caption"))
+        yield Group(*shown, Text(self._caption(), style="table.caption"))
 
-    def _caption(self, columns: Sequence[BenchmarkColumn]) -> str:
+    def _caption(self) -> str:
         comparisons = self.benchmark.comparisons.values()
-        parts = [_directions(columns)]
+        parts = [_directions(self.benchmark)]
         if sources := _sources(self.benchmark):
             parts.append(f"95% intervals {chance_over(sources, _items(self.benchmark))}.")
         found = [each for each in benchmark_differences(self.benchmark).values() if each]
@@ -204,27 +180,29 @@ class _PiecedTable:
         if any(each.source != "items" for each in found):
             baseline = _baseline(self.benchmark)
             parts.append(f"* p < {SIGNIFICANT} against {baseline}, corrected for all comparisons.")
-        if any(len(system.runs) > 1 for c in comparisons for system in c.systems):
+        if any(map(several_seeds, comparisons)):
             parts.append("± over seeds.")
         return " ".join(parts)
 
 
 def _cell(
-    benchmark: Benchmark, column: BenchmarkColumn, name: str, differences: Differences
+    comparison: Comparison, score: Score, data_set: str, differences: Differences, name: str
 ) -> Cell:
-    if column.comparison is None:
-        estimate = _mean(benchmark, name)
-        cell = Cell(NONE) if estimate is None else estimate_cell(estimate, column.score.digits)
-        return _marked(cell, differences.get((MEAN, name)))
-    system = _system(column.comparison, name)
+    system = _system(comparison, name)
     if system is None:
         return Cell(NONE)
     if not sound_runs(system):
         return Cell("diverged")
-    cell = score_cell(system, column.score)
-    if column.score.name != first_score(column.comparison).name:
+    cell = score_cell(system, score)
+    if score.name != first_score(comparison).name:
         return cell
-    return _marked(cell, differences.get((column.header, name)))
+    return _marked(cell, differences.get((data_set, name)))
+
+
+def _mean_cell(benchmark: Benchmark, score: Score, differences: Differences, name: str) -> Cell:
+    estimate = _mean(benchmark, name)
+    cell = Cell(NONE) if estimate is None else estimate_cell(estimate, score.digits)
+    return _marked(cell, differences.get((MEAN, name)))
 
 
 def _marked(cell: Cell, difference: Difference | None) -> Cell:
@@ -245,8 +223,12 @@ def _mean(benchmark: Benchmark, name: str) -> Estimate | None:
     return mean_estimate(known) if len(known) == len(benchmark.comparisons) else None
 
 
-def _directions(columns: Sequence[BenchmarkColumn]) -> str:
-    return directions({column.score.name: column.score for column in columns}.values())
+def _shown_scores(benchmark: Benchmark) -> list[Score]:
+    return [score for each in benchmark.comparisons.values() for score in all_scores(each)]
+
+
+def _directions(benchmark: Benchmark) -> str:
+    return directions({score.name: score for score in _shown_scores(benchmark)}.values())
 
 
 def _best_mean(benchmark: Benchmark) -> str:

@@ -2,8 +2,9 @@
 
 import math
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from rich import box
 from rich.table import Table
@@ -15,6 +16,8 @@ from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference, Esti
 from headwise.report.formatting import NONE, compact, heading, in_words, listed, p_value, signed
 from headwise.report.verdict import interval_of, mean_and_deviation
 from headwise.tasks.outcome import Score
+
+Of = TypeVar("Of")  # what a row is of
 
 # Of tables in a terminal, in characters:
 NARROWEST_NAME = 9  # least width of the column of names
@@ -38,14 +41,38 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Column(Generic[Of]):
+    """One column of a table.
+
+    Attributes:
+        header: its header in the report.
+        cell: returns the cell of a row's system.
+        short: its header in a terminal; empty if only the report has the column.
+        worth: a terminal that is too narrow leaves out the columns of least worth.
+        detail: a second line of the header.
+    """
+
+    header: str
+    cell: Callable[[Of], Cell]
+    short: str = ""
+    worth: float = 0
+    detail: str = ""
+
+
+@dataclass(frozen=True)
 class Row:
     """The row of one system, with a cell for each column."""
 
     name: str
-    description: str
-    matched: str  # how its size was changed to match the baseline's; may be empty
-    note: str  # how many seeds diverged; may be empty
     cells: tuple[Cell, ...]
+    description: str = ""
+    matched: str = ""  # how its size was changed to match the baseline's
+    note: str = ""  # how many seeds diverged
+
+
+def several_seeds(comparison: Comparison) -> bool:
+    """Whether any system has several runs."""
+    return any(len(system.runs) > 1 for system in comparison.systems)
 
 
 # Figures
@@ -220,24 +247,53 @@ def new_table(title: str) -> Table:
     return table
 
 
-def add_column(table: Table, header: str, detail: str = "") -> None:
-    """Adds a column of figures; a long header is broken into lines, with the detail below it."""
-    lines = Text("\n".join([*_header_lines(header), *_header_lines(detail)]))
-    table.add_column(lines, justify="right", no_wrap=True, vertical="top")
+def terminal_table(
+    title: str, columns: Sequence[Column], rows: Sequence[Row], shown: Iterable[int]
+) -> Table:
+    """Returns a table for a terminal with some of the columns; long headers are broken."""
+    table = new_table(title)
+    shown = list(shown)
+    for number in shown:
+        column = columns[number]
+        lines = Text("\n".join([*_header_lines(column.short), *_header_lines(column.detail)]))
+        table.add_column(lines, justify="right", no_wrap=True, vertical="top")
+    for row in rows:
+        text = Text(row.name, style="bold")
+        if row.note:
+            text.append(f"\n{row.note}", style="not bold")
+        cells = (Text("\n".join(row.cells[number].lines)) for number in shown)
+        table.add_row(text, *cells)
+    return table
 
 
-def add_row(table: Table, name: str, note: str, cells: Sequence[Cell]) -> None:
-    """Adds the row of a system."""
-    text = Text(name, style="bold")
-    if note:
-        text.append(f"\n{note}", style="not bold")
-    table.add_row(text, *(Text("\n".join(cell.lines)) for cell in cells))
+def column_widths(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
+    """Returns the widths of columns in a terminal in characters, each with the gap before it."""
+    return [
+        _GAP + max(map(len, [*_header_lines(column.short), *_header_lines(column.detail), *lines]))
+        for number, column in enumerate(columns)
+        for lines in [[line for row in rows for line in row.cells[number].lines]]
+    ]
 
 
-def column_width(header: str, cells: Sequence[Cell], detail: str = "") -> int:
-    """Returns the width of a column in characters, with the gap before it."""
-    lines = [*_header_lines(header), *_header_lines(detail), *(x for c in cells for x in c.lines)]
-    return _GAP + max(map(len, lines))
+def pieces(widths: Sequence[int], width: int, together: int = 1) -> list[list[int]]:
+    """Divides the columns of a table that is too wide among several; returns their numbers.
+
+    Args:
+        widths: of the columns.
+        width: number of characters of the terminal.
+        together: so many neighbours are not parted.
+    """
+    found: list[list[int]] = []
+    left = 0
+    for start in range(0, len(widths), together):
+        numbers = range(start, start + together)
+        needed = sum(widths[number] for number in numbers)
+        if not found or needed > left:
+            found.append([])
+            left = width - NARROWEST_NAME
+        found[-1] += numbers
+        left -= needed
+    return found
 
 
 def _header_lines(header: str) -> list[str]:

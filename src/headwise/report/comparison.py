@@ -34,6 +34,7 @@ from headwise.report.cells import (
     chance_over,
     difference_sources,
     interval_sources,
+    several_seeds,
 )
 from headwise.report.comparison_figures import (
     close_up,
@@ -88,7 +89,7 @@ def render_benchmark(benchmark: Benchmark) -> str:
                 "name": name,
                 "at": (at := f"data-set-{number}-"),
                 "verdict": verdict(comparison),
-                "body": Markup(_body(comparison, at)),
+                "body": _body(comparison, at),
             }
             for number, (name, comparison) in enumerate(benchmark.comparisons.items(), 1)
         ],
@@ -102,7 +103,7 @@ def render_report(comparison: Comparison) -> str:
         title=comparison.title,
         incomplete=incomplete(comparison),
         verdict=verdict(comparison),
-        body=Markup(_body(comparison)),
+        body=_body(comparison),
     )
 
 
@@ -135,11 +136,11 @@ def _body(comparison: Comparison, at: str = "") -> str:
             "rows": further_rows(comparison),
             "notes": further_notes(comparison),
         },
-        several_seeds=any(len(system.runs) > 1 for system in comparison.systems),
+        several_seeds=several_seeds(comparison),
         legend=[
             (
                 _in_legend(system),
-                Markup(swatch(look_of[system.name], f"{at}swatch-{number}")),
+                swatch(look_of[system.name], f"{at}swatch-{number}"),
             )
             for number, system in enumerate(comparison.systems)
         ],
@@ -148,9 +149,9 @@ def _body(comparison: Comparison, at: str = "") -> str:
         intervals_over=chance_over(interval_sources(comparison), comparison.item_name),
         differences_over=chance_over(difference_sources(comparison), comparison.item_name),
         first_score=heading(first_score(comparison).name),
-        learning=[(title, Markup(svg)) for title, svg in learning if svg is not None],
+        learning=[(title, svg) for title, svg in learning if svg is not None],
         soon=how_soon_section(comparison, f"{at}how-soon-losses"),
-        measured=[(title, Markup(svg)) for title, svg in measured],
+        measured=[(title, svg) for title, svg in measured],
         decisions=[
             decision
             for number, system in enumerate(comparison.systems)
@@ -186,7 +187,7 @@ def _drawn(
     comparison: Comparison, draw: Callable[[Comparison, str], str | None], identity: str
 ) -> Markup | None:
     svg = draw(comparison, identity)
-    return None if svg is None else Markup(svg)
+    return None if svg is None else svg
 
 
 def _expected(sample: ComparedSample) -> list[str]:

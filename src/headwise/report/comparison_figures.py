@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
@@ -23,7 +24,7 @@ from headwise.report.verdict import interval_of
 _LETTERS_OF_A_NAME = 22
 
 
-def intervals(comparison: Comparison, identity: str) -> str | None:
+def intervals(comparison: Comparison, identity: str) -> Markup | None:
     """The first score: a point for each seed, the mean and its interval; None for one system."""
     score = first_score(comparison)
     systems = [s for s in comparison.systems if score.name in s.estimates]
@@ -48,7 +49,7 @@ def intervals(comparison: Comparison, identity: str) -> str | None:
         return to_svg(figure, identity, label)
 
 
-def differences(comparison: Comparison, identity: str) -> str | None:
+def differences(comparison: Comparison, identity: str) -> Markup | None:
     """The differences of the first score to the baseline with their intervals, and zero."""
     score = first_score(comparison)
     systems = [s for s in comparison.systems if s.difference is not None]
@@ -122,7 +123,7 @@ def _curve(run: RunResult, key: str) -> Curve:
     return relative_entropy(run.snapshots) if key == ENTROPY else curve(run.history, key)
 
 
-def learning_curves(comparison: Comparison, identity: str) -> str | None:
+def learning_curves(comparison: Comparison, identity: str) -> Markup | None:
     """Training and validation loss of all systems from the first step; None if not recorded."""
     ceiling = _ceiling(comparison)
     if ceiling is None:
@@ -139,7 +140,7 @@ def learning_curves(comparison: Comparison, identity: str) -> str | None:
         return to_svg(figure, identity, f"{label} {_last_losses(comparison)}")
 
 
-def close_up(comparison: Comparison, identity: str) -> str | None:
+def close_up(comparison: Comparison, identity: str) -> Markup | None:
     """Validation loss in the second half of training, where all curves lie close together."""
     steps = [step for run in _runs(comparison) for step in _curve(run, "eval_loss")]
     if len(set(steps)) < 4:
@@ -176,7 +177,7 @@ def measures(comparison: Comparison) -> list[str]:
     ]
 
 
-def measured_curves(comparison: Comparison, name: str, identity: str) -> str:
+def measured_curves(comparison: Comparison, name: str, identity: str) -> Markup:
     """A measured figure of all systems over the steps of training."""
     with drawing(identity):
         figure, axes = panel(290)

@@ -50,7 +50,7 @@ def banded_lines(
     what: str,
     *,
     thin: Sequence[Banded] = (),
-) -> str:
+) -> Markup:
     """Returns the figure as an `<svg>` element.
 
     Args:
@@ -138,7 +138,7 @@ def course_over_training(
     identity: str,
     *,
     alone: bool = False,
-) -> str:
+) -> Markup:
     """What was recorded of a layer over training, a panel for each name and a line per unit.
 
     The units that end highest and lowest are named.
@@ -192,7 +192,7 @@ def course_panels(
         site = site_name(course, alone=alone)
         identity = f"{prefix}-course-{number}"
         svg = course_over_training(course, words, scale, look, identity, alone=alone)
-        by_site.setdefault(site, []).append((f"Layer {course.layer}", Markup(svg)))
+        by_site.setdefault(site, []).append((f"Layer {course.layer}", svg))
     return by_site
 
 

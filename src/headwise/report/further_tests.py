@@ -5,8 +5,7 @@ p-values are corrected over all of its comparisons.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from rich.table import Table
@@ -15,58 +14,39 @@ from rich.text import Text
 from headwise.analysis.results import Comparison, SystemSummary, sound_runs
 from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference
 from headwise.report.cells import (
-    NARROWEST_NAME,
     Cell,
+    Column,
     Row,
-    add_column,
-    add_row,
     chance_notes,
-    column_width,
+    column_widths,
     difference_cell,
     directions,
     estimate_cell,
-    new_table,
+    pieces,
     seeds_lost,
+    terminal_table,
 )
 from headwise.report.formatting import NONE, heading
 from headwise.report.verdict import mean_and_deviation
 from headwise.tasks.outcome import Score
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column: a score, or a difference, on a further test set.
-
-    Attributes:
-        header: name of the test set.
-        detail: what is in the column.
-        cell: returns the cell of a system.
-        only_report: whether the terminal leaves the column out.
-    """
-
-    header: str
-    detail: str
-    cell: Callable[[SystemSummary], Cell]
-    only_report: bool = False
-
-
-def further_columns(comparison: Comparison) -> list[Column]:
+def further_columns(comparison: Comparison) -> list[Column[SystemSummary]]:
     """Returns the columns: for each further test set the first score, its difference, others."""
-    columns = []
-    for name, scores in _scores(comparison).items():
+    columns: list[Column[SystemSummary]] = []
+    for test, scores in _scores(comparison).items():
         first, *others = scores
+        difference = partial(
+            _difference_cell, baseline=comparison.baseline, test=test, digits=first.digits
+        )
         columns += [
-            Column(name, heading(first.name), partial(_score_cell, test=name, score=first)),
             Column(
-                name,
-                "Difference",
-                partial(
-                    _difference_cell, baseline=comparison.baseline, test=name, digits=first.digits
-                ),
+                test, partial(_score_cell, test=test, score=first), test, detail=heading(first.name)
             ),
+            Column(test, difference, test, detail="Difference"),
         ]
         columns += [
-            Column(name, heading(score.name), partial(_score_cell, test=name, score=score), True)
+            Column(test, partial(_score_cell, test=test, score=score), detail=heading(score.name))
             for score in others
         ]
     return columns
@@ -76,7 +56,7 @@ def further_rows(comparison: Comparison) -> list[Row]:
     """Returns the row of every system, with cells in the order of `further_columns`."""
     columns = further_columns(comparison)
     return [
-        Row(system.name, "", "", seeds_lost(system), tuple(c.cell(system) for c in columns))
+        Row(system.name, tuple(c.cell(system) for c in columns), note=seeds_lost(system))
         for system in comparison.systems
     ]
 
@@ -95,27 +75,12 @@ def further_tables(comparison: Comparison, width: int) -> Iterator[Table]:
         comparison: the comparison; without further test sets there are no tables.
         width: number of characters of the terminal.
     """
-    columns = [column for column in further_columns(comparison) if not column.only_report]
-    cells = [[column.cell(system) for system in comparison.systems] for column in columns]
-    widths = [
-        column_width(column.header, of_column, column.detail)
-        for column, of_column in zip(columns, cells, strict=True)
-    ]
-    shown: list[list[int]] = []
-    room = 0
-    for number in range(0, len(columns), 2):  # the score and its difference
-        needed = widths[number] + widths[number + 1]
-        if not shown or needed > room:
-            shown.append([])
-            room = width - NARROWEST_NAME
-        shown[-1] += [number, number + 1]
-        room -= needed
-    for numbers in shown:
-        table = new_table("Other test sets")
-        for number in numbers:
-            add_column(table, columns[number].header, columns[number].detail)
-        for row, system in enumerate(comparison.systems):
-            add_row(table, system.name, seeds_lost(system), [cells[n][row] for n in numbers])
+    columns, rows = further_columns(comparison), further_rows(comparison)
+    widths = column_widths(columns, rows)
+    shown = [number for number, column in enumerate(columns) if column.short]
+    # A score and its difference stay together.
+    for piece in pieces([widths[number] for number in shown], width, together=2):
+        table = terminal_table("Other test sets", columns, rows, [shown[at] for at in piece])
         if any(difference.source != "items" for difference in _differences(comparison)):
             table.caption = Text(
                 f"* p < {SIGNIFICANT}, corrected for the comparisons on all of these test sets."

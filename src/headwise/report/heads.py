@@ -60,7 +60,7 @@ def decisions_of(system: SystemSummary, look: Look, identity: str) -> list[Syste
         courses = [course for course in followed if course.system == name]
         prefix = f"{identity}-{number}"
         scale = load_scale(record.load for record in records)
-        entropy = ""
+        entropy = Markup()
         if records:
             entropy = entropy_by_layer(records, words, look, f"{prefix}-entropy", alone=alone)
         found.append(
@@ -70,7 +70,7 @@ def decisions_of(system: SystemSummary, look: Look, identity: str) -> list[Syste
                 words=words,
                 records=records,
                 percentiles=_percentiles(records),
-                entropy=Markup(entropy),
+                entropy=entropy,
                 scale=scale,
                 loads=_loads(records, words, scale, prefix, alone),
                 courses=course_panels(courses, words, look, prefix, alone),
@@ -100,7 +100,7 @@ def _loads(
         title = f"{site}, {experts} {words.units}" if len(sizes) > 1 else site
         shares = {record.layer: record.load for record in group}
         svg = expert_load(shares, words, scale, site, f"{prefix}-load-{number}")
-        loads.append((title, Markup(svg)))
+        loads.append((title, svg))
     return loads
 
 
@@ -120,7 +120,7 @@ def entropy_by_layer(
     identity: str,
     *,
     alone: bool = False,
-) -> str:
+) -> Markup:
     """Entropy over layers, a line per site, and the entropy of equal weights for reference.
 
     Args:
@@ -181,7 +181,7 @@ def load_scale(loads: Iterable[list[float]]) -> float:
 
 def expert_load(
     loads: Mapping[int, list[float]], words: Words, scale: float, place: str, identity: str
-) -> str:
+) -> Markup:
     """Layers × experts of one site; the stronger a cell's colour, the larger its share.
 
     Args:

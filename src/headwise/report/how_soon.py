@@ -9,17 +9,16 @@ from markupsafe import Markup
 from headwise.analysis.how_soon import OverSeeds, by_training_loss, target
 from headwise.analysis.results import Comparison, SystemSummary, diverged, find_baseline
 from headwise.analysis.speed import DecodingSpeed
-from headwise.report.cells import Cell, Row, times_cell
+from headwise.report.cells import Cell, Column, Row, several_seeds, times_cell
 from headwise.report.formatting import NONE, count, listed, signed
 from headwise.report.svg import drawing, looks, panel, to_svg
-from headwise.report.table import Column
 
 
 @dataclass(frozen=True)
 class Section:
     """What the report shows: a table, its notes and a figure."""
 
-    columns: list[Column]
+    columns: list[Column[SystemSummary]]
     rows: list[Row]
     notes: list[str]
     figure: Markup | None
@@ -34,7 +33,7 @@ def how_soon_section(comparison: Comparison, identity: str) -> Section | None:
     """
     found = [system.how_soon for system in comparison.systems if system.how_soon is not None]
     decoding = [each.decoding for each in found if each.decoding is not None]
-    columns: list[Column] = []
+    columns: list[Column[SystemSummary]] = []
     notes: list[str] = []
     figure = None
     if any(each.pairs for each in found):
@@ -49,29 +48,29 @@ def how_soon_section(comparison: Comparison, identity: str) -> Section | None:
     return Section(
         columns,
         [
-            Row(system.name, "", "", "", tuple(column.cell(system) for column in columns))
+            Row(system.name, tuple(column.cell(system) for column in columns))
             for system in comparison.systems
         ],
         notes,
-        None if figure is None else Markup(figure),
+        None if figure is None else figure,
     )
 
 
-def _compared_columns(comparison: Comparison) -> list[Column]:
+def _compared_columns(comparison: Comparison) -> list[Column[SystemSummary]]:
     def cell_of(system: SystemSummary, made: Cell) -> Cell:
         return Cell("baseline") if system.name == comparison.baseline else made
 
     return [
-        Column("Steps to the baseline's loss", "", 0, lambda s: cell_of(s, _steps(s))),
-        Column("Time to the baseline's loss", "", 0, lambda s: cell_of(s, _time(s))),
-        Column("Validation loss at equal training loss", "", 0, lambda s: cell_of(s, _loss(s))),
+        Column("Steps to the baseline's loss", lambda s: cell_of(s, _steps(s))),
+        Column("Time to the baseline's loss", lambda s: cell_of(s, _time(s))),
+        Column("Validation loss at equal training loss", lambda s: cell_of(s, _loss(s))),
     ]
 
 
-def _decoding_columns() -> list[Column]:
+def _decoding_columns() -> list[Column[SystemSummary]]:
     return [
-        Column("Tokens per second", "", 0, _tokens_per_second),
-        Column("Time per token", "", 0, _time_per_token),
+        Column("Tokens per second", _tokens_per_second),
+        Column("Time per token", _time_per_token),
     ]
 
 
@@ -121,7 +120,6 @@ def _time_per_token(system: SystemSummary) -> Cell:
 
 
 def _compared_notes(comparison: Comparison) -> list[str]:
-    several = any(len(system.runs) > 1 for system in comparison.systems)
     notes = [
         "Steps: after which share of the baseline's steps the validation loss is down to the "
         f"baseline's lowest{_targets(comparison)}. Between two validations it is taken to fall "
@@ -132,7 +130,7 @@ def _compared_notes(comparison: Comparison) -> list[str]:
         "fitted. The training loss is read off a straight line through the records around a "
         "validation, and holds dropout, label smoothing and auxiliary losses.",
     ]
-    if several:
+    if several_seeds(comparison):
         notes.append(
             "Each run of a system is compared with each of the baseline. Below the figures stands "
             "the 95% interval over seeds; where some pairs do not reach the loss, the figure is "
@@ -163,7 +161,7 @@ def _decoding_note(speed: DecodingSpeed) -> str:
     )
 
 
-def losses_against_each_other(comparison: Comparison, identity: str) -> str | None:
+def losses_against_each_other(comparison: Comparison, identity: str) -> Markup | None:
     """Validation loss against training loss, a line per run; training goes to the right.
 
     Args:

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from headwise.report.formatting import count, decimals
 
 
-def rendered(template: str, **values: Any) -> str:
+def rendered(template: str, **values: Any) -> Markup:
     """Returns a template of this folder, or of those in it, with the values in it."""
-    return _environment().get_template(template).render(values)
+    return Markup(_environment().get_template(template).render(values))
 
 
 def duration(seconds: float) -> str:

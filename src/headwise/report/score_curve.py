@@ -28,10 +28,9 @@ def render_curve(curve: ScoreCurve) -> str:
     return rendered(
         "curve.html.jinja",
         title=f"{heading(curve.score)} against {curve.key}",
-        figure=Markup(draw_score_curve(curve, "curve")),
+        figure=draw_score_curve(curve, "curve"),
         lines=[
-            (name, Markup(swatch(look_of[name], f"swatch-{number}")))
-            for number, name in enumerate(lines)
+            (name, swatch(look_of[name], f"swatch-{number}")) for number, name in enumerate(lines)
         ],
         headers=curve_headers(curve),
         rows=curve_rows(curve),
@@ -57,7 +56,7 @@ _CLOSE = 0.06  # part of the axis within which the names of levels would overlap
 _WIDE = 10  # values that differ by more than this factor stand on a logarithmic axis
 
 
-def draw_score_curve(curve: ScoreCurve, identity: str) -> str:
+def draw_score_curve(curve: ScoreCurve, identity: str) -> Markup:
     """The score of each system over the values of the key, with the intervals over seeds.
 
     A system with a single value is a level: a dashed line across the figure.

@@ -14,6 +14,7 @@ from html import escape
 from typing import Any
 
 import matplotlib
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -114,7 +115,7 @@ def name_end(axes: Axes, name: str, step: float, value: float) -> None:
     )
 
 
-def to_svg(figure: Figure, identity: str, label: str) -> str:
+def to_svg(figure: Figure, identity: str, label: str) -> Markup:
     """Returns the figure as an `<svg>` element, which the page scales to the available width.
 
     Args:
@@ -137,7 +138,7 @@ def to_svg(figure: Figure, identity: str, label: str) -> str:
     # Only the view box stays: without width and height, the page scales the figure.
     viewbox = re.search(r'viewBox="[^"]*"', svg)
     assert viewbox is not None
-    return re.sub(r"<svg[^>]*>", f"<svg {viewbox[0]} {meaning}>", svg, count=1)
+    return Markup(re.sub(r"<svg[^>]*>", f"<svg {viewbox[0]} {meaning}>", svg, count=1))
 
 
 _MARKERS = "osD^vPX*<>"
@@ -168,7 +169,7 @@ def looks_of(names: Sequence[str]) -> dict[str, Look]:
     return found
 
 
-def swatch(look: Look, identity: str) -> str:
+def swatch(look: Look, identity: str) -> Markup:
     """A piece of the system's line, for legends in the page."""
     with drawing(identity):
         figure = Figure(figsize=(34 / 72, 14 / 72), dpi=72)

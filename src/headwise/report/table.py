@@ -1,8 +1,6 @@
 """The table of a comparison on one data set, for the report and for the terminal."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from statistics import median
 
@@ -23,22 +21,22 @@ from headwise.report.benchmark import benchmark_table
 from headwise.report.cells import (
     NARROWEST_NAME,
     Cell,
+    Column,
     Row,
-    add_column,
-    add_row,
     all_scores,
     chance_notes,
     chance_over,
-    column_width,
+    column_widths,
     difference_cell,
     difference_sources,
     directions,
     find_score,
     interval_sources,
-    new_table,
     over_seeds,
     score_cell,
     seeds_lost,
+    several_seeds,
+    terminal_table,
     times_cell,
 )
 from headwise.report.formatting import (
@@ -53,26 +51,7 @@ from headwise.report.further_tests import further_tables
 from headwise.tasks.outcome import Score
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column of the table.
-
-    Attributes:
-        header: its header in the report.
-        short: its header in a terminal; empty if only the report has the column.
-        worth: a terminal that is too narrow leaves out the columns of least worth.
-        cell: returns the cell of a system.
-        detail: a second line of the header.
-    """
-
-    header: str
-    short: str
-    worth: float
-    cell: Callable[[SystemSummary], Cell]
-    detail: str = ""
-
-
-def table_columns(comparison: Comparison) -> list[Column]:
+def table_columns(comparison: Comparison) -> list[Column[SystemSummary]]:
     """Returns the columns: size, cost, loss, the first score with its difference, further scores.
 
     The difference is that to the baseline. A loss of tokens has a column for its perplexity too.
@@ -80,42 +59,39 @@ def table_columns(comparison: Comparison) -> list[Column]:
     first, *further = all_scores(comparison)
     digits, name = _loss_digits(comparison), heading(first.name)
     columns = [
-        Column("Parameters", "Params", 3, lambda s: Cell(count(s.runs[0].parameters))),
+        Column("Parameters", lambda s: Cell(count(s.runs[0].parameters)), "Params", 3),
         *_trained_column(comparison),
-        Column("MACs", "MACs", 2, lambda s: Cell(count(s.runs[0].macs))),
-        Column("Time per step", "Time", 4, lambda s: times_cell(s.relative_step_time)),
-        Column("Validation loss", "Loss", 5, lambda s: _loss(s, digits)),
+        Column("MACs", lambda s: Cell(count(s.runs[0].macs)), "MACs", 2),
+        Column("Time per step", lambda s: times_cell(s.relative_step_time), "Time", 4),
+        Column("Validation loss", lambda s: _loss(s, digits), "Loss", 5),
     ]
     if comparison.loss_has_perplexity:
         # A score may be a perplexity as well, that of the test part.
         is_score = any(score.is_perplexity for score in (first, *further))
         header = "Validation perplexity" if is_score else "Perplexity"
-        columns.append(Column(header, "", 0, _perplexity))
+        columns.append(Column(header, _perplexity))
     columns += [
-        Column(name, name, math.inf, lambda s: score_cell(s, first)),
+        Column(name, lambda s: score_cell(s, first), name, math.inf),
         Column(
-            f"{name} against baseline",
-            "Difference",
-            math.inf,
-            lambda s: _difference(comparison, s),
+            f"{name} against baseline", lambda s: _difference(comparison, s), "Difference", math.inf
         ),
     ]
     columns += _test_columns(comparison)
-    if comparison.centre == "median" and _several_seeds(comparison):
-        columns.append(Column("Median of seeds", "Median", 1.2, lambda s: _median(s, first)))
+    if comparison.centre == "median" and several_seeds(comparison):
+        columns.append(Column("Median of seeds", lambda s: _median(s, first), "Median", 1.2))
     for number, score in enumerate(further):
         cell = partial(score_cell, score=score)
         name = heading(score.name)
-        columns.append(Column(name, name, 1 - number / len(further), cell))
+        columns.append(Column(name, cell, name, 1 - number / len(further)))
     return columns
 
 
-def _trained_column(comparison: Comparison) -> list[Column]:
+def _trained_column(comparison: Comparison) -> list[Column[SystemSummary]]:
     """Returns the number of parameters that learned, if some systems have frozen ones."""
     if all(s.runs[0].trained_parameters is None for s in comparison.systems):
         return []
     return [
-        Column("Trained parameters", "Trained", 3.5, lambda s: Cell(count(_trained(s.runs[0]))))
+        Column("Trained parameters", lambda s: Cell(count(_trained(s.runs[0]))), "Trained", 3.5)
     ]
 
 
@@ -123,18 +99,18 @@ def _trained(run: RunResult) -> int:
     return run.parameters if run.trained_parameters is None else run.trained_parameters
 
 
-def _test_columns(comparison: Comparison) -> list[Column]:
+def _test_columns(comparison: Comparison) -> list[Column[SystemSummary]]:
     """Returns the columns that say more of the tests than the difference itself does."""
     sources = difference_sources(comparison)
-    columns = []
+    columns: list[Column[SystemSummary]] = []
     if sources - {"items"}:
         columns = [
-            Column("Detectable", "Detectable", 1.5, lambda s: _detectable(comparison, s)),
-            Column("p, not corrected", "", 0, partial(_uncorrected, of_runs=False)),
+            Column("Detectable", lambda s: _detectable(comparison, s), "Detectable", 1.5),
+            Column("p, not corrected", partial(_uncorrected, of_runs=False)),
         ]
     if "items" in sources:
         header = f"p of these runs, over test {comparison.item_name} alone"
-        columns.append(Column(header, "", 0, partial(_uncorrected, of_runs=True)))
+        columns.append(Column(header, partial(_uncorrected, of_runs=True)))
     return columns
 
 
@@ -168,7 +144,7 @@ def table_notes(comparison: Comparison) -> list[str]:
     if sources := interval_sources(comparison):
         over = chance_over(sources, comparison.item_name)
         notes[0] += f" In brackets: the 95% interval of the figure above it, {over}."
-    if _several_seeds(comparison):
+    if several_seeds(comparison):
         notes.append("Scores and losses are means over seeds; ± is the seeds' standard deviation.")
     if any(system.matched for system in comparison.systems):
         notes.append(
@@ -192,10 +168,6 @@ def table_notes(comparison: Comparison) -> list[str]:
     if any(diverged(run) for system in comparison.systems for run in system.runs):
         notes.append("Runs that diverged are left out of these numbers.")
     return notes
-
-
-def _several_seeds(comparison: Comparison) -> bool:
-    return any(len(system.runs) > 1 for system in comparison.systems)
 
 
 def _difference(comparison: Comparison, system: SystemSummary) -> Cell:
@@ -241,24 +213,18 @@ class _FittingTable:
         self.comparison = comparison
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        rows = table_rows(self.comparison)
-        columns = table_columns(self.comparison)
+        columns, rows = table_columns(self.comparison), table_rows(self.comparison)
+        widths = column_widths(columns, rows)
         shown = [number for number, column in enumerate(columns) if column.short]
         lost = []
         for number in sorted(shown, key=lambda number: columns[number].worth):
-            width = NARROWEST_NAME + sum(
-                column_width(columns[n].short, [row.cells[n] for row in rows]) for n in shown
-            )
+            width = NARROWEST_NAME + sum(widths[n] for n in shown)
             if width <= options.max_width or math.isinf(columns[number].worth):
                 break
             shown.remove(number)
             lost.append(number)
-        table = new_table(self.comparison.title)
+        table = terminal_table(self.comparison.title, columns, rows, shown)
         table.caption = Text(self._caption([columns[number].short for number in sorted(lost)]))
-        for number in shown:
-            add_column(table, columns[number].short)
-        for row in rows:
-            add_row(table, row.name, row.note, [row.cells[number] for number in shown])
         yield table
         yield from further_tables(self.comparison, options.max_width)
 
@@ -276,7 +242,7 @@ class _FittingTable:
         if difference_sources(comparison) - {"items"}:
             parts.append(f"* p < {SIGNIFICANT}, corrected for all comparisons.")
             parts.append(f"Detectable: the true difference found with probability {POWER}.")
-        if _several_seeds(comparison):
+        if several_seeds(comparison):
             parts.append("± over seeds.")
         if any(system.matched for system in comparison.systems):
             parts.append("Sizes matched in parameters.")

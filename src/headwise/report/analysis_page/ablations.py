@@ -89,7 +89,7 @@ def ablation_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> 
         draws=max(result.draws for _, found, _ in ablated for result in found.results),
         heat_opacity=HEAT_OPACITY,
     )
-    return Section(IDENTITY, "What each part is worth", Markup(body))
+    return Section(IDENTITY, "What each part is worth", body)
 
 
 def _of_run(name: str, found: AblationAnalysis, look: Look, identity: str) -> dict[str, Any]:
@@ -133,8 +133,8 @@ def _plot(
     if len(known) > len(dots):
         title += f"; {len(known) - len(dots)} more are in the table"
     axis = f"{heading(measure.name)}, difference to the whole model"
-    svg = differences_by_ablation(dots, look, axis, measure.digits, identity) if dots else ""
-    return title, Markup(svg)
+    svg = differences_by_ablation(dots, look, axis, measure.digits, identity) if dots else Markup()
+    return title, svg
 
 
 def _row(result: AblationResult, found: AblationAnalysis) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def _maps(found: AblationAnalysis, identity: str) -> list[list[tuple[str, Markup
             layers = _cells(results, measure)
             name = f"{identity}-map-{number}-{at}"
             svg = cost_by_unit(layers, unit, scale, measure.digits, title, name)
-            figures.append((title, Markup(svg)))
+            figures.append((title, svg))
         maps.append(figures)
     return maps
 
@@ -296,7 +296,7 @@ def _significant(changes: Sequence[Change]) -> tuple[int, int]:
 
 def differences_by_ablation(
     dots: Sequence[Dot], look: Look, axis: str, digits: int, identity: str
-) -> str:
+) -> Markup:
     """The difference of each ablation with its 95% interval, and zero; filled if significant.
 
     Args:
@@ -346,7 +346,7 @@ def cost_by_unit(
     digits: int,
     title: str,
     identity: str,
-) -> str:
+) -> Markup:
     """Layers × units; the stronger a cell's colour, the more it costs to do without the unit.
 
     Cells of units that cost nothing, or less, have no colour. A frame is around significant ones.

@@ -55,7 +55,7 @@ def courses_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> S
         shown=shown,
         most=MOST_SEQUENCES,
     )
-    return Section(IDENTITY, "Over training", Markup(body))
+    return Section(IDENTITY, "Over training", body)
 
 
 def _together(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> dict[str, Any] | None:
@@ -69,7 +69,7 @@ def _together(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> dict[st
         return None
     shown = [run for run in runs if run.name in curves]
     svg = runs_over_training(curves, looks, f"{IDENTITY}-together")
-    return {"svg": Markup(svg), "legend": legend(shown, looks, IDENTITY)}
+    return {"svg": svg, "legend": legend(shown, looks, IDENTITY)}
 
 
 def _systems(
@@ -115,17 +115,15 @@ def _entropy(
     return [
         (
             site,
-            Markup(
-                layers_over_training(
-                    group,
-                    [course.entropy for course in group],
-                    look,
-                    scale,
-                    f"{prefix}-{number}",
-                    f"Entropy in nats, {site}",
-                    lowest=[c.lowest_entropy for c in group] if words.shows_lowest else [],
-                    reference=group[0].uniform,
-                )
+            layers_over_training(
+                group,
+                [course.entropy for course in group],
+                look,
+                scale,
+                f"{prefix}-{number}",
+                f"Entropy in nats, {site}",
+                lowest=[c.lowest_entropy for c in group] if words.shows_lowest else [],
+                reference=group[0].uniform,
             ),
         )
         for number, (site, group) in enumerate(_by_site(courses, alone).items())
@@ -145,7 +143,7 @@ def _explained(
                 what = f"Explained by {label}, {site}"
                 identity = f"{prefix}-{len(panels)}"
                 svg = layers_over_training(having, curves, look, scale, identity, what)
-                panels.append((f"{site}: {label}", Markup(svg)))
+                panels.append((f"{site}: {label}", svg))
     return panels
 
 
@@ -181,7 +179,7 @@ def _row(course: DecisionCourse, labels: list[str], alone: bool) -> list[str]:
 
 def runs_over_training(
     curves: Mapping[str, Mapping[int, float]], looks: Mapping[str, Look], identity: str
-) -> str:
+) -> Markup:
     """The relative entropy of several runs over training.
 
     Args:
@@ -223,7 +221,7 @@ def layers_over_training(
     *,
     lowest: Sequence[Values] = (),
     reference: float | None = None,
-) -> str:
+) -> Markup:
     """One quantity over training, a line for each layer: the higher the layer, the stronger.
 
     The last layer is named, and so is the first, unless both end at about the same height.

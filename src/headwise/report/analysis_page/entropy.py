@@ -50,7 +50,7 @@ def entropy_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> S
             for number, kind in enumerate(found)
         ],
     )
-    return Section(IDENTITY, "How undecided the decisions are", Markup(body))
+    return Section(IDENTITY, "How undecided the decisions are", body)
 
 
 def _reference(runs: Sequence[RunAnalysis], kind: Kind[ModuleEntropy]) -> str | None:
@@ -149,7 +149,7 @@ def _figures(
                 f"{site.title}, entropy by {name}",
                 thin=lowest,
             )
-            figures.append((f"{site.title}: by {name}", Markup(svg)))
+            figures.append((f"{site.title}: by {name}", svg))
         rows.append(figures)
     if len(kind.sites) == 1:
         return [[figure for figures in rows for figure in figures]]

@@ -43,12 +43,12 @@ def explained_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) ->
     ]
     body = rendered(
         "analysis_page/explained.html.jinja",
-        figures=[(caption, Markup(svg)) for caption, svg in figures],
+        figures=[(caption, svg) for caption, svg in figures],
         rows=rows,
         legend=legend(runs, looks, IDENTITY),
         sides="side" in by_label,
     )
-    return Section(IDENTITY, "What explains the decisions", Markup(body))
+    return Section(IDENTITY, "What explains the decisions", body)
 
 
 def _caption(label: str, by_run: ByRun) -> str:
@@ -63,7 +63,7 @@ def explained_shares(
     bounds: tuple[float, float],
     looks: Mapping[str, Look],
     identity: str,
-) -> str:
+) -> Markup:
     """Bars from 0, one for each place and run, with their numbers behind them.
 
     Args:

@@ -64,7 +64,7 @@ def layers_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Se
         levels=[
             (
                 heading(level),
-                Markup(level_shares(named, level, looks, f"{IDENTITY}-level-{number}")),
+                level_shares(named, level, looks, f"{IDENTITY}-level-{number}"),
             )
             for number, level in enumerate(
                 dict.fromkeys(each.level for _, stack in found for each in stack.levels)
@@ -74,7 +74,7 @@ def layers_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Se
         sequences=any(stack.of == "sequences" for _, stack in found),
         rows=[(_title(run, stack, several=True), stack.rows, stack.of) for run, stack in found],
     )
-    return Section(IDENTITY, "How alike the layers decide", Markup(body))
+    return Section(IDENTITY, "How alike the layers decide", body)
 
 
 def _title(run: RunAnalysis, stack: StackLikeness, *, several: bool) -> str:
@@ -84,14 +84,14 @@ def _title(run: RunAnalysis, stack: StackLikeness, *, several: bool) -> str:
 
 
 def _heat(title: str, matrix: Matrix, names: list[str], identity: str, what: str) -> _Heat:
-    figure = Markup(layers_matrix(title, matrix, names, identity, what))
+    figure = layers_matrix(title, matrix, names, identity, what)
     return _Heat(title, figure, names, [[decimals(value) for value in row] for row in matrix])
 
 
 _MOST_NUMBERS = 18  # rows of a matrix whose cells have numbers; smaller ones could not be read
 
 
-def layers_matrix(title: str, matrix: Matrix, names: list[str], identity: str, what: str) -> str:
+def layers_matrix(title: str, matrix: Matrix, names: list[str], identity: str, what: str) -> Markup:
     """Cells that are the stronger in colour the further from 0; what is negative is orange.
 
     Args:
@@ -132,7 +132,7 @@ def level_shares(
     level: str,
     looks: Mapping[str, Look],
     identity: str,
-) -> str:
+) -> Markup:
     """How much of a quantity the decisions of each layer say, a line for each run and stack.
 
     Args:

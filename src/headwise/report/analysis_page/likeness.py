@@ -60,7 +60,7 @@ def likeness_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> 
         panels=_panels(having, looks),
         details=[(run.name, _details(run, number)) for number, run in enumerate(having)],
     )
-    return Section(IDENTITY, "How alike the heads are", Markup(body))
+    return Section(IDENTITY, "How alike the heads are", body)
 
 
 def _panels(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> list[tuple[str, Markup]]:
@@ -82,7 +82,7 @@ def _panels(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> list[tupl
             title = f"{SITES.get(site, 'Attention')}: {meaning}"
             if lines:
                 identity = f"{IDENTITY}-{measure}-{number}"
-                panels.append((title, Markup(likeness_by_layer(lines, looks, identity, title))))
+                panels.append((title, likeness_by_layer(lines, looks, identity, title)))
     return panels
 
 
@@ -100,7 +100,7 @@ def _details(run: RunAnalysis, number: int) -> list[ModuleDetails]:
         )
         identity = f"{IDENTITY}-matrix-{number}-{index}"
         svg = likeness_matrix(module.outputs, module.attention, identity, label)
-        details.append(ModuleDetails(place, module, alike, Markup(svg)))
+        details.append(ModuleDetails(place, module, alike, svg))
     return details
 
 
@@ -120,7 +120,7 @@ def likeness_by_layer(
     looks: Mapping[str, Look],
     identity: str,
     label: str,
-) -> str:
+) -> Markup:
     """A mean likeness over layers, a line for each run.
 
     Args:
@@ -147,7 +147,7 @@ def likeness_by_layer(
         return to_svg(figure, identity, f"{label}: {said}.")
 
 
-def likeness_matrix(outputs: Matrix, attention: Matrix, identity: str, label: str) -> str:
+def likeness_matrix(outputs: Matrix, attention: Matrix, identity: str, label: str) -> Markup:
     """Heads × heads: outputs below the diagonal, attention above; the stronger, the more alike.
 
     Args:

@@ -46,7 +46,7 @@ def load_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Sect
             for number, kind in enumerate(found)
         ],
     )
-    return Section(IDENTITY, "How the work is shared", Markup(body))
+    return Section(IDENTITY, "How the work is shared", body)
 
 
 def _over_model(runs: Sequence[RunAnalysis], kind: Kind[LoadRecord]) -> list[dict[str, str]]:
@@ -121,7 +121,7 @@ def _sorted(
                 f"{site.title}, shares of {units} {kind.words.units}, sorted",
                 thin=layers,
             )
-            figures.append((f"{site.title}: {units} {kind.words.units}, sorted", Markup(svg)))
+            figures.append((f"{site.title}: {units} {kind.words.units}, sorted", svg))
     return figures
 
 
@@ -145,7 +145,7 @@ def _tables(
                     title = f"{runs[number].name}: {title}"
                 name = f"{identity}-table-{at}-{units}-{number}"
                 svg = expert_load(loads, kind.words, _scale(kind), site.title, name)
-                figures.append((title, Markup(svg)))
+                figures.append((title, svg))
     return figures
 
 

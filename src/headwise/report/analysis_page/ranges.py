@@ -31,13 +31,13 @@ def ranges_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Se
             identity = f"{IDENTITY}-{len(made)}"
             words = run.words.get(found.where.system, Words())
             svg = token_ranges(found, title, words, looks[run.name], identity)
-            made.append((title, words, found, Markup(svg)))
+            made.append((title, words, found, svg))
     if not made:
         return None
     kinds = list(dict.fromkeys(found.word for _, _, found, _ in made))
     body = rendered("analysis_page/ranges.html.jinja", made=made, shown=SHOWN, kinds=kinds)
     return Section(
-        IDENTITY, "Weights of frequent " + " and ".join(f"{k}s" for k in kinds), body=Markup(body)
+        IDENTITY, "Weights of frequent " + " and ".join(f"{k}s" for k in kinds), body=body
     )
 
 
@@ -45,7 +45,7 @@ SHOWN = 12  # tokens in a figure
 _LETTERS = 16
 
 
-def token_ranges(found: PlaceRanges, title: str, words: Words, look: Look, identity: str) -> str:
+def token_ranges(found: PlaceRanges, title: str, words: Words, look: Look, identity: str) -> Markup:
     """A line from the least to the greatest weight of each token, with the mean as a dot.
 
     Args:

@@ -35,7 +35,7 @@ def legend(
     if len(runs) == 1:
         return []
     return [
-        (run.name, Markup(swatch(looks[run.name], f"{identity}-swatch-{number}")))
+        (run.name, swatch(looks[run.name], f"{identity}-swatch-{number}"))
         for number, run in enumerate(runs)
     ]
 

@@ -4,8 +4,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
-
 from headwise.analysis.decisions.record import RunAnalysis
 from headwise.analysis.decisions.tokens import LEADING, Leader, TokensRecord
 from headwise.heads.words import Words
@@ -72,7 +70,7 @@ def tokens_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Se
         leading=LEADING,
         heading=heading,
     )
-    return Section(IDENTITY, "Which tokens go to which units", Markup(body))
+    return Section(IDENTITY, "Which tokens go to which units", body)
 
 
 def _tables(runs: Sequence[RunAnalysis]) -> list[tuple[str, _Table]]:
