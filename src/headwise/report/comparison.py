@@ -4,11 +4,8 @@ import base64
 import binascii
 import math
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-
-from markupsafe import Markup
+from typing import Any
 
 from headwise.analysis.results import (
     Benchmark,
@@ -144,14 +141,14 @@ def _body(comparison: Comparison, at: str = "") -> str:
             )
             for number, system in enumerate(comparison.systems)
         ],
-        intervals=_drawn(comparison, intervals, f"{at}intervals"),
-        differences=_drawn(comparison, differences, f"{at}differences"),
+        intervals=intervals(comparison, f"{at}intervals"),
+        differences=differences(comparison, f"{at}differences"),
         intervals_over=chance_over(interval_sources(comparison), comparison.item_name),
         differences_over=chance_over(difference_sources(comparison), comparison.item_name),
         first_score=heading(first_score(comparison).name),
         learning=[(title, svg) for title, svg in learning if svg is not None],
         soon=how_soon_section(comparison, f"{at}how-soon-losses"),
-        measured=[(title, svg) for title, svg in measured],
+        measured=measured,
         decisions=[
             decision
             for number, system in enumerate(comparison.systems)
@@ -183,13 +180,6 @@ def _in_legend(system: SystemSummary) -> str:
     return system.name if sound_runs(system) else f"{system.name} (diverged)"
 
 
-def _drawn(
-    comparison: Comparison, draw: Callable[[Comparison, str], str | None], identity: str
-) -> Markup | None:
-    svg = draw(comparison, identity)
-    return None if svg is None else svg
-
-
 def _expected(sample: ComparedSample) -> list[str]:
     """The labels of what a system is to find: all but the first, which is what it sees."""
     return list(sample.given)[1:]
@@ -218,35 +208,8 @@ def _exactly(run: RunResult, name: str) -> str:
 _SMALL = 200
 
 
-@dataclass(frozen=True)
-class View:
-    """A picture as it is shown, once for all systems that have the same.
-
-    Attributes:
-        systems: their names.
-        caption: unless all systems have the same.
-        png: base64.
-        size: width and height in the page's pixels; None if the PNG does not tell.
-        is_small: enlarged.
-    """
-
-    systems: str
-    caption: str
-    png: str
-    size: tuple[int, int] | None
-    is_small: bool
-
-
-@dataclass(frozen=True)
-class Views:
-    """A picture of all systems side by side; the caption is empty if each has its own."""
-
-    title: str
-    caption: str
-    views: list[View]
-
-
-def views_of(comparison: Comparison, picture: ComparedPicture) -> Views:
+def views_of(comparison: Comparison, picture: ComparedPicture) -> dict[str, Any]:
+    """A picture of all systems side by side, once for those that have the same."""
     shared = {picture.captions.get(name, "") for name in picture.pngs}
     shown: dict[tuple[str, str], list[str]] = {}
     for name, png in picture.pngs.items():
@@ -261,8 +224,17 @@ def views_of(comparison: Comparison, picture: ComparedPicture) -> Views:
         if size is not None and is_small:
             factor = math.ceil(_SMALL / size[0])
             size = (factor * size[0], factor * size[1])
-        views.append(View(systems, caption, png, size, is_small))
-    return Views(picture.title, shared.pop() if len(shared) == 1 else "", views)
+        views.append(
+            {
+                "systems": systems,
+                "caption": caption,  # unless all have the same
+                "png": png,  # base64
+                "size": size,
+                "is_small": is_small,
+            }
+        )
+    caption = shared.pop() if len(shared) == 1 else ""
+    return {"title": picture.title, "caption": caption, "views": views}
 
 
 def _png_size(png: str) -> tuple[int, int] | None:

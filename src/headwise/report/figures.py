@@ -1,10 +1,10 @@
-"""The figures of the report that show what rules of training recorded, each an `<svg>` element."""
+"""The figures that several pages share, each an `<svg>` element."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 from matplotlib.axes import Axes
@@ -15,9 +15,15 @@ from headwise.heads.words import Words
 from headwise.report.place_names import site_name
 from headwise.report.svg import (
     MUTED,
+    TEXT,
+    WIDTH,
+    HeatCell,
     Look,
+    are_numbered,
+    draw_cells,
     drawing,
     name_end,
+    number_units,
     panel,
     panels,
     reference_line,
@@ -125,9 +131,14 @@ def smoothed(values: list[float], radius: int) -> list[float]:
     return means
 
 
-def smoothing_radius(course: Course) -> int:
+def _radius(course: Course) -> int:
     """Returns the radius of a smoothing window of about a twentieth of the curve."""
     return len(course.steps) // 40
+
+
+def smoothing(courses: Sequence[Course]) -> int:
+    """Returns how many records a point of the curves is the mean of, at most."""
+    return max((2 * _radius(course) + 1 for course in courses), default=1)
 
 
 def course_over_training(
@@ -158,7 +169,7 @@ def course_over_training(
         figure, side_by_side = panels(160, columns=number, width=max(280, 140 * number))
         for axes, (name, rows) in zip(side_by_side, course.values.items(), strict=True):
             symbol = words.recorded.get(name, name)
-            radius = smoothing_radius(course)
+            radius = _radius(course)
             curves = [smoothed(list(of_unit), radius) for of_unit in zip(*rows, strict=True)]
             last = [curve[-1] for curve in curves]
             top, bottom = last.index(max(last)), last.index(min(last))
@@ -224,3 +235,98 @@ def _thinned(steps: list[int], values: list[float]) -> tuple[list[int], list[flo
     stride = -(-len(steps) // _POINTS_OF_A_CURVE)
     kept = sorted({*range(0, len(steps), stride), len(steps) - 1})
     return [steps[i] for i in kept], [values[i] for i in kept]
+
+
+class Dot(NamedTuple):
+    """A row of a figure of dots: a number with its interval, and the numbers it is the mean of."""
+
+    name: str
+    value: float
+    ends: tuple[float, float] | None
+    look: Look
+    filled: bool = True
+    seeds: Sequence[float] = ()
+
+
+def dots_by_row(
+    dots: Sequence[Dot],
+    axis: str,
+    label: str,
+    identity: str,
+    *,
+    zero: bool = False,
+    hollow: str = "none",
+    row_height: int = 26,
+    width: int = WIDTH,
+    markersize: float = 8,
+) -> Markup:
+    """A dot for each row, from top to bottom, with its interval.
+
+    Args:
+        dots: the rows.
+        axis: what the numbers are.
+        label: for screen readers.
+        identity: unique in the page.
+        zero: whether there is a line at zero.
+        hollow: the colour inside dots that are not filled.
+        row_height, width, markersize: in points.
+    """
+    with drawing(identity):
+        figure, axes = panel(46 + row_height * len(dots), width)
+        if zero:
+            axes.axvline(0, color=MUTED, linewidth=1.2)
+        for row, dot in enumerate(dots):
+            look = dot.look
+            if dot.ends is not None:
+                axes.plot(dot.ends, [row, row], color=look.colour, linewidth=2, marker="|")
+            if len(dot.seeds) > 1:
+                # Below the line of the interval, which would hide them.
+                below = [row + 0.24] * len(dot.seeds)
+                style: dict[str, Any] = {"color": look.colour, "linestyle": "none", "alpha": 0.5}
+                axes.plot(dot.seeds, below, marker=look.marker, markersize=4.5, **style)
+            axes.plot(
+                dot.value,
+                row,
+                marker=look.marker,
+                markersize=markersize,
+                color=look.colour,
+                markerfacecolor=look.colour if dot.filled else hollow,
+            )
+        axes.set_yticks(range(len(dots)), [dot.name for dot in dots])
+        axes.tick_params(axis="y", length=0, labelcolor=TEXT)
+        axes.set_ylim(len(dots) - 0.5, -0.5)
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel(axis)
+        return to_svg(figure, identity, label)
+
+
+def layers_by_unit(
+    layers: Mapping[int, Mapping[int, HeatCell]],
+    unit: str,
+    label: str,
+    identity: str,
+    *,
+    fontsize: float,
+) -> Markup:
+    """Layers × units, as coloured cells with a text where there is room for it.
+
+    Args:
+        layers: the layer to the number of each unit, and its cell.
+        unit: what it is called.
+        label: for screen readers.
+        identity: unique in the page.
+        fontsize: of the texts.
+    """
+    units = 1 + max(number for cells in layers.values() for number in cells)
+    rows = [
+        {at: cell if are_numbered(units) else cell._replace(text="") for at, cell in cells.items()}
+        for _, cells in sorted(layers.items())
+    ]
+    with drawing(identity):
+        figure, axes = panel(52 + 26 * len(layers))
+        draw_cells(axes, rows, units, fontsize=fontsize)
+        axes.set_yticks(range(len(layers)), [str(layer) for layer in sorted(layers)])
+        number_units(axes.xaxis, units)
+        axes.set_xlabel(unit.capitalize())
+        axes.set_ylabel("Layer")
+        return to_svg(figure, identity, label)

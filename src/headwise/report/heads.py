@@ -2,50 +2,24 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
 
 from headwise.analysis.decisions.snapshots import AttentionRecord
 from headwise.analysis.results import SystemSummary
 from headwise.heads.words import Words
-from headwise.report.figures import course_panels, smoothing_radius
+from headwise.report.figures import course_panels, layers_by_unit, smoothing
 from headwise.report.place_names import site_name
-from headwise.report.svg import (
-    HEAT,
-    HEAT_OPACITY,
-    Look,
-    divide_cells,
-    drawing,
-    frame_cells,
-    panel,
-    reference_line,
-    to_svg,
-)
+from headwise.report.svg import HeatCell, Look, drawing, panel, reference_line, to_svg
 
 
-@dataclass(frozen=True)
-class SystemDecisions:
-    """What the report shows of the decisions of one system of heads in a model."""
+def decisions_of(system: SystemSummary, look: Look, identity: str) -> list[dict[str, Any]]:
+    """What is shown of each kind of system in a model.
 
-    title: str
-    alone: bool  # the model has a single stack
-    words: Words
-    records: list[AttentionRecord]  # none of a system that decides nothing
-    percentiles: list[int]  # those that are worth a column
-    entropy: Markup
-    scale: float
-    loads: list[tuple[str, Markup]]  # title and figure per site
-    courses: dict[str, list[tuple[str, Markup]]]  # by site: title and figure per layer
-    smoothing: int  # how many records of these a point is the mean of
-
-
-def decisions_of(system: SystemSummary, look: Look, identity: str) -> list[SystemDecisions]:
-    """Of the first seed: which expert bears which number is chance, so seeds have no mean."""
+    Of the first seed: which expert bears which number is chance, so seeds have no mean.
+    """
     run = system.runs[0]
     alone = len(run.macs_lengths) == 1
     # A system that decides nothing may still have a rule of training that records something.
@@ -64,18 +38,18 @@ def decisions_of(system: SystemSummary, look: Look, identity: str) -> list[Syste
         if records:
             entropy = entropy_by_layer(records, words, look, f"{prefix}-entropy", alone=alone)
         found.append(
-            SystemDecisions(
-                title=title,
-                alone=alone,
-                words=words,
-                records=records,
-                percentiles=_percentiles(records),
-                entropy=entropy,
-                scale=scale,
-                loads=_loads(records, words, scale, prefix, alone),
-                courses=course_panels(courses, words, look, prefix, alone),
-                smoothing=max((2 * smoothing_radius(c) + 1 for c in courses), default=1),
-            )
+            {
+                "title": title,
+                "alone": alone,
+                "words": words,
+                "records": records,
+                "percentiles": _percentiles(records),
+                "entropy": entropy,
+                "scale": scale,
+                "loads": _loads(records, words, scale, prefix, alone),
+                "courses": course_panels(courses, words, look, prefix, alone),
+                "smoothing": smoothing(courses),
+            }
         )
     return found
 
@@ -191,30 +165,17 @@ def expert_load(
         place: what the site is called.
         identity: unique in the page.
     """
-    layers = sorted(loads)
-    experts = len(loads[layers[0]])
-    with drawing(identity):
-        figure, axes = panel(52 + 26 * len(layers))
-        for row, layer in enumerate(layers):
-            for expert, share in enumerate(loads[layer]):
-                opacity = HEAT_OPACITY * min(1.0, max(0.0, share * experts / scale))
-                box = Rectangle((expert - 0.5, row - 0.5), 1, 1, alpha=opacity, facecolor=HEAT)
-                axes.add_patch(box)
-                if experts <= 10:
-                    percent = f"{100 * share:.0f}%"
-                    axes.text(expert, row, percent, ha="center", va="center", fontsize=11)
-        divide_cells(axes, len(layers), experts)
-        frame_cells(axes, len(layers), experts)
-        axes.set_yticks(range(len(layers)), [str(layer) for layer in layers])
-        if experts > 10:
-            axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-        else:
-            axes.set_xticks(range(experts))
-        axes.set_xlabel(words.unit.capitalize())
-        axes.set_ylabel("Layer")
-        said = "; ".join(f"layer {layer} {_extremes(loads[layer])}" for layer in layers)
-        what = f"{place}, share of each of {experts} {words.units}"
-        return to_svg(figure, identity, f"{what}: {said}.")
+    experts = len(next(iter(loads.values())))
+    cells = {
+        layer: {
+            expert: HeatCell(share * experts / scale, f"{100 * share:.0f}%")
+            for expert, share in enumerate(load)
+        }
+        for layer, load in loads.items()
+    }
+    said = "; ".join(f"layer {layer} {_extremes(load)}" for layer, load in sorted(loads.items()))
+    label = f"{place}, share of each of {experts} {words.units}: {said}."
+    return layers_by_unit(cells, words.unit, label, identity, fontsize=11)
 
 
 def _extremes(load: list[float]) -> str:

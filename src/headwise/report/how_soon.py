@@ -1,7 +1,7 @@
 """The table of how soon systems learn what the baseline does, for the report."""
 
 import math
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -14,18 +14,8 @@ from headwise.report.formatting import NONE, count, listed, signed
 from headwise.report.svg import drawing, looks, panel, to_svg
 
 
-@dataclass(frozen=True)
-class Section:
-    """What the report shows: a table, its notes and a figure."""
-
-    columns: list[Column[SystemSummary]]
-    rows: list[Row]
-    notes: list[str]
-    figure: Markup | None
-
-
-def how_soon_section(comparison: Comparison, identity: str) -> Section | None:
-    """Returns the section, or None if nothing was compared and nothing was decoded.
+def how_soon_section(comparison: Comparison, identity: str) -> dict[str, Any] | None:
+    """Returns a table, its notes and a figure; None if nothing was compared, and nothing decoded.
 
     Args:
         comparison: what the report is about.
@@ -45,15 +35,11 @@ def how_soon_section(comparison: Comparison, identity: str) -> Section | None:
         notes.append(_decoding_note(decoding[0]))
     if not columns:
         return None
-    return Section(
-        columns,
-        [
-            Row(system.name, tuple(column.cell(system) for column in columns))
-            for system in comparison.systems
-        ],
-        notes,
-        None if figure is None else figure,
-    )
+    rows = [
+        Row(system.name, tuple(column.cell(system) for column in columns))
+        for system in comparison.systems
+    ]
+    return {"columns": columns, "rows": rows, "notes": notes, "figure": figure}
 
 
 def _compared_columns(comparison: Comparison) -> list[Column[SystemSummary]]:

@@ -7,16 +7,19 @@ page in their place, so that one drawing serves the light and the dark page.
 import io
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 from markupsafe import Markup
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from headwise.analysis.results import Comparison
 
@@ -184,6 +187,53 @@ def swatch(look: Look, identity: str) -> Markup:
 HEAT_OPACITY = 0.75
 
 
+_MOST_NUMBERED = 10  # units whose cells have room for a number
+
+
+class HeatCell(NamedTuple):
+    """A coloured cell of a table; `strength` is that of its colour, from 0 to 1."""
+
+    strength: float
+    text: str = ""
+    framed: bool = False
+    colour: str = HEAT
+
+
+def draw_cells(
+    axes: Axes,
+    rows: Sequence[Mapping[int, HeatCell]],
+    columns: int,
+    *,
+    fontsize: float,
+    between_rows: float = 2,
+) -> None:
+    """Draws coloured cells of size 1, the first of them around (0, 0) at the top left.
+
+    Args:
+        axes: where they are drawn, which become their frame.
+        rows: number of a column to its cell.
+        columns: number of columns.
+        fontsize: of the texts.
+        between_rows: width of the lines between rows; those between columns are 1 wide.
+    """
+    for row, cells in enumerate(rows):
+        for column, cell in cells.items():
+            alpha = HEAT_OPACITY * min(1.0, max(0.0, cell.strength))
+            corner = (column - 0.5, row - 0.5)
+            axes.add_patch(Rectangle(corner, 1, 1, alpha=alpha, facecolor=cell.colour))
+            if cell.framed:
+                corner = (column - 0.44, row - 0.42)
+                frame = Rectangle(corner, 0.88, 0.84, fill=False, edgecolor=TEXT, linewidth=1.1)
+                axes.add_patch(frame)
+            if cell.text:
+                axes.text(column, row, cell.text, ha="center", va="center", fontsize=fontsize)
+    lines = [at + 0.5 for at in range(columns - 1)]
+    axes.vlines(lines, -0.5, len(rows) - 0.5, SURFACE, lw=1)
+    lines = [at + 0.5 for at in range(len(rows) - 1)]
+    axes.hlines(lines, -0.5, columns - 0.5, SURFACE, lw=between_rows)
+    frame_cells(axes, len(rows), columns)
+
+
 def frame_cells(axes: Axes, rows: int, columns: int) -> None:
     """Makes axes the frame of cells of size 1, the first of them around (0, 0) at the top left."""
     axes.set_xlim(-0.5, columns - 0.5)
@@ -194,17 +244,17 @@ def frame_cells(axes: Axes, rows: int, columns: int) -> None:
         side.set(visible=True, color=GRID)
 
 
-def divide_cells(axes: Axes, rows: int, columns: int, *, between_rows: float = 2) -> None:
-    """Draws lines between cells, in the colour of the page.
+def are_numbered(units: int) -> bool:
+    """Whether so many cells beside each other have room for a number each."""
+    return units <= _MOST_NUMBERED
 
-    Args:
-        axes: where the cells are.
-        rows, columns: number of cells.
-        between_rows: width of the lines between rows; those between columns are 1 wide.
-    """
-    axes.vlines([at + 0.5 for at in range(columns - 1)], -0.5, rows - 0.5, SURFACE, lw=1)
-    lines = [at + 0.5 for at in range(rows - 1)]
-    axes.hlines(lines, -0.5, columns - 0.5, SURFACE, lw=between_rows)
+
+def number_units(axis: Axis, units: int) -> None:
+    """Numbers the units along an axis, all of them or some."""
+    if are_numbered(units):
+        axis.set_ticks(range(units))
+    else:
+        axis.set_major_locator(MaxNLocator(nbins=8, integer=True))
 
 
 Values = Sequence[float | None]  # of a curve

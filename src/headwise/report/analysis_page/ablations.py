@@ -6,35 +6,20 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
-from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
 
 from headwise.analysis.ablations.results import AblationAnalysis, AblationResult, Change
 from headwise.analysis.decisions.record import RunAnalysis
 from headwise.report.analysis_page.section import Section
+from headwise.report.figures import Dot, dots_by_row, layers_by_unit
 from headwise.report.formatting import NONE, heading, in_words, p_value, signed
 from headwise.report.place_names import SITES, place_name, site_name
 from headwise.report.rendering import rendered
-from headwise.report.svg import (
-    HEAT,
-    HEAT_OPACITY,
-    MUTED,
-    SURFACE,
-    TEXT,
-    Look,
-    divide_cells,
-    drawing,
-    frame_cells,
-    panel,
-    to_svg,
-)
+from headwise.report.svg import HEAT_OPACITY, SURFACE, HeatCell, Look
 
 IDENTITY = "ablations"
 _MOST_DRAWN = 24  # rows of a figure
 _LOSS_DIGITS = 3
 _LETTERS = 30  # of the name of a row
-_WIDTH = 470
-_MOST_NUMBERED = 10  # units whose cells have room for a number
 
 
 class Measure(NamedTuple):
@@ -49,23 +34,6 @@ class Measure(NamedTuple):
     name: str
     digits: int
     change_of: Callable[[AblationResult], Change | None]
-
-
-class Dot(NamedTuple):
-    """A row of the plot of differences."""
-
-    name: str
-    difference: float
-    low: float | None
-    high: float | None
-    significant: bool
-
-
-class Cell(NamedTuple):
-    """What it costs to do without one unit of one layer."""
-
-    cost: float
-    significant: bool
 
 
 def ablation_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Section | None:
@@ -125,16 +93,25 @@ def _plot(
     known = [(r, change) for r, change in changed if change and math.isfinite(change.cost)]
     known.sort(key=lambda pair: -pair[1].cost)
     several = several_systems(found)
-    dots = [
-        Dot(in_short(r, several), change.difference, change.low, change.high, change.significant)
-        for r, change in known[:_MOST_DRAWN]
-    ]
+    dots, said = [], []
+    for result, change in known[:_MOST_DRAWN]:
+        name, ends = in_short(result, several), None
+        text = f"{name} {signed(change.difference, measure.digits)}"
+        if change.low is not None and change.high is not None:
+            ends = (change.low, change.high)
+            text += f" ({' to '.join(signed(end, measure.digits) for end in ends)})"
+        short = name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…"
+        dots.append(Dot(short, change.difference, ends, look, change.significant))
+        said.append(text)
     title = f"{heading(measure.name)}, the costliest ablations first, with 95% intervals"
     if len(known) > len(dots):
         title += f"; {len(known) - len(dots)} more are in the table"
     axis = f"{heading(measure.name)}, difference to the whole model"
-    svg = differences_by_ablation(dots, look, axis, measure.digits, identity) if dots else Markup()
-    return title, svg
+    label = f"{axis}: {'; '.join(said)}."
+    sizes = {"row_height": 20, "width": 470, "markersize": 7}
+    if not dots:
+        return title, Markup()
+    return title, dots_by_row(dots, axis, label, identity, zero=True, hollow=SURFACE, **sizes)
 
 
 def _row(result: AblationResult, found: AblationAnalysis) -> dict[str, Any]:
@@ -171,33 +148,56 @@ def _maps(found: AblationAnalysis, identity: str) -> list[list[tuple[str, Markup
             at = order.index(site) if site in order else len(order)
             key = (at, site_name(result.where), result.system, result.unit, result.alone)
             groups.setdefault(key, []).append(result)
-    scales = [
-        cost_scale([change.cost for r in found.results if r.unit and (change := m.change_of(r))])
-        for m in measures_of(found)
-    ]
     maps = []
     for number, ((_, site, system, unit, alone), results) in enumerate(sorted(groups.items())):
         named = f"{system}, " if several_systems(found) else ""
         done = f"one {unit} alone" if alone else f"without one {unit}"
         figures = []
-        for at, (measure, scale) in enumerate(zip(measures_of(found), scales, strict=True)):
+        for at, measure in enumerate(measures_of(found)):
             title = f"{named}{site}: {done}, cost in {measure.name}"
-            layers = _cells(results, measure)
             name = f"{identity}-map-{number}-{at}"
-            svg = cost_by_unit(layers, unit, scale, measure.digits, title, name)
-            figures.append((title, svg))
+            figures.append(
+                (title, _map(results, measure, unit, _scale(found, measure), title, name))
+            )
         maps.append(figures)
     return maps
 
 
-def _cells(results: Sequence[AblationResult], measure: Measure) -> dict[int, dict[int, Cell]]:
-    layers: dict[int, dict[int, Cell]] = {}
+def _scale(found: AblationAnalysis, measure: Measure) -> float:
+    """The cost at full colour: the largest one of a unit, so that sites can be compared."""
+    changed = [measure.change_of(result) for result in found.results if result.unit]
+    return max([0.0, *(c.cost for c in changed if c and math.isfinite(c.cost))]) or 1.0
+
+
+def _map(
+    results: Sequence[AblationResult],
+    measure: Measure,
+    unit: str,
+    scale: float,
+    title: str,
+    identity: str,
+) -> Markup:
+    """Layers × units; the stronger a cell's colour, the more it costs to do without the unit.
+
+    Cells of units that cost nothing, or less, have no colour. A frame is around significant ones.
+    """
+    costs: dict[int, dict[int, float]] = {}
+    layers: dict[int, dict[int, HeatCell]] = {}
     for result in results:
         change = measure.change_of(result)
         assert result.where is not None and result.number is not None and change is not None
-        row = layers.setdefault(result.where.layer, {})
-        row[result.number] = Cell(change.cost, change.significant)
-    return layers
+        layer, cost = result.where.layer, change.cost
+        text = signed(cost, measure.digits).removeprefix("+")
+        strength = cost / scale if math.isfinite(cost) else 0.0
+        cell = HeatCell(strength, text, framed=change.significant)
+        layers.setdefault(layer, {})[result.number] = cell
+        costs.setdefault(layer, {})[result.number] = cost
+    said = []
+    for layer, of_units in sorted(costs.items()):
+        costliest = max(of_units, key=of_units.__getitem__)
+        most = signed(of_units[costliest], measure.digits)
+        said.append(f"layer {layer}: most for {unit} {costliest}, {most}")
+    return layers_by_unit(layers, unit, f"{title}: {'; '.join(said)}.", identity, fontsize=10)
 
 
 def measures_of(found: AblationAnalysis) -> list[Measure]:
@@ -292,100 +292,3 @@ def _significant(changes: Sequence[Change]) -> tuple[int, int]:
     """How many changes are for the worse and for the better by more than chance."""
     costs = [change.cost for change in changes if change.significant]
     return sum(cost > 0 for cost in costs), sum(cost < 0 for cost in costs)
-
-
-def differences_by_ablation(
-    dots: Sequence[Dot], look: Look, axis: str, digits: int, identity: str
-) -> Markup:
-    """The difference of each ablation with its 95% interval, and zero; filled if significant.
-
-    Args:
-        dots: a row each, from top to bottom.
-        look: of the run.
-        axis: what the differences are of.
-        digits: number of decimals for screen readers.
-        identity: unique in the page.
-    """
-    names = [name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…" for name, *_ in dots]
-    said = []
-    with drawing(identity):
-        figure, axes = panel(46 + 20 * len(dots), _WIDTH)
-        axes.axvline(0, color=MUTED, linewidth=1.2)
-        for row, dot in enumerate(dots):
-            text = f"{dot.name} {signed(dot.difference, digits)}"
-            if dot.low is not None and dot.high is not None:
-                axes.plot((dot.low, dot.high), [row, row], color=look.colour, marker="|")
-                text += f" ({signed(dot.low, digits)} to {signed(dot.high, digits)})"
-            face = look.colour if dot.significant else SURFACE
-            axes.plot(
-                dot.difference,
-                row,
-                marker=look.marker,
-                markersize=7,
-                color=look.colour,
-                markerfacecolor=face,
-            )
-            said.append(text)
-        axes.set_yticks(range(len(dots)), names)
-        axes.tick_params(axis="y", length=0, labelcolor=TEXT)
-        axes.set_ylim(len(dots) - 0.5, -0.5)
-        axes.grid(visible=False, axis="y")
-        axes.set_xlabel(axis)
-        return to_svg(figure, identity, f"{axis}: {'; '.join(said)}.")
-
-
-def cost_scale(costs: Sequence[float]) -> float:
-    """The cost at full colour: the largest one."""
-    return max([0.0, *filter(math.isfinite, costs)]) or 1.0
-
-
-def cost_by_unit(
-    layers: Mapping[int, Mapping[int, Cell]],
-    unit: str,
-    scale: float,
-    digits: int,
-    title: str,
-    identity: str,
-) -> Markup:
-    """Layers × units; the stronger a cell's colour, the more it costs to do without the unit.
-
-    Cells of units that cost nothing, or less, have no colour. A frame is around significant ones.
-
-    Args:
-        layers: the layer to the number of each unit, and its cell.
-        unit: what is removed, for the axis.
-        scale: the cost at full colour, the same for all sites, so that these can be compared.
-        digits: number of decimals.
-        title: of the figure, for screen readers.
-        identity: unique in the page.
-    """
-    units = 1 + max(number for cells in layers.values() for number in cells)
-    said = []
-    with drawing(identity):
-        figure, axes = panel(52 + 26 * len(layers))
-        divide_cells(axes, len(layers), units)
-        for row, (layer, cells) in enumerate(sorted(layers.items())):
-            for number, cell in cells.items():
-                cost = cell.cost if math.isfinite(cell.cost) else 0.0
-                opacity = HEAT_OPACITY * min(1.0, max(0.0, cost / scale))
-                box = Rectangle((number - 0.5, row - 0.5), 1, 1, alpha=opacity, facecolor=HEAT)
-                axes.add_patch(box)
-                if cell.significant:
-                    corner = (number - 0.44, row - 0.42)
-                    frame = Rectangle(corner, 0.88, 0.84, fill=False, edgecolor=TEXT, linewidth=1.1)
-                    axes.add_patch(frame)
-                if units <= _MOST_NUMBERED:
-                    text = signed(cell.cost, digits).removeprefix("+")
-                    axes.text(number, row, text, ha="center", va="center", fontsize=10)
-            costliest = max(cells, key=lambda number: cells[number].cost)
-            most = signed(cells[costliest].cost, digits)
-            said.append(f"layer {layer}: most for {unit} {costliest}, {most}")
-        frame_cells(axes, len(layers), units)
-        axes.set_yticks(range(len(layers)), [str(layer) for layer in sorted(layers)])
-        if units > _MOST_NUMBERED:
-            axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-        else:
-            axes.set_xticks(range(units))
-        axes.set_xlabel(unit.capitalize())
-        axes.set_ylabel("Layer")
-        return to_svg(figure, identity, f"{title}: {'; '.join(said)}.")

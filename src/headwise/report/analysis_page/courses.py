@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
@@ -13,7 +12,7 @@ from headwise.analysis.decisions.snapshots import MOST_SEQUENCES, DecisionCourse
 from headwise.analysis.results import Course
 from headwise.heads.words import Words
 from headwise.report.analysis_page.section import Section, legend
-from headwise.report.figures import course_panels, smoothing_radius
+from headwise.report.figures import course_panels, smoothing
 from headwise.report.formatting import decimals
 from headwise.report.place_names import site_name
 from headwise.report.rendering import rendered
@@ -22,21 +21,6 @@ from headwise.report.svg import MUTED, Look, Values, drawing, name_end, panel, t
 IDENTITY = "over-training"
 
 Panels = list[tuple[str, Markup]]  # title and figure
-
-
-@dataclass(frozen=True)
-class _OfSystem:
-    """What is shown of one kind of system in one run."""
-
-    title: str
-    words: Words
-    entropy: Panels
-    explained: Panels
-    shares: dict[str, Panels]  # by site
-    recorded: dict[str, Panels]
-    smoothing: int  # how many records a point of `recorded` is the mean of
-    labels: list[str]
-    rows: list[list[str]]  # place, layer, then first and last values
 
 
 def courses_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Section | None:
@@ -74,7 +58,8 @@ def _together(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> dict[st
 
 def _systems(
     run: RunAnalysis, kept: OverTraining, look: Look, prefix: str, runs: int
-) -> list[_OfSystem]:
+) -> list[dict[str, Any]]:
+    """What is shown of each kind of system in one run."""
     of_snapshots = [course.system for course in kept.snapshots]
     names = list(dict.fromkeys([*of_snapshots, *(course.system for course in kept.recorded)]))
     alone = len(kept.stacks) == 1
@@ -85,25 +70,20 @@ def _systems(
         recorded = [course for course in kept.recorded if course.system == name]
         labels = list(dict.fromkeys(label for course in courses for label in course.explained))
         units = words.units if len(names) > 1 else ""
+        of_units = [_of_units(course, words) for course in courses]
         at = f"{prefix}-{number}"
         shown.append(
-            _OfSystem(
-                title=": ".join(filter(None, [run.name if runs > 1 else "", units])),
-                words=words,
-                entropy=_entropy(courses, words, look, f"{at}-entropy", alone),
-                explained=_explained(courses, labels, look, f"{at}-explained", alone),
-                shares=course_panels(
-                    [_of_units(course, words) for course in courses],
-                    words,
-                    look,
-                    f"{at}-share",
-                    alone,
-                ),
-                recorded=course_panels(recorded, words, look, f"{at}-recorded", alone),
-                smoothing=max((2 * smoothing_radius(c) + 1 for c in recorded), default=1),
-                labels=labels,
-                rows=[_row(course, labels, alone) for course in courses],
-            )
+            {
+                "title": ": ".join(filter(None, [run.name if runs > 1 else "", units])),
+                "words": words,
+                "entropy": _entropy(courses, words, look, f"{at}-entropy", alone),
+                "explained": _explained(courses, labels, look, f"{at}-explained", alone),
+                "shares": course_panels(of_units, words, look, f"{at}-share", alone),
+                "recorded": course_panels(recorded, words, look, f"{at}-recorded", alone),
+                "smoothing": smoothing(recorded),
+                "labels": labels,
+                "rows": [_row(course, labels, alone) for course in courses],
+            }
         )
     return shown
 

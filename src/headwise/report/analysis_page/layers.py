@@ -1,11 +1,10 @@
 """The section of the page that says how alike layers decide, and how that goes with loudness."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from textwrap import fill
+from typing import Any
 
 from markupsafe import Markup
-from matplotlib.patches import Rectangle
 
 from headwise.analysis.decisions.layers import Matrix, StackLikeness
 from headwise.analysis.decisions.record import RunAnalysis
@@ -15,30 +14,19 @@ from headwise.report.place_names import place_names
 from headwise.report.rendering import rendered
 from headwise.report.svg import (
     HEAT,
-    HEAT_OPACITY,
     MUTED,
     SERIES,
     WIDTH,
+    HeatCell,
     Look,
-    divide_cells,
+    draw_cells,
     drawing,
-    frame_cells,
     panel,
     to_svg,
 )
 
 IDENTITY = "layers"
 _LETTERS = 12  # in a line of the name of a quantity
-
-
-@dataclass(frozen=True)
-class _Heat:
-    """A matrix of one stack of a run, as a figure and a table."""
-
-    title: str
-    figure: Markup
-    names: list[str]
-    rows: list[list[str]]
 
 
 def layers_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Section | None:
@@ -83,9 +71,11 @@ def _title(run: RunAnalysis, stack: StackLikeness, *, several: bool) -> str:
     return ", ".join(parts) or heading(stack.stack or "layers")
 
 
-def _heat(title: str, matrix: Matrix, names: list[str], identity: str, what: str) -> _Heat:
+def _heat(title: str, matrix: Matrix, names: list[str], identity: str, what: str) -> dict[str, Any]:
+    """A matrix of one stack of a run, as a figure and a table."""
     figure = layers_matrix(title, matrix, names, identity, what)
-    return _Heat(title, figure, names, [[decimals(value) for value in row] for row in matrix])
+    rows = [[decimals(value) for value in row] for row in matrix]
+    return {"title": title, "figure": figure, "names": names, "rows": rows}
 
 
 _MOST_NUMBERS = 18  # rows of a matrix whose cells have numbers; smaller ones could not be read
@@ -104,18 +94,19 @@ def layers_matrix(title: str, matrix: Matrix, names: list[str], identity: str, w
     size = len(names)
     with drawing(identity):
         figure, axes = panel(min(WIDTH, 70 + 34 * size))
-        for row, values in enumerate(matrix):
-            for column, value in enumerate(values):
-                strength = HEAT_OPACITY * min(1.0, abs(value or 0.0))
-                colour = HEAT if (value or 0.0) >= 0 else SERIES[2]
-                axes.add_patch(
-                    Rectangle((column - 0.5, row - 0.5), 1, 1, alpha=strength, facecolor=colour)
+        rows = [
+            {
+                column: HeatCell(
+                    abs(value or 0.0),
+                    decimals(value) if size <= _MOST_NUMBERS else "",
+                    colour=HEAT if (value or 0.0) >= 0 else SERIES[2],
                 )
-                if size <= _MOST_NUMBERS:
-                    font = 11 if size <= 8 else 9 if size <= 12 else 7
-                    axes.text(column, row, decimals(value), ha="center", va="center", fontsize=font)
-        divide_cells(axes, size, size, between_rows=1)
-        frame_cells(axes, size, size)
+                for column, value in enumerate(values)
+            }
+            for values in matrix
+        ]
+        font = 11 if size <= 8 else 9 if size <= 12 else 7
+        draw_cells(axes, rows, size, fontsize=font, between_rows=1)
         upright = max(map(len, names)) * size > 50
         axes.set_xticks(range(size), names, rotation=90 if upright else 0)
         axes.set_yticks(range(size), names)

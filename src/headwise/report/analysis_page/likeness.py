@@ -1,7 +1,6 @@
 """The section on how alike heads are."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,34 +9,26 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
 
-from headwise.analysis.decisions.likeness import HeadsLikeness, SystemLikeness
 from headwise.analysis.decisions.record import RunAnalysis
 from headwise.report.analysis_page.section import Section, legend
 from headwise.report.formatting import NONE, decimals
 from headwise.report.place_names import SITES, place_name
 from headwise.report.rendering import rendered
-from headwise.report.svg import HEAT, HEAT_OPACITY, MUTED, Look, drawing, frame_cells, panel, to_svg
+from headwise.report.svg import (
+    HEAT,
+    HEAT_OPACITY,
+    MUTED,
+    Look,
+    are_numbered,
+    drawing,
+    frame_cells,
+    number_units,
+    panel,
+    to_svg,
+)
 
 IDENTITY = "likeness"
 MEASURES = {"outputs": "what heads say", "attention": "what heads look at"}
-
-
-@dataclass(frozen=True)
-class RunMeans:
-    """A row of the table of means: one system of one run."""
-
-    run: str
-    likeness: SystemLikeness
-
-
-@dataclass(frozen=True)
-class ModuleDetails:
-    """One attention of a run, with its matrices drawn."""
-
-    place: str
-    likeness: HeadsLikeness
-    alike: dict[str, str]  # for each measure the most alike pair
-    matrix: Markup
 
 
 def likeness_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Section | None:
@@ -45,17 +36,11 @@ def likeness_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> 
     having = [run for run in runs if run.likeness is not None]
     if not having:
         return None
-    means = [
-        RunMeans(run.name, system)
-        for run in having
-        if run.likeness
-        for system in run.likeness.systems
-    ]
+    found = [(run.name, each) for run in having if run.likeness for each in run.likeness.systems]
     body = rendered(
         "analysis_page/likeness.html.jinja",
-        identity=IDENTITY,
-        means=means,
-        several_systems=len({made.likeness.system for made in means}) > 1,
+        means=[{"run": name, "likeness": system} for name, system in found],
+        several_systems=len({system.system for _, system in found}) > 1,
         legend=legend(having, looks, IDENTITY),
         panels=_panels(having, looks),
         details=[(run.name, _details(run, number)) for number, run in enumerate(having)],
@@ -86,7 +71,8 @@ def _panels(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> list[tupl
     return panels
 
 
-def _details(run: RunAnalysis, number: int) -> list[ModuleDetails]:
+def _details(run: RunAnalysis, number: int) -> list[dict[str, Any]]:
+    """Each attention of a run, with its most alike pairs and its matrices drawn."""
     details = []
     for index, module in enumerate(run.likeness.modules if run.likeness else []):
         pairs = {measure: getattr(module, f"most_alike_{measure}") for measure in MEASURES}
@@ -100,7 +86,7 @@ def _details(run: RunAnalysis, number: int) -> list[ModuleDetails]:
         )
         identity = f"{IDENTITY}-matrix-{number}-{index}"
         svg = likeness_matrix(module.outputs, module.attention, identity, label)
-        details.append(ModuleDetails(place, module, alike, svg))
+        details.append({"place": place, "likeness": module, "alike": alike, "matrix": svg})
     return details
 
 
@@ -109,7 +95,6 @@ def _pair(pair: tuple[int, int], matrix: Sequence[Sequence[float | None]]) -> st
     return f"{first} and {second} ({decimals(matrix[first][second])})"
 
 
-_WITH_NUMBERS = 10  # up to so many heads the cells have room for a number
 _SHADES = 24  # cells of one shade are one element, so that many heads make no large page
 
 Matrix = Sequence[Sequence[float | None]]
@@ -170,17 +155,14 @@ def likeness_matrix(outputs: Matrix, attention: Matrix, identity: str, label: st
                 opacity = HEAT_OPACITY * shade / _SHADES
                 axes.add_patch(PathPatch(cells, facecolor=HEAT, alpha=opacity, linewidth=0))
         axes.plot([-0.5, heads - 0.5], [-0.5, heads - 0.5], color=MUTED, linewidth=1)
-        if heads <= _WITH_NUMBERS:
+        if are_numbered(heads):
             for row, column in np.argwhere(~np.eye(heads, dtype=bool)):
                 value = both[row, column]
                 text = "–" if np.isnan(value) else f"{abs(value):.2f}".removeprefix("0")
                 text = f"−{text}" if value <= -0.005 else text
                 axes.text(column, row, text, ha="center", va="center", fontsize=10)
-            axes.set_xticks(range(heads))
-            axes.set_yticks(range(heads))
-        else:
-            axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-            axes.yaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+        number_units(axes.xaxis, heads)
+        number_units(axes.yaxis, heads)
         frame_cells(axes, heads, heads)
         return to_svg(figure, identity, label)
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from headwise.analysis.decisions.record import RunAnalysis
 from headwise.analysis.decisions.tokens import LEADING, Leader, TokensRecord
@@ -16,37 +16,6 @@ IDENTITY = "tokens"
 _COLOUR = re.compile(r"#[0-9a-f]{6}")
 
 
-@dataclass(frozen=True)
-class _Line:
-    """A token of a unit, as the table has it."""
-
-    name: str
-    colour: str | None  # what it names, in pages
-    pmi: str
-    interval: str
-    count: str
-    stands_out: bool
-
-
-@dataclass(frozen=True)
-class _Unit:
-    number: int
-    share: str
-    standing_out: int
-    lines: list[_Line]
-
-
-@dataclass(frozen=True)
-class _Table:
-    """What goes to the units of one module."""
-
-    title: str
-    words: Words
-    record: TokensRecord
-    expected: str  # how many tokens would stand out of each unit by chance
-    units: list[_Unit]
-
-
 def tokens_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Section | None:
     """Returns the section; None if no run has anything at its positions that can be told apart.
 
@@ -58,7 +27,7 @@ def tokens_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Se
     if not tables:
         return None
     # The papers show the first layer; so does the page, for each run, and folds the rest.
-    first: dict[str, _Table] = {}
+    first: dict[str, dict[str, Any]] = {}
     for name, table in tables:
         first.setdefault(name, table)
     shown = list(first.values())
@@ -73,7 +42,7 @@ def tokens_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Se
     return Section(IDENTITY, "Which tokens go to which units", body)
 
 
-def _tables(runs: Sequence[RunAnalysis]) -> list[tuple[str, _Table]]:
+def _tables(runs: Sequence[RunAnalysis]) -> list[tuple[str, dict[str, Any]]]:
     """Name of a run and a table, by run, then by module, then by label."""
     found = []
     for kind in kinds(runs, lambda run: run.tokens):
@@ -88,25 +57,33 @@ def _tables(runs: Sequence[RunAnalysis]) -> list[tuple[str, _Table]]:
     return [(name, table) for _, name, table in found]
 
 
-def _table(title: str, words: Words, record: TokensRecord) -> _Table:
-    units = [
-        _Unit(
-            number=number,
-            share=f"{100 * unit.share:.1f}%",
-            standing_out=unit.standing_out,
-            lines=[_line(leader) for leader in unit.leading],
-        )
-        for number, unit in enumerate(record.units)
-    ]
-    return _Table(title, words, record, f"{0.025 * record.kinds:.2g}", units)
+def _table(title: str, words: Words, record: TokensRecord) -> dict[str, Any]:
+    """What goes to the units of one module."""
+    return {
+        "title": title,
+        "words": words,
+        "record": record,
+        # How many tokens would stand out of each unit by chance.
+        "expected": f"{0.025 * record.kinds:.2g}",
+        "units": [
+            {
+                "number": number,
+                "share": f"{100 * unit.share:.1f}%",
+                "standing_out": unit.standing_out,
+                "lines": [_line(leader) for leader in unit.leading],
+            }
+            for number, unit in enumerate(record.units)
+        ],
+    }
 
 
-def _line(leader: Leader) -> _Line:
-    return _Line(
-        name=leader.name,
-        colour=leader.name if _COLOUR.fullmatch(leader.name) else None,
-        pmi=signed(leader.pmi, 2),
-        interval=f"{signed(leader.low, 2)} to {signed(leader.high, 2)}",
-        count=f"{leader.with_unit:.4g} of {leader.occurrences}",
-        stands_out=leader.low > 0,
-    )
+def _line(leader: Leader) -> dict[str, Any]:
+    """A token of a unit, as the table has it; names of colours are shown as such."""
+    return {
+        "name": leader.name,
+        "colour": leader.name if _COLOUR.fullmatch(leader.name) else None,
+        "pmi": signed(leader.pmi, 2),
+        "interval": f"{signed(leader.low, 2)} to {signed(leader.high, 2)}",
+        "count": f"{leader.with_unit:.4g} of {leader.occurrences}",
+        "stands_out": leader.low > 0,
+    }

@@ -88,8 +88,8 @@ def section_of(made):
 def cells(made):
     """Name of a system to header to cell."""
     section = section_of(made)
-    headers = [column.header for column in section.columns]
-    return {row.name: dict(zip(headers, row.cells, strict=True)) for row in section.rows}
+    headers = [column.header for column in section["columns"]]
+    return {row.name: dict(zip(headers, row.cells, strict=True)) for row in section["rows"]}
 
 
 def test_one_seed_has_figures_without_intervals():
@@ -100,7 +100,7 @@ def test_one_seed_has_figures_without_intervals():
     assert found["slow"]["Steps to the baseline's loss"] == Cell("> 1.00×", ("never reached",))
     assert found["slow"]["Time to the baseline's loss"] == Cell("–")
     assert found["fast"]["Validation loss at equal training loss"].details == ()
-    notes = " ".join(section_of(comparison()).notes)
+    notes = " ".join(section_of(comparison())["notes"])
     assert "2.249 at step 600" in notes
     assert "From one seed these figures have no interval" in notes
 
@@ -111,7 +111,7 @@ def test_several_seeds_have_intervals_and_say_who_gets_there():
     low, high = map(float, interval.split("–"))
     assert low < 0.5 < high
     assert found["fast"]["Validation loss at equal training loss"].details
-    notes = " ".join(section_of(comparison(seeds=3)).notes)
+    notes = " ".join(section_of(comparison(seeds=3))["notes"])
     assert "over seeds" in notes
     assert "From one seed" not in notes
 
@@ -131,18 +131,18 @@ def test_decoding_is_shown_with_its_spread():
     assert found["fast"]["Tokens per second"] == Cell("1.50k", ("1.40k–1.60k",))
     assert found["fast"]["Time per token"] == Cell("1.50×", ("1.40–1.60",))
     assert found["standard"]["Time per token"] == Cell("1.00×")
-    assert "the median of 9 rounds" in section_of(comparison()).notes[-1]
+    assert "the median of 9 rounds" in section_of(comparison())["notes"][-1]
 
 
 def test_tasks_that_generate_nothing_have_no_columns_of_it():
     section = section_of(comparison(decodes=False))
-    assert [c.header for c in section.columns if "oken" in c.header] == []
+    assert [c.header for c in section["columns"] if "oken" in c.header] == []
     assert not any("Decoding" in note for note in section.notes)
 
 
 def test_a_baseline_alone_is_compared_with_nothing():
     section = section_of(comparison(names=("standard",)))
-    assert [column.header for column in section.columns] == ["Tokens per second", "Time per token"]
+    assert [column.header for column in section["columns"]] == ["Tokens per second", "Time per token"]
     assert section.figure is None
     assert section_of(comparison(names=("standard",), decodes=False)) is None
 
