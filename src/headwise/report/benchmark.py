@@ -41,8 +41,8 @@ from headwise.report.cells import (
     several_seeds,
     terminal_table,
 )
-from headwise.report.formatting import NONE, heading, in_words, listed, p_value, signed
-from headwise.report.verdict import would_be_found
+from headwise.report.formatting import NONE, heading, in_words, listed
+from headwise.report.verdict import judged
 from headwise.tasks.outcome import Score
 
 MEAN = "Mean"
@@ -272,19 +272,7 @@ def _best_mean(benchmark: Benchmark) -> str:
 def _judged(benchmark: Benchmark, name: str, digits: int) -> str:
     """What the test says of the mean over data sets of a system and of the baseline."""
     found = benchmark_differences(benchmark).get((MEAN, name))
-    if found is None:
-        return ""
-    interval = f"95% interval of the difference {signed(found.low, digits)} to "
-    interval += signed(found.high, digits)
-    if found.source == "items":
-        judged = "a difference that single runs cannot tell from the chance of training"
-        return f", {judged} ({interval})"
-    figures = f"{interval}, {p_value(found.corrected_p_value)}"
-    if found.significant:
-        return f", a significant difference ({figures})"
-    if found.detectable is not None:
-        figures += f"; {would_be_found([found.detectable], digits)}"
-    return f", a difference that may be chance ({figures})"
+    return "" if found is None else f", {judged(found, digits, of='of the difference ')}"
 
 
 def _against_baseline(benchmark: Benchmark) -> str:

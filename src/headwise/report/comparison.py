@@ -61,6 +61,8 @@ BODY_TEMPLATE = "comparison.html.jinja"  # of a report of one data set, or of se
 BENCHMARK_TEMPLATE = "benchmark.html.jinja"
 # Number of pictures that are shown at once; further ones are folded.
 SHOWN_PICTURES = 6
+# A picture less wide is drawn by the pixel; enlarged, its pixels stay sharp.
+_SMALL = 200
 
 
 def write_report(results: Comparison | Benchmark, path: Path) -> None:
@@ -202,10 +204,6 @@ def _exactly(run: RunResult, name: str) -> str:
     if not found or not math.isfinite(found[0].value):
         return NONE
     return f"{found[0].value:.{found[0].digits + 1}f}"
-
-
-# A picture less wide is drawn by the pixel; enlarged, its pixels stay sharp.
-_SMALL = 200
 
 
 def views_of(comparison: Comparison, picture: ComparedPicture) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The figures of the report that show losses over training, each an `<svg>` element."""
+"""The figures of a comparison: scores, and losses over training, each an `<svg>` element."""
 
 import math
 from typing import Any
@@ -23,6 +23,10 @@ from headwise.report.svg import drawing, looks, panel, to_svg
 from headwise.report.verdict import interval_of
 
 _LETTERS_OF_A_NAME = 22
+# What snapshots show of all systems alike.
+ENTROPY = "entropy of decisions / uniform"
+# Records of a validation that are no figures measured by a task.
+_NOT_MEASURED = ("step", "epoch", "loss", "eval_loss", "seconds")
 
 
 def intervals(comparison: Comparison, identity: str) -> Markup | None:
@@ -70,12 +74,6 @@ def _shortened(name: str) -> str:
         return name
     half = (_LETTERS_OF_A_NAME - 1) // 2
     return f"{name[:half]}…{name[-half:]}"
-
-
-# What snapshots show of all systems alike.
-ENTROPY = "entropy of decisions / uniform"
-# Records of a validation that are no figures measured by a task.
-_NOT_MEASURED = ("step", "epoch", "loss", "eval_loss", "seconds")
 
 
 def _curve(run: RunResult, key: str) -> Curve:

@@ -31,6 +31,8 @@ from headwise.report.svg import (
     value_scale,
 )
 
+_POINTS_OF_A_CURVE = 100
+
 
 @dataclass(frozen=True)
 class Banded:
@@ -86,9 +88,7 @@ def banded_lines(
             axes.plot(
                 positions,
                 middle,
-                color=line.look.colour,
-                linestyle=line.look.dashes,
-                marker=line.look.marker,
+                **line.look.line,
                 markersize=6 if len(places) <= 20 else 0,
                 clip_on=False,  # a mark at 0 is whole
             )
@@ -113,9 +113,6 @@ def banded_lines(
 def _said(line: Banded, number: int) -> str:
     place = list(line.points)[number]
     return f"{line.points[place][0]:.3g} at {place}"
-
-
-_POINTS_OF_A_CURVE = 100
 
 
 def smoothed(values: list[float], radius: int) -> list[float]:

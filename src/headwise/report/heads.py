@@ -1,4 +1,4 @@
-"""What the report shows of the heads of a system: what they decide, and what training recorded."""
+"""What the report of a comparison shows of the heads: what they decided, and what was recorded."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -13,6 +13,9 @@ from headwise.heads.words import Words
 from headwise.report.figures import course_panels, layers_by_unit, smoothing
 from headwise.report.place_names import site_name
 from headwise.report.svg import HeatCell, Look, drawing, panel, reference_line, to_svg
+
+_SITE_MARKERS = {"encoder_self": "o", "decoder_self": "s", "decoder_cross": "^"}
+_SITE_DASHES = {"encoder_self": "-", "decoder_self": (0, (5, 2)), "decoder_cross": (0, (1, 1.5))}
 
 
 def decisions_of(system: SystemSummary, look: Look, identity: str) -> list[dict[str, Any]]:
@@ -76,10 +79,6 @@ def _loads(
         svg = expert_load(shares, words, scale, site, f"{prefix}-load-{number}")
         loads.append((title, svg))
     return loads
-
-
-_SITE_MARKERS = {"encoder_self": "o", "decoder_self": "s", "decoder_cross": "^"}
-_SITE_DASHES = {"encoder_self": "-", "decoder_self": (0, (5, 2)), "decoder_cross": (0, (1, 1.5))}
 
 
 def uniform_entropy(record: AttentionRecord) -> float:

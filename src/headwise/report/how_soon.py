@@ -1,4 +1,4 @@
-"""The table of how soon systems learn what the baseline does, for the report."""
+"""How soon systems learn what the baseline does: the table and the figure of the report."""
 
 import math
 from typing import Any

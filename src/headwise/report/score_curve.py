@@ -1,4 +1,4 @@
-"""Scores against a number in recipes, as a table and as a page."""
+"""Scores against a number in recipes, as a table, a figure and a page."""
 
 from markupsafe import Markup
 from matplotlib.axes import Axes
@@ -8,6 +8,9 @@ from headwise.analysis.score_curve import CurvePoint, ScoreCurve
 from headwise.report.formatting import NONE, count, heading
 from headwise.report.rendering import rendered
 from headwise.report.svg import drawing, looks_of, name_end, panel, reference_line, swatch, to_svg
+
+_CLOSE = 0.06  # part of the axis within which the names of levels would overlap
+_WIDE = 10  # values that differ by more than this factor stand on a logarithmic axis
 
 
 def curve_headers(curve: ScoreCurve) -> list[str]:
@@ -52,10 +55,6 @@ def _row(point: CurvePoint, digits: int) -> list[str]:
     ]
 
 
-_CLOSE = 0.06  # part of the axis within which the names of levels would overlap
-_WIDE = 10  # values that differ by more than this factor stand on a logarithmic axis
-
-
 def draw_score_curve(curve: ScoreCurve, identity: str) -> Markup:
     """The score of each system over the values of the key, with the intervals over seeds.
 
@@ -77,9 +76,7 @@ def draw_score_curve(curve: ScoreCurve, identity: str) -> Markup:
             axes.plot(
                 along,
                 [point.score for point in points],
-                color=look.colour,
-                linestyle=look.dashes,
-                marker=look.marker,
+                **look.line,
                 markersize=7,
             )
             for point in points:

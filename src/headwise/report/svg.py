@@ -1,4 +1,4 @@
-"""Turns matplotlib figures into inline SVG with the colours and the font of the page around it.
+"""Figures as inline SVG: colours and font of the page around it, looks of systems, scales, cells.
 
 Figures are drawn in placeholder colours, one for each role. The SVG has the CSS variables of the
 page in their place, so that one drawing serves the light and the dark page.
@@ -60,6 +60,10 @@ _STYLE = {
     "lines.linewidth": 2.0,
     "legend.frameon": False,
 }
+_MARKERS = "osD^vPX*<>"
+# Opacity of the strongest cell; more would hide its number.
+HEAT_OPACITY = 0.75
+_MOST_NUMBERED = 10  # units whose cells have room for a number
 
 
 @contextmanager
@@ -144,9 +148,6 @@ def to_svg(figure: Figure, identity: str, label: str) -> Markup:
     return Markup(re.sub(r"<svg[^>]*>", f"<svg {viewbox[0]} {meaning}>", svg, count=1))
 
 
-_MARKERS = "osD^vPX*<>"
-
-
 @dataclass(frozen=True)
 class Look:
     """How a system is drawn: never by its colour alone."""
@@ -154,6 +155,11 @@ class Look:
     colour: str
     marker: str
     dashes: str
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """What a line with marks is drawn with."""
+        return {"color": self.colour, "linestyle": self.dashes, "marker": self.marker}
 
 
 def looks(comparison: Comparison) -> dict[str, Look]:
@@ -181,13 +187,6 @@ def swatch(look: Look, identity: str) -> Markup:
         line: dict[str, Any] = {"color": look.colour, "linestyle": look.dashes}
         axes.plot([0, 0.5, 1], [0, 0, 0], marker=look.marker, markevery=[1], markersize=7, **line)
         return to_svg(figure, identity, "")
-
-
-# Opacity of the strongest cell; more would hide its number.
-HEAT_OPACITY = 0.75
-
-
-_MOST_NUMBERED = 10  # units whose cells have room for a number
 
 
 class HeatCell(NamedTuple):

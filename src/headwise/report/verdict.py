@@ -11,7 +11,7 @@ from headwise.analysis.results import (
     first_score,
     sound_runs,
 )
-from headwise.analysis.statistics.estimates import POWER, Estimate
+from headwise.analysis.statistics.estimates import POWER, Difference, Estimate
 from headwise.report.formatting import count, in_words, listed, p_value, signed
 from headwise.tasks.outcome import Score
 
@@ -153,20 +153,31 @@ def _verb(systems: list[SystemSummary], one: str, several: str) -> str:
 
 def _judge(comparison: Comparison, system: SystemSummary) -> str:
     """What the test says about a system's difference to the baseline."""
-    found = system.difference
-    if found is None:
+    if system.difference is None:
         return "a difference that no test has judged"
-    digits = first_score(comparison).digits
-    interval = f"95% interval {signed(found.low, digits)} to {signed(found.high, digits)}"
+    over = f" over test {comparison.item_name} alone"
+    return judged(system.difference, first_score(comparison).digits, over=over)
+
+
+def judged(found: Difference, digits: int, of: str = "", over: str = "") -> str:
+    """Says whether a difference may be chance.
+
+    Args:
+        found: the difference.
+        digits: those of the score.
+        of: what the interval is of.
+        over: over what the interval of single runs is.
+    """
+    interval = f"95% interval {of}{signed(found.low, digits)} to {signed(found.high, digits)}"
     if found.source == "items":
-        return (
-            f"a difference that single runs cannot tell from the chance of training ({interval} "
-            f"over test {comparison.item_name} alone)"
-        )
+        told = "a difference that single runs cannot tell from the chance of training"
+        return f"{told} ({interval}{over})"
     figures = f"{interval}, {p_value(found.corrected_p_value)}"
     if found.significant:
         return f"a significant difference ({figures})"
-    return f"a difference that may be chance ({figures}; {_detectable(comparison, [system])})"
+    if found.detectable is not None:
+        figures += f"; {would_be_found([found.detectable], digits)}"
+    return f"a difference that may be chance ({figures})"
 
 
 def _detectable(comparison: Comparison, systems: list[SystemSummary]) -> str:

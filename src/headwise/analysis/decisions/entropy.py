@@ -21,6 +21,8 @@ from headwise.models.sites import AttentionSite
 from headwise.tasks.outcome import RECORD
 
 Key = TypeVar("Key", bound=Hashable)
+PERCENTILES = (10, 50, 90)
+STEP = 1 / 2048  # width of a bin
 
 
 class EntropySpread(BaseModel):
@@ -300,10 +302,6 @@ def _grouped(
     for module in modules:
         groups.setdefault(key(module), []).append(module)
     return list(groups.items())
-
-
-PERCENTILES = (10, 50, 90)
-STEP = 1 / 2048  # width of a bin
 
 
 class Histogram:

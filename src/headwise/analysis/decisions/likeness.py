@@ -48,6 +48,8 @@ Matrix = list[list[float | None]]
 
 # Attention weights of so many sequences are computed at once that they are no more numbers.
 _CHUNK = 2**22
+# Variance over second moment below which a head counts as saying the same at all positions.
+_CONSTANT = 1e-10
 
 
 class HeadsLikeness(BaseModel):
@@ -271,10 +273,6 @@ def _most_alike(matrix: Tensor) -> tuple[int, int] | None:
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None and not math.isnan(value)]
     return fmean(known) if known else None
-
-
-# Variance over second moment below which a head counts as saying the same at all positions.
-_CONSTANT = 1e-10
 
 
 class HeadMoments:

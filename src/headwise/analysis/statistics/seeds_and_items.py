@@ -21,6 +21,8 @@ from headwise.analysis.statistics.estimates import (
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.significance import LEAST_ITEMS, Statistic, resampled_scores
 
+_MOST_SEEDS = 1000  # what more seeds do not find, only other items can
+
 
 class Resampled(NamedTuple):
     """The scores of one system.
@@ -325,9 +327,6 @@ def _of_runs(value: float, differences: np.ndarray, items: Spread) -> Difference
 def _percentiles(values: np.ndarray) -> tuple[float, float]:
     low, high = np.percentile(values, [2.5, 97.5])
     return float(low), float(high)
-
-
-_MOST_SEEDS = 1000  # what more seeds do not find, only other items can
 
 
 class SamplesNeeded(NamedTuple):

@@ -174,9 +174,7 @@ def runs_over_training(
             axes.plot(
                 list(curve),
                 list(curve.values()),
-                color=look.colour,
-                linestyle=look.dashes,
-                marker=look.marker,
+                **look.line,
                 markersize=5,
                 markevery=max(1, len(curve) // 8),
             )

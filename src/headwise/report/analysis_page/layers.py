@@ -27,6 +27,7 @@ from headwise.report.svg import (
 
 IDENTITY = "layers"
 _LETTERS = 12  # in a line of the name of a quantity
+_MOST_NUMBERS = 18  # rows of a matrix whose cells have numbers; smaller ones could not be read
 
 
 def layers_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Section | None:
@@ -76,9 +77,6 @@ def _heat(title: str, matrix: Matrix, names: list[str], identity: str, what: str
     figure = layers_matrix(title, matrix, names, identity, what)
     rows = [[decimals(value) for value in row] for row in matrix]
     return {"title": title, "figure": figure, "names": names, "rows": rows}
-
-
-_MOST_NUMBERS = 18  # rows of a matrix whose cells have numbers; smaller ones could not be read
 
 
 def layers_matrix(title: str, matrix: Matrix, names: list[str], identity: str, what: str) -> Markup:
@@ -150,9 +148,7 @@ def level_shares(
             axes.plot(
                 [at for at, _ in points],
                 [share for _, share in points],
-                color=look.colour,
-                marker=look.marker,
-                linestyle=look.dashes,
+                **look.line,
             )
             values += [share for _, share in points]
             said += [

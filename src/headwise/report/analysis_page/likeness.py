@@ -29,6 +29,7 @@ from headwise.report.svg import (
 
 IDENTITY = "likeness"
 MEASURES = {"outputs": "what heads say", "attention": "what heads look at"}
+_SHADES = 24  # cells of one shade are one element, so that many heads make no large page
 
 
 def likeness_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Section | None:
@@ -95,8 +96,6 @@ def _pair(pair: tuple[int, int], matrix: Sequence[Sequence[float | None]]) -> st
     return f"{first} and {second} ({decimals(matrix[first][second])})"
 
 
-_SHADES = 24  # cells of one shade are one element, so that many heads make no large page
-
 Matrix = Sequence[Sequence[float | None]]
 
 
@@ -118,9 +117,8 @@ def likeness_by_layer(
         figure, axes = panel(210)
         for name, points in lines.items():
             look = looks[name]
-            style: dict[str, Any] = {"color": look.colour, "linestyle": look.dashes}
             layers, values = [layer for layer, _ in points], [value for _, value in points]
-            axes.plot(layers, values, marker=look.marker, markersize=7, **style)
+            axes.plot(layers, values, markersize=7, **look.line)
         found = [value for points in lines.values() for _, value in points]
         axes.set_ylim(min([-0.03, *(1.1 * value for value in found)]), 1.03)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))

@@ -21,6 +21,65 @@ from headwise.report.analysis_page.tokens import tokens_section
 from headwise.report.rendering import rendered
 from headwise.report.svg import Look, looks_of
 
+TEMPLATE = "analysis_page/page.html.jinja"
+PAGE, RECORD = "analysis.html", "analysis.json"
+# In the order of the page.
+SECTIONS: tuple[Callable[[Sequence[RunAnalysis], Mapping[str, Look]], Section | None], ...] = (
+    entropy_section,
+    load_section,
+    tokens_section,
+    ranges_section,
+    explained_section,
+    layers_section,
+    likeness_section,
+    ablation_section,
+    courses_section,
+)
+
+
+def render_analysis(record: AnalysisRecord) -> str:
+    """Returns the page of an analysis as HTML; everything that comes from the data is escaped."""
+    looks = looks_of([run.name for run in record.runs])
+    sections = [section(record.runs, looks) for section in SECTIONS]
+    return rendered(
+        TEMPLATE,
+        title=record.title,
+        record=record,
+        sections=[section for section in sections if section is not None],
+    )
+
+
+def write_analysis(
+    folder: Path,
+    runs: Sequence[RunAnalysis],
+    part: str,
+    *,
+    against: str | None = None,
+    command: str = "",
+) -> AnalysisRecord:
+    """Writes the page and the record of analysed runs into a folder, and returns the record.
+
+    Args:
+        folder: where they are written.
+        runs: side by side, at least one.
+        part: the part of the data, and how much it is.
+        against: name of the run to which differences are given, the last one; None for none.
+        command: that makes the files; empty if none does.
+    """
+    record = AnalysisRecord(
+        title=f"What the heads do: {', '.join(run.name for run in runs)}",
+        command=command,
+        part=part,
+        runs=list(runs),
+        against=against,
+        findings=[finding(run) for run in runs],
+        versions=versions(),
+        machine=machine(),
+    )
+    write_text(folder / RECORD, record.model_dump_json(indent=1))
+    write_text(folder / PAGE, render_analysis(record))
+    return record
+
 
 def finding(run: RunAnalysis) -> str:
     """Returns what the heads of a run do, in a few clauses."""
@@ -91,65 +150,3 @@ def _likeness(run: RunAnalysis) -> str:
 def _ablation(run: RunAnalysis) -> str:
     found = "" if run.ablations is None else costliest(run.ablations)
     return f"the costliest ablation: {found}" if found else ""
-
-
-TEMPLATE = "analysis_page/page.html.jinja"
-# In the order of the page.
-SECTIONS: tuple[Callable[[Sequence[RunAnalysis], Mapping[str, Look]], Section | None], ...] = (
-    entropy_section,
-    load_section,
-    tokens_section,
-    ranges_section,
-    explained_section,
-    layers_section,
-    likeness_section,
-    ablation_section,
-    courses_section,
-)
-
-
-def render_analysis(record: AnalysisRecord) -> str:
-    """Returns the page of an analysis as HTML; everything that comes from the data is escaped."""
-    looks = looks_of([run.name for run in record.runs])
-    sections = [section(record.runs, looks) for section in SECTIONS]
-    return rendered(
-        TEMPLATE,
-        title=record.title,
-        record=record,
-        sections=[section for section in sections if section is not None],
-    )
-
-
-PAGE, RECORD = "analysis.html", "analysis.json"
-
-
-def write_analysis(
-    folder: Path,
-    runs: Sequence[RunAnalysis],
-    part: str,
-    *,
-    against: str | None = None,
-    command: str = "",
-) -> AnalysisRecord:
-    """Writes the page and the record of analysed runs into a folder, and returns the record.
-
-    Args:
-        folder: where they are written.
-        runs: side by side, at least one.
-        part: the part of the data, and how much it is.
-        against: name of the run to which differences are given, the last one; None for none.
-        command: that makes the files; empty if none does.
-    """
-    record = AnalysisRecord(
-        title=f"What the heads do: {', '.join(run.name for run in runs)}",
-        command=command,
-        part=part,
-        runs=list(runs),
-        against=against,
-        findings=[finding(run) for run in runs],
-        versions=versions(),
-        machine=machine(),
-    )
-    write_text(folder / RECORD, record.model_dump_json(indent=1))
-    write_text(folder / PAGE, render_analysis(record))
-    return record

@@ -15,6 +15,8 @@ from headwise.report.rendering import rendered
 from headwise.report.svg import MUTED, Look, drawing, panel, to_svg
 
 IDENTITY = "ranges"
+SHOWN = 12  # tokens in a figure
+_LETTERS = 16
 
 
 def ranges_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Section | None:
@@ -39,10 +41,6 @@ def ranges_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Se
     return Section(
         IDENTITY, "Weights of frequent " + " and ".join(f"{k}s" for k in kinds), body=body
     )
-
-
-SHOWN = 12  # tokens in a figure
-_LETTERS = 16
 
 
 def token_ranges(found: PlaceRanges, title: str, words: Words, look: Look, identity: str) -> Markup:

@@ -1,4 +1,4 @@
-"""A section of the page of an analysis."""
+"""What the sections of the page of an analysis share: their form, legends, and systems in order."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
