@@ -23,8 +23,8 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import headwise as hw
-from headwise.analysis.behaviour.one_pass import ask
-from headwise.analysis.behaviour.questions.likeness import Likeness
+from headwise.analysis.decisions.likeness import Likeness
+from headwise.analysis.decisions.record import ask
 from headwise.models.heads_read import heads_read
 from headwise.tasks.positions import Positions
 

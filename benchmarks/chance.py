@@ -6,7 +6,7 @@ and a seed's own way with each item are independent draws. A test at 5% should f
 
 first seed    the paired bootstrap over items of the first seed alone
 resampled     a bootstrap that draws seeds and items anew, both at once
-headwise      the test of the report, headwise.analysis.chance
+headwise      the test of the report, headwise.analysis.statistics
 
 Two more tables follow. A true difference of the size that the report calls detectable should be
 found in about 80% of the comparisons. Tables of five systems that are as good as the baseline
@@ -26,9 +26,8 @@ from rich.progress import Progress
 from rich.table import Table
 from sacrebleu.metrics import BLEU
 
-from headwise.analysis.chance.estimates import SIGNIFICANT
-from headwise.analysis.chance.multiple_comparisons import corrected
-from headwise.analysis.chance.seeds_and_items import Resampled, difference
+from headwise.analysis.statistics.estimates import SIGNIFICANT, corrected
+from headwise.analysis.statistics.seeds_and_items import Resampled, difference
 from headwise.tasks.significance import Statistic, of_totals, resampled_scores, score_of
 
 SEEDS = (1, 3, 5)

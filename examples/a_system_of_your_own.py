@@ -22,9 +22,9 @@ from rich.console import Console
 from torch import Tensor, nn
 
 import headwise as hw
-from headwise.analysis.report import write_report
-from headwise.analysis.table import results_table
 from headwise.recipe import RecipeFile
+from headwise.report.comparison import write_report
+from headwise.report.table import results_table
 from headwise.runs.comparing import compare_systems
 from headwise.testing import check_system
 

@@ -17,12 +17,12 @@ import typer
 from torchrun import on_two_processes
 from typer.testing import CliRunner
 
-from headwise.analysis.behaviour.ablations.declared import Level
-from headwise.analysis.formatting import count
+from headwise.analysis.ablations.declared import Level
 from headwise.cli import app, explaining
 from headwise.cli.printing import clear_errors
 from headwise.recipe import load_recipe, shipped_recipes
 from headwise.recipe.shipped import offline_recipes
+from headwise.report.formatting import count
 from headwise.runs import one_run, reading
 from headwise.tasks import translation
 from headwise.tasks.text.parallel.corpus import load_parallel_corpus

@@ -9,10 +9,10 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from headwise.analysis.report import render_report
 from headwise.analysis.results import RunResult
 from headwise.recipe import load_recipe
 from headwise.recipe.catalogue import TASKS
+from headwise.report.comparison import render_report
 from headwise.runs import one_run
 from headwise.runs.comparing import compare_systems
 from headwise.runs.folder import RESULT

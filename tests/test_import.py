@@ -11,10 +11,10 @@ from packaging.requirements import Requirement
 
 import headwise
 from headwise.analysis.cost import model_cost
-from headwise.analysis.formatting import count
 from headwise.recipe import load_recipe
 from headwise.recipe.catalogue import task_class
 from headwise.recipe.shipped import listed_recipes, shipped_recipes
+from headwise.report.formatting import count
 
 NEEDED = requires("headwise")
 TORCH = {"torch", "transformers"}

@@ -14,14 +14,14 @@ from synthetic import comparison
 from torch import nn
 
 import headwise as hw
-from headwise.analysis.behaviour.page.page import render_analysis
-from headwise.analysis.behaviour.results import AnalysisRecord
-from headwise.analysis.curve_page import render_curve
-from headwise.analysis.report import render_benchmark, render_report
+from headwise.analysis.decisions.record import AnalysisRecord
 from headwise.analysis.results import Benchmark
 from headwise.analysis.score_curve import score_curve
 from headwise.inspection.exploring.page.html import page_html
 from headwise.models.plan import SYSTEMS
+from headwise.report.analysis_page.page import render_analysis
+from headwise.report.comparison import render_benchmark, render_report
+from headwise.report.score_curve import render_curve
 
 ADDRESS = "https://evil.example/x"
 # Ends what it may stand in (an attribute, a title, a style, a script, a comment), and begins anew.

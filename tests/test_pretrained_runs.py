@@ -9,9 +9,9 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
-from headwise.analysis.report import render_report
 from headwise.cli import app
 from headwise.recipe import RecipeError, load_recipe
+from headwise.report.comparison import render_report
 from headwise.runs.comparing import compare_systems
 from headwise.runs.folder import FolderError
 from headwise.runs.one_run import train_system

@@ -35,6 +35,7 @@ FLOORS = (
     ("tasks",),
     ("analysis", "testing"),
     ("runs",),
+    ("report",),
     ("inspection",),
     ("claims",),
     ("cli", "__init__", "__main__", "auto_classes", "recipes", "threads"),

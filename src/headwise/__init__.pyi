@@ -1,6 +1,5 @@
 """The public names, and the modules that they are loaded from when they are used."""
 
-from .analysis.behaviour.analysis import Analysis as Analysis
 from .heads.agreement import AgreementAttention as AgreementAttention
 from .heads.attention import Attention as Attention
 from .heads.auxiliary_loss import auxiliary_loss as auxiliary_loss
@@ -45,6 +44,7 @@ from .pretrained.attaching import remove as remove
 from .pretrained.layouts import HeadLayout as HeadLayout
 from .pretrained.saving import load_gates as load_gates
 from .pretrained.saving import save_gates as save_gates
+from .report.analysis import Analysis as Analysis
 from .training.rules import TrainingRules as TrainingRules
 from .training.rules import training_rules as training_rules
 from .training.rules_mixin import RulesMixin as RulesMixin

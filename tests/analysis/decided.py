@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from headwise.analysis.behaviour.observing import Observed, observe
+from headwise.analysis.decisions.observing import Observed, observe
 from headwise.heads.system import Routing, System
 from headwise.heads.words import Words
 from headwise.models.sites import AttentionSite

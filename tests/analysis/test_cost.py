@@ -1,16 +1,12 @@
 """Parameters and multiply-accumulates, against formulas and PyTorch's flop counter."""
 
-import io
-
 import pytest
 import torch
-from rich.console import Console
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from headwise.analysis.cost import (
     Parameters,
-    cost_table,
     count_macs,
     count_parameters,
     forward_macs,
@@ -342,31 +338,6 @@ def test_every_shipped_recipe_has_its_cost_told_without_memory(recipe):
         cost = model_cost(task.nominal_config(file.system(name)), task.cost_lengths(file.recipe))
         assert cost.parameters.total > 1e5
         assert cost.linear_macs < cost.macs
-
-
-def test_the_table_has_a_row_for_each_system():
-    configs = {"standard": model().config, "mae-7": model("mae").config}
-    file = io.StringIO()
-    Console(width=80, file=file).print(cost_table("mine", configs, pair(7, 3)))
-    lines = file.getvalue().splitlines()
-    rows = [line.split() for line in lines if line.split()[:1] in (["standard"], ["mae-7"])]
-    assert [row[0] for row in rows] == ["standard", "mae-7"]
-    assert rows[0][3] == "0"
-    assert rows[1][3] == "16.2k"
-    assert "With a vocabulary of 50;" in " ".join(lines)
-    assert "7 source and 3 target tokens" in " ".join(" ".join(lines).split())
-    assert max(map(len, lines)) <= 80
-
-
-def test_the_table_of_separate_vocabularies_has_both():
-    config = Seq2SeqConfig(vocab_size=900, target_vocab_size=700, share_embeddings="target")
-    caption = cost_table("", {"a": config}, pair(1, 1)).caption
-    assert "vocabularies of 900 and 700;" in caption.plain
-
-
-def test_it_is_said_whose_lengths_they_are():
-    caption = cost_table("", {"a": Seq2SeqConfig()}, pair(4, 5), "table 9").caption
-    assert "MACs: 4 source and 5 target tokens (table 9); linear" in caption.plain
 
 
 def test_learned_positions_are_embeddings():

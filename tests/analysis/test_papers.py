@@ -1,12 +1,9 @@
-"""The papers' figures against ours, and how they are shown."""
-
-import io
-from pathlib import Path
+"""The papers' figures against ours."""
 
 import pytest
-from rich.console import Console
 
 from headwise.analysis.cost import count_parameters, forward_macs, model_cost
+from headwise.analysis.papers.figures import Figure, Printed
 from headwise.analysis.papers.models import (
     encoder_decoder,
     language_model,
@@ -14,7 +11,6 @@ from headwise.analysis.papers.models import (
     masked_model,
 )
 from headwise.analysis.papers.published import published_figures
-from headwise.analysis.papers.table import Figure, Paper, Printed, papers_summary, papers_tables
 from headwise.models.seq2seq import Seq2SeqConfig, Seq2SeqLM
 from headwise.recipe import load_recipe
 from headwise.recipe.catalogue import task_class
@@ -246,35 +242,3 @@ def test_an_exact_figure_is_exact():
 )
 def test_ours_is_shown_in_the_papers_unit(figure, shown, difference):
     assert (figure.shown, figure.difference) == (shown, difference)
-
-
-def test_the_tables_fit_a_terminal_and_cut_nothing(papers):
-    file = io.StringIO()
-    console = Console(width=80, file=file)
-    for table in papers_tables(list(papers.values())):
-        console.print(table)
-    text = file.getvalue()
-    assert "…" not in text
-    assert max(map(len, text.splitlines())) <= 80
-    for paper in papers.values():
-        assert paper.title in text
-        for figure in paper.figures:
-            assert f" {figure.printed} " in text
-
-
-def test_the_summary_counts_what_differs_and_what_is_missing():
-    figures = [Figure("", "params", "65M", ours) for ours in (65e6, 65e6, 70e6, None)]
-    said = papers_summary([Paper("", "", tuple(figures))])
-    assert said.startswith("2 of 4 figures agree (MACs to 0.5%, parameters to 1.5%, or ")
-    assert said.endswith("; 1 do not (≠); 1 cannot be counted here (–)")
-    assert "≠" not in papers_summary([Paper("", "", tuple(figures[:2]))])
-
-
-def test_the_page_shows_these_tables(papers):
-    file = io.StringIO()
-    for table in papers_tables(list(papers.values())):
-        Console(width=80, file=file).print(table)
-    page = (Path(__file__).parents[2] / "docs/cost.md").read_text(encoding="utf-8")
-    lines = {line.rstrip() for line in page.splitlines()}
-    missing = [line for line in file.getvalue().splitlines() if line.rstrip() not in lines]
-    assert not missing, "put what `headwise cost --papers` prints into docs/cost.md"

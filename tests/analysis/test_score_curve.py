@@ -5,10 +5,10 @@ import scipy.stats
 import yaml
 from synthetic import comparison
 
-from headwise.analysis.curve_page import curve_rows, render_curve
 from headwise.analysis.results import RunResult
 from headwise.analysis.score_curve import score_curve
 from headwise.checksums import write_summed
+from headwise.report.score_curve import curve_rows, render_curve
 from headwise.runs import reading
 from headwise.runs.reading import gather_runs
 

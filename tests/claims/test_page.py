@@ -9,8 +9,6 @@ import pytest
 from scipy import stats
 from tiny_results import result, system
 
-from headwise.analysis.figures.svg import SERIES, drawing, panel
-from headwise.analysis.formatting import p_value, signed
 from headwise.analysis.results import Tries, Try
 from headwise.claims.catalogue.declared import CATALOGUE, Claim, Paper
 from headwise.claims.judging.verdicts import Finding, Kind, Standing, Verdict
@@ -23,6 +21,8 @@ from headwise.claims.page.pictures.forest_of_tests import forest_of_tests
 from headwise.claims.page.pictures.loss_curves import loss_curves
 from headwise.claims.page.pictures.overview import overview
 from headwise.claims.page.totals import totals
+from headwise.report.formatting import p_value, signed
+from headwise.report.svg import SERIES, drawing, panel
 
 LOSSES = {"standard": [2.0, 2.1, 2.2], "other": [1.0, 1.2, 1.4]}
 

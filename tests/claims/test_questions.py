@@ -9,14 +9,14 @@ from pydantic import ValidationError
 from rich.console import Console
 from typer.testing import CliRunner
 
-from headwise.analysis.chance.estimates import Difference
-from headwise.analysis.chance.seeds_and_items import (
+from headwise.analysis.results import Tries, Try
+from headwise.analysis.statistics.estimates import Difference
+from headwise.analysis.statistics.seeds_and_items import (
     Resampled,
     change_of_difference,
     difference,
     within_runs,
 )
-from headwise.analysis.results import Tries, Try
 from headwise.claims.catalogue.declared import Quantity, all_claims, find_claims
 from headwise.claims.catalogue.experiments import grid_of, recipe_hash
 from headwise.claims.catalogue.needed import needed_runs

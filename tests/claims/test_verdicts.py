@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from headwise.analysis.chance.multiple_comparisons import corrected
-from headwise.analysis.chance.power import SamplesNeeded, samples_needed
-from headwise.analysis.chance.seeds_and_items import (
+from headwise.analysis.statistics.estimates import corrected
+from headwise.analysis.statistics.seeds_and_items import (
     Resampled,
+    SamplesNeeded,
     difference,
     difference_to,
+    samples_needed,
     within_runs,
 )
 from headwise.claims.catalogue.declared import SCALES, Against, Subject, all_claims, papers

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from headwise.analysis.chance.multiple_comparisons import corrected
-from headwise.analysis.chance.seeds_and_items import Resampled, difference
+from headwise.analysis.statistics.estimates import corrected
+from headwise.analysis.statistics.seeds_and_items import Resampled, difference
 from headwise.claims.evidence.quantities import Found, Kept
 from headwise.claims.evidence.records import StoredRun, run_path
 from headwise.claims.page.experiment_results import ExperimentResult, SystemResult

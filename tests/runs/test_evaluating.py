@@ -10,11 +10,11 @@ import tiny_tasks
 from rich.console import Console
 from typer.testing import CliRunner
 
-from headwise.analysis.report import render_report
 from headwise.analysis.results import RunResult
-from headwise.analysis.table import comparison_table
 from headwise.cli import app
 from headwise.recipe import load_recipe
+from headwise.report.comparison import render_report
+from headwise.report.table import comparison_table
 from headwise.runs import evaluating, one_run, outcomes, reading
 from headwise.runs.comparing import compare_systems
 from headwise.runs.evaluating import compare_runs, evaluate_run

@@ -10,9 +10,9 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from headwise.analysis.chance.multiple_comparisons import holm
 from headwise.analysis.results import Benchmark, Comparison, RunResult
 from headwise.analysis.speed import OverRounds
+from headwise.analysis.statistics.estimates import holm
 from headwise.models.trust import NotTrustedError
 from headwise.recipe import load_recipe
 from headwise.runs import one_run, preparing

@@ -10,12 +10,12 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
-from headwise.analysis.rendering import duration
-from headwise.analysis.report import render_report
 from headwise.analysis.results import Comparison
 from headwise.checksums import SUMS, write_summed
 from headwise.cli import app
 from headwise.recipe import load_recipe
+from headwise.report.comparison import render_report
+from headwise.report.rendering import duration
 from headwise.runs import one_run
 from headwise.runs.comparing import compare_systems
 from headwise.runs.folder import FolderError

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import toy
 
-from headwise.analysis.behaviour.snapshots import Snapshots
+from headwise.analysis.decisions.snapshots import Snapshots
 from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.mae.rule import GateSettings
 from headwise.training.run import Interrupted

@@ -7,7 +7,7 @@ import torch
 import toy
 from test_resume import STEPS, Stops, assert_same, model, settings
 
-from headwise.analysis.behaviour.snapshots import Snapshots
+from headwise.analysis.decisions.snapshots import Snapshots
 from headwise.training.run import Interrupted
 from headwise.training.validation import aside_of_training
 

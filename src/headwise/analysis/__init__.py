@@ -1,1 +1,1 @@
-"""What the heads did, what it cost, and the report."""
+"""The numbers: what training and heads come to, statistics, cost and speed. No page, no table."""

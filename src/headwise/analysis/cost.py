@@ -11,13 +11,9 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import torch
-from rich import box
-from rich.table import Table
-from rich.text import Text
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from headwise.analysis.formatting import NONE, count
 from headwise.heads.system import Macs, System
 from headwise.models.base import HeadwiseModel, model_class
 from headwise.models.config import TransformerConfig
@@ -161,62 +157,3 @@ def measure_macs(model: HeadwiseModel, lengths: Mapping[str, int]) -> int:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         copy(**inputs)
     return counter.get_total_flops() // 2
-
-
-def cost_table(
-    title: str,
-    configs: Mapping[str, TransformerConfig],
-    lengths: Mapping[str, int],
-    source: str = "",
-) -> Table:
-    """Returns a table with a row for each system, for a terminal of 80 columns.
-
-    Args:
-        title: the title of the table.
-        configs: names of systems to configurations, which all have the same vocabulary.
-        lengths: the length in each stack of the input for which MACs are counted.
-        source: whose lengths these are, if they are neither the recipe's nor the user's.
-    """
-    counted = f"{_input(lengths)} ({source})" if source else _input(lengths)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
-    table.title = Text(title, style="bold")
-    table.caption = Text(
-        f"{_vocabulary(next(iter(configs.values())))}MACs: {counted}; linear: products with "
-        f"weights alone."
-    )
-    table.caption_justify = "left"
-    table.add_column("System", min_width=9, max_width=20, overflow="fold")
-    for header in (
-        "Embed-\ndings",
-        "Atten-\ntion",
-        "Routing",
-        "Feed-\nforward",
-        "Rest",
-        "Para-\nmeters",
-        "MACs\nlinear",
-        "MACs\nall",
-    ):
-        table.add_column(header, justify="right", no_wrap=True)
-    for name, config in configs.items():
-        cost = model_cost(config, lengths)
-        parts = (*cost.parameters, cost.parameters.total, cost.linear_macs, cost.macs)
-        figures = (NONE if figure is None else count(figure) for figure in parts)
-        table.add_row(Text(name, style="bold"), *figures)
-    return table
-
-
-def _vocabulary(config: TransformerConfig) -> str:
-    words = getattr(config, "vocab_size", None)
-    others = getattr(config, "target_vocab_size", words)
-    if words is None:
-        return ""
-    if getattr(config, "share_embeddings", None) == "target" or others != words:
-        return f"With vocabularies of {words:,} and {others:,}; little data gives fewer. "
-    return f"With a vocabulary of {words:,}; little data gives fewer. "
-
-
-def _input(lengths: Mapping[str, int]) -> str:
-    if len(lengths) == 2:
-        return f"{lengths['encoder']} source and {lengths['decoder']} target tokens"
-    (length,) = lengths.values()
-    return f"a sequence of {length}"

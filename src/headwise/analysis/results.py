@@ -1,62 +1,25 @@
 """What a comparison found: the record that runs leave behind and the report is made of."""
 
 import math
+import os
+import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from typing import Any, Literal
 
+import torch
 from pydantic import BaseModel, Field, model_validator
 from typing_extensions import Self
 
-from headwise.analysis.behaviour.snapshots import DecisionCourse
-from headwise.analysis.chance.estimates import Difference, Estimate
+from headwise.analysis.decisions.snapshots import AttentionRecord, DecisionCourse
 from headwise.analysis.how_soon import HowSoon
 from headwise.analysis.speed import OverRounds
+from headwise.analysis.statistics.estimates import Difference, Estimate
 from headwise.heads.words import Words
 from headwise.tasks.outcome import RECORD, Picture, Sample, Score
 
 Centre = Literal["mean", "median"]
-
-
-class AttentionRecord(BaseModel):
-    """What the heads of one system did on the held-out data.
-
-    "Experts" stands for whatever the system's decision is about; the system's words, in
-    `RunResult.words`, name it.
-    """
-
-    model_config = RECORD
-
-    site: str = Field(description="The site: encoder_self, decoder_self or decoder_cross.")
-    layer: int = Field(description="The layer, counted from 0.")
-    system: str = Field(description="The system's name in plans, a key of `RunResult.words`.")
-    whole_layer: bool = Field(False, description="Whether the system takes the place of a layer.")
-    experts: int = Field(description="How many experts there are.")
-    entropy: float = Field(description="Mean of -Σ g ln g over sequences or tokens, in nats.")
-    load: list[float] = Field(
-        description="Each expert's share of the work; the shares sum to 1. The system's words say "
-        "how it is measured."
-    )
-    uniform: float | None = Field(
-        default=None,
-        description="The entropy if all experts, or all chosen ones, had equal weights: ln of "
-        "their number. None stands for ln(experts).",
-    )
-    entropy_percentiles: dict[int, float] = Field(
-        default={},
-        description="Percentiles of the entropies whose mean is `entropy`: percent to nats. Empty "
-        "if they were not recorded.",
-    )
-    start_entropy: float | None = Field(
-        default=None,
-        description="The mean entropy before the first step, from the snapshots of the run: what "
-        "of `entropy` is the draw of the weights and not learned. None without snapshots.",
-    )
-    heard: float | None = Field(
-        default=None,
-        description="How many experts a part of the output listens to, where parts listen to "
-        "different ones.",
-    )
 
 
 class Course(BaseModel):
@@ -341,6 +304,29 @@ class Benchmark(BaseModel):
     )
 
 
+def diverged(run: RunResult) -> bool:
+    """Whether the validation loss of a run is not finite."""
+    return not math.isfinite(run.validation_loss)
+
+
+def sound_runs(system: SystemSummary) -> list[RunResult]:
+    """Returns the runs that count in means: those that did not diverge."""
+    return [run for run in system.runs if not diverged(run)]
+
+
+def first_score(comparison: Comparison) -> Score:
+    """Returns the score that ranks systems.
+
+    Its name, digits and `higher_is_better` are those of all runs; its value is that of one run.
+    """
+    return comparison.systems[0].runs[0].scores[0]
+
+
+def find_baseline(comparison: Comparison) -> SystemSummary | None:
+    """Returns the system that others are compared with, or None if it is not in the comparison."""
+    return next((s for s in comparison.systems if s.name == comparison.baseline), None)
+
+
 def incomplete(results: Comparison | Benchmark) -> str:
     """Says which runs a comparison lacks, for the top of the report; empty if it has all."""
     if not results.missing:
@@ -385,3 +371,17 @@ def compare_pictures(pictures: Mapping[str, Sequence[Picture]]) -> list[Compared
             compared.pngs[system] = picture.png
             compared.captions[system] = picture.caption
     return list(found.values())
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of Python and of the packages that compute results."""
+    packages = ("headwise", "torch", "transformers", "tokenizers", "sacrebleu")
+    return {"python": platform.python_version()} | {p: metadata.version(p) for p in packages}
+
+
+def machine() -> str:
+    """Returns the machine in words."""
+    if torch.cuda.is_available():
+        return f"{torch.cuda.device_count()} × {torch.cuda.get_device_name()}"
+    threads = torch.get_num_threads()
+    return f"CPU, {os.cpu_count()} cores, {threads} thread{'s' if threads > 1 else ''}"

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from headwise.analysis.results import RunResult
-from headwise.analysis.verdict import diverged
+from headwise.analysis.results import RunResult, diverged
 from headwise.messages import one_of
 
 VALIDATION_LOSS = "validation loss"

@@ -28,7 +28,7 @@ from headwise.cli.printing import (
 )
 
 if TYPE_CHECKING:
-    from headwise.analysis.chance.estimates import Difference
+    from headwise.analysis.statistics.estimates import Difference
     from headwise.tasks.outcome import Score
 
 
@@ -112,11 +112,11 @@ def compare(
             raise ValueError(f"--match is {match!r}, expected parameters or parameters-and-heads")
         given_seeds = parse_seeds(seeds) if seeds else None
 
-        from headwise.analysis.report import write_report
         from headwise.analysis.results import Benchmark, Comparison
-        from headwise.analysis.table import results_table
         from headwise.files import write_text
         from headwise.recipe import RecipeError, load_recipe
+        from headwise.report.comparison import write_report
+        from headwise.report.table import results_table
         from headwise.runs.comparing import compare_systems, run_to_look_into
         from headwise.runs.folder import is_main_process
         from headwise.runs.grid import parse_grid
@@ -205,7 +205,7 @@ def train(
         asked, asked_data = ([name] if name else [] for name in (system, dataset))
         read_document(recipe, changes or [], asked, asked_data)
 
-        from headwise.analysis.verdict import diverged
+        from headwise.analysis.results import diverged
         from headwise.recipe import load_recipe
         from headwise.runs.folder import is_main_process
         from headwise.runs.locking import locked
@@ -332,7 +332,7 @@ def print_scores(scores: "Sequence[Score]", console: Console) -> None:
 
 def print_difference(difference: "Difference | None", score: "Score", console: Console) -> None:
     """Prints how the scores of two runs differ, with interval and p, and what these leave out."""
-    from headwise.analysis.formatting import p_value
+    from headwise.report.formatting import p_value
 
     if difference is None:
         text = "There are too few items, or no finite scores, to test the difference."

@@ -47,9 +47,9 @@ def curve(
         for folder in runs:
             check_holds_runs(folder)
 
-        from headwise.analysis.curve_page import curve_headers, curve_rows, render_curve
         from headwise.analysis.score_curve import score_curve
         from headwise.files import write_text
+        from headwise.report.score_curve import curve_headers, curve_rows, render_curve
         from headwise.runs.reading import gather_runs
 
         silence()
@@ -67,7 +67,7 @@ def curve(
 
 
 class Level(str, Enum):
-    """How much is ablated, see `headwise.analysis.behaviour.ablations.declared`."""
+    """How much is ablated, see `headwise.analysis.ablations.declared`."""
 
     none = "none"
     model = "model"
@@ -117,8 +117,8 @@ def analyse(
     with clear_errors("The same command goes on from here."):
         check_runs([*runs, *([against] if against else [])], changes)
 
-        from headwise.analysis.behaviour.writing import PAGE
         from headwise.inspection.analysing import Request, analyse_runs
+        from headwise.report.analysis_page.page import PAGE
 
         silence()
         console = Console()

@@ -157,14 +157,14 @@ def cost(
         for recipe in recipes or ([] if papers else ["interface-strings"]):
             read_document(recipe, changes or [], asked)
 
-        from headwise.analysis.cost import cost_table
         from headwise.recipe import load_recipe
         from headwise.recipe.catalogue import task_class
+        from headwise.report.cost import cost_table
 
         console = Console()
         if papers:
             from headwise.analysis.papers.published import published_figures
-            from headwise.analysis.papers.table import papers_summary, papers_tables
+            from headwise.report.cost import papers_summary, papers_tables
 
             figures = published_figures()
             for table in papers_tables(figures):

@@ -6,17 +6,21 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from headwise.analysis.behaviour.ablations.ablating import analyse_ablations, bar_of
-from headwise.analysis.behaviour.ablations.declared import Level
-from headwise.analysis.behaviour.ablations.quality import Quality
-from headwise.analysis.behaviour.ablations.results import AblationAnalysis
-from headwise.analysis.behaviour.courses import OverTraining, courses_of
-from headwise.analysis.behaviour.one_pass import ask
-from headwise.analysis.behaviour.results import AnalysisRecord, RunAnalysis
-from headwise.analysis.behaviour.writing import PAGE, RECORD, write_analysis
+from headwise.analysis.ablations.ablating import analyse_ablations, bar_of
+from headwise.analysis.ablations.declared import Level
+from headwise.analysis.ablations.quality import Quality
+from headwise.analysis.ablations.results import AblationAnalysis
+from headwise.analysis.decisions.record import (
+    AnalysisRecord,
+    OverTraining,
+    RunAnalysis,
+    ask,
+    courses_of,
+)
 from headwise.files import check_can_be_written
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import words_of
+from headwise.report.analysis_page.page import PAGE, RECORD, write_analysis
 from headwise.runs.evaluating import Opened, check_same_items, model_of, open_part
 from headwise.runs.folder import RESULT, distinct_names
 from headwise.runs.locking import locked

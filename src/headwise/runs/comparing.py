@@ -8,8 +8,7 @@ import torch.distributed as dist
 from rich.console import Console
 
 from headwise.analysis.cost import count_parameters
-from headwise.analysis.results import Benchmark, Comparison, RunResult
-from headwise.analysis.verdict import diverged, first_score
+from headwise.analysis.results import Benchmark, Comparison, RunResult, diverged, first_score
 from headwise.recipe import RecipeFile
 from headwise.recipe.pretrained import SYSTEM
 from headwise.recipe.settings import ModelSettings, Recipe

@@ -13,8 +13,8 @@ from typing import Any
 
 from rich.console import Console
 
-from headwise.analysis.chance.estimates import Difference
-from headwise.analysis.chance.seeds_and_items import compare_outcomes
+from headwise.analysis.statistics.estimates import Difference
+from headwise.analysis.statistics.seeds_and_items import compare_outcomes
 from headwise.messages import did_you_mean
 from headwise.models.base import HeadwiseModel
 from headwise.recipe.catalogue import task_class

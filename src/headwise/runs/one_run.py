@@ -8,10 +8,14 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from headwise.analysis.behaviour.snapshots import DecisionCourse, Snapshots, decides
-from headwise.analysis.behaviour.where import Where
 from headwise.analysis.cost import count_macs, count_parameters
-from headwise.analysis.recording import record_attention
+from headwise.analysis.decisions.observing import Where
+from headwise.analysis.decisions.snapshots import (
+    DecisionCourse,
+    Snapshots,
+    decides,
+    record_attention,
+)
 from headwise.analysis.results import Course, EarlyStop, RunResult
 from headwise.checksums import write_summed
 from headwise.models.ablation import ablated

@@ -6,8 +6,6 @@ from typing import NamedTuple, cast
 
 from transformers import PreTrainedModel
 
-from headwise.analysis.chance.multiple_comparisons import corrected
-from headwise.analysis.chance.seeds_and_items import compare_outcomes
 from headwise.analysis.how_soon import how_soon
 from headwise.analysis.results import (
     Comparison,
@@ -16,6 +14,9 @@ from headwise.analysis.results import (
     Tries,
     compare_pictures,
     compare_samples,
+    diverged,
+    machine,
+    versions,
 )
 from headwise.analysis.speed import (
     DecodingSpeed,
@@ -24,8 +25,8 @@ from headwise.analysis.speed import (
     decoding_speeds,
     relative_step_times,
 )
-from headwise.analysis.surroundings import machine, versions
-from headwise.analysis.verdict import diverged
+from headwise.analysis.statistics.estimates import corrected
+from headwise.analysis.statistics.seeds_and_items import compare_outcomes
 from headwise.models.base import HeadwiseModel
 from headwise.recipe import RecipeFile
 from headwise.recipe.settings import Recipe

@@ -5,7 +5,7 @@ import torch
 from systems import DIM, HEADS, SYSTEMS, padding
 
 import headwise as hw
-from headwise.analysis.recording import record_attention
+from headwise.analysis.decisions.snapshots import record_attention
 from headwise.heads.ablations import drawn_weights
 from headwise.heads.moh.naive import (
     naive_balance_loss,

@@ -5,6 +5,6 @@ sizes of a model alone. If ours agree with the published ones, we read the equat
 authors do.
 
 The totals depend on the size of the vocabulary, which papers rarely give. Each figure names the
-size that we assume. `published` has all papers, each of which is a module; `models` builds the
-models that they describe; `table` prints the figures.
+size that we assume. `published` has the figures of all papers; `models` builds the models that they
+describe.
 """

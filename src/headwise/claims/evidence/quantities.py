@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headwise.analysis.behaviour.ablations.group_losses import MEAN_LOSS
-from headwise.analysis.chance.seeds_and_items import Resampled, within_runs
-from headwise.analysis.results import AttentionRecord
+from headwise.analysis.ablations.quality import MEAN_LOSS
+from headwise.analysis.decisions.snapshots import AttentionRecord
+from headwise.analysis.statistics.seeds_and_items import Resampled, within_runs
 from headwise.claims.catalogue.declared import Quantity, Subject
 from headwise.claims.evidence.records import LOSS, StoredRun, read_rows, rows_key
 from headwise.recipe.catalogue import task_class

@@ -21,7 +21,8 @@ from zipfile import BadZipFile
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
-from headwise.analysis.results import AttentionRecord, RunResult, Tries
+from headwise.analysis.decisions.snapshots import AttentionRecord
+from headwise.analysis.results import RunResult, Tries
 from headwise.analysis.speed import OverRounds
 from headwise.files import write_text, written_whole
 from headwise.runs.grid import Grid, dotted

@@ -9,27 +9,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headwise.analysis.chance.estimates import SIGNIFICANT, Difference
-from headwise.analysis.chance.multiple_comparisons import corrected
-from headwise.analysis.chance.power import samples_needed
-from headwise.analysis.chance.seeds_and_items import (
+from headwise.analysis.how_soon import (
+    History,
+    curve,
+    difference_over_pairs,
+    log_shares,
+    losses_at_equal_training_loss,
+    mean_curve,
+    target,
+)
+from headwise.analysis.papers.figures import Paper
+from headwise.analysis.papers.published import published_figures
+from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference, corrected
+from headwise.analysis.statistics.seeds_and_items import (
     Resampled,
     difference,
     difference_to,
     estimate,
+    samples_needed,
     within_runs,
 )
-from headwise.analysis.curves import curve, mean_curve
-from headwise.analysis.formatting import p_value, signed
-from headwise.analysis.how_soon import (
-    History,
-    difference_over_pairs,
-    log_shares,
-    losses_at_equal_training_loss,
-    target,
-)
-from headwise.analysis.papers.published import published_figures
-from headwise.analysis.papers.table import Paper
 from headwise.claims.catalogue.declared import Against, Claim, Quantity, Scale, Subject, Within
 from headwise.claims.catalogue.experiments import Places, experiments
 from headwise.claims.evidence.fingerprint import computes_alike
@@ -48,6 +47,7 @@ from headwise.claims.judging.verdicts import (
     together,
     what_it_takes,
 )
+from headwise.report.formatting import p_value, signed
 
 
 def verdict_on(claim: Claim, scale: Scale, places: Places) -> Verdict:

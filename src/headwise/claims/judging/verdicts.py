@@ -16,8 +16,8 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, Field
 
-from headwise.analysis.chance.estimates import SIGNIFICANT, Difference
-from headwise.analysis.chance.power import SamplesNeeded
+from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference
+from headwise.analysis.statistics.seeds_and_items import SamplesNeeded
 from headwise.claims.catalogue.declared import Against
 from headwise.tasks.outcome import RECORD
 

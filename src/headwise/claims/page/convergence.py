@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headwise.analysis.curves import Curve, mean_curve
-from headwise.analysis.formatting import NONE
+from headwise.analysis.how_soon import Curve, mean_curve
+from headwise.report.formatting import NONE
 
 LITTLE = 0.01  # of the whole fall: a fall in the last tenth below it counts as none
 

@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from headwise.analysis.chance.estimates import Difference
-from headwise.analysis.chance.multiple_comparisons import corrected
-from headwise.analysis.chance.seeds_and_items import difference
-from headwise.analysis.curves import Curve, curve
+from headwise.analysis.how_soon import Curve, curve
+from headwise.analysis.statistics.estimates import Difference, corrected
+from headwise.analysis.statistics.seeds_and_items import difference
 from headwise.claims.catalogue.declared import SCALES, Quantity, Scale, Subject
 from headwise.claims.catalogue.experiments import Places, experiments
 from headwise.claims.evidence.conditions import Conditions

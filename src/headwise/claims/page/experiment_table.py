@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headwise.analysis.chance.estimates import Difference
-from headwise.analysis.formatting import NONE, count, p_value, signed
+from headwise.analysis.statistics.estimates import Difference
 from headwise.claims.evidence.quantities import Found
 from headwise.claims.evidence.records import StoredRun
 from headwise.claims.page.convergence import convergence, in_a_sentence
 from headwise.claims.page.experiment_results import ExperimentResult, SystemResult
+from headwise.report.formatting import NONE, count, p_value, signed
 
 LOSS_DIGITS = 3
 

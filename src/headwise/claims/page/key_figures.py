@@ -1,7 +1,7 @@
 """The figure of a claim that the list of claims shows: that of the test which decided."""
 
-from headwise.analysis.formatting import NONE
 from headwise.claims.judging.verdicts import Finding, Verdict
+from headwise.report.formatting import NONE
 
 
 def key_figure(verdict: Verdict) -> str:

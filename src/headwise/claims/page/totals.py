@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from headwise.analysis.chance.estimates import SIGNIFICANT
-from headwise.analysis.formatting import count
+from headwise.analysis.statistics.estimates import SIGNIFICANT
 from headwise.claims.catalogue.declared import Against, Claim, Scale, Subject
 from headwise.claims.judging.verdicts import Verdict
 from headwise.claims.page.experiment_results import ExperimentResult
+from headwise.report.formatting import count
 
 MANY_SEEDS = 5
 BASELINE = "standard"

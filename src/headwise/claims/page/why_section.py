@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from headwise.analysis.formatting import decimals, p_value
 from headwise.claims.catalogue.declared import SCALES
 from headwise.claims.catalogue.experiments import Places
 from headwise.claims.evidence.quantities import Found
@@ -11,6 +10,7 @@ from headwise.claims.page.pictures.trend_lines import trend_lines
 from headwise.claims.page.templates import template
 from headwise.claims.why.answers import Answer, AtPoint, answer, interval
 from headwise.claims.why.questions import all_questions
+from headwise.report.formatting import decimals, p_value
 
 
 class WhySection(NamedTuple):

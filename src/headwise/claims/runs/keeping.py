@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from headwise.analysis.behaviour.ablations.group_losses import MEAN_LOSS, group_losses
-from headwise.analysis.surroundings import machine, versions
+from headwise.analysis.ablations.quality import MEAN_LOSS, group_losses
+from headwise.analysis.results import machine, versions
 from headwise.claims.catalogue.experiments import recipe_hash
 from headwise.claims.evidence.fingerprint import computes_alike, fingerprint
 from headwise.claims.evidence.kept_runs import fingerprint_today

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import torch
 from rich.console import Console
 
-from headwise.analysis.surroundings import machine, versions
+from headwise.analysis.results import machine, versions
 from headwise.claims.catalogue.declared import Scale
 from headwise.claims.catalogue.experiments import Places, find_experiment, read_recipe
 from headwise.claims.catalogue.needed import Needed

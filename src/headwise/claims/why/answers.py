@@ -11,10 +11,8 @@ Holm's method over the systems of the question.
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from headwise.analysis.chance.estimates import Difference
-from headwise.analysis.chance.multiple_comparisons import corrected
-from headwise.analysis.chance.seeds_and_items import Resampled, change_of_difference, difference
-from headwise.analysis.formatting import NONE, signed
+from headwise.analysis.statistics.estimates import Difference, corrected
+from headwise.analysis.statistics.seeds_and_items import Resampled, change_of_difference, difference
 from headwise.claims.catalogue.declared import Quantity, Subject
 from headwise.claims.catalogue.experiments import Places
 from headwise.claims.evidence.conditions import Conditions
@@ -22,6 +20,7 @@ from headwise.claims.evidence.kept_runs import is_stale, kept_runs, sound
 from headwise.claims.evidence.quantities import Found, Kept, find_quantity
 from headwise.claims.why.questions import Question, Value
 from headwise.claims.why.trends import Trend, trend_kind
+from headwise.report.formatting import NONE, signed
 
 _Trained = tuple[str, Conditions]  # a system, and under what conditions
 

@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-from headwise.analysis.chance.estimates import SIGNIFICANT, Difference
+from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference
 
 TrendKind = Literal[
     "grows", "shrinks", "changes its sign", "no change", "cannot be told", "one seed", "not run"

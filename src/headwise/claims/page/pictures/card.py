@@ -4,7 +4,7 @@ import re
 
 from matplotlib.figure import Figure
 
-from headwise.analysis.figures.svg import to_svg
+from headwise.report.svg import to_svg
 
 # The light colours of the report, in which colour-blind readers can tell the series apart.
 _COLOURS = {
@@ -32,11 +32,11 @@ def card(figure: Figure, identity: str, label: str) -> str:
     """Returns the text of an SVG file.
 
     Args:
-        figure: drawn with `headwise.analysis.figures.svg.drawing`.
+        figure: drawn with `headwise.report.svg.drawing`.
         identity: a prefix of all ids.
         label: all that the picture says, for screen readers.
     """
-    svg = to_svg(figure, identity, label)
+    svg = str(to_svg(figure, identity, label))
     for variable, colour in _COLOURS.items():
         svg = svg.replace(variable, colour)
     svg = _PLACES.sub(lambda found: _LONG.sub(r"\1", found[0]), svg)

@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 
-from headwise.analysis.chance.estimates import Difference
-from headwise.analysis.figures.svg import MUTED, SERIES, TEXT, drawing, panels
-from headwise.analysis.formatting import heading, in_words, signed
+from headwise.analysis.statistics.estimates import Difference
 from headwise.claims.page.experiment_results import ExperimentResult
 from headwise.claims.page.pictures.card import card
 from headwise.claims.page.pictures.intervals import draw_interval, name_sides
+from headwise.report.formatting import heading, in_words, signed
+from headwise.report.svg import MUTED, SERIES, TEXT, drawing, panels
 
 _WIDTH, _ROW = 640, 22
 

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from headwise.analysis.chance.estimates import SIGNIFICANT
-from headwise.analysis.figures.svg import GRID, MUTED, TEXT, drawing, panel
-from headwise.analysis.formatting import signed
+from headwise.analysis.statistics.estimates import SIGNIFICANT
 from headwise.claims.catalogue.declared import Paper, Scale
 from headwise.claims.judging.verdicts import Kind, Standing, Verdict
 from headwise.claims.page.pictures.card import card
 from headwise.claims.page.pictures.intervals import draw_interval, name_sides
 from headwise.claims.page.pictures.marks import MARKS
+from headwise.report.formatting import signed
+from headwise.report.svg import GRID, MUTED, TEXT, drawing, panel
 
 _WIDTH, _ROW = 720, 19
 _LIMIT = 5.0  # margins, beyond which an interval is cut

@@ -2,7 +2,7 @@
 
 from matplotlib.axes import Axes
 
-from headwise.analysis.figures.svg import MUTED
+from headwise.report.svg import MUTED
 
 _DOT = 6.5
 

@@ -8,10 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from headwise.analysis.curves import Curve, mean_curve
-from headwise.analysis.figures.svg import MUTED, SERIES, TEXT, drawing
+from headwise.analysis.how_soon import Curve, mean_curve
 from headwise.claims.page.experiment_results import ExperimentResult, SystemResult
 from headwise.claims.page.pictures.card import card
+from headwise.report.svg import MUTED, SERIES, TEXT, drawing
 
 _WIDTH, _HEIGHT, _COLUMNS = 640, 150, 3  # of all panels, and of a row of them
 _FROM = 0.5  # of the steps: before, all curves fall alike and would set the scale

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from headwise.analysis.figures.svg import MUTED, SERIES
 from headwise.claims.judging.verdicts import Kind
+from headwise.report.svg import MUTED, SERIES
 
 
 class Mark(NamedTuple):

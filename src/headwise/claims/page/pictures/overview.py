@@ -6,11 +6,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from headwise.analysis.figures.svg import MUTED, TEXT, drawing
 from headwise.claims.catalogue.declared import Paper, Scale
 from headwise.claims.judging.verdicts import Kind, Verdict
 from headwise.claims.page.pictures.card import card
 from headwise.claims.page.pictures.marks import MARKS
+from headwise.report.svg import MUTED, TEXT, drawing
 
 _COLUMNS, _WIDTH, _HEIGHT, _GAP, _HEAD = 4, 146, 40, 6, 24  # of tiles, in points
 _LEGEND = 30

@@ -1,10 +1,9 @@
 """The picture of a question: the differences of systems from the baseline along a key."""
 
-from headwise.analysis.figures.looks import looks_of
-from headwise.analysis.figures.svg import drawing, panel, reference_line
-from headwise.analysis.formatting import in_words
 from headwise.claims.page.pictures.card import card
 from headwise.claims.why.answers import Answer
+from headwise.report.formatting import in_words
+from headwise.report.svg import drawing, looks_of, panel, reference_line
 
 _WIDTH, _HEIGHT = 640, 320
 _APART = 0.06  # by how much lines stand beside each other, so that intervals do not cover others

@@ -1,0 +1,295 @@
+"""What it costs a model to do without a unit, or without its decisions: all ablations, ranked."""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import BaseModel
+from torch import nn
+
+from headwise.analysis.ablations.declared import Ablation, Level, declared_ablations
+from headwise.analysis.ablations.quality import MEAN_LOSS, Quality
+from headwise.analysis.ablations.results import (
+    AblationAnalysis,
+    AblationResult,
+    Change,
+    Measured,
+    changes,
+)
+from headwise.analysis.decisions.observing import Where
+from headwise.analysis.statistics.seeds_and_items import Resampled, change, resampled
+from headwise.checksums import is_changed, write_summed
+from headwise.models.evaluating import evaluating
+from headwise.tasks.outcome import RECORD, Outcome
+from headwise.tasks.significance import resampled_scores, score_of
+from headwise.training.progress import RunBars
+
+# Called with how many ablations are done, how many there are, and the one that comes next.
+Progress = Callable[[int, int, str], None]
+
+_FORMAT = 1  # of the files of finished ablations
+
+
+def analyse_ablations(
+    model: nn.Module,
+    quality: Quality,
+    *,
+    level: Level = "units",
+    draws: int = 5,
+    folder: Path | None = None,
+    progress: Progress = lambda done, total, name: None,
+) -> AblationAnalysis | None:
+    """Evaluates a model without and with each ablation that its systems declare.
+
+    Args:
+        model: a headwise model, or any module that holds systems; it is evaluated in evaluation
+            mode, and left as it was.
+        quality: how it is measured.
+        level: which ablations; see `declared_ablations`.
+        draws: how many random draws there are of ablations that draw (the paper of the first such
+            ablation averages five).
+        folder: where finished ablations are kept, so that an interrupted analysis goes on where
+            it was; None to keep nothing. What is kept of another model, part or evaluation is not
+            used.
+        progress: called before each ablation, and at the end.
+
+    Returns:
+        The ablations, the costliest first, with tests that are corrected over all of them; None if
+        there are none.
+    """
+    ablations = declared_ablations(model, level, draws)
+    if not ablations:
+        return None
+    found = []
+    with evaluating(model):
+        runner = _Runner(model, quality, _Kept.of(model, quality, folder))
+        progress(0, len(ablations) + 1, "without ablation")
+        before = runner.without()
+        for number, ablation in enumerate(ablations, 1):
+            progress(number, len(ablations) + 1, str(ablation))
+            found.append(runner.under(ablation, before))
+        progress(len(ablations) + 1, len(ablations) + 1, "")
+    return _ranked(ablations, found, before, quality, level)
+
+
+def bar_of(bars: RunBars, label: str) -> Progress:
+    """Returns a progress that a bar shows, with the ablation that is being made.
+
+    Args:
+        bars: the bars in which it stands.
+        label: what is ablated.
+    """
+    bar = bars.begin(label, None)
+
+    def progress(done: int, total: int, coming: str) -> None:
+        bars.update(bar, completed=done, total=total, figures=coming)
+
+    return progress
+
+
+class _Unablated(BaseModel):
+    """The model without ablation, with the rows that pairs are made of."""
+
+    model_config = RECORD
+
+    outcome: Outcome
+    losses: list[list[float]] | None
+
+
+class _Finished(BaseModel):
+    """What is kept of a finished ablation."""
+
+    model_config = RECORD
+
+    score: Measured
+    loss: Measured | None
+
+
+class _Kept:
+    """The files of finished ablations of one model, part and evaluation."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+
+    @classmethod
+    def of(cls, model: nn.Module, quality: Quality, folder: Path | None) -> "_Kept":
+        if folder is None:
+            return cls(None)
+        settings = json.dumps(quality.determined_by or {}, sort_keys=True, default=str)
+        digest = hashlib.sha256(f"{_FORMAT} {settings} ".encode())
+        digest.update(weights_digest(model).encode())
+        return cls(folder / digest.hexdigest()[:16])
+
+    def read(self, name: str, record: type[BaseModel]) -> Any:
+        """What is kept under a name; None if there is nothing, or nothing that can be read."""
+        if self.folder is None:
+            return None
+        try:
+            if is_changed(self._path(name)):
+                return None
+            return record.model_validate_json(self._path(name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
+    def write(self, name: str, made: BaseModel) -> None:
+        if self.folder is not None:
+            with suppress(OSError):  # it only spares time; others' runs may not be written to
+                write_summed(self._path(name), made.model_dump_json())
+
+    def _path(self, name: str) -> Path:
+        assert self.folder is not None
+        readable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:80]
+        return self.folder / f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:8]}.json"
+
+
+class _Runner:
+    """Evaluates a model under ablations, unless that has been kept."""
+
+    def __init__(self, model: nn.Module, quality: Quality, kept: _Kept) -> None:
+        self.model = model
+        self.quality = quality
+        self.kept = kept
+        self._scores: Resampled | None = None
+        self._losses: Resampled | None = None
+
+    def without(self) -> _Unablated:
+        """The model without ablation."""
+        found = self.kept.read("without ablation", _Unablated)
+        if found is None:
+            found = self._evaluate()
+            self.kept.write("without ablation", found)
+        return found
+
+    def under(self, ablation: Ablation, before: _Unablated) -> _Finished:
+        """The model under an ablation, compared with the one without."""
+        key = f"{ablation} {ablation.draws}" if ablation.draws else str(ablation)
+        found = self.kept.read(key, _Finished)
+        if found is not None:
+            return found
+        drawn = []
+        for draw in range(max(1, ablation.draws)):
+            with ablation.in_force(self.model, draw):
+                drawn.append(self._evaluate())
+        if self._scores is None:
+            self._scores, self._losses = self._resampled([before])
+        scores, losses = self._resampled(drawn)
+        finished = _Finished(
+            score=_measured(scores, self._scores),
+            loss=None
+            if losses is None or self._losses is None
+            else _measured(losses, self._losses),
+        )
+        self.kept.write(key, finished)
+        return finished
+
+    def _evaluate(self) -> _Unablated:
+        # What an evaluation draws, such as masks, is the same under all ablations.
+        with torch.no_grad(), torch.random.fork_rng():
+            torch.manual_seed(0)
+            outcome = self.quality.evaluate()
+            losses = None
+            if self.quality.losses is not None:
+                torch.manual_seed(0)
+                losses = np.asarray(self.quality.losses(), dtype=np.float64).tolist()
+        first = outcome.scores[0]
+        items = {first.name: outcome.items[first.name]} if first.name in outcome.items else {}
+        return _Unablated(outcome=Outcome(scores=[first], items=items), losses=losses)
+
+    def _resampled(self, of: list[_Unablated]) -> tuple[Resampled, Resampled | None]:
+        """Score and loss on resamples of the items, a row for each draw."""
+        outcomes = [each.outcome for each in of]
+        name = outcomes[0].scores[0].name
+        scores = resampled(outcomes, name, self.quality.statistic(name))
+        rows = [each.losses for each in of if each.losses is not None]
+        if not rows:
+            return scores, None
+        values = np.array([score_of(each, MEAN_LOSS) for each in rows])
+        return scores, Resampled(values, resampled_scores(rows, MEAN_LOSS), len(rows[0]))
+
+
+def _measured(changed: Resampled, unchanged: Resampled) -> Measured:
+    difference, spread = change(changed, unchanged)
+    return Measured(
+        value=float(changed.scores.mean()) if changed.seeds else math.nan,
+        difference=difference,
+        variance=None if spread is None else spread.variance,
+        doubt=0.0 if spread is None else spread.doubt,
+        items=changed.items,
+    )
+
+
+def _ranked(
+    ablations: list[Ablation],
+    found: list[_Finished],
+    before: _Unablated,
+    quality: Quality,
+    level: Level,
+) -> AblationAnalysis:
+    first = before.outcome.scores[0]
+    scores = changes([each.score for each in found], first.higher_is_better)
+    losses = changes([each.loss for each in found], higher_is_better=False)
+    results = [
+        _result(ablation, score, loss)
+        for ablation, score, loss in zip(ablations, scores, losses, strict=True)
+        if score is not None
+    ]
+    return AblationAnalysis(
+        level=level,
+        score=first.name,
+        higher_is_better=first.higher_is_better,
+        digits=first.digits,
+        item_name=quality.item_name,
+        items=len(before.outcome.items.get(first.name, [])),
+        value=first.value,
+        loss_name=quality.loss_name if before.losses is not None else "",
+        loss=None if before.losses is None else score_of(before.losses, MEAN_LOSS),
+        results=sorted(results, key=_by_cost),
+    )
+
+
+def _result(ablation: Ablation, score: Change, loss: Change | None) -> AblationResult:
+    place = ablation.places[0]
+    function = place.module.ablations[ablation.name]
+    return AblationResult(
+        system=ablation.system,
+        ablation=ablation.name,
+        options=dict(ablation.options),
+        meaning=(function.__doc__ or "").strip().partition("\n")[0],
+        where=Where.of(place) if ablation.unit is not None else None,
+        unit=ablation.unit,
+        alone=ablation.alone,
+        draws=ablation.draws,
+        score=score,
+        loss=loss,
+    )
+
+
+def _by_cost(result: AblationResult) -> tuple[float, float]:
+    """The costliest first; of equal costs that of the larger loss. Without a number last."""
+    costs = (result.score.cost, 0.0 if result.loss is None else result.loss.cost)
+    score, loss = (math.inf if math.isnan(cost) else -cost for cost in costs)
+    return score, loss
+
+
+def weights_digest(model: nn.Module) -> str:
+    """Returns a hash of all parameters and buffers of a model.
+
+    >>> one, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    >>> weights_digest(one) == weights_digest(other)
+    False
+    >>> _ = other.load_state_dict(one.state_dict())
+    >>> weights_digest(one) == weights_digest(other)
+    True
+    """
+    digest = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

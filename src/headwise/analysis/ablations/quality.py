@@ -1,0 +1,145 @@
+"""How the quality of a model is measured under ablations: its scores, and the loss in groups."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headwise.models.base import HeadwiseModel
+from headwise.models.evaluating import summed_loss
+from headwise.ops.labels import IGNORED_LABEL
+from headwise.recipe.settings import EvaluationSettings
+from headwise.tasks.outcome import Outcome, Score
+from headwise.tasks.significance import Rows, Statistic, of_totals, score_of
+from headwise.tasks.task import Task
+from headwise.training.batching import Items
+
+_GROUPS = 50  # at least so many, if there are as many sequences
+_LARGEST_GROUP = 16
+
+# The mean over labels, from rows of a group's total loss and its number of labels.
+MEAN_LOSS: Statistic = of_totals(lambda totals: totals[0] / max(1.0, totals[1]))
+
+
+def group_losses(
+    model: HeadwiseModel,
+    items: Items,
+    collate: Callable[[list[Any]], dict[str, Tensor]],
+    precision: AbstractContextManager | None = None,
+) -> np.ndarray:
+    """Returns the total loss and the number of labels of groups of sequences.
+
+    A group has up to 16 sequences of similar length, fewer where there would be less than 50
+    groups. The labels are given to the model (teacher forcing), without label smoothing and
+    auxiliary losses. `MEAN_LOSS` makes the mean over all labels of it.
+
+    Args:
+        model: the model in evaluation mode.
+        items: the encoded items of one part.
+        collate: joins items into a batch, see `Task.collate`.
+        precision: an autocast context for the forward pass.
+
+    Returns:
+        An array of shape `(groups, 2)`. The groups are the same for all models.
+    """
+    lengths = [length if isinstance(length, int) else max(length) for length in items.lengths]
+    order = sorted(range(len(items)), key=lengths.__getitem__)
+    size = max(1, min(_LARGEST_GROUP, len(order) // _GROUPS))
+    rows = []
+    with torch.no_grad(), precision or nullcontext():
+        for start in range(0, len(order), size):
+            batch = collate([items[index] for index in order[start : start + size]])
+            batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
+            loss = summed_loss(model, batch)
+            count = (batch["labels"] != IGNORED_LABEL).sum()
+            rows.append(torch.stack([loss.double(), count.double()]))
+    return torch.stack(rows).cpu().numpy()
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How the quality of a model is measured under each ablation.
+
+    Attributes:
+        evaluate: evaluates the model as it is when called; scores with a row for each item.
+        statistic: returns what computes a score from its rows, from the score's name.
+        losses: the total loss and the number of labels of groups of sequences, see `group_losses`;
+            None to leave the loss out.
+        loss_name: the unit of the loss.
+        item_name: what the items of the scores are.
+        determined_by: all that the quality depends on besides model and ablation: a hash of the
+            items, the settings of the evaluation.
+    """
+
+    evaluate: Callable[[], Outcome]
+    statistic: Callable[[str], Statistic]
+    losses: Callable[[], Rows] | None = None
+    loss_name: str = "nats per token"
+    item_name: str = "items"
+    determined_by: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of_task(
+        cls, model: HeadwiseModel, task: Task, part: str, settings: EvaluationSettings
+    ) -> "Quality":
+        """The quality of a recipe's model: the scores of its task, and the loss.
+
+        Args:
+            model: the model that will be ablated.
+            task: the data.
+            part: name of the part to evaluate.
+            settings: of the evaluation; each ablation is evaluated by the same search.
+        """
+        items = task.part(part)
+        return cls(
+            evaluate=lambda: task.evaluate(model, items, settings, lambda count: None),
+            statistic=lambda name: task.statistic(name, settings),
+            losses=lambda: group_losses(model, items, task.collate),
+            loss_name=task.loss_name,
+            item_name=task.item_name,
+            determined_by={
+                "items": task.digest_of(part),
+                "evaluation": settings.model_dump(mode="json"),
+            },
+        )
+
+    @classmethod
+    def of_numbers(
+        cls,
+        measure: Callable[[], Any],
+        *,
+        name: str = "quality",
+        higher_is_better: bool = True,
+        determined_by: Mapping[str, Any] | None = None,
+    ) -> "Quality":
+        """Quality as a mean of numbers, for a model that is none of a recipe's.
+
+        Args:
+            measure: returns a number for each item, in an order that stays the same.
+            name: the score's name.
+            higher_is_better: whether larger numbers are better.
+            determined_by: as the attribute.
+        """
+        mean = of_totals(lambda totals: totals[0] / totals[1])
+
+        def evaluate() -> Outcome:
+            numbers = np.asarray(measure(), dtype=np.float64)
+            if numbers.ndim != 1 or not len(numbers):
+                raise ValueError(
+                    f"the quality has the shape {numbers.shape}, expected (items,): a number for "
+                    f"each item"
+                )
+            rows = np.stack([numbers, np.ones_like(numbers)], axis=1)
+            score = Score(
+                name=name,
+                value=score_of(rows, mean),
+                higher_is_better=higher_is_better,
+                digits=3,
+            )
+            return Outcome.of([(score, rows)])
+
+        return cls(evaluate, lambda _: mean, determined_by=determined_by)

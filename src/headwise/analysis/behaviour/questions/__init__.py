@@ -1,1 +1,0 @@
-"""What is asked of decisions: a file for each question, whose section of the page has its name."""

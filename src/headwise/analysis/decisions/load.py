@@ -1,0 +1,171 @@
+"""How the work is shared among the units: how often each leads, is chosen, and what it weighs."""
+
+import math
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, Field
+from torch import Tensor
+from typing_extensions import Self
+
+from headwise.analysis.decisions.observing import Observed, Where
+from headwise.analysis.decisions.sums import ClusterSums
+from headwise.models.sites import AttentionSite
+from headwise.tasks.outcome import RECORD
+
+
+class Shares(BaseModel):
+    """The share of each unit by one measure, and how far from even the shares are."""
+
+    model_config = RECORD
+
+    shares: list[float] = Field(description="The share of each unit; they sum to 1.")
+    errors: list[float] | None = Field(
+        description="Standard error of each share over sequences, whose rows are not independent; "
+        "None with less than two sequences, or if one decision holds for everything."
+    )
+    variation: float = Field(
+        description="Coefficient of variation: standard deviation of the shares, divided by their "
+        "mean. 0 is even."
+    )
+    variation_by_chance: float | None = Field(
+        description="The coefficient of variation to be expected of so few sequences if the true "
+        "shares were even: the root of the mean squared error, divided by the mean share."
+    )
+    largest: float = Field(description="The largest share, in multiples of an even one.")
+    entropy: float = Field(
+        description="Entropy of the shares, divided by that of even ones: 1 is even, 0 a single "
+        "unit. 1 if there is one unit alone."
+    )
+    effective: float = Field(
+        description="Effective number of units: the exponential of the entropy of the shares. So "
+        "many units with even shares would have this entropy."
+    )
+    unused: int = Field(description="Number of units whose share is 0.")
+
+    @classmethod
+    def of(cls, shares: list[float], errors: list[float] | None) -> Self:
+        """Computes how far from even shares are."""
+        units = len(shares)
+        entropy = math.nan  # of negative shares, which a system of one's own may have
+        if not any(share < 0 for share in shares):
+            entropy = -math.fsum(share * math.log(share) for share in shares if share)
+        squares = math.fsum((units * share - 1) ** 2 for share in shares)
+        by_chance = None
+        if errors is not None:
+            by_chance = math.sqrt(units * math.fsum(error**2 for error in errors))
+        return cls(
+            shares=shares,
+            errors=errors,
+            variation=math.sqrt(squares / units),
+            variation_by_chance=by_chance,
+            largest=units * max(shares),
+            entropy=entropy / math.log(units) if units > 1 else 1.0,
+            effective=math.exp(entropy),
+            unused=sum(share == 0 for share in shares),
+        )
+
+
+class LoadRecord(BaseModel):
+    """How the work of one system is shared among its units."""
+
+    model_config = RECORD
+
+    where: Where
+    units: int = Field(description="Number of units.")
+    measure: Literal["lead", "choice", "weight"] = Field(
+        description="Which of the measures the system's words call its share."
+    )
+    rows: int = Field(description="Number of decisions.")
+    leads: Shares = Field(
+        description="The share of rows in which each unit has the largest weight; units that have "
+        "it together share the row."
+    )
+    chosen: Shares | None = Field(
+        description="The share of all choices that falls on each unit; None if the system does not "
+        "choose."
+    )
+    weight: Shares = Field(description="The mean weight of each unit.")
+    balance: float = Field(
+        description="N Σ fᵢ Pᵢ over N units, where f is the share of choices (of leads, if the "
+        "system does not choose) and P the mean weight, over all data: 1 is balanced, N is all "
+        "work on one unit. Losses that balance experts in training are of this form, but there P "
+        "has the probability of units that were not chosen too."
+    )
+
+    @property
+    def share(self) -> Shares:
+        """The shares by the system's own measure."""
+        if self.measure == "choice" and self.chosen is not None:
+            return self.chosen
+        return self.leads if self.measure == "lead" else self.weight
+
+
+class Load:
+    """Counts how the work is shared, batch by batch."""
+
+    def __init__(self) -> None:
+        self._modules: dict[AttentionSite, _Module] = {}
+
+    def add(self, observed: list[Observed]) -> None:
+        """Counts what all systems have decided in a batch."""
+        for made in observed:
+            module = self._modules.setdefault(made.place, _Module(made))
+            module.add(made)
+
+    def result(self) -> list[LoadRecord]:
+        """Returns the load of each system, in the order in which they stand."""
+        return [module.record() for module in self._modules.values()]
+
+
+class _Module:
+    """What one system has decided so far."""
+
+    def __init__(self, made: Observed) -> None:
+        self.where = Where.of(made.place)
+        self.measure = made.place.module.words.measure
+        self.units = made.weights.size(-1)
+        self.by_sequence = made.sequences is not None
+        # Of each: the sums of the units, and last what a row adds to all of them together.
+        self.leads, self.weight = ClusterSums(), ClusterSums()
+        self.chosen = None if made.chosen is None else ClusterSums()
+
+    def add(self, made: Observed) -> None:
+        rows = len(made.weights)
+        sequences = torch.zeros(rows, dtype=torch.int64)
+        if made.sequences is not None:
+            sequences = made.sequences.cpu()
+        self.leads.add(_by_sequence(made.leads, sequences))
+        self.weight.add(_by_sequence(made.weights, sequences))
+        if self.chosen is not None and made.chosen is not None:
+            self.chosen.add(_by_sequence(made.chosen / made.candidates, sequences))
+
+    def record(self) -> LoadRecord:
+        leads, weight = self._shares(self.leads), self._shares(self.weight)
+        chosen = None if self.chosen is None else self._shares(self.chosen)
+        works = leads if chosen is None else chosen
+        products = zip(works.shares, weight.shares, strict=True)
+        return LoadRecord(
+            where=self.where,
+            units=self.units,
+            measure=self.measure,
+            rows=round(self.leads.total(self.units)),
+            leads=leads,
+            chosen=chosen,
+            weight=weight,
+            balance=self.units * math.fsum(f * p for f, p in products),
+        )
+
+    def _shares(self, sums: ClusterSums) -> Shares:
+        ratios = [sums.ratio([(unit, self.units)]) for unit in range(self.units)]
+        errors = [math.sqrt(spread.variance) for _, spread in ratios if spread is not None]
+        known = self.by_sequence and bool(errors)
+        return Shares.of([share for share, _ in ratios], errors if known else None)
+
+
+def _by_sequence(shares: Tensor, sequences: Tensor) -> Tensor:
+    """Sums of each sequence: of each unit, and its number of rows; `(sequences, units + 1)`."""
+    values = shares.cpu().double()
+    values = torch.cat([values, torch.ones(len(values), 1, dtype=torch.float64)], 1)
+    sums = torch.zeros(int(sequences.max()) + 1, values.size(1), dtype=torch.float64)
+    return sums.index_add_(0, sequences, values)

@@ -1,0 +1,222 @@
+"""The decisions of one batch, as rows that all questions count, and where systems stand."""
+
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, Field
+from torch import Tensor, nn
+
+from headwise.heads.system import Routing
+from headwise.models.decisions import record
+from headwise.models.plan import system_name
+from headwise.models.sites import AttentionSite, stack_of
+from headwise.tasks.outcome import RECORD
+from headwise.tasks.positions import Positions
+
+
+class Where(BaseModel):
+    """A system and its place in a model."""
+
+    model_config = RECORD
+
+    path: str = Field(description="The path of the module in the model.")
+    site: str = Field(description="encoder_self, decoder_self, decoder_cross, or empty.")
+    layer: int = Field(description="The layer, or the number of the system, counted from 0.")
+    system: str = Field(description="The system's name in plans, a key of the run's `words`.")
+    whole_layer: bool = Field(description="Whether the system takes the place of a layer.")
+
+    @property
+    def stack(self) -> str:
+        """The stack of the site: `encoder` or `decoder`; empty in any other model."""
+        return stack_of(self.site)
+
+    @classmethod
+    def of(cls, place: AttentionSite) -> "Where":
+        """Where a system stands."""
+        return cls(
+            path=place.path,
+            site=place.site,
+            layer=place.layer,
+            system=system_name(type(place.module)),
+            whole_layer=place.module.replaces == "layer",
+        )
+
+
+Rows = Literal["positions", "sequences"]  # what rows of decisions that vary are of
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What one system decided in one batch.
+
+    A row is one decision: of a position, of a sequence, or of everything. Padding is left out, in
+    rows and positions alike.
+
+    Attributes:
+        place: the system, and where it stands.
+        weights: `(rows, units)`, each row scaled to sum 1.
+        shares: `(rows, units)`, how the work of each row is shared, as the system's words measure
+            it; each row sums to 1.
+        leads: `(rows, units)`, 1 at the unit of largest weight; units that are largest together
+            share it.
+        chosen: `(rows, units)`, 1 at each unit that is chosen, where a system chooses; else None.
+        sequences: `(rows,)`, which sequence of the batch a row belongs to; None if one decision
+            holds for everything.
+        row_of: `(positions,)`, the row that decides for each real position.
+        sequence_of: `(positions,)`, the sequence of each real position.
+        time_of: `(positions,)`, its number in the sequence, from 0.
+        real: `(batch, time)`, `False` at padding: picks the positions out of a tensor of the batch.
+        described: what stands at the positions; None if that is not known.
+        heard: how many units the parts of the output listen to at each real position, `(rows,)`;
+            None for systems without such parts.
+    """
+
+    place: AttentionSite
+    weights: Tensor
+    shares: Tensor
+    leads: Tensor
+    chosen: Tensor | None
+    sequences: Tensor | None
+    row_of: Tensor
+    sequence_of: Tensor
+    time_of: Tensor
+    real: Tensor
+    described: Positions | None
+    heard: Tensor | None
+
+    @property
+    def candidates(self) -> int:
+        """How many units have a weight in each row: all, or as many as are chosen."""
+        return self.weights.size(-1) if self.chosen is None else int(self.chosen[0].sum())
+
+    @property
+    def decides_by_position(self) -> bool:
+        return len(self.row_of) == len(self.weights) and self.sequences is not None
+
+    def at_positions(self, values: Tensor) -> Tensor:
+        """Picks the real positions out of `(batch, time)`, or repeats `(batch,)` for them."""
+        values = values.to(self.real.device)
+        return values[self.sequence_of] if values.dim() == 1 else values[self.real]
+
+
+def observe_batch(
+    model: nn.Module,
+    batch: Mapping[str, Tensor],
+    positions: Mapping[str, Positions],
+    padding: Mapping[str, Tensor],
+) -> list[Observed]:
+    """Runs a model on a batch and returns its decisions.
+
+    Args:
+        model: any module that holds systems of heads.
+        batch: keyword arguments of its forward.
+        positions, padding: as in `observe`.
+
+    Raises:
+        ValueError: the model holds no system.
+    """
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    with torch.no_grad(), record(model) as decided:
+        model(**{name: tensor.to(device) for name, tensor in batch.items()})
+    return observe(decided, positions, padding)
+
+
+def observe(
+    decided: Mapping[AttentionSite, Iterable[Routing]],
+    positions: Mapping[str, Positions],
+    padding: Mapping[str, Tensor],
+) -> list[Observed]:
+    """Returns the decisions of a batch in the order in which their systems stand.
+
+    Args:
+        decided: what a forward pass of the batch decided.
+        positions: `encoder` or `decoder` to what stands at its positions; `""` for a model that
+            is none of headwise's.
+        padding: the same to `(batch, time)`, `True` at padding, of stacks that have any.
+    """
+    found = []
+    for place, made in decided.items():
+        for routing in made:
+            observed = _observed(
+                place, routing, positions.get(place.stack), padding.get(place.stack)
+            )
+            if len(observed.weights):
+                found.append(observed)
+    return found
+
+
+def _observed(
+    place: AttentionSite, routing: Routing, described: Positions | None, padding: Tensor | None
+) -> Observed:
+    weights = routing.weights.float()  # (batch, time, units) or less, see Routing
+    weights = weights / weights.sum(-1, keepdim=True)
+    padding = routing.padding if routing.padding is not None else padding
+    shape = _shape(weights, described)
+    if described is not None and described.shape != shape:
+        described = None
+    real = torch.ones(shape, dtype=torch.bool, device=weights.device)
+    if padding is not None and padding.shape == shape:
+        real = real & ~padding.to(weights.device)
+    sequence_of, time_of = real.nonzero(as_tuple=True)
+    chosen = None if routing.indices is None else _ones_at(weights, routing.indices)
+    if weights.dim() == 3:
+        rows, row_of = weights[real], torch.arange(len(sequence_of), device=weights.device)
+        sequences = sequence_of
+        chosen = None if chosen is None else chosen[real]
+    elif weights.dim() == 2:
+        rows, row_of = weights, sequence_of
+        sequences = torch.arange(len(weights), device=weights.device)
+    else:
+        rows, row_of, sequences = weights.unsqueeze(0), torch.zeros_like(sequence_of), None
+        chosen = None if chosen is None else chosen.unsqueeze(0)
+    leads = (rows == rows.amax(-1, keepdim=True)).float()
+    leads = leads / leads.sum(-1, keepdim=True)
+    shares = {"lead": leads, "weight": rows, "choice": rows}[place.module.words.measure]
+    if place.module.words.measure == "choice" and chosen is not None:
+        shares = chosen / chosen.sum(-1, keepdim=True)
+    heard = None if routing.heard is None else routing.heard.float()[real]
+    return Observed(
+        place=place,
+        weights=rows,
+        shares=shares,
+        leads=leads,
+        chosen=chosen,
+        sequences=sequences,
+        row_of=row_of,
+        sequence_of=sequence_of,
+        time_of=time_of,
+        real=real,
+        described=described,
+        heard=heard,
+    )
+
+
+def warn_if_saturated(place: AttentionSite, heard: float, units: int) -> None:
+    """Warns where the parts of a system's output listen to fewer than a third of the units."""
+    words = place.module.words
+    if heard < units / 3:
+        warnings.warn(
+            f"{place.path}: a {words.part} listens to {heard:.1f} of {units} {words.units}, so "
+            f"that hardly anything is combined: the {words.decision} is saturated. Where it is so "
+            f"from the start, options of the system that draw its maps smaller keep it open",
+            stacklevel=2,
+        )
+
+
+def _shape(weights: Tensor, described: Positions | None) -> tuple[int, int]:
+    """Batch and time: of the decisions, or where these are of no position, of what stands there.
+
+    If that is not known either, there are no positions.
+    """
+    if weights.dim() == 3:
+        return weights.size(0), weights.size(1)
+    if described is not None:
+        return described.shape
+    return (weights.size(0) if weights.dim() == 2 else 1), 0
+
+
+def _ones_at(weights: Tensor, indices: Tensor) -> Tensor:
+    return torch.zeros_like(weights).scatter(-1, indices, 1.0)

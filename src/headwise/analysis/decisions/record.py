@@ -1,0 +1,164 @@
+"""The record of an analysis, which `analysis.json` holds, and how it is made in one pass."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from pydantic import BaseModel, Field
+from torch import Tensor, nn
+
+from headwise.analysis.ablations.results import AblationAnalysis
+from headwise.analysis.decisions.entropy import Entropy, EntropyRecord
+from headwise.analysis.decisions.explained import Explained, ExplainedShare
+from headwise.analysis.decisions.layers import Layers, StackLikeness
+from headwise.analysis.decisions.likeness import Likeness, ModelLikeness
+from headwise.analysis.decisions.load import Load, LoadRecord
+from headwise.analysis.decisions.observing import Observed, observe_batch
+from headwise.analysis.decisions.ranges import PlaceRanges, Ranges
+from headwise.analysis.decisions.snapshots import DecisionCourse
+from headwise.analysis.decisions.tokens import Tokens, TokensRecord
+from headwise.analysis.results import Course, RunResult
+from headwise.heads.words import Words
+from headwise.tasks.outcome import RECORD
+from headwise.tasks.positions import Positions
+
+
+class OverTraining(BaseModel):
+    """What a run has kept of its training, other than losses."""
+
+    model_config = RECORD
+
+    stacks: list[str] = Field(description="The stacks of the model: encoder, decoder, or both.")
+    snapshots: list[DecisionCourse] = Field(description="As in `RunResult`.")
+    recorded: list[Course] = Field(description="What rules of training recorded, as `courses`.")
+
+
+def courses_of(result: RunResult) -> OverTraining | None:
+    """Returns what a run has kept of its training; None if that is nothing.
+
+    Standard attention leaves nothing, and neither does a run with `training.snapshots: false` whose
+    rules record nothing. A run that was never trained further than its start has no course.
+    """
+    snapshots = [course for course in result.snapshots if len(course.steps) > 1]
+    recorded = [course for course in result.courses if len(course.steps) > 1]
+    if not snapshots and not recorded:
+        return None
+    return OverTraining(stacks=list(result.macs_lengths), snapshots=snapshots, recorded=recorded)
+
+
+class RunAnalysis(BaseModel):
+    """What the heads of one model do on one part of the data."""
+
+    model_config = RECORD
+
+    name: str = Field(description="Name of the run, as the page shows it.")
+    words: dict[str, Words] = Field(description="A system's name to the words for its decisions.")
+    sequences: int = Field(description="Number of sequences that were read.")
+    layers: list[StackLikeness] = Field(
+        default=[], description="How alike the layers of each stack decide."
+    )
+    ranges: list[PlaceRanges] = Field(
+        default=[], description="The weights that frequent tokens get of each system."
+    )
+    entropy: EntropyRecord | None = Field(
+        default=None, description="How undecided the systems are; None if none decides anything."
+    )
+    load: list[LoadRecord] = Field(
+        default=[], description="How the work is shared among the units of each system."
+    )
+    tokens: list[TokensRecord] = Field(
+        default=[],
+        description="Which tokens, and classes of positions, go to which units of each system.",
+    )
+    explained: list[ExplainedShare] = Field(
+        default=[], description="How much of the decisions of each system each label explains."
+    )
+    ablations: AblationAnalysis | None = Field(
+        default=None,
+        description="What it costs the model to do without parts of its systems; None if that was "
+        "not asked for.",
+    )
+    courses: OverTraining | None = Field(
+        default=None,
+        description="How decisions moved over the training; None if the run has kept nothing of "
+        "that.",
+    )
+    likeness: ModelLikeness | None = Field(
+        default=None, description="How alike the heads are; None if no attention has several."
+    )
+
+
+class AnalysisRecord(BaseModel):
+    """The analyses of one model, or of several side by side."""
+
+    model_config = RECORD
+
+    title: str
+    command: str = Field("", description="The command that made it; empty if none did.")
+    part: str = Field(description="The part of the data, and how much it is.")
+    runs: list[RunAnalysis] = Field(min_length=1)
+    against: str | None = Field(
+        default=None, description="Name of the run to which differences are given."
+    )
+    findings: list[str] = Field(
+        [], description="What the analyses come to: a sentence for each run."
+    )
+    versions: dict[str, str] = {}
+    machine: str = ""
+
+
+class Question(Protocol):
+    """A question on decisions, answered from running sums."""
+
+    def add(self, observed: list[Observed]) -> None:
+        """Counts the decisions of one batch."""
+
+    def result(self) -> Any:
+        """Returns the answer, as the field of the question in `RunAnalysis` has it."""
+
+
+# By their fields in `RunAnalysis`.
+QUESTIONS: dict[str, Callable[[], Question]] = {
+    "entropy": Entropy,
+    "load": Load,
+    "tokens": Tokens,
+    "explained": Explained,
+    "layers": Layers,
+    "ranges": Ranges,
+}
+
+
+def ask(
+    model: nn.Module,
+    batches: Iterable[Mapping[str, Tensor]],
+    positions: Callable[[Mapping[str, Tensor]], Mapping[str, Positions]],
+    advance: Callable[[int], object] = lambda count: None,
+    padding: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = lambda batch: {},
+) -> dict[str, Any]:
+    """Runs a model on all batches and returns the answers, by their fields in `RunAnalysis`.
+
+    Args:
+        model: any module that holds systems of heads; it is left in evaluation mode.
+        batches: keyword arguments of its forward.
+        positions: returns what stands at the positions of a batch, see `Task.positions`.
+        advance: called with the number of sequences that are done.
+        padding: returns what is padding in a batch, for systems that were not told: `encoder`,
+            `decoder` or the empty stack to `(batch, time)`, `True` at padding.
+
+    Raises:
+        ValueError: the model holds no system.
+    """
+    questions = {name: question() for name, question in QUESTIONS.items()}
+    sequences = 0
+    model.eval()
+    with Likeness(model) as likeness:
+        for batch in batches:
+            hidden = padding(batch)
+            likeness.padding = hidden
+            observed = observe_batch(model, batch, positions(batch), hidden)
+            for question in questions.values():
+                question.add(observed)
+            count = len(next(iter(batch.values())))
+            sequences += count
+            advance(count)
+    answers = {name: question.result() for name, question in questions.items()}
+    return {**answers, "likeness": likeness.result(), "sequences": sequences}

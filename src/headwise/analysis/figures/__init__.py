@@ -1,1 +1,0 @@
-"""The figures of the report, each an `<svg>` element."""

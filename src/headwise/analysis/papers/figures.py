@@ -1,0 +1,116 @@
+"""A figure that a paper prints, and ours: whether they agree, and how far apart they are."""
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+# How far our figure may be from a printed one and still agree with it, relative to it. Where the
+# printed figure is rounded more coarsely, half of its last digit is allowed.
+TOLERANCES = {"MACs": 0.005, "params": 0.015}
+
+_UNITS = {"": 1.0, "M": 1e6, "G": 1e9, "%": 1e-2}
+_NUMBER = re.compile(r"([\d.]+)([MG%]?)")
+
+
+class Printed(NamedTuple):
+    """A printed figure: a number, or a range of numbers."""
+
+    low: float
+    high: float
+    unit: str
+    decimals: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Printed":
+        """Reads a printed figure.
+
+        >>> Printed.parse("+12.6M")
+        Printed(low=12600000.0, high=12600000.0, unit='M', decimals=1)
+        >>> Printed.parse("3–5%")
+        Printed(low=0.03, high=0.05, unit='%', decimals=0)
+        """
+        numbers = _NUMBER.findall(text.replace(",", ""))
+        last, unit = numbers[-1]  # of a range, only the second number has the unit
+        low, high = (float(number) * _UNITS[unit] for number in (numbers[0][0], last))
+        return cls(low, high, unit, len(last.partition(".")[2]))
+
+    @property
+    def rounding(self) -> float:
+        """How much rounding to the printed digits may change a number."""
+        return 0.5 * 10**-self.decimals * _UNITS[self.unit] if self.low == self.high else 0.0
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One published figure and ours.
+
+    Attributes:
+        model: the model that it describes.
+        what: the quantity: `params`, `MACs`, `share` or `entropy`.
+        printed: the figure as the paper prints it: `65M`, `+12.6M`, `192`, `3–5%`.
+        ours: our figure; None if headwise cannot compute it.
+        words: the size of the vocabulary that we assume; empty if it does not matter.
+        remark: why our figure differs or is missing, or what else we assume.
+        exact: whether only the same number agrees.
+    """
+
+    model: str
+    what: str
+    printed: str
+    ours: float | None
+    words: str = ""
+    remark: str = ""
+    exact: bool = False
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether our figure agrees with the paper's; None if there is none of ours."""
+        if self.ours is None:
+            return None
+        printed = Printed.parse(self.printed)
+        if self.exact:
+            return self.ours == printed.low
+        tolerance = TOLERANCES.get(self.what, 0.0)
+        below = max(tolerance * printed.low, printed.rounding)
+        above = max(tolerance * printed.high, printed.rounding)
+        return printed.low - below <= self.ours <= printed.high + above
+
+    @property
+    def shown(self) -> str:
+        """Our figure in the unit of the paper's."""
+        if self.ours is None:
+            return "–"
+        printed = Printed.parse(self.printed)
+        sign = "+" if self.printed.startswith("+") else ""
+        if self.exact:
+            return f"{sign}{self.ours:,.0f}"
+        digits = max(2, printed.decimals)
+        return f"{sign}{self.ours / _UNITS[printed.unit]:.{digits}f}{printed.unit}"
+
+    @property
+    def difference(self) -> str:
+        """How far our figure is from the paper's."""
+        if self.ours is None:
+            return "–"
+        printed = Printed.parse(self.printed)
+        off = self.ours - printed.low
+        if self.exact:
+            return "exact" if self.agrees else f"≠ {off:+,.0f}"
+        if printed.low < printed.high:
+            return "within" if self.agrees else "≠ outside"
+        return f"{'' if self.agrees else '≠ '}{off / printed.low:+.1%}"
+
+
+@dataclass(frozen=True)
+class Paper:
+    """The figures of one paper.
+
+    Attributes:
+        title: the authors, the year, the subject and the tables.
+        note: what we assume for all figures.
+        figures: the figures in the order of the paper's tables.
+    """
+
+    title: str
+    note: str
+    figures: tuple[Figure, ...]

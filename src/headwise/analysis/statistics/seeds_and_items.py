@@ -1,0 +1,385 @@
+"""Means and differences of scores, with the chance of seeds and of test items together."""
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from headwise.analysis.statistics.estimates import (
+    Difference,
+    Estimate,
+    Source,
+    Spread,
+    corrected,
+    detectable_difference,
+    estimated,
+    judged,
+    total,
+)
+from headwise.tasks.outcome import Outcome
+from headwise.tasks.significance import LEAST_ITEMS, Statistic, resampled_scores
+
+_MOST_SEEDS = 1000  # what more seeds do not find, only other items can
+
+
+class Resampled(NamedTuple):
+    """The scores of one system.
+
+    Attributes:
+        scores: of each seed on all items, `(seeds,)`.
+        resamples: of each seed on resamples of the items, `(seeds, resamples)`; None of a score
+            that is not made from items.
+        items: number of items.
+    """
+
+    scores: np.ndarray
+    resamples: np.ndarray | None
+    items: int
+
+    @property
+    def seeds(self) -> int:
+        return len(self.scores)
+
+
+def compare_outcomes(
+    outcomes: Mapping[str, Sequence[Outcome]],
+    baseline: str,
+    statistic: Callable[[str], Statistic],
+    tables: int = 1,
+) -> tuple[dict[str, dict[str, Estimate]], dict[str, Difference | None]]:
+    """Returns the mean of each score of each system, and the differences of the first score.
+
+    Args:
+        outcomes: name of a system to those of its seeds, all on the same test items.
+        baseline: name of the system that the others are compared with.
+        statistic: returns what computes a score, from the score's name.
+        tables: number of such comparisons that are made on different data at once; the detectable
+            difference is that of a test which is corrected over all of them.
+
+    Returns:
+        By system the estimates by score, and by system the difference to the baseline, with
+        p-values corrected over all systems.
+    """
+    estimates: dict[str, dict[str, Estimate]] = {name: {} for name in outcomes}
+    scores = [s.name for of in outcomes.values() for o in of for s in o.scores]
+    differences: dict[str, Difference | None] = {}
+    for number, score in enumerate(dict.fromkeys(scores)):
+        found = {name: resampled(of, score, statistic(score)) for name, of in outcomes.items()}
+        for name, system in found.items():
+            if (mean := estimate(system)) is not None:
+                estimates[name][score] = mean
+        if number == 0 and baseline in found:
+            others = [name for name in found if name != baseline]
+            differences = {
+                name: difference(found[name], found[baseline], tables * len(others))
+                for name in others
+            }
+    return estimates, corrected(differences)
+
+
+def resampled(outcomes: Sequence[Outcome], name: str, statistic: Statistic) -> Resampled:
+    """Returns the scores of one system's runs.
+
+    Args:
+        outcomes: of its seeds, on the same test items.
+        name: of the score; runs that lack it, or have no finite value, are left out.
+        statistic: computes the score from the items.
+    """
+    found = [
+        (score.value, outcome.items.get(name))
+        for outcome in outcomes
+        for score in outcome.scores
+        if score.name == name and math.isfinite(score.value)
+    ]
+    scores = np.array([value for value, _ in found])
+    rows = [items for _, items in found if items is not None]
+    if len(rows) < len(found) or not rows:
+        return Resampled(scores, None, 0)
+    return Resampled(scores, resampled_scores(rows, statistic), len(rows[0]))
+
+
+def estimate(system: Resampled) -> Estimate | None:
+    """Returns the mean of a system's score with its interval; None without a finite mean."""
+    if not system.seeds:
+        return None
+    value = float(system.scores.mean())
+    source: Source = "seeds and items"
+    interval = None
+    spreads = [_of_seeds(system)] if system.seeds > 1 else []
+    if system.resamples is None:
+        source = "seeds"
+    else:
+        if system.seeds == 1:
+            source, interval = "items", _percentiles(system.resamples[0])
+        if system.items == 1 or not np.isfinite(system.resamples).all():
+            spreads = []  # one item, or a resample without a score, such as one without any speech
+        else:
+            spreads.append(_of_items(system.resamples.mean(0), system.items))
+    if not spreads:
+        return Estimate(value=value, source=source, seeds=system.seeds)
+    return estimated(value, total(spreads), source, system.seeds, interval)
+
+
+def difference(system: Resampled, baseline: Resampled, comparisons: int = 1) -> Difference | None:
+    """Returns the difference of a system's mean score to the baseline's.
+
+    Args:
+        system, baseline: their scores, on the same items.
+        comparisons: how many there are in the table; the detectable difference is that of the
+            strictest test of Holm's method.
+
+    Returns:
+        The difference, whose corrected p-value is still p; `corrected` corrects those of a table.
+        None if there is nothing to judge it by: no finite scores, single runs of a score that is
+        not made from items, or fewer than ten items.
+
+    >>> generator = np.random.default_rng(0)
+    >>> items = generator.normal(size=(2, 3, 1000)) / 10  # of two systems with three seeds
+    >>> scores = np.array([[5.0, 5.1, 4.9], [4.0, 4.2, 3.9]])
+    >>> ours, theirs = (Resampled(s, s[:, None] + i, 100) for s, i in zip(scores, items))
+    >>> found = difference(ours, theirs)
+    >>> round(found.value, 2), found.significant
+    (0.97, True)
+    """
+    fewest = min(system.seeds, baseline.seeds)
+    if not fewest:
+        return None
+    parts = spreads_of([system, baseline])
+    if parts is None:
+        return None
+    value = float(system.scores.mean() - baseline.scores.mean())
+    if system.resamples is None or baseline.resamples is None:
+        return None if fewest == 1 else judged(value, total(parts), "seeds", comparisons)
+    if fewest == 1:
+        return _of_runs(value, system.resamples.mean(0) - baseline.resamples.mean(0), parts[0])
+    return judged(value, total(parts), "seeds and items", comparisons)
+
+
+def within_runs(changed: Resampled, unchanged: Resampled) -> Resampled:
+    """Returns by how much two scores of the same runs differ, as a score of these runs.
+
+    Args:
+        changed: a score of each run, such as that under an ablation.
+        unchanged: another score of the same runs, in the same order, on the same items.
+
+    Raises:
+        ValueError: they are of other numbers of runs or items.
+    """
+    if (changed.seeds, changed.items) != (unchanged.seeds, unchanged.items):
+        raise ValueError(
+            f"the scores are of {changed.seeds} and {unchanged.seeds} runs on {changed.items} and "
+            f"{unchanged.items} items, expected two scores of the same runs on the same items"
+        )
+    resamples = None
+    if changed.resamples is not None and unchanged.resamples is not None:
+        resamples = changed.resamples - unchanged.resamples
+    return Resampled(changed.scores - unchanged.scores, resamples, changed.items)
+
+
+def difference_to(number: float, system: Resampled, comparisons: int = 1) -> Difference | None:
+    """Returns the difference of a system's mean score to a number that is no estimate.
+
+    Args:
+        number: what the mean is compared with, such as 0 for a score of `within_runs`.
+        system, comparisons: as in `difference`.
+
+    Returns:
+        As `difference`; None also for a single run.
+    """
+    parts = spreads_of([system])
+    if system.seeds < 2 or parts is None:
+        return None
+    source: Source = "seeds" if system.resamples is None else "seeds and items"
+    return judged(float(system.scores.mean()) - number, total(parts), source, comparisons)
+
+
+def change_of_difference(
+    last: tuple[Resampled, Resampled], first: tuple[Resampled, Resampled], comparisons: int = 1
+) -> Difference | None:
+    """Returns by how much the difference of two systems is another one under other conditions.
+
+    All runs are independent of each other, so that the variances that seeds add are those of four
+    means. The test items are the same: resamples of them are taken of the change as a whole, in
+    which much of what an item does to all runs cancels.
+
+    Args:
+        last, first: under each of two conditions the scores of a system and of its baseline, all on
+            the same items.
+        comparisons: as in `difference`.
+
+    Returns:
+        The difference of `last` minus that of `first`; None if there is nothing to judge it by:
+        single runs, no finite scores, or fewer than ten items.
+    """
+    several = [*last, *first]
+    if min(each.seeds for each in several) < 2:
+        return None
+    (a, b), (c, d) = (tuple(each.scores.mean() for each in pair) for pair in (last, first))
+    value = float(a - b - (c - d))
+    spreads = [_of_seeds(each) for each in several]
+    resamples = [each.resamples.mean(0) for each in several if each.resamples is not None]
+    if len(resamples) < len(several):
+        return judged(value, total(spreads), "seeds", comparisons)
+    changes = resamples[0] - resamples[1] - (resamples[2] - resamples[3])
+    if several[0].items < LEAST_ITEMS or not np.isfinite(changes).all():
+        return None
+    spread = total([_of_items(changes, several[0].items), *spreads])
+    return judged(value, spread, "seeds and items", comparisons)
+
+
+def spreads_of(systems: Sequence[Resampled]) -> list[Spread] | None:
+    """Returns the variance that the items add, if scores are made from them, and each system's.
+
+    None if a system has no finite score, or the items say nothing: there are too few, or a resample
+    has no score.
+    """
+    if not all(system.seeds for system in systems):
+        return None
+    of_seeds = [_of_seeds(system) for system in systems if system.seeds > 1]
+    if any(system.resamples is None for system in systems):
+        return of_seeds
+    means = [system.resamples.mean(0) for system in systems if system.resamples is not None]
+    values = means[0] - means[1] if len(means) > 1 else means[0]
+    if systems[0].items < LEAST_ITEMS or not np.isfinite(values).all():
+        return None
+    return [_of_items(values, systems[0].items), *of_seeds]
+
+
+def change(changed: Resampled, unchanged: Resampled) -> tuple[float, Spread | None]:
+    """Returns how the score of one model changes under other conditions, and its variance.
+
+    The model is the same, so that the items are all that may be chance; if the conditions are
+    drawn, so are the draws.
+
+    Args:
+        changed: the scores under other conditions, a row for each draw of them.
+        unchanged: the model's own, one row, on the same items.
+
+    Returns:
+        The change of the mean, NaN without a finite score; and its variance, None if there is
+        nothing to judge it by.
+
+    Raises:
+        ValueError: they are not on equally many items.
+    """
+    if changed.items != unchanged.items and changed.seeds and unchanged.seeds:
+        raise ValueError(
+            f"the model is scored on {changed.items} items under a change and on "
+            f"{unchanged.items} without it, expected the same items in the same order"
+        )
+    if not changed.seeds or not unchanged.seeds:
+        return math.nan, None
+    value = float(changed.scores.mean() - unchanged.scores.mean())
+    if changed.resamples is None or unchanged.resamples is None:
+        return value, None
+    changes = changed.resamples.mean(0) - unchanged.resamples.mean(0)
+    if changed.items < LEAST_ITEMS or not np.isfinite(changes).all():
+        return value, None
+    spreads = [_of_items(changes, changed.items)]
+    if changed.seeds > 1:
+        spreads.append(_of_seeds(changed))
+    return value, total(spreads)
+
+
+def _of_items(values: np.ndarray, items: int) -> Spread:
+    """The variance of a score over resamples of the items."""
+    variance = float(np.var(values, ddof=1))
+    return Spread(variance, variance**2 / (items - 1))
+
+
+def _of_seeds(system: Resampled) -> Spread:
+    """The variance of a mean over seeds that the seeds add to that of the items."""
+    seeds = system.seeds
+    among = float(np.var(system.scores, ddof=1))
+    by_items = 0.0
+    if system.resamples is not None:
+        # Deviations from the mean over seeds: what all seeds share is no difference between them.
+        own = system.resamples - system.resamples.mean(0)
+        by_items = float(own.var(axis=1, ddof=1).sum() / (seeds - 1))
+    # The difference is as doubtful as its first term: the bootstrap knows the second one well.
+    return Spread(max(0.0, among - by_items) / seeds, (among / seeds) ** 2 / (seeds - 1))
+
+
+def _of_runs(value: float, differences: np.ndarray, items: Spread) -> Difference:
+    """The difference of single runs over items: percentiles, and the paired bootstrap's p.
+
+    The p-value is the share of resamples whose difference deviates from the mean over all
+    resamples by at least the observed difference; the observed items count as one resample more.
+    """
+    low, high = _percentiles(differences)
+    strayed = np.abs(differences - differences.mean()) >= abs(value)
+    p_value = float((strayed.sum() + 1) / (len(differences) + 1)) if value else 1.0
+    return Difference(
+        value=value,
+        low=low,
+        high=high,
+        error=math.sqrt(items.variance),
+        freedom=items.freedom,
+        source="items",
+        p_value=p_value,
+        corrected_p_value=p_value,
+        detectable=None,
+    )
+
+
+def _percentiles(values: np.ndarray) -> tuple[float, float]:
+    low, high = np.percentile(values, [2.5, 97.5])
+    return float(low), float(high)
+
+
+class SamplesNeeded(NamedTuple):
+    """What it would take to find a difference with probability 0.8.
+
+    Attributes:
+        seeds: number of seeds of each system; None if no number is enough on these items.
+        times_items: how many times as many test items it takes at least, since those that there are
+            leave too much to chance however many seeds there are; None if they do not.
+    """
+
+    seeds: int | None
+    times_items: float | None
+
+
+def samples_needed(
+    effect: float, system: Resampled, baseline: Resampled | None = None, comparisons: int = 1
+) -> SamplesNeeded | None:
+    """Returns how many seeds, or else items, would find a true difference of a size.
+
+    The variances are taken to be those that were seen.
+
+    Args:
+        effect: the size of the difference, above 0.
+        system, baseline: their scores; without a baseline the difference is that to a number.
+        comparisons: as in `difference`.
+
+    Returns:
+        None if nothing is known of the seeds: single runs, or no finite scores.
+
+    >>> import numpy as np
+    >>> wide = Resampled(np.array([1.0, 3.0, 2.0, 4.0, 5.0]), None, 0)
+    >>> samples_needed(1.0, wide)
+    SamplesNeeded(seeds=22, times_items=None)
+    """
+    systems = [system] if baseline is None else [system, baseline]
+    parts = spreads_of(systems)
+    if parts is None or min(each.seeds for each in systems) < 2:
+        return None
+    of_items = [] if any(each.resamples is None for each in systems) else parts[:1]
+    of_seeds = parts[len(of_items) :]
+
+    def detectable(seeds: int) -> float:
+        expected = list(of_items)
+        for spread, each in zip(of_seeds, systems, strict=True):
+            doubt = spread.doubt * (each.seeds / seeds) ** 2 * (each.seeds - 1) / (seeds - 1)
+            expected.append(Spread(spread.variance * each.seeds / seeds, doubt))
+        spread = total(expected)
+        return detectable_difference(spread, comparisons) if spread.variance else 0.0
+
+    if detectable(_MOST_SEEDS) <= effect:
+        numbers = range(2, _MOST_SEEDS)
+        found = bisect_left(numbers, True, key=lambda seeds: detectable(seeds) <= effect)
+        return SamplesNeeded(found + 2, None)
+    alone = detectable_difference(of_items[0], comparisons) if of_items else 0.0
+    return SamplesNeeded(None, (alone / effect) ** 2 if alone > effect else None)

@@ -1,0 +1,167 @@
+"""The analyses on a model, data and tokens of one's own, without a recipe."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from headwise.models.decisions import words_of
+from headwise.tasks.positions import Positions
+
+# `import headwise` reads this file: what draws figures and bars is imported where it is used.
+if TYPE_CHECKING:
+    from headwise.analysis.ablations.declared import Level
+    from headwise.analysis.ablations.results import AblationAnalysis
+    from headwise.analysis.decisions.record import RunAnalysis
+    from headwise.training.progress import RunBars
+
+Batch = Mapping[str, Tensor]
+_STACKS = ("encoder", "decoder", "")
+
+
+class Analysis:
+    """Analyses what the heads of a model do: entropy, load, tokens, likeness, cost of ablations.
+
+    The model may be any module that holds systems of headwise or of your own. Nothing is computed
+    until it is asked for; then all batches are read once, and the quality is measured once more for
+    each ablation that the systems declare.
+
+    Args:
+        model: it is put into evaluation.
+        batches: keyword arguments of its forward, batch by batch: a list, a `DataLoader`, or
+            anything else that can be gone through once.
+        tokens: name of the argument with the numbers of the tokens, `(batch, time)`; for a model
+            of two stacks, `encoder` and `decoder` to the name of each. Without it the questions
+            on tokens have no answer.
+        names: the name of each number: a mapping, or a function such as
+            `tokenizer.convert_ids_to_tokens`. By default the number itself.
+        mask: name of the argument that is 0 or `False` at padding, as `attention_mask` is in
+            transformers; batches may lack it. Systems that are given a `key_padding_mask` know
+            their padding already; this is for all others.
+        quality: measures the model as it is when called: a number for each item, in an order that
+            stays the same, such as the loss of each sequence. Without it nothing is ablated.
+        higher_is_better: whether larger numbers of `quality` are better.
+        ablations: which are made: `"model"`, those of all modules of a system at once; `"units"`,
+            each unit of each module removed too; `"all"`, each left alone too.
+        name: of the model, as the page shows it.
+
+    Raises:
+        ValueError: `tokens` has other keys than stacks.
+
+    Example:
+        >>> import torch
+        >>> import headwise as hw
+        >>> model = hw.CausalLM(hw.CausalLMConfig(vocab_size=9, embed_dim=8, num_heads=2,
+        ...                                       ffn_dim=8, layers=1, attention="agreement"))
+        >>> batches = [{"input_ids": torch.randint(9, (3, 20))} for _ in range(2)]
+        >>> analysis = hw.Analysis(model, batches, tokens="input_ids")
+        >>> record = analysis.record
+        >>> record.sequences, len(record.load), record.load[0].units
+        (6, 1, 2)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batches: Iterable[Batch],
+        *,
+        tokens: str | Mapping[str, str] | None = None,
+        names: Mapping[int, str] | Callable[[int], str] | None = None,
+        mask: str = "attention_mask",
+        quality: Callable[[], Sequence[float] | Tensor] | None = None,
+        higher_is_better: bool = True,
+        ablations: "Level" = "units",
+        name: str = "model",
+    ) -> None:
+        self.model = model
+        self.batches = batches
+        self.arguments = dict.fromkeys(_STACKS, tokens) if isinstance(tokens, str) else tokens or {}
+        if unknown := [stack for stack in self.arguments if stack not in _STACKS]:
+            raise ValueError(
+                f"tokens has the keys {', '.join(map(repr, unknown))}, expected 'encoder' and "
+                f"'decoder' to the name of an argument each, or a single name"
+            )
+        self.names = names
+        self.mask = mask
+        self.quality = quality
+        self.higher_is_better = higher_is_better
+        self.ablations: Level = ablations
+        self.name = name
+        self._known: dict[int, str] = {}
+
+    @cached_property
+    def record(self) -> "RunAnalysis":
+        """All numbers, computed when they are first asked for; see `RunAnalysis`.
+
+        Raises:
+            ValueError: the model holds no system, there are no batches, a batch lacks what `tokens`
+                names, or `ablations` or `quality` is not what it is expected to be.
+        """
+        from rich.console import Console
+
+        from headwise.analysis.decisions.record import RunAnalysis, ask
+        from headwise.training.progress import RunBars
+
+        with RunBars(Console(stderr=True), transient=True) as bars:
+            total = len(self.batches) if isinstance(self.batches, Sized) else None
+            bar = bars.begin(self.name, total, figures="batches analysed")
+            answers = ask(
+                self.model,
+                self.batches,
+                self._positions,
+                lambda count: bars.update(bar, advance=1),
+                self._padding,
+            )
+            if not answers["sequences"]:
+                raise ValueError("batches are none, expected at least one with a sequence")
+            ablations = self._ablations(bars)
+        return RunAnalysis(
+            name=self.name, words=words_of(self.model), **answers, ablations=ablations
+        )
+
+    def write(self, folder: str | Path) -> Path:
+        """Writes `analysis.html` and `analysis.json` into a folder; returns the page's path."""
+        from headwise.report.analysis_page.page import PAGE, write_analysis
+
+        write_analysis(Path(folder), [self.record], f"{self.record.sequences:,} sequences")
+        return Path(folder) / PAGE
+
+    def _ablations(self, bars: "RunBars") -> "AblationAnalysis | None":
+        if self.quality is None:
+            return None
+        from headwise.analysis.ablations.ablating import analyse_ablations, bar_of
+        from headwise.analysis.ablations.quality import Quality
+
+        quality = Quality.of_numbers(self.quality, higher_is_better=self.higher_is_better)
+        return analyse_ablations(
+            self.model, quality, level=self.ablations, progress=bar_of(bars, self.name)
+        )
+
+    def _positions(self, batch: Batch) -> dict[str, Positions]:
+        found = {}
+        for stack, argument in self.arguments.items():
+            if argument not in batch:
+                raise ValueError(
+                    f"tokens is {argument!r}, which a batch lacks; expected one of "
+                    f"{', '.join(batch)}"
+                )
+            tokens = batch[argument]
+            self._name(tokens)
+            shape = (tokens.size(0), tokens.size(1))
+            found[stack] = Positions(shape=shape, tokens=tokens, names=self._known)
+        return found
+
+    def _padding(self, batch: Batch) -> dict[str, Tensor]:
+        return dict.fromkeys(_STACKS, batch[self.mask] == 0) if self.mask in batch else {}
+
+    def _name(self, tokens: Tensor) -> None:
+        for number in tokens.unique().tolist():
+            if number not in self._known:
+                self._known[number] = str(self._named(number))
+
+    def _named(self, number: int) -> str | int:
+        if callable(self.names):
+            return self.names(number)
+        return (self.names or {}).get(number, number)

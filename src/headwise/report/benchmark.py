@@ -1,0 +1,339 @@
+"""The table of the same systems on several data sets, with its notes and its verdict."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, Group, RenderResult
+from rich.text import Text
+
+from headwise.analysis.results import (
+    Benchmark,
+    Comparison,
+    SystemSummary,
+    diverged,
+    first_score,
+    sound_runs,
+)
+from headwise.analysis.statistics.estimates import (
+    SIGNIFICANT,
+    Difference,
+    Estimate,
+    Source,
+    corrected,
+    mean_difference,
+    mean_estimate,
+)
+from headwise.report.cells import (
+    Cell,
+    Column,
+    Row,
+    all_scores,
+    chance_notes,
+    chance_over,
+    column_widths,
+    directions,
+    estimate_cell,
+    interval_sources,
+    pieces,
+    score_cell,
+    seeds_lost,
+    several_seeds,
+    terminal_table,
+)
+from headwise.report.formatting import NONE, heading, in_words, listed
+from headwise.report.verdict import judged
+from headwise.tasks.outcome import Score
+
+MEAN = "Mean"
+Differences = dict[tuple[str, str], Difference | None]  # by data set, or MEAN, and system
+
+
+def benchmark_columns(benchmark: Benchmark) -> list[Column[str]]:
+    """Returns a column for each score of each data set, whose cells are by names of systems.
+
+    The mean over data sets comes last, if all data sets rank systems by the same score.
+    """
+    differences = benchmark_differences(benchmark)
+    various = len({score.name for score in _shown_scores(benchmark)}) > 1
+
+    def column(header: str, score: Score, cell: Callable[[str], Cell]) -> Column[str]:
+        return Column(header, cell, short=header, detail=heading(score.name) * various)
+
+    columns = [
+        column(data_set, score, partial(_cell, comparison, score, data_set, differences))
+        for data_set, comparison in benchmark.comparisons.items()
+        for score in all_scores(comparison)
+    ]
+    if (score := shared_score(benchmark)) is not None:
+        columns.append(column(MEAN, score, partial(_mean_cell, benchmark, score, differences)))
+    return columns
+
+
+def shared_score(benchmark: Benchmark) -> Score | None:
+    """Returns the first score of all data sets; None for one data set, or if they differ."""
+    firsts = [first_score(comparison) for comparison in benchmark.comparisons.values()]
+    kinds = {(score.name, score.higher_is_better) for score in firsts}
+    return firsts[0] if len(kinds) == 1 < len(firsts) else None
+
+
+def benchmark_rows(benchmark: Benchmark) -> list[Row]:
+    """Returns the row of every system, with cells in the order of `benchmark_columns`."""
+    columns = benchmark_columns(benchmark)
+    rows = []
+    for name in _system_names(benchmark):
+        found = {
+            data_set: system
+            for data_set, comparison in benchmark.comparisons.items()
+            if (system := _system(comparison, name)) is not None
+        }
+        lost = {data_set: seeds_lost(system) for data_set, system in found.items()}
+        first = next(iter(found.values()))
+        rows.append(
+            Row(
+                name,
+                tuple(column.cell(name) for column in columns),
+                first.description,
+                first.matched,
+                "; ".join(f"{data_set}: {said}" for data_set, said in lost.items() if said),
+            )
+        )
+    return rows
+
+
+def benchmark_notes(benchmark: Benchmark) -> list[str]:
+    """Returns the notes below the table, which explain its figures."""
+    comparisons = list(benchmark.comparisons.values())
+    notes = [_directions(benchmark)]
+    items = _items(benchmark)
+    if sources := _sources(benchmark):
+        over = chance_over(sources, items)
+        notes.append(f"In brackets: the 95% interval of the figure above it, {over}.")
+    if any(map(several_seeds, comparisons)):
+        notes.append("Scores are means over seeds; ± is the seeds' standard deviation.")
+    if shared_score(benchmark) is not None:
+        notes.append("Mean: over data sets, each counting alike.")
+    found = [each for each in benchmark_differences(benchmark).values() if each is not None]
+    notes += chance_notes(found, items)
+    if any(diverged(run) for c in comparisons for system in c.systems for run in system.runs):
+        notes.append("Runs that diverged are left out of these numbers.")
+    return notes
+
+
+def benchmark_verdict(benchmark: Benchmark) -> str:
+    """Says which system is best on average, and on how many data sets each beats the baseline."""
+    parts = [_best_mean(benchmark), _against_baseline(benchmark)]
+    said = " ".join(filter(None, parts))
+    number = len(benchmark.comparisons)
+    return said or f"{listed(_system_names(benchmark))} on {_data_sets(number)}."
+
+
+def benchmark_differences(benchmark: Benchmark) -> Differences:
+    """Returns the differences to the baseline, with p-values corrected over all of the table.
+
+    Returns:
+        By data set and system, and by `MEAN` and system those of the means over data sets.
+    """
+    found: Differences = {
+        (data_set, system.name): system.difference
+        for data_set, comparison in benchmark.comparisons.items()
+        for system in comparison.systems
+        if system.name != comparison.baseline
+    }
+    if shared_score(benchmark) is not None:
+        number = len(benchmark.comparisons)
+        names = list(dict.fromkeys(system for _, system in found))
+        comparisons = len(found) + len(names)
+        for name in names:
+            parts = [made for (_, system), made in found.items() if system == name and made]
+            complete = len(parts) == number
+            found[MEAN, name] = mean_difference(parts, comparisons) if complete else None
+    return corrected(found)
+
+
+def benchmark_table(benchmark: Benchmark) -> ConsoleRenderable:
+    """Returns the table for a terminal; for a narrow one, in pieces one below the other."""
+    return _PiecedTable(benchmark)
+
+
+class _PiecedTable:
+    def __init__(self, benchmark: Benchmark) -> None:
+        self.benchmark = benchmark
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        columns, rows = benchmark_columns(self.benchmark), benchmark_rows(self.benchmark)
+        shown: list[ConsoleRenderable] = []
+        for piece in pieces(column_widths(columns, rows), options.max_width):
+            title = "" if shown else self.benchmark.title
+            table = terminal_table(title, columns, rows, piece)
+            shown += [Text(), table] if shown else [table]
+        yield Group(*shown, Text(self._caption(), style="table.caption"))
+
+    def _caption(self) -> str:
+        comparisons = self.benchmark.comparisons.values()
+        parts = [_directions(self.benchmark)]
+        if sources := _sources(self.benchmark):
+            parts.append(f"95% intervals {chance_over(sources, _items(self.benchmark))}.")
+        found = [each for each in benchmark_differences(self.benchmark).values() if each]
+        if any(each.source == "items" for each in found):
+            parts.append("One seed says nothing of training's own chance.")
+        if any(each.source != "items" for each in found):
+            baseline = _baseline(self.benchmark)
+            parts.append(f"* p < {SIGNIFICANT} against {baseline}, corrected for all comparisons.")
+        if any(map(several_seeds, comparisons)):
+            parts.append("± over seeds.")
+        return " ".join(parts)
+
+
+def _cell(
+    comparison: Comparison, score: Score, data_set: str, differences: Differences, name: str
+) -> Cell:
+    system = _system(comparison, name)
+    if system is None:
+        return Cell(NONE)
+    if not sound_runs(system):
+        return Cell("diverged")
+    cell = score_cell(system, score)
+    if score.name != first_score(comparison).name:
+        return cell
+    return _marked(cell, differences.get((data_set, name)))
+
+
+def _mean_cell(benchmark: Benchmark, score: Score, differences: Differences, name: str) -> Cell:
+    estimate = _mean(benchmark, name)
+    cell = Cell(NONE) if estimate is None else estimate_cell(estimate, score.digits)
+    return _marked(cell, differences.get((MEAN, name)))
+
+
+def _marked(cell: Cell, difference: Difference | None) -> Cell:
+    """A cell with a star if its difference to the baseline is significant."""
+    if difference is None or not difference.significant:
+        return cell
+    return Cell(f"{cell.figure} *", cell.details, significant=True)
+
+
+def _mean(benchmark: Benchmark, name: str) -> Estimate | None:
+    """The mean of the first score over data sets; None if a data set has none."""
+    estimates = [
+        system.estimates.get(first_score(comparison).name)
+        for comparison in benchmark.comparisons.values()
+        if (system := _system(comparison, name)) is not None
+    ]
+    known = [estimate for estimate in estimates if estimate is not None]
+    return mean_estimate(known) if len(known) == len(benchmark.comparisons) else None
+
+
+def _shown_scores(benchmark: Benchmark) -> list[Score]:
+    return [score for each in benchmark.comparisons.values() for score in all_scores(each)]
+
+
+def _directions(benchmark: Benchmark) -> str:
+    return directions({score.name: score for score in _shown_scores(benchmark)}.values())
+
+
+def _best_mean(benchmark: Benchmark) -> str:
+    score = shared_score(benchmark)
+    if score is None:
+        return ""
+    over = f"mean {in_words(score.name)} over {_data_sets(len(benchmark.comparisons))}"
+    means = {
+        name: mean.value
+        for name in _system_names(benchmark)
+        if (mean := _mean(benchmark, name)) is not None
+    }
+    if not means:
+        return ""
+    sign = -1 if score.higher_is_better else 1
+    baseline = _baseline(benchmark)
+    # In a tie the baseline comes first.
+    ranked = sorted(means, key=lambda name: (sign * means[name], name != baseline))
+    best, *others = ranked
+    figure = {name: f"{mean:.{score.digits}f}" for name, mean in means.items()}
+    if not others:
+        return f"{best} has a {over} of {figure[best]}."
+    if best == baseline:
+        closest = others[0]
+        judged = _judged(benchmark, closest, score.digits)
+        return (
+            f"No system is ahead of the {over} of the baseline {best}, {figure[best]}: the "
+            f"closest, {closest}, has {figure[closest]}{judged}."
+        )
+    if baseline in others:
+        judged = _judged(benchmark, best, score.digits)
+        return (
+            f"{best} is ahead in the {over}, {figure[best]}; the baseline {baseline} has "
+            f"{figure[baseline]}{judged}."
+        )
+    return f"{best} is ahead in the {over}, {figure[best]}; the next, {others[0]}, has " + (
+        f"{figure[others[0]]}."
+    )
+
+
+def _judged(benchmark: Benchmark, name: str, digits: int) -> str:
+    """What the test says of the mean over data sets of a system and of the baseline."""
+    found = benchmark_differences(benchmark).get((MEAN, name))
+    return "" if found is None else f", {judged(found, digits, of='of the difference ')}"
+
+
+def _against_baseline(benchmark: Benchmark) -> str:
+    """Says on how many data sets the tests find each system better or worse."""
+    counted = {name: _Wins() for name in _system_names(benchmark) if name != _baseline(benchmark)}
+    for (data_set, name), found in benchmark_differences(benchmark).items():
+        if data_set == MEAN or found is None or found.source == "items":
+            continue
+        higher = first_score(benchmark.comparisons[data_set]).higher_is_better
+        wins = counted[name]
+        wins.tests += 1
+        if found.significant:
+            is_better = (found.value > 0) == higher
+            wins.better += is_better
+            wins.worse += not is_better
+    parts = [f"{name} {wins}" for name, wins in counted.items() if wins.tests]
+    if not parts:
+        return ""
+    return f"Against the baseline {_baseline(benchmark)}, {'; '.join(parts)}."
+
+
+@dataclass
+class _Wins:
+    """How many tests a system has, and how many of them are significant."""
+
+    tests: int = 0
+    better: int = 0
+    worse: int = 0
+
+    def __str__(self) -> str:
+        parts = [
+            f"significantly {group} on {number}"
+            for group, number in (("better", self.better), ("worse", self.worse))
+            if number
+        ]
+        if not parts:
+            return f"shows no significant difference on any of {_data_sets(self.tests)}"
+        return f"is {' and '.join(parts)} of {_data_sets(self.tests)}"
+
+
+def _items(benchmark: Benchmark) -> str:
+    """What the bootstrap draws, of all data sets."""
+    return listed(list(dict.fromkeys(c.item_name for c in benchmark.comparisons.values())))
+
+
+def _sources(benchmark: Benchmark) -> set[Source]:
+    """Whose chance the intervals of all data sets hold."""
+    return set[Source]().union(*map(interval_sources, benchmark.comparisons.values()))
+
+
+def _data_sets(number: int) -> str:
+    return f"{number} data set{'s' if number > 1 else ''}"
+
+
+def _system_names(benchmark: Benchmark) -> list[str]:
+    return list(dict.fromkeys(s.name for c in benchmark.comparisons.values() for s in c.systems))
+
+
+def _system(comparison: Comparison, name: str) -> SystemSummary | None:
+    return next((system for system in comparison.systems if system.name == name), None)
+
+
+def _baseline(benchmark: Benchmark) -> str:
+    return next(iter(benchmark.comparisons.values())).baseline

@@ -1,0 +1,300 @@
+"""Cells, rows and notes that the tables of one data set and of several share."""
+
+import math
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from headwise.analysis.results import Comparison, RunResult, SystemSummary, sound_runs
+from headwise.analysis.speed import OverRounds
+from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference, Estimate, Source
+from headwise.report.formatting import NONE, compact, heading, in_words, listed, p_value, signed
+from headwise.report.verdict import interval_of, mean_and_deviation
+from headwise.tasks.outcome import Score
+
+Of = TypeVar("Of")  # what a row is of
+
+# Of tables in a terminal, in characters:
+NARROWEST_NAME = 9  # least width of the column of names
+_WIDEST_HEADER = 14  # a longer header is broken into lines
+_PADDING = (0, 1, 0, 0)
+_GAP = 2  # between columns: the padding and rich's own separator
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A figure, and in smaller type its details: a deviation, an interval or a p-value."""
+
+    figure: str
+    details: tuple[str, ...] = ()
+    significant: bool = False
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The figure and its details, a line each."""
+        return (self.figure, *self.details)
+
+
+@dataclass(frozen=True)
+class Column(Generic[Of]):
+    """One column of a table.
+
+    Attributes:
+        header: its header in the report.
+        cell: returns the cell of a row's system.
+        short: its header in a terminal; empty if only the report has the column.
+        worth: a terminal that is too narrow leaves out the columns of least worth.
+        detail: a second line of the header.
+    """
+
+    header: str
+    cell: Callable[[Of], Cell]
+    short: str = ""
+    worth: float = 0
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The row of one system, with a cell for each column."""
+
+    name: str
+    cells: tuple[Cell, ...]
+    description: str = ""
+    matched: str = ""  # how its size was changed to match the baseline's
+    note: str = ""  # how many seeds diverged
+
+
+def several_seeds(comparison: Comparison) -> bool:
+    """Whether any system has several runs."""
+    return any(len(system.runs) > 1 for system in comparison.systems)
+
+
+# Figures
+
+
+def all_scores(comparison: Comparison) -> list[Score]:
+    """Returns each score once, in order; its name, digits and direction hold for all runs."""
+    found: dict[str, Score] = {}
+    for system in comparison.systems:
+        for run in system.runs:
+            for score in run.scores:
+                found.setdefault(score.name, score)
+    return list(found.values())
+
+
+def score_cell(system: SystemSummary, score: Score) -> Cell:
+    """Returns the mean of a score over the seeds, their standard deviation and its interval."""
+    estimate = system.estimates.get(score.name)
+    if estimate is None:
+        return Cell(NONE)
+    values = [s.value for run in sound_runs(system) if (s := find_score(run, score.name))]
+    return estimate_cell(estimate, score.digits, mean_and_deviation(values)[1])
+
+
+def estimate_cell(estimate: Estimate, digits: int, deviation: float = math.nan) -> Cell:
+    """Returns a mean, the standard deviation over seeds if it is known, and its interval."""
+    ends = interval_of(estimate) or ()
+    figure, spread, *shown = compact([estimate.value, deviation, *ends], digits)
+    details = [f"± {spread}"] * (not math.isnan(deviation))
+    return Cell(figure, (*details, *([f"[{', '.join(shown)}]"] if ends else [])))
+
+
+def difference_cell(difference: Difference | None, digits: int) -> Cell:
+    """Returns a difference to the baseline, its interval and the corrected p-value.
+
+    A star marks a significant difference. That of single runs has neither star nor p-value: p
+    would be about these runs, not about the systems.
+    """
+    if difference is None:
+        return Cell(NONE)
+    low, high = signed(difference.low, digits), signed(difference.high, digits)
+    text = signed(difference.value, digits) + " *" * difference.significant
+    details = [f"[{low}, {high}]"]
+    if difference.source != "items":
+        details.append(p_value(difference.corrected_p_value))
+    return Cell(text, tuple(details), difference.significant)
+
+
+def over_seeds(values: list[float], digits: int) -> Cell:
+    """Returns the mean of values over seeds, and their standard deviation."""
+    value, deviation = mean_and_deviation(values)
+    if not math.isfinite(value):
+        return Cell(NONE)
+    text, spread = compact([value, deviation], digits)
+    return Cell(text, () if math.isnan(deviation) else (f"± {spread}",))
+
+
+def times_cell(ratio: OverRounds | None) -> Cell:
+    """Returns a ratio of times with its interval; the baseline's own has none."""
+    if ratio is None:
+        return Cell(NONE)
+    interval = () if ratio.low == ratio.high else (f"{ratio.low:.2f}–{ratio.high:.2f}",)
+    return Cell(f"{ratio.value:.2f}×", interval)
+
+
+def seeds_lost(system: SystemSummary) -> str:
+    """Says how many seeds diverged; empty if none did, or if there is only one seed."""
+    lost = len(system.runs) - len(sound_runs(system))
+    if not lost or len(system.runs) == 1:
+        return ""
+    return f"{lost} of {len(system.runs)} seeds diverged"
+
+
+def find_score(run: RunResult, name: str) -> Score | None:
+    """Returns the score of this name, or None if the run has none."""
+    return next((score for score in run.scores if score.name == name), None)
+
+
+# Notes
+
+
+def directions(scores: Iterable[Score], where: str = "") -> str:
+    """Says which scores are better when they are higher, and which when they are lower.
+
+    Args:
+        scores: each score once.
+        where: the part on which they were computed, followed by a comma and a space; may be empty.
+
+    >>> directions([Score(name="BLEU", value=26.4), Score(name="chrF", value=48.4)])
+    'BLEU and chrF: higher is better.'
+    """
+    parts = []
+    scores = list(scores)
+    for higher, better in ((True, "higher is better"), (False, "lower is better")):
+        names = [score.name for score in scores if score.higher_is_better == higher]
+        if names:
+            first, *others = names
+            said = listed([heading(first), *map(in_words, others)])
+            parts.append(f"{said}: {where}{better}.")
+    return " ".join(parts)
+
+
+def interval_sources(comparison: Comparison) -> set[Source]:
+    """Returns whose chance the intervals of all scores hold; empty if there are none."""
+    found = (estimate for system in comparison.systems for estimate in system.estimates.values())
+    return {estimate.source for estimate in found if interval_of(estimate)}
+
+
+def difference_sources(comparison: Comparison) -> set[Source]:
+    """Returns whose chance the differences to the baseline hold; empty if there are none."""
+    return {s.difference.source for s in comparison.systems if s.difference is not None}
+
+
+def chance_over(sources: Collection[Source], item_name: str) -> str:
+    """Says whose chance intervals and p-values hold.
+
+    Args:
+        sources: those of all that are spoken of, at least one.
+        item_name: what the bootstrap draws.
+
+    >>> chance_over(["seeds and items"], "sentences")
+    'over seeds and test sentences together'
+    >>> chance_over(["items", "seeds"], "sentences")
+    'over seeds alone or over test sentences alone'
+    """
+    said: dict[Source, str] = {
+        "seeds and items": f"over seeds and test {item_name} together",
+        "seeds": "over seeds alone",
+        "items": f"over test {item_name} alone",
+    }
+    return " or ".join(text for source, text in said.items() if source in sources)
+
+
+def chance_notes(differences: Sequence[Difference], item_name: str) -> list[str]:
+    """Explains p-values and stars of the differences to the baseline, and where there are none.
+
+    Args:
+        differences: all of the table.
+        item_name: what the bootstrap draws: sentences.
+    """
+    notes = []
+    tested = {found.source for found in differences} - {"items"}
+    if len(tested) < len({found.source for found in differences}):
+        notes.append(
+            f"Where a system has a single run, its difference has an interval over test "
+            f"{item_name} alone and no star: one seed says nothing of training's own chance, and "
+            f"another may reverse the difference. Three seeds or more can tell (--seeds 1,2,3)."
+        )
+    if tested:
+        several = len(differences) > 1
+        holm = (
+            f", corrected by Holm's method for the {len(differences)} comparisons of this table "
+            f"(intervals are not)"
+        )
+        notes.append(
+            f"p is the probability of so large a difference between equally good systems, "
+            f"{chance_over(tested, item_name)}{holm if several else ''}; * marks p < "
+            f"{SIGNIFICANT}, a significant difference."
+        )
+    return notes
+
+
+# In a terminal
+
+
+def new_table(title: str) -> Table:
+    """Returns a table for a terminal that has its first column, the names of the systems."""
+    table = Table(box=box.SIMPLE_HEAD, padding=_PADDING, pad_edge=False, show_edge=False)
+    table.title = Text(title, style="bold")
+    table.caption_justify = "left"
+    table.add_column("System", min_width=NARROWEST_NAME, max_width=20, overflow="fold")
+    return table
+
+
+def terminal_table(
+    title: str, columns: Sequence[Column], rows: Sequence[Row], shown: Iterable[int]
+) -> Table:
+    """Returns a table for a terminal with some of the columns; long headers are broken."""
+    table = new_table(title)
+    shown = list(shown)
+    for number in shown:
+        column = columns[number]
+        lines = Text("\n".join([*_header_lines(column.short), *_header_lines(column.detail)]))
+        table.add_column(lines, justify="right", no_wrap=True, vertical="top")
+    for row in rows:
+        text = Text(row.name, style="bold")
+        if row.note:
+            text.append(f"\n{row.note}", style="not bold")
+        cells = (Text("\n".join(row.cells[number].lines)) for number in shown)
+        table.add_row(text, *cells)
+    return table
+
+
+def column_widths(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
+    """Returns the widths of columns in a terminal in characters, each with the gap before it."""
+    return [
+        _GAP + max(map(len, [*_header_lines(column.short), *_header_lines(column.detail), *lines]))
+        for number, column in enumerate(columns)
+        for lines in [[line for row in rows for line in row.cells[number].lines]]
+    ]
+
+
+def pieces(widths: Sequence[int], width: int, together: int = 1) -> list[list[int]]:
+    """Divides the columns of a table that is too wide among several; returns their numbers.
+
+    Args:
+        widths: of the columns.
+        width: number of characters of the terminal.
+        together: so many neighbours are not parted.
+    """
+    found: list[list[int]] = []
+    left = 0
+    for start in range(0, len(widths), together):
+        numbers = range(start, start + together)
+        needed = sum(widths[number] for number in numbers)
+        if not found or needed > left:
+            found.append([])
+            left = width - NARROWEST_NAME
+        found[-1] += numbers
+        left -= needed
+    return found
+
+
+def _header_lines(header: str) -> list[str]:
+    return textwrap.wrap(header, _WIDEST_HEADER)

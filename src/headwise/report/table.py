@@ -1,0 +1,319 @@
+"""The table of a comparison on one data set, for the report and for the terminal."""
+
+import math
+from functools import partial
+from statistics import median
+
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
+from rich.text import Text
+
+from headwise.analysis.results import (
+    Benchmark,
+    Comparison,
+    RunResult,
+    SystemSummary,
+    diverged,
+    first_score,
+    sound_runs,
+)
+from headwise.analysis.statistics.estimates import POWER, SIGNIFICANT
+from headwise.report.benchmark import benchmark_table
+from headwise.report.cells import (
+    NARROWEST_NAME,
+    Cell,
+    Column,
+    Row,
+    all_scores,
+    chance_notes,
+    chance_over,
+    column_widths,
+    difference_cell,
+    difference_sources,
+    directions,
+    find_score,
+    interval_sources,
+    over_seeds,
+    score_cell,
+    seeds_lost,
+    several_seeds,
+    terminal_table,
+    times_cell,
+)
+from headwise.report.formatting import (
+    NONE,
+    count,
+    heading,
+    in_words,
+    listed,
+    p_value,
+)
+from headwise.report.further_tests import further_tables
+from headwise.tasks.outcome import Score
+
+
+def table_columns(comparison: Comparison) -> list[Column[SystemSummary]]:
+    """Returns the columns: size, cost, loss, the first score with its difference, further scores.
+
+    The difference is that to the baseline. A loss of tokens has a column for its perplexity too.
+    """
+    first, *further = all_scores(comparison)
+    digits, name = _loss_digits(comparison), heading(first.name)
+    columns = [
+        Column("Parameters", lambda s: Cell(count(s.runs[0].parameters)), "Params", 3),
+        *_trained_column(comparison),
+        Column("MACs", lambda s: Cell(count(s.runs[0].macs)), "MACs", 2),
+        Column("Time per step", lambda s: times_cell(s.relative_step_time), "Time", 4),
+        Column("Validation loss", lambda s: _loss(s, digits), "Loss", 5),
+    ]
+    if comparison.loss_has_perplexity:
+        # A score may be a perplexity as well, that of the test part.
+        is_score = any(score.is_perplexity for score in (first, *further))
+        header = "Validation perplexity" if is_score else "Perplexity"
+        columns.append(Column(header, _perplexity))
+    columns += [
+        Column(name, lambda s: score_cell(s, first), name, math.inf),
+        Column(
+            f"{name} against baseline", lambda s: _difference(comparison, s), "Difference", math.inf
+        ),
+    ]
+    columns += _test_columns(comparison)
+    if comparison.centre == "median" and several_seeds(comparison):
+        columns.append(Column("Median of seeds", lambda s: _median(s, first), "Median", 1.2))
+    for number, score in enumerate(further):
+        cell = partial(score_cell, score=score)
+        name = heading(score.name)
+        columns.append(Column(name, cell, name, 1 - number / len(further)))
+    return columns
+
+
+def _trained_column(comparison: Comparison) -> list[Column[SystemSummary]]:
+    """Returns the number of parameters that learned, if some systems have frozen ones."""
+    if all(s.runs[0].trained_parameters is None for s in comparison.systems):
+        return []
+    return [
+        Column("Trained parameters", lambda s: Cell(count(_trained(s.runs[0]))), "Trained", 3.5)
+    ]
+
+
+def _trained(run: RunResult) -> int:
+    return run.parameters if run.trained_parameters is None else run.trained_parameters
+
+
+def _test_columns(comparison: Comparison) -> list[Column[SystemSummary]]:
+    """Returns the columns that say more of the tests than the difference itself does."""
+    sources = difference_sources(comparison)
+    columns: list[Column[SystemSummary]] = []
+    if sources - {"items"}:
+        columns = [
+            Column("Detectable", lambda s: _detectable(comparison, s), "Detectable", 1.5),
+            Column("p, not corrected", partial(_uncorrected, of_runs=False)),
+        ]
+    if "items" in sources:
+        header = f"p of these runs, over test {comparison.item_name} alone"
+        columns.append(Column(header, partial(_uncorrected, of_runs=True)))
+    return columns
+
+
+def table_rows(comparison: Comparison) -> list[Row]:
+    """Returns the row of every system, with cells in the order of `table_columns`."""
+    columns = table_columns(comparison)
+    return [
+        Row(
+            name=system.name,
+            description=system.description,
+            matched=system.matched,
+            note=seeds_lost(system),
+            cells=tuple(column.cell(system) for column in columns),
+        )
+        for system in comparison.systems
+    ]
+
+
+def table_notes(comparison: Comparison) -> list[str]:
+    """Returns the notes below the table, which explain its columns and figures."""
+    scores = all_scores(comparison)
+    loss = f"Loss: {comparison.loss_name}, on the validation part"
+    if comparison.loss_has_perplexity:
+        loss += "; perplexity is its exponential"
+    better = directions(scores, "on the test part, ")
+    notes = [
+        f"MACs: multiply-accumulates of one forward pass over {_macs_lengths(comparison)}. Time "
+        f"per step: forward and backward, baseline = 1.00×, the median of rounds in which all "
+        f"systems take turns; below it the median's 95% interval. {loss}. {better}"
+    ]
+    if sources := interval_sources(comparison):
+        over = chance_over(sources, comparison.item_name)
+        notes[0] += f" In brackets: the 95% interval of the figure above it, {over}."
+    if several_seeds(comparison):
+        notes.append("Scores and losses are means over seeds; ± is the seeds' standard deviation.")
+    if any(system.matched for system in comparison.systems):
+        notes.append(
+            "The sizes under a system's name were chosen by --match: they give it "
+            "about as many parameters as the baseline has."
+        )
+    if any(system.tuning for system in comparison.systems):
+        notes.append(
+            "Every system had the same tries on the validation part, and its runs have the values "
+            "that it chose: see Tuning, under How it was made."
+        )
+    found = [s.difference for s in comparison.systems if s.difference is not None]
+    notes += chance_notes(found, comparison.item_name)
+    if any(difference.detectable is not None for difference in found):
+        notes.append(
+            f"Detectable: the true difference that so many seeds and {comparison.item_name} show "
+            f"to be significant with probability {POWER}. Where it is large, the lack of a star "
+            f"does not mean that systems are alike."
+        )
+    notes += early_stops(comparison)
+    if any(diverged(run) for system in comparison.systems for run in system.runs):
+        notes.append("Runs that diverged are left out of these numbers.")
+    return notes
+
+
+def _difference(comparison: Comparison, system: SystemSummary) -> Cell:
+    """Returns the difference of the first score to the baseline's."""
+    if system.name == comparison.baseline:
+        return Cell("baseline")
+    return difference_cell(system.difference, first_score(comparison).digits)
+
+
+def _detectable(comparison: Comparison, system: SystemSummary) -> Cell:
+    found = system.difference
+    if found is None or found.detectable is None:
+        return Cell(NONE)
+    return Cell(f"{found.detectable:.{first_score(comparison).digits}f}")
+
+
+def _uncorrected(system: SystemSummary, of_runs: bool) -> Cell:
+    """The p-value of a difference between systems, or of one between single runs."""
+    found = system.difference
+    if found is None or (found.source == "items") != of_runs:
+        return Cell(NONE)
+    return Cell(p_value(found.p_value).removeprefix("p ").removeprefix("= "))
+
+
+def _median(system: SystemSummary, score: Score) -> Cell:
+    values = [s.value for run in sound_runs(system) if (s := find_score(run, score.name))]
+    finite = [value for value in values if math.isfinite(value)]
+    return Cell(f"{median(finite):.{score.digits}f}" if finite else NONE)
+
+
+def results_table(results: Comparison | Benchmark) -> ConsoleRenderable:
+    """Returns the table for a terminal, of one data set or of several."""
+    return benchmark_table(results) if isinstance(results, Benchmark) else comparison_table(results)
+
+
+def comparison_table(comparison: Comparison) -> ConsoleRenderable:
+    """Returns the table for a terminal; a narrow one shows only the columns of most worth."""
+    return _FittingTable(comparison)
+
+
+class _FittingTable:
+    def __init__(self, comparison: Comparison) -> None:
+        self.comparison = comparison
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        columns, rows = table_columns(self.comparison), table_rows(self.comparison)
+        widths = column_widths(columns, rows)
+        shown = [number for number, column in enumerate(columns) if column.short]
+        lost = []
+        for number in sorted(shown, key=lambda number: columns[number].worth):
+            width = NARROWEST_NAME + sum(widths[n] for n in shown)
+            if width <= options.max_width or math.isinf(columns[number].worth):
+                break
+            shown.remove(number)
+            lost.append(number)
+        table = terminal_table(self.comparison.title, columns, rows, shown)
+        table.caption = Text(self._caption([columns[number].short for number in sorted(lost)]))
+        yield table
+        yield from further_tables(self.comparison, options.max_width)
+
+    def _caption(self, lost: list[str]) -> str:
+        comparison = self.comparison
+        first, *further = all_scores(comparison)
+        parts = []
+        if sources := interval_sources(comparison):
+            parts.append(f"95% intervals {chance_over(sources, comparison.item_name)}.")
+        if "items" in sources:
+            parts.append("One seed says nothing of training's own chance.")
+        if lower := [score.name for score in (first, *further) if not score.higher_is_better]:
+            names = [heading(lower[0]), *map(in_words, lower[1:])]
+            parts.append(f"{listed(names)}: lower is better.")
+        if difference_sources(comparison) - {"items"}:
+            parts.append(f"* p < {SIGNIFICANT}, corrected for all comparisons.")
+            parts.append(f"Detectable: the true difference found with probability {POWER}.")
+        if several_seeds(comparison):
+            parts.append("± over seeds.")
+        if any(system.matched for system in comparison.systems):
+            parts.append("Sizes matched in parameters.")
+        if any(system.tuning for system in comparison.systems):
+            parts.append("Tuned with equal tries on the validation part.")
+        parts += early_stops(comparison)
+        if lost:
+            parts.append(f"Too narrow for {listed(lost)}.")
+        return " ".join(parts)
+
+
+def _macs_lengths(comparison: Comparison) -> str:
+    lengths = comparison.systems[0].runs[0].macs_lengths
+    if len(lengths) == 1:
+        return f"a sequence of {next(iter(lengths.values())):,}"
+    return " and ".join(f"{length:,} positions in the {s}" for s, length in lengths.items())
+
+
+def _loss(system: SystemSummary, digits: int) -> Cell:
+    if not sound_runs(system):
+        return Cell("diverged")
+    return over_seeds([run.validation_loss for run in sound_runs(system)], digits)
+
+
+def _loss_digits(comparison: Comparison) -> int:
+    """Decimals of the loss: three, or more if the loss is small, for three significant digits."""
+    losses = [abs(run.validation_loss) for s in comparison.systems for run in sound_runs(s)]
+    least = min(filter(None, losses), default=1.0)
+    return min(8, max(3, 2 - math.floor(math.log10(least))))
+
+
+def _perplexity(system: SystemSummary) -> Cell:
+    values = [perplexity(run.validation_loss) for run in sound_runs(system)]
+    return over_seeds(values, 2)
+
+
+def perplexity(loss: float) -> float:
+    """Returns the exponential of a loss; infinity if a float cannot hold it."""
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+def early_stops(comparison: Comparison) -> list[str]:
+    """Returns sentences on the runs that ended before their last step; none if all came to it."""
+    reasons = {
+        "for want of a better validation loss": False,
+        "because the validation loss was no number": True,
+    }
+    sentences = []
+    for why, is_lost in reasons.items():
+        parts = []
+        for system in comparison.systems:
+            stopped = [
+                run
+                for run in system.runs
+                if run.early_stop is not None and _ended_without_a_loss(run) == is_lost
+            ]
+            if stopped:
+                parts.append(f"{system.name} {listed([_when(system, run) for run in stopped])}")
+        if parts:
+            sentences.append(f"Stopped early, {why}: {'; '.join(parts)}.")
+    return sentences
+
+
+def _ended_without_a_loss(run: RunResult) -> bool:
+    losses = [record["eval_loss"] for record in run.history if "eval_loss" in record]
+    return bool(losses) and not math.isfinite(losses[-1])
+
+
+def _when(system: SystemSummary, run: RunResult) -> str:
+    assert run.early_stop is not None
+    seed = f" with seed {run.seed}" if len(system.runs) > 1 else ""
+    best = run.early_stop.best_step
+    since = f" (lowest at {best:,})" if best is not None else ""
+    return f"at step {run.steps:,} of {run.early_stop.planned_steps:,}{since}{seed}"

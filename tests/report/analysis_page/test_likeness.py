@@ -1,0 +1,96 @@
+"""The section on likeness shows what the record says, for one run and for several."""
+
+import pytest
+from pages import Page
+
+from headwise.analysis.decisions.likeness import (
+    HeadsLikeness,
+    ModelLikeness,
+    SystemLikeness,
+)
+from headwise.analysis.decisions.observing import Where
+from headwise.analysis.decisions.record import RunAnalysis
+from headwise.report.analysis_page.likeness import likeness_section
+from headwise.report.svg import looks_of
+
+OUTPUTS = [[1.0, 0.25, None], [0.25, 1.0, -0.0625], [None, -0.0625, None]]
+ATTENTION = [[1.0, 0.5, 0.75], [0.5, 1.0, 0.125], [0.75, 0.125, 1.0]]
+
+
+def module(layer, *, site="encoder_self", system="standard", outputs=0.5, **given):
+    path = f"encoder.layers.{layer}.self_attention"
+    where = Where(path=path, site=site, layer=layer, system=system, whole_layer=False)
+    return HeadsLikeness(
+        where=where,
+        **{
+            "unit": "head",
+            "positions": 1234,
+            "outputs": OUTPUTS,
+            "queries": 1200,
+            "attention": ATTENTION,
+            "mean_outputs": outputs,
+            "mean_attention": 0.625,
+            "most_alike_outputs": (0, 1),
+            "most_alike_attention": (0, 2),
+            **given,
+        },
+    )
+
+
+def run(name, *modules, systems=("standard",)):
+    means = [SystemLikeness(system=s, modules=2, outputs=0.375, attention=None) for s in systems]
+    likeness = ModelLikeness(systems=means, modules=list(modules)) if modules else None
+    return RunAnalysis(name=name, words={}, sequences=7, likeness=likeness)
+
+
+def section_of(*runs):
+    made = likeness_section(runs, looks_of([each.name for each in runs]))
+    return made, Page(str(made.body))
+
+
+def test_a_run_without_heads_has_no_section():
+    assert likeness_section([run("none")], looks_of(["none"])) is None
+
+
+def test_one_run_shows_its_numbers():
+    made, page = section_of(run("one", module(0), module(1, outputs=None)))
+    assert made.identity == "likeness" and made.title
+    assert page.row("one") == ["one", "2", "0.38", "–"]
+    assert page.row("Encoder self-attention, layer 0") == [
+        "Encoder self-attention, layer 0", "standard", "3", "1,234", "0.50", "0 and 1 (0.25)",
+        "0.62", "0 and 2 (0.75)",
+    ]  # fmt: skip
+    assert page.row("Encoder self-attention, layer 1")[4] == "–"
+    drawn = [label for svg in page.all("svg") if (label := svg.get("aria-label"))]
+    assert drawn[0] == "Encoder self-attention: what heads say: one layer 0 0.50."
+    assert any("most alike: in what heads say 0 and 1 (0.25)" in label for label in drawn)
+    numbers = [text.strip() for text in page.texts["text"]]
+    for text in (".25", "−.06", "–", ".50", ".75", ".12"):
+        assert text in numbers
+    assert "legend" not in str(made.body)
+
+
+@pytest.mark.parametrize("heads", [3, 40])
+def test_several_runs_stand_side_by_side(heads):
+    matrix = [[1.0 if i == j else 0.3 for j in range(heads)] for i in range(heads)]
+    sizes = {"outputs": 0.3, "attention": matrix}
+    first = module(0, **sizes).model_copy(update={"outputs": matrix})
+    second = module(0, site="decoder_cross", system="other", mean_attention=None)
+    made, page = section_of(
+        run("a <b>", first), run("nothing"), run("b", second, systems=("standard", "other"))
+    )
+    body = str(made.body)
+    assert "a &lt;b&gt;" in body and "a <b>" not in body
+    assert page.row("b", "other") == ["b", "other", "2", "0.38", "–"]
+    assert page.row("Encoder self-attention, layer 0")[2] == str(heads)
+    assert all(i.startswith("likeness-") for i in page.ids)
+    titles = page.texts["figcaption"]
+    assert [t for t in titles if "cross" in t and "look at" in t] == []  # nothing to draw
+    assert [t for t in titles if "cross" in t and "say" in t]
+    assert len(body) < 400_000
+
+
+def test_attentions_of_other_models_are_named_by_their_path():
+    where = Where(path="blocks.3.attn", site="", layer=3, system="standard", whole_layer=False)
+    _, page = section_of(run("mine", module(3).model_copy(update={"where": where})))
+    assert page.row("blocks.3.attn")[1] == "standard"

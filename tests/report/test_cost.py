@@ -1,0 +1,74 @@
+"""The tables of costs, and of the papers' figures."""
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from headwise.analysis.papers.figures import Figure, Paper
+from headwise.analysis.papers.published import published_figures
+from headwise.models.seq2seq import Seq2SeqConfig
+from headwise.report.cost import cost_table, papers_summary, papers_tables
+
+
+def test_the_table_has_a_row_for_each_system():
+    sizes = {"vocab_size": 50, "embed_dim": 16, "num_heads": 4, "ffn_dim": 32, "encoder_layers": 1}
+    configs = {
+        name: Seq2SeqConfig(attention=system, **sizes, decoder_layers=1)
+        for name, system in (("standard", "standard"), ("mae-7", "mae"))
+    }
+    file = io.StringIO()
+    Console(width=80, file=file).print(cost_table("mine", configs, {"encoder": 7, "decoder": 3}))
+    lines = file.getvalue().splitlines()
+    rows = [line.split() for line in lines if line.split()[:1] in (["standard"], ["mae-7"])]
+    assert [row[0] for row in rows] == ["standard", "mae-7"]
+    assert rows[0][3] == "0"
+    assert rows[1][3] == "16.2k"
+    assert "With a vocabulary of 50;" in " ".join(lines)
+    assert "7 source and 3 target tokens" in " ".join(" ".join(lines).split())
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_table_of_separate_vocabularies_has_both():
+    config = Seq2SeqConfig(vocab_size=900, target_vocab_size=700, share_embeddings="target")
+    caption = cost_table("", {"a": config}, {"encoder": 1, "decoder": 1}).caption
+    assert "vocabularies of 900 and 700;" in caption.plain
+
+
+def test_it_is_said_whose_lengths_they_are():
+    caption = cost_table(
+        "", {"a": Seq2SeqConfig()}, {"encoder": 4, "decoder": 5}, "table 9"
+    ).caption
+    assert "MACs: 4 source and 5 target tokens (table 9); linear" in caption.plain
+
+
+def test_the_tables_fit_a_terminal_and_cut_nothing():
+    file = io.StringIO()
+    console = Console(width=80, file=file)
+    for table in papers_tables(published_figures()):
+        console.print(table)
+    text = file.getvalue()
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    for paper in published_figures():
+        assert paper.title in text
+        for figure in paper.figures:
+            assert f" {figure.printed} " in text
+
+
+def test_the_summary_counts_what_differs_and_what_is_missing():
+    figures = [Figure("", "params", "65M", ours) for ours in (65e6, 65e6, 70e6, None)]
+    said = papers_summary([Paper("", "", tuple(figures))])
+    assert said.startswith("2 of 4 figures agree (MACs to 0.5%, parameters to 1.5%, or ")
+    assert said.endswith("; 1 do not (≠); 1 cannot be counted here (–)")
+    assert "≠" not in papers_summary([Paper("", "", tuple(figures[:2]))])
+
+
+def test_the_page_shows_these_tables():
+    file = io.StringIO()
+    for table in papers_tables(published_figures()):
+        Console(width=80, file=file).print(table)
+    page = (Path(__file__).parents[2] / "docs/cost.md").read_text(encoding="utf-8")
+    lines = {line.rstrip() for line in page.splitlines()}
+    missing = [line for line in file.getvalue().splitlines() if line.rstrip() not in lines]
+    assert not missing, "put what `headwise cost --papers` prints into docs/cost.md"

@@ -1,0 +1,391 @@
+"""The table in the terminal."""
+
+import io
+import math
+
+import pytest
+from rich.console import Console
+from synthetic import ALL, comparison, judge, of_task
+
+from headwise.analysis.results import Comparison, EarlyStop
+from headwise.report.cells import Cell, Row
+from headwise.report.formatting import heading
+from headwise.report.table import (
+    comparison_table,
+    early_stops,
+    perplexity,
+    table_columns,
+    table_notes,
+    table_rows,
+)
+
+
+def _headers(made: Comparison) -> list[str]:
+    return [column.header for column in table_columns(made)]
+
+
+def _shown(made: Comparison) -> list[str]:
+    """Headers of the columns that a terminal shows as well."""
+    return [column.header for column in table_columns(made) if column.short]
+
+
+def _cell(made: Comparison, row: Row, header: str) -> Cell:
+    return row.cells[_headers(made).index(header)]
+
+
+def _printed(made: Comparison, width: int = 100) -> str:
+    console = Console(width=width, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(comparison_table(made))
+    return capture.get()
+
+
+@pytest.mark.parametrize(
+    ("names", "seeds", "width"),
+    [
+        (("standard", "mae-7", "moa"), 1, 80),
+        (ALL, 1, 80),
+        (ALL, 3, 80),
+        (("standard", "mae-7", "moa", "a-system-with-a-very-long-name-of-43-letters"), 3, 100),
+    ],
+)
+def test_everything_but_perplexity_fits_into_a_terminal(
+    names: tuple[str, ...], seeds: int, width: int
+) -> None:
+    made = comparison(names, seeds=seeds)
+    if seeds > 1:
+        made.systems[2].runs[1].validation_loss = math.nan
+        judge(made)
+    text = _printed(made, width)
+    assert "…" not in text
+    assert all(name in text for name in names if len(name) < 20)
+    for row in table_rows(made):
+        for header, cell in zip(_headers(made), row.cells, strict=True):
+            # A terminal of 80 characters has no room for chrF beside times and tests.
+            is_left_out = header == "chrF" and width == 80
+            if header in _shown(made) and not is_left_out:
+                assert cell.figure in text
+                assert all(detail in text for detail in cell.details)
+    assert ("1 of 3" in text) == (seeds > 1)  # "seeds diverged" may stand on the next line
+
+
+@pytest.mark.parametrize("width", [72, 60, 50, 40])
+def test_a_narrow_terminal_shows_less_but_nothing_cut_off(width: int) -> None:
+    made = comparison(ALL, seeds=3)
+    text = _printed(made, width)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    header, *lines = text.split("System")[1].splitlines()
+    for row in table_rows(made):
+        assert row.name in text
+        for title, cell in (
+            ("BLEU", _cell(made, row, "BLEU")),
+            ("Difference", _cell(made, row, "BLEU against baseline")),
+        ):
+            assert title in header
+            assert all(part in text for part in (cell.figure, *cell.details))
+    names = ("Loss", "Time", "Params", "MACs", "Detectable", "chrF")
+    shown = [name in header for name in names]
+    assert shown == sorted(shown, reverse=True)  # given up from the last on
+    assert not all(shown)
+    assert "Too narrow for" in " ".join(" ".join(lines).split())
+
+
+def test_matched_sizes_are_said() -> None:
+    made = comparison(ALL)
+    assert "matched" not in _printed(made)
+    assert not any("--match" in note for note in table_notes(made))
+    made.systems[1].matched = "ffn_dim 480 in place of 512"
+    assert "Sizes matched in parameters." in " ".join(_printed(made).split())
+    assert any("--match" in note for note in table_notes(made))
+    assert table_rows(made)[1].matched == "ffn_dim 480 in place of 512"
+
+
+def test_names_are_no_markup() -> None:
+    made = comparison(("standard", "[red]moa[/red]"))
+    made.title = "[bold]title"
+    assert "[red]moa[/red]" in _printed(made)
+    assert "[bold]title" in _printed(made)
+
+
+def test_significance_is_a_sign() -> None:
+    made = comparison(seeds=3)
+    text = _printed(made)
+    assert "+0.9 *" in text
+    assert "+0.5 " in text and "+0.5 *" not in text
+    caption = " ".join(text.split())
+    assert "* p < 0.05, corrected for all comparisons." in caption
+    assert "95% intervals over seeds and test sentences together." in caption
+    assert "* p" not in _printed(comparison(("standard",), seeds=3))
+    notes = " ".join(table_notes(made))
+    assert "corrected by Holm's method for the 2 comparisons of this table" in notes
+    assert "Holm" not in " ".join(table_notes(comparison(("standard", "moa"), seeds=3)))
+
+
+def test_one_seed_has_no_star_and_says_why() -> None:
+    made = comparison(ALL)
+    text = " ".join(_printed(made).split())
+    assert "*" not in text and "p <" not in text and "p =" not in text
+    assert "95% intervals over test sentences alone. One seed says nothing of training's" in text
+    notes = " ".join(table_notes(made))
+    assert "over test sentences alone and no star: one seed says nothing" in notes
+    assert "--seeds 1,2,3" in notes and "Detectable" not in notes and "significant" not in notes
+    row = next(row for row in table_rows(made) if row.name == "mae-7")
+    assert _cell(made, row, "BLEU against baseline") == Cell("+0.9", ("[+0.5, +1.3]",))
+    # What the paired bootstrap says of these runs is in the report, under its own name.
+    assert _cell(made, row, "p of these runs, over test sentences alone") == Cell("< 0.001")
+    assert "Detectable" not in _headers(made)
+
+
+def test_p_of_single_runs_stands_apart_from_p_of_systems() -> None:
+    made = comparison(("standard", "mae-7", "moa"), seeds=3)
+    assert "p of these runs, over test sentences alone" not in _headers(made)
+    for run in made.systems[1].runs[1:]:
+        run.validation_loss = math.nan
+    judge(made)
+    _, lost, other = table_rows(made)
+    assert _cell(made, lost, "BLEU against baseline").details == ("[+0.4, +1.2]",)
+    assert _cell(made, lost, "p, not corrected") == _cell(made, lost, "Detectable") == Cell("–")
+    assert _cell(made, lost, "p of these runs, over test sentences alone") == Cell("< 0.001")
+    assert _cell(made, other, "p of these runs, over test sentences alone") == Cell("–")
+    assert float(_cell(made, other, "p, not corrected").figure) > 0.05
+    notes = " ".join(table_notes(made))
+    assert "over seeds and test sentences together or over test sentences alone." in notes
+    assert "Where a system has a single run" in notes
+
+
+def test_the_test_shows_both_p_values_and_what_it_could_find() -> None:
+    made = comparison(ALL, seeds=3)
+    row = next(row for row in table_rows(made) if row.name == "tim")
+    found = next(s.difference for s in made.systems if s.name == "tim")
+    assert found is not None and found.detectable is not None
+    assert found.p_value < found.corrected_p_value
+    difference = _cell(made, row, "BLEU against baseline")
+    assert difference.details[1] == f"p = {found.corrected_p_value:.3f}"
+    assert _cell(made, row, "p, not corrected") == Cell(f"{found.p_value:.3f}")
+    assert _cell(made, row, "Detectable") == Cell(f"{found.detectable:.1f}")
+    assert _cell(made, table_rows(made)[0], "Detectable") == Cell("–")
+    assert "Detectable: the true difference that so many seeds and sentences show" in " ".join(
+        table_notes(made)
+    )
+
+
+@pytest.mark.parametrize("kind", ["speech", "images"])
+def test_no_mean_stands_beside_an_interval_that_does_not_hold_it(kind: str) -> None:
+    for seeds in (1, 3):
+        made = of_task(kind, seeds=seeds)
+        for system in made.systems:
+            for name, estimate in system.estimates.items():
+                mean = (
+                    sum(s.value for run in system.runs for s in run.scores if s.name == name)
+                    / seeds
+                )
+                assert estimate.value == pytest.approx(mean)
+                assert estimate.low is not None and estimate.high is not None
+                assert estimate.low < mean < estimate.high
+
+
+def test_a_time_that_was_not_measured() -> None:
+    made = comparison(("standard", "moa"))
+    made.systems[1].relative_step_time = None
+    assert [_cell(made, r, "Time per step").figure for r in table_rows(made)] == ["1.00×", "–"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "headers"),
+    [
+        (
+            "language-modelling",
+            [
+                "Validation perplexity",
+                "Word perplexity",
+                "Word perplexity against baseline",
+                "p of these runs, over test blocks alone",
+                "Bits per byte",
+            ],
+        ),
+        (
+            "images",
+            [
+                "Bits per dimension",
+                "Bits per dimension against baseline",
+                "p of these runs, over test images alone",
+            ],
+        ),
+        (
+            "classification",
+            ["Accuracy", "Accuracy against baseline", "p of these runs, over test examples alone"],
+        ),
+        (
+            "speech",
+            [
+                "PESQ",
+                "PESQ against baseline",
+                "p of these runs, over test utterances alone",
+                "PESQ noisy",
+                "SI-SDR",
+                "SI-SDR noisy",
+            ],
+        ),
+    ],
+)
+def test_columns_of_other_tasks(kind: str, headers: list[str]) -> None:
+    made = of_task(kind)
+    cost = ["Parameters", "MACs", "Time per step", "Validation loss"]
+    assert _headers(made) == cost + headers
+    assert f"Loss: {made.loss_name}, on the validation part" in table_notes(made)[0]
+    assert f"over test {made.item_name} alone" in " ".join(table_notes(made))
+    assert "over a sequence of 784." in table_notes(made)[0]
+    first = heading(made.systems[0].runs[0].scores[0].name)
+    for width in (120, 80, 60, 44):
+        text = _printed(made, width)
+        assert "…" not in text
+        assert max(map(len, text.splitlines())) <= width
+        for row in table_rows(made):
+            for header in (first, f"{first} against baseline"):
+                assert all(line in text for line in _cell(made, row, header).lines)
+
+
+def test_scores_that_are_better_when_they_are_low() -> None:
+    made = of_task("language-modelling", seeds=3)
+    assert (
+        "Word perplexity and bits per byte: on the test part, lower is better."
+        in (table_notes(made)[0])
+    )
+    text = " ".join(_printed(made).split())
+    assert "Word perplexity and bits per byte: lower is better." in text
+    row = next(row for row in table_rows(made) if row.name == "mae-7")
+    assert _cell(made, row, "Word perplexity") == Cell("86.2", ("± 0.2", "[82.4, 90.0]"))
+    better = _cell(made, row, "Word perplexity against baseline")
+    assert better == Cell("−1.8 *", ("[−2.7, −0.9]", "p < 0.001"), significant=True)
+
+
+def test_medians_where_the_task_reports_them() -> None:
+    made = of_task("classification", ("standard", "moa"), seeds=3)
+    for run, value in zip(made.systems[1].runs, (70.0, 71.0, 90.0), strict=True):
+        run.scores[0].value = value
+    judge(made)
+    assert "Median of seeds" not in _headers(made)
+    made.centre = "median"
+    for width in (80, 140):
+        assert "Median" in _printed(made, width)
+    row = table_rows(made)[1]
+    assert _cell(made, row, "Median of seeds") == Cell("71.0")
+    # What is ranked and tested stays the mean.
+    assert _cell(made, row, "Accuracy").lines[:2] == ("77.0", "± 11.3")
+    made.systems[1].runs[2].validation_loss = math.nan
+    assert _cell(made, table_rows(made)[1], "Median of seeds") == Cell("70.5")
+
+
+def test_a_score_without_items_and_one_that_a_run_lacks() -> None:
+    made = of_task("speech", ("standard", "moa"))
+    del made.systems[1].runs[0].scores[2:]
+    made.systems[0].runs[0].scores[1].value = math.nan
+    judge(made, has_items=False)
+    row, other = table_rows(made)
+    assert _cell(made, row, "PESQ") == Cell("2.41")
+    assert _cell(made, row, "PESQ noisy") == _cell(made, other, "SI-SDR") == Cell("–")
+    assert _cell(made, other, "PESQ against baseline") == Cell("–")
+    assert "In brackets" not in " ".join(table_notes(made))
+    assert "interval" not in _printed(made)
+
+
+def test_seeds_alone_are_said_to_be_alone() -> None:
+    made = of_task("speech", ("standard", "mae-7"), seeds=3)
+    judge(made, has_items=False)
+    notes = " ".join(table_notes(made))
+    assert "interval of the figure above it, over seeds alone." in notes
+    assert "equally good systems, over seeds alone; * marks p < 0.05" in notes
+    assert "95% intervals over seeds alone." in " ".join(_printed(made).split())
+
+
+def test_further_scores_are_given_up_from_the_last_on() -> None:
+    made = of_task("speech")
+    for width, shown in ((100, 3), (92, 2), (80, 1), (70, 0)):
+        header = _printed(made, width).split("System")[1].splitlines()[0]
+        further = [name for name in ("PESQ noisy", "SI-SDR", "SI-SDR noisy") if name in header]
+        assert further == ["PESQ noisy", "SI-SDR", "SI-SDR noisy"][: len(further)]
+        assert len(further) <= shown
+    assert "Too narrow for" in _printed(made, 80)
+
+
+def test_an_interval_that_is_no_number_is_not_shown() -> None:
+    made = of_task("speech", ("standard", "moa"))
+    made.systems[0].estimates["PESQ"].low = math.nan
+    assert _cell(made, table_rows(made)[0], "PESQ") == Cell("2.41")
+
+
+def test_a_system_without_a_test() -> None:
+    made = comparison(("standard", "moa"), seeds=3)
+    made.systems[1].difference = None
+    assert _cell(made, table_rows(made)[1], "BLEU against baseline") == Cell("–")
+    assert "Detectable" not in _headers(made)
+
+
+@pytest.mark.parametrize(("loss", "text"), [(0.0123, "0.0123"), (12.3, "12.300"), (0.0, "0.000")])
+def test_small_losses_keep_three_digits(loss: float, text: str) -> None:
+    made = of_task("speech", ("standard",))
+    made.systems[0].runs[0].validation_loss = loss
+    assert _cell(made, table_rows(made)[0], "Validation loss").figure == text
+
+
+def test_perplexity_of_any_loss() -> None:
+    made = comparison(("standard",))
+    assert perplexity(1000.0) == math.inf
+    made.systems[0].runs[0].validation_loss = 1000.0
+    assert _cell(made, table_rows(made)[0], "Perplexity").figure == "–"
+    made.systems[0].runs[0].validation_loss = 30.0
+    assert _cell(made, table_rows(made)[0], "Perplexity").figure == "1.1e+13"
+
+
+def test_what_decides_on_perplexity_is_no_name() -> None:
+    made = of_task("language-modelling", ("standard",))
+    made.loss_name = "nats per subword"
+    made.systems[0].runs[0].scores[0].name = "PPL"
+    assert "Validation perplexity" in _headers(made)
+    made.systems[0].runs[0].scores[0].is_perplexity = False
+    assert "Perplexity" in _headers(made)
+    made.loss_name, made.loss_has_perplexity = "nats per token", False
+    assert not [header for header in _headers(made) if "erplexity" in header]
+    assert "exponential" not in " ".join(table_notes(made))
+
+
+def test_who_was_stopped_when_is_said() -> None:
+    made = comparison(("standard", "mae-7", "moa"))
+    made.systems[1].runs[0].steps = 450
+    made.systems[1].runs[0].early_stop = EarlyStop(planned_steps=1200, best_step=300)
+    (said,) = early_stops(made)
+    assert said.endswith("mae-7 at step 450 of 1,200 (lowest at 300).")
+    assert said in table_notes(made)
+
+
+def test_of_several_seeds_those_that_were_stopped_are_named() -> None:
+    made = comparison(("standard", "moa"), seeds=3)
+    for run, best in zip(made.systems[0].runs[1:], (200, None), strict=True):
+        run.steps = 450
+        run.early_stop = EarlyStop(planned_steps=600, best_step=best)
+    (said,) = early_stops(made)
+    assert said.endswith(
+        "standard at step 450 of 600 (lowest at 200) with seed 1 and "
+        "at step 450 of 600 with seed 2."
+    )
+
+
+def test_a_run_without_a_loss_is_told_apart_from_one_that_patience_stopped() -> None:
+    made = comparison(("standard", "mae-7", "moa"))
+    for system, loss in zip(made.systems, (2.5, math.nan, math.inf), strict=True):
+        (run,) = system.runs
+        run.steps, run.early_stop = 450, EarlyStop(planned_steps=1200, best_step=300)
+        run.history.append({"step": 450, "eval_loss": loss})
+    assert early_stops(made) == [
+        "Stopped early, for want of a better validation loss: standard at step 450 of 1,200 "
+        "(lowest at 300).",
+        "Stopped early, because the validation loss was no number: mae-7 at step 450 of 1,200 "
+        "(lowest at 300); moa at step 450 of 1,200 (lowest at 300).",
+    ]
+
+
+def test_nothing_is_said_where_nobody_was() -> None:
+    made = comparison()
+    assert early_stops(made) == []
+    assert not any("early" in note for note in table_notes(made))
