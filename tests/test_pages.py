@@ -17,10 +17,10 @@ import headwise as hw
 from headwise.analysis.decisions.record import AnalysisRecord
 from headwise.analysis.results import Benchmark
 from headwise.analysis.score_curve import score_curve
-from headwise.inspection.exploring.page.html import page_html
 from headwise.models.plan import SYSTEMS
 from headwise.report.analysis_page.page import render_analysis
 from headwise.report.comparison import render_benchmark, render_report
+from headwise.report.explorer.page import page_html
 from headwise.report.score_curve import render_curve
 
 ADDRESS = "https://evil.example/x"

@@ -36,7 +36,6 @@ FLOORS = (
     ("analysis", "testing"),
     ("runs",),
     ("report",),
-    ("inspection",),
     ("claims",),
     ("cli", "__init__", "__main__", "auto_classes", "recipes", "threads"),
 )

@@ -1,1 +1,1 @@
-"""All that a person looks at: tables, figures and pages, made of the records of `analysis`."""
+"""What a person looks at: tables, figures, pages and the explorer."""

@@ -1,0 +1,145 @@
+"""`headwise analyse`: what the heads of finished runs do on one part of their data."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from headwise.analysis.ablations.ablating import analyse_ablations, bar_of
+from headwise.analysis.ablations.declared import Level
+from headwise.analysis.ablations.quality import Quality
+from headwise.analysis.ablations.results import AblationAnalysis
+from headwise.analysis.decisions.record import (
+    AnalysisRecord,
+    RunAnalysis,
+    ask,
+    courses_of,
+)
+from headwise.files import check_can_be_written
+from headwise.models.base import HeadwiseModel
+from headwise.models.decisions import words_of
+from headwise.report.analysis_page.page import PAGE, RECORD, write_analysis
+from headwise.runs.evaluating import Opened, check_same_items, model_of, open_part
+from headwise.runs.folder import RESULT, distinct_names
+from headwise.runs.locking import locked
+from headwise.runs.outcomes import as_evaluated
+from headwise.runs.preparing import batches
+from headwise.runs.reading import check_finite, read_result
+from headwise.tasks.splits import PARTS
+from headwise.training.progress import RunBars
+
+FINISHED = "ablations"  # the folder with the ablations that are finished
+
+
+class Request(NamedTuple):
+    """What is to be analysed.
+
+    Attributes:
+        runs: folders of finished runs on the same data.
+        part: `train`, `validation`, `test`, or the name of a further test set.
+        against: a run to which differences are given; None for none.
+        data: other data in the place of a part, as `evaluate_run` takes them.
+        level: which ablations are made, see `declared_ablations`.
+        changes: to the recipes, as `--set` takes them.
+    """
+
+    runs: Sequence[Path]
+    part: str = "test"
+    against: Path | None = None
+    data: str | None = None
+    level: Level = "units"
+    changes: Sequence[str] = ()
+
+
+def analyse_runs(request: Request, folder: Path, command: str, console: Console) -> AnalysisRecord:
+    """Analyses finished runs side by side and writes the page and its numbers.
+
+    Args:
+        request: which runs, on what.
+        folder: where the page and the record are written.
+        command: that reproduces this.
+        console: for bars and notes.
+
+    Raises:
+        FolderError: there is no finished run in a folder, or another process writes to `folder`.
+        ValueError: the runs are not of the same items, or other arguments do not fit them.
+    """
+    for name in (PAGE, RECORD):
+        check_can_be_written(folder / name, "--output")
+    against, folders = request.against, _different(request)
+    opened = [
+        open_part(run, request.part, console, data=request.data, changes=request.changes)
+        for run in folders
+    ]
+    for other in opened[1:]:
+        check_same_items(opened[0], other)
+    names = distinct_names(folders)
+    reference = None if against is None else names[folders.index(against)]
+    with locked(folder):
+        found = [
+            _analysed(run, name, request, console) for run, name in zip(opened, names, strict=True)
+        ]
+        return write_analysis(folder, found, _part(opened[0]), against=reference, command=command)
+
+
+def _different(request: Request) -> list[Path]:
+    """The folders of the runs, each once, and last the one to which differences are given."""
+    folders: dict[Path, Path] = {}
+    for run in request.runs:
+        folders.setdefault(run.resolve(), run)
+    if request.against is None:
+        return list(folders.values())
+    folders.pop(request.against.resolve(), None)
+    if not folders:
+        raise ValueError(
+            f"--against is {request.against}, which is the run that is analysed, expected another "
+            f"one; leave --against out to analyse a single run"
+        )
+    return [*folders.values(), request.against]
+
+
+def _analysed(opened: Opened, name: str, request: Request, console: Console) -> RunAnalysis:
+    model = model_of(opened, request.changes)
+    check_finite(opened.run, model)
+    with as_evaluated(model, opened.recipe.evaluation, console, name):
+        answers = _asked(model, opened, name, console)
+        ablations = _ablations(model, opened, name, request.level, console)
+    result = opened.run / RESULT
+    return RunAnalysis(
+        name=name,
+        words=words_of(model),
+        **answers,
+        ablations=ablations,
+        courses=courses_of(read_result(result)) if result.is_file() else None,
+    )
+
+
+def _asked(model: HeadwiseModel, opened: Opened, name: str, console: Console) -> dict[str, Any]:
+    task, items = opened.task, opened.task.part(opened.part)
+    with RunBars(console, transient=True) as bars:
+        bar = bars.begin(name, len(items), figures=f"{task.item_name} analysed")
+        return ask(
+            model,
+            batches(task, items, opened.recipe.training),
+            task.positions,
+            lambda count: bars.update(bar, advance=count),
+        )
+
+
+def _ablations(
+    model: HeadwiseModel, opened: Opened, name: str, level: Level, console: Console
+) -> AblationAnalysis | None:
+    quality = Quality.of_task(model, opened.task, opened.part, opened.recipe.evaluation)
+    with RunBars(console, transient=True) as bars:
+        folder = opened.run / FINISHED
+        return analyse_ablations(
+            model, quality, level=level, folder=folder, progress=bar_of(bars, name)
+        )
+
+
+def _part(opened: Opened) -> str:
+    """The part of the data in words, and how much it is."""
+    label = opened.part if opened.part in PARTS else f"test {opened.part}"
+    size = f"{len(opened.task.part(opened.part)):,} {opened.task.item_name}"
+    return f"{opened.part}: {opened.task.notes.get(label, size)}"
