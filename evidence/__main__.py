@@ -4,7 +4,6 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
-from xml.etree import ElementTree
 
 import typer
 from rich.console import Console
@@ -15,7 +14,7 @@ from evidence.answers import answer
 from evidence.claims import SCALES, Claim, Scale, papers
 from evidence.experiments import Conditions, Places, needed_runs
 from evidence.judging import verdict_on
-from evidence.page import PICTURES, claims_page, write_page
+from evidence.page import claims_page, out_of_date, write_page
 from evidence.planning import plan as planned_minutes
 from evidence.questions import Question, claims_and_questions, find_questions
 from evidence.training import measure_times, run_experiment, run_question
@@ -185,21 +184,10 @@ def page(
             write_page(output, made)
             print_path(Console(), "page", output)
             return
-        # Other versions of matplotlib draw other bytes; what a picture says is in its label.
-        old = [name for name, svg in made.pictures.items() if _label(output, name) != _said(svg)]
-        if old or not output.is_file() or output.read_text(encoding="utf-8") != made.text:
-            named = ", ".join(old) or "its text"
+        if old := out_of_date(output, made):
+            named = ", ".join(old)
             print_error(f"{output} is not what the results say ({named}): python -m evidence page")
             raise typer.Exit(1)
-
-
-def _label(page: Path, picture: str) -> str | None:
-    path = page.parent / PICTURES / picture
-    return _said(path.read_text(encoding="utf-8")) if path.is_file() else None
-
-
-def _said(svg: str) -> str | None:
-    return ElementTree.fromstring(svg).get("aria-label")
 
 
 def _ask_for_all(asked: dict[str, Claim], at: Scale, seeds: int, places: Places) -> None:
@@ -226,19 +214,20 @@ def _ask_for_all(asked: dict[str, Claim], at: Scale, seeds: int, places: Places)
 def _print_verdicts(asked: dict[str, Claim], at: Scale, places: Places, console: Console) -> None:
     for name, claim in asked.items():
         verdict = verdict_on(claim, at, places)
-        console.print(f"{name}: {verdict.name}", style="bold", highlight=False, markup=False)
-        for finding in verdict.findings:
-            parts = (finding.test, finding.figures, finding.difference, finding.kind)
-            said = "; ".join(part for part in (*parts, finding.remark) if part)
-            console.print(f"  {said}", highlight=False, markup=False, soft_wrap=True)
+        said = [(of.test, of.figures, of.difference, of.kind, of.remark) for of in verdict.findings]
+        lines = ["; ".join(filter(None, parts)) for parts in said]
+        _print(f"{name}: {verdict.name}", lines, console)
 
 
 def _print_answers(questions: Iterable[Question], places: Places, console: Console) -> None:
     for question in questions:
-        said = f"{question.name}: {question.asks}"
-        console.print(said, style="bold", highlight=False, markup=False, soft_wrap=True)
-        for line in answer(question, places).lines():
-            console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+        _print(f"{question.name}: {question.asks}", answer(question, places).lines(), console)
+
+
+def _print(title: str, lines: Iterable[str], console: Console) -> None:
+    console.print(title, style="bold", highlight=False, markup=False, soft_wrap=True)
+    for line in lines:
+        console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _scale(name: str) -> Scale:

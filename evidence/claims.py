@@ -34,7 +34,6 @@ class Subject(BaseModel):
 
     Attributes:
         system, dataset: names of a system and of a data set of the experiment.
-        on: name of a further test set, in place of the test part.
         without: ablations, as `--ablate` takes them. The quantity is then what they cost the run,
             on average over them, and not the score itself.
         ablated: an ablation under which the system is scored, as it is trained without.
@@ -45,14 +44,12 @@ class Subject(BaseModel):
 
     system: str
     dataset: str | None = None
-    on: str | None = None
     without: tuple[str, ...] = ()
     ablated: str | None = None
     layer: int | None = None
 
     def __str__(self) -> str:
         parts = [self.system]
-        parts += [f"on {self.on}"] if self.on else []
         parts += [f"({self.dataset})"] if self.dataset else []
         parts += [f"evaluated with {self.ablated}"] if self.ablated else []
         if self.without:

@@ -43,7 +43,6 @@ class Experiment(BaseModel):
         tune_equal: how far above the lowest a try's validation loss may be to count as equal; of
             equal tries the first is chosen.
         tune_on: the data set on which systems choose, if there are several.
-        systems: systems of the recipe that it has, if not all of them.
         needs: experiments and systems whose first seeds have to be there before.
     """
 
@@ -56,7 +55,6 @@ class Experiment(BaseModel):
     tune_steps: int | None = None
     tune_equal: float = Field(0.0, ge=0)
     tune_on: str | None = None
-    systems: tuple[str, ...] = ()
     needs: dict[str, tuple[str, ...]] = {}
 
     @property
@@ -128,9 +126,7 @@ class Conditions:
     def experiment(self) -> Experiment:
         """Returns the experiment with the changes."""
         found = experiments(self.scale)[self.name]
-        systems = self.systems or found.systems
-        changed = {"changes": (*found.changes, *self.changes), "systems": systems}
-        return found.model_copy(update=changed)
+        return found.model_copy(update={"changes": (*found.changes, *self.changes)})
 
     @property
     def unchanged(self) -> "Conditions":
@@ -152,7 +148,7 @@ class Conditions:
     @cached_property
     def plain(self) -> RecipeFile:
         """Returns the recipe with the names of folders as they stand."""
-        return _recipe_file(self.experiment.recipe, self.experiment.systems, *self._texts())
+        return _recipe_file(self.experiment.recipe, self.systems, *self._texts())
 
     @cached_property
     def file(self) -> RecipeFile:
@@ -169,7 +165,7 @@ class Conditions:
             )
         for name, folder in {DATA: data, RUNS: self.places.runs / self.scale}.items():
             texts = [text.replace(name, str(folder)) for text in texts]
-        return _recipe_file(self.experiment.recipe, self.experiment.systems, *texts)
+        return _recipe_file(self.experiment.recipe, self.systems, *texts)
 
     def _texts(self) -> list[str]:
         """The recipe, and the changes to it."""
@@ -188,8 +184,8 @@ class Conditions:
 
         Tries of another recipe, or of other values than today's, count for nothing.
         """
-        kept = self.table.choice(self.at, system) if self.grid else None
-        return kept if kept and kept == self.choice_from(system, kept.tries) else None
+        kept = self.table.find(Choice, at=self.at, system=system) if self.grid else []
+        return next((of for of in kept if of == self.choice_from(system, of.tries)), None)
 
     def choice_from(self, system: str, tries: Tries) -> Choice:
         """Returns the record of a system's tries with the recipe and the values of today."""
@@ -218,7 +214,7 @@ class Conditions:
         Raises:
             ValueError: they were made on different data.
         """
-        known = self.table.runs(self.at, dataset, system)
+        known = self.table.find(Run, at=self.at, dataset=dataset, system=system)
         expected = recipe_hash(self.recipe(system, dataset)) if known else ""
         found = [run for run in known if run.recipe == expected]
         check_data(found)

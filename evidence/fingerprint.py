@@ -1,11 +1,10 @@
 """Tells whether the code still computes what it did when a result was made.
 
-A result is out of date when the code would give another one. A hash of source files says that after
-each comment and each renamed variable, and evidence that takes hours would always be out of date.
-So what is compared is numbers: the model of the recipe, in its full size and with its systems, is
-given random inputs and trained for three steps by the rules of its systems; the outputs of each
-step, and those of the model in evaluation after them, are its fingerprint. It takes less than a
-second, needs no data, and has no dropout, which processors of different makers draw differently.
+A hash of source files would say that a result is out of date after each comment and each renamed
+variable. So what is compared is numbers: the model of the recipe, in its full size and with its
+systems, is given random inputs and trained for three steps by the rules of its systems; the outputs
+of each step, and those of the model in evaluation after them, are its fingerprint. It takes less
+than a second, needs no data, and has no dropout, which processors draw differently.
 
 What it sees: the heads, the models, auxiliary losses, the rules of training. What it does not see,
 other records of a result tell: data and vocabulary have a hash, scores the signature of how they
@@ -32,10 +31,18 @@ _RATE = 1e-3
 _MANY_STEPS = 100_000  # of a run whose budget is in epochs
 # Rounding that differs by machine and number of threads stays far below this.
 _TOLERANCE = 1e-3
+_COMPUTED: dict[str, list[float]] = {}  # hash of a recipe to its fingerprint
 
 
 def fingerprint(recipe: Recipe) -> list[float]:
-    """Returns the numbers that the code computes for a recipe of one system."""
+    """Returns the numbers that the code computes for a recipe of one system, computed once."""
+    key = recipe_hash(recipe)
+    if key not in _COMPUTED:
+        _COMPUTED[key] = _compute(recipe)
+    return _COMPUTED[key]
+
+
+def _compute(recipe: Recipe) -> list[float]:
     task = task_class(recipe.task)
     config = task.nominal_config(recipe)
     for name in ("dropout", "attention_dropout", "ffn_dropout"):
@@ -98,17 +105,6 @@ def computes_alike(one: Sequence[float], other: Sequence[float]) -> bool:
     )
 
 
-_COMPUTED: dict[str, list[float]] = {}  # hash of a recipe to its fingerprint
-
-
-def fingerprint_today(recipe: Recipe) -> list[float]:
-    """Returns what the code computes today for a recipe; once for all who ask for it."""
-    key = recipe_hash(recipe)
-    if key not in _COMPUTED:
-        _COMPUTED[key] = fingerprint(recipe)
-    return _COMPUTED[key]
-
-
 def is_stale(runs: Sequence[Run], recipe: Recipe) -> bool:
     """Whether one of the runs was made by code that computes otherwise than today's."""
-    return any(not computes_alike(run.fingerprint, fingerprint_today(recipe)) for run in runs)
+    return any(not computes_alike(run.fingerprint, fingerprint(recipe)) for run in runs)

@@ -11,9 +11,9 @@ import numpy as np
 
 from evidence.claims import Against, Claim, Quantity, Scale, Within
 from evidence.experiments import Places, experiments
-from evidence.fingerprint import computes_alike, fingerprint_today
+from evidence.fingerprint import computes_alike, fingerprint
 from evidence.quantities import Evidence, Found
-from evidence.results import sound
+from evidence.results import Times, sound
 from evidence.verdicts import (
     Finding,
     Oriented,
@@ -138,7 +138,7 @@ def _judged(tested: _Tested, found: Difference | None) -> Finding:
         printed=printed,
         remark="; ".join(remarks),
         p=oriented.p,
-        standing=None if margin is None else oriented.over(margin),
+        standing=None if margin is None else Oriented.of(found, tested.higher_is_better, margin),
     )
 
 
@@ -173,9 +173,7 @@ def _on_difference(test: Against, evidence: Evidence, count: int) -> _Tested | F
 
 def _loss_beside(test: Against, evidence: Evidence) -> str:
     """The difference of the test loss beside that of a score: few test items tell more by it."""
-    if evidence.quantity.kind != "score" or test.of.on or test.than.on:
-        return ""
-    if evidence.runs(test.of) is evidence.runs(test.than):
+    if evidence.quantity.kind != "score" or evidence.runs(test.of) is evidence.runs(test.than):
         return ""
     ours, theirs = (evidence.find(s, Quantity(kind="loss")) for s in (test.of, test.than))
     found = difference(ours.values, theirs.values) if ours and theirs else None
@@ -281,14 +279,14 @@ def _on_times(test: Against | Within, evidence: Evidence) -> Finding:
     name = evidence.where.named(test.of).system
     measured = [
         (times, of[name])
-        for times in evidence.conditions.table.times()
+        for times in evidence.conditions.table.find(Times)
         if name in (of := times.step if of_steps else times.token)
     ]
     if not isinstance(test, Within) or not measured:
         return Finding(str(test), "not run")
     baseline = measured[0][0].baseline
     for system in dict.fromkeys([name, baseline]):
-        today = fingerprint_today(evidence.conditions.recipe(system, None))
+        today = fingerprint(evidence.conditions.recipe(system, None))
         if not all(computes_alike(times.fingerprints[system], today) for times, _ in measured):
             evidence.stale[system] = None
     # Measurements differ by more than the rounds within one, so that theirs is the larger chance.

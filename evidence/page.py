@@ -1,6 +1,8 @@
 """Writes docs/claims.md and its pictures from what is kept: nothing in them is typed by hand."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from html import unescape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,6 +112,25 @@ def write_page(path: Path, page: ClaimsPage) -> None:
     for former in [*folder.glob("claims-*.svg"), *folder.glob("why-*.svg")]:
         if former.name not in page.pictures:
             former.unlink()
+
+
+def out_of_date(path: Path, page: ClaimsPage) -> list[str]:
+    """Returns what of the files that are there is another than in the page: text, or pictures.
+
+    Other versions of matplotlib draw other bytes: what a picture says is in its label.
+    """
+    texts = {path: page.text} | {path.parent / PICTURES / n: s for n, s in page.pictures.items()}
+    return [
+        file.name
+        for file, text in texts.items()
+        if not file.is_file() or _told(file.read_text(encoding="utf-8")) != _told(text)
+    ]
+
+
+def _told(text: str) -> str:
+    """The label of a picture; all of another text."""
+    label = re.match(r'<svg [^>]*aria-label="([^"]*)"', text)
+    return text if label is None else unescape(label[1])
 
 
 def _settings(recipe: Recipe) -> list[str]:

@@ -78,8 +78,13 @@ def _by_system(
         tries = 0 if grid is None else len(grid.combinations())
         to_try = 0 if conditions.chosen(system) else tries
         runs = seeds * len(datasets)
-        kept = sum(run.seed <= seeds for run in _kept(conditions, system, datasets))
-        each = _minutes(conditions, system, datasets, steps)
+        # As runs under these conditions took, or else the experiment's own.
+        found_runs, of_experiment = (
+            [run for dataset in datasets for run in known.runs(system, dataset)]
+            for known in (conditions, conditions.unchanged)
+        )
+        kept = sum(run.seed <= seeds for run in found_runs)
+        each = _minutes(found_runs or of_experiment, steps)
         total = left = None
         if each is not None:
             length = 1.0  # of a try, in runs
@@ -92,16 +97,9 @@ def _by_system(
     return found
 
 
-def _minutes(
-    conditions: Conditions, system: str, datasets: Sequence[str | None], steps: int | None
-) -> float | None:
-    """The minutes of a run, as runs under these conditions took, or else the experiment's own."""
-    for known in (conditions, conditions.unchanged):
-        if runs := _kept(known, system, datasets):
-            of_a_step = statistics.median(run.minutes / run.steps for run in runs)
-            return of_a_step * (steps or statistics.median(run.steps for run in runs))
-    return None
-
-
-def _kept(conditions: Conditions, system: str, datasets: Sequence[str | None]) -> list[Run]:
-    return [run for dataset in datasets for run in conditions.runs(system, dataset)]
+def _minutes(runs: Sequence[Run], steps: int | None) -> float | None:
+    """The minutes that runs of so many steps take, if there are any."""
+    if not runs:
+        return None
+    of_a_step = statistics.median(run.minutes / run.steps for run in runs)
+    return of_a_step * (steps or statistics.median(run.steps for run in runs))

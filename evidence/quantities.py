@@ -120,16 +120,14 @@ def _score(
     if len(scores) < len(runs):
         return None
     values = np.array([score.value for score in scores])
-    key = rows_key(name, test=subject.on, ablation=subject.ablated)
+    key = rows_key(name, subject.ablated)
     statistic = task_class(recipe.task).statistic(name, recipe.evaluation)
     found = _resampled(values, [run.rows_of(key) for run in runs], statistic)
     return Found(found, scores[0].higher_is_better, scores[0].digits, name)
 
 
 def _scores_of(run: Run, subject: Subject) -> Sequence[Score]:
-    if subject.ablated is not None:
-        return run.ablated_scores.get(subject.ablated, [])
-    return run.scores if subject.on is None else run.tests.get(subject.on, [])
+    return run.scores if subject.ablated is None else run.ablated_scores.get(subject.ablated, [])
 
 
 def _cost(subject: Subject, runs: Sequence[Run]) -> Found:
@@ -147,7 +145,7 @@ def _cost(subject: Subject, runs: Sequence[Run]) -> Found:
 
 def _losses(runs: Sequence[Run], ablation: str | None) -> Resampled:
     values = [run.loss if ablation is None else run.ablations[ablation] for run in runs]
-    rows = [run.rows_of(rows_key(LOSS, ablation=ablation)) for run in runs]
+    rows = [run.rows_of(rows_key(LOSS, ablation)) for run in runs]
     return _resampled(np.array(values), rows, MEAN_LOSS)
 
 

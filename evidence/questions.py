@@ -7,10 +7,10 @@ experiment has anyway its runs are taken.
 
 from collections.abc import Collection, Iterable
 from functools import cache
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
 from evidence import claims
@@ -136,29 +136,14 @@ class Question(BaseModel):
 
 
 def all_questions(scale: Scale) -> dict[str, Question]:
-    """Returns the questions that are asked at a scale, by their names.
-
-    Raises:
-        ValueError: one of them is not as `Question` says.
-    """
+    """Returns the questions that are asked at a scale, by their names."""
     return _declared((claims.CATALOGUE / "questions.yaml").read_text(encoding="utf-8"), scale)
 
 
 @cache
 def _declared(text: str, scale: Scale) -> dict[str, Question]:
     of_scale = (read_yaml(text) or {}).get(scale) or {}
-    return {name: _question(name, scale, values) for name, values in of_scale.items()}
-
-
-def _question(name: str, scale: Scale, values: dict[str, Any]) -> Question:
-    try:
-        return Question.model_validate({"name": name, "scale": scale, **values})
-    except ValidationError as error:
-        problems = "".join(
-            f"\n  {'.'.join(map(str, each['loc']))}: {each['msg']}".replace("  : Value error,", " ")
-            for each in error.errors(include_url=False)
-        )
-        raise ValueError(f"questions.yaml, {scale}, {name}:{problems}") from None
+    return {name: Question(name=name, scale=scale, **of) for name, of in of_scale.items()}
 
 
 def find_questions(names: list[str], scale: Scale) -> dict[str, Question]:

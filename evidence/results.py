@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
@@ -39,7 +39,6 @@ class Run(BaseModel):
         minutes: wall-clock time of training.
         validation_loss: of the final model.
         history: as in `RunResult`; of the training loss about a hundred records.
-        tests: name of a further test set to its scores.
         loss: on the test part, in the task's unit, given the labels.
         ablations: an ablation to the same loss with it, without training again.
         ablated_scores: an ablation to the scores with it, of those that a claim scores.
@@ -64,7 +63,6 @@ class Run(BaseModel):
     validation_loss: float
     history: list[dict[str, float]]
     scores: list[Score]
-    tests: dict[str, list[Score]]
     loss: float
     ablations: dict[str, float]
     ablated_scores: dict[str, list[Score]]
@@ -74,13 +72,11 @@ class Run(BaseModel):
     rows: dict[str, Any]
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        return (self.kind, self.at, self.dataset, self.system, self.seed)
+    def key(self) -> tuple[str | int, ...]:
+        return (self.kind, self.at, self.dataset or "", self.system, self.seed)
 
     def __str__(self) -> str:
-        return " ".join(part for part in (self.at, self.dataset, self.system) if part) + (
-            f" seed {self.seed}"
-        )
+        return " ".join(filter(None, (self.at, self.dataset, self.system, f"seed {self.seed}")))
 
     def rows_of(self, key: str) -> np.ndarray | None:
         """Returns the rows of one score; None if it is not made from items."""
@@ -115,7 +111,7 @@ class Choice(BaseModel):
     tries: Tries
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[str | int, ...]:
         return (self.kind, self.at, self.system)
 
     @classmethod
@@ -152,11 +148,12 @@ class Times(BaseModel):
     versions: dict[str, str]
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[str | int, ...]:
         return (self.kind, self.number)
 
 
 Record = Run | Choice | Times
+Kind = TypeVar("Kind", Run, Choice, Times)
 _RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
 
 
@@ -165,36 +162,31 @@ class Table(NamedTuple):
 
     path: Path
 
-    def runs(self, at: str, dataset: str | None, system: str) -> list[Run]:
-        """Returns the runs of a system, by their seeds, whatever their recipes."""
-        found = [each for each in self._records() if isinstance(each, Run)]
-        found = [r for r in found if (r.at, r.dataset, r.system) == (at, dataset, system)]
-        return sorted(found, key=lambda run: run.seed)
+    def find(self, kind: type[Kind], **fields: object) -> list[Kind]:
+        """Returns the records of a kind with these values, such as a system's, in their order."""
+        return [
+            record
+            for record in self.records()
+            if isinstance(record, kind)
+            and all(getattr(record, name) == value for name, value in fields.items())
+        ]
 
-    def choice(self, at: str, system: str) -> Choice | None:
-        """Returns what a system has chosen from; None if it has not."""
-        found = (each for each in self._records() if each.key == ("choice", at, system))
-        return next((each for each in found if isinstance(each, Choice)), None)
-
-    def times(self) -> list[Times]:
-        """Returns the measurements of times."""
-        found = [each for each in self._records() if isinstance(each, Times)]
-        return sorted(found, key=lambda times: times.number)
-
-    def put(self, record: Record) -> None:
-        """Writes a record, in the place of one of the same run, choice or measurement."""
-        records = {each.key: each for each in self._records()} | {record.key: record}
-        write_text(self.path, "".join(f"{each.model_dump_json()}\n" for each in records.values()))
-
-    def _records(self) -> Sequence[Record]:
+    def records(self) -> list[Record]:
+        """Returns all records, by kind and name, and by seed or number."""
         if not self.path.is_file():
-            return ()
+            return []
         stamp = self.path.stat()
         return _read(self.path, stamp.st_mtime_ns, stamp.st_size)
 
+    def put(self, record: Record) -> None:
+        """Writes a record, in the place of one of the same run, choice or measurement."""
+        records = {each.key: each for each in self.records()} | {record.key: record}
+        lines = [records[key].model_dump_json() + "\n" for key in sorted(records)]
+        write_text(self.path, "".join(lines))
+
 
 @lru_cache(maxsize=64)
-def _read(path: Path, changed: int, size: int) -> Sequence[Record]:
+def _read(path: Path, changed: int, size: int) -> list[Record]:
     """Returns the records of a file, which is read again once it has changed."""
     found = []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
@@ -223,16 +215,13 @@ def sound(runs: Sequence[Run]) -> list[Run]:
     return [run for run in runs if math.isfinite(run.validation_loss)]
 
 
-def rows_key(score: str, *, test: str | None = None, ablation: str | None = None) -> str:
+def rows_key(score: str, ablation: str | None = None) -> str:
     """Returns the name under which rows are kept.
 
-    >>> rows_key("BLEU"), rows_key("BLEU", test="news"), rows_key("loss", ablation="system=random")
-    ('BLEU', 'BLEU on news', 'loss with system=random')
+    >>> rows_key("BLEU"), rows_key("loss", "system=random")
+    ('BLEU', 'loss with system=random')
     """
-    name = score
-    name += f" on {test}" if test else ""
-    name += f" with {ablation}" if ablation else ""
-    return name
+    return f"{score} with {ablation}" if ablation else score
 
 
 def small_rows(values: Any) -> list[Any]:

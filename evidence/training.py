@@ -6,8 +6,7 @@ and no machine that has the table trains the run again.
 """
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import torch
 from rich.console import Console
 
 from evidence.experiments import Conditions, Places, recipe_hash, wanted_ablations
-from evidence.fingerprint import computes_alike, fingerprint_today
+from evidence.fingerprint import computes_alike, fingerprint
 from evidence.questions import Question
 from evidence.results import LOSS, MEASUREMENTS, Run, Times, rows_key, small_rows, thinned
 from headwise.analysis.behaviour.ablations.group_losses import MEAN_LOSS, group_losses
@@ -34,7 +33,7 @@ from headwise.experiment.preparing import build_model, prepare_task, with_seed
 from headwise.experiment.reading import read_model
 from headwise.models.ablation import ablated
 from headwise.models.ablation_names import parse_ablations
-from headwise.tasks.outcome import Outcome
+from headwise.tasks.outcome import Outcome, Score
 from headwise.tasks.significance import score_of
 from headwise.tasks.task import Task
 from headwise.training.checkpoints import checkpoints
@@ -78,14 +77,9 @@ class AskedRun:
             has_all = set(losses) <= set(run.ablations) and set(scores) <= set(run.ablated_scores)
             if run.seed == self.seed and has_all:
                 recipe = self.conditions.recipe(self.system, self.dataset)
-                is_old = renew and not computes_alike(run.fingerprint, fingerprint_today(recipe))
+                is_old = renew and not computes_alike(run.fingerprint, fingerprint(recipe))
                 return None if is_old else run
         return None
-
-    def is_there(self, *, renew: bool, models: bool) -> bool:
-        """Returns whether the record, and the model if it is needed, are there."""
-        has_model = not models or (self.folder / MODEL).is_dir()
-        return has_model and self.record(renew=renew) is not None
 
 
 def run_experiment(
@@ -121,18 +115,23 @@ def run_experiment(
         for system in conditions.plain.system_names  # the baseline first
         if system in names
     ]
-    if all(run.is_there(renew=renew, models=models) for run in asked):
+
+    def is_there(run: AskedRun) -> bool:
+        has_model = not models or (run.folder / MODEL).is_dir()
+        return has_model and run.record(renew=renew) is not None
+
+    if all(map(is_there, asked)):
         return
     _have_started(conditions, seeds, console, jobs=jobs, renew=renew)
     console.print(conditions.title, style="bold", highlight=False, markup=False)
     tasks = {
-        dataset: read_task(conditions, names[0], dataset, console)
+        dataset: _read_task(conditions, names[0], dataset, console)
         for dataset, names in systems.items()
     }
     _check_data(conditions, systems, tasks)
     _let_choose(conditions, systems, tasks, console, jobs)
     # Again, since the recipes of today have what the systems have chosen.
-    waiting = [run for run in asked if not run.is_there(renew=renew, models=models)]
+    waiting = [run for run in asked if not is_there(run)]
     for run in waiting:
         # A finished run of other code goes; one that was stopped goes on.
         if renew and run.record() and not run.record(renew=True) and (run.folder / RESULT).exists():
@@ -151,7 +150,8 @@ def run_experiment(
                     shutil.rmtree(used)  # the model stays, since others may start from it
                 kept.add(run)
 
-    keep(train_runs(planned, console, jobs=jobs, after_each=keep))
+    trained: list[RunResult] = train_runs(planned, console, jobs=jobs, after_each=keep)
+    keep(trained)
 
 
 def run_question(
@@ -165,10 +165,7 @@ def run_question(
 ) -> None:
     """Trains what is missing for a question, the runs of the experiment that it shares included.
 
-    Args:
-        question: the question.
-        seeds, console, jobs, renew: as in `run_experiment`, which says what it raises.
-        places: the folders of this machine.
+    The arguments are those of `run_experiment`, which says what it raises.
     """
     own = Conditions(question.scale, question.experiment, places)
     systems: Systems = {question.dataset: list(question.systems)}
@@ -180,14 +177,10 @@ def run_question(
         run_experiment(conditions, {question.dataset: some}, seeds, console, jobs=jobs, renew=renew)
 
 
-def read_task(conditions: Conditions, system: str, dataset: str | None, console: Console) -> Task:
-    """Returns the data of an experiment, which all of its systems share.
+def _read_task(conditions: Conditions, system: str, dataset: str | None, console: Console) -> Task:
+    """The data of an experiment, which all of its systems share.
 
-    Args:
-        conditions: the experiment.
-        system: one of the systems: where models start from others, so does the encoding.
-        dataset: name of the data set.
-        console: for facts about the data.
+    One of these is named: where models start from others, so does the encoding.
     """
     return prepare_task(
         conditions.file.system(system, dataset),
@@ -218,41 +211,39 @@ def _record(run: AskedRun, result: RunResult, task: Task, console: Console) -> R
     model = read_model(run.folder, type(task)).eval()
     rows = {}
 
-    def note(outcome: Outcome, **where: str) -> None:
+    def note(outcome: Outcome, ablation: str | None = None) -> list[Score]:
         name = outcome.scores[0].name
         if (of_items := outcome.items.get(name)) is not None:
-            rows[rows_key(name, **where)] = small_rows(of_items)
+            rows[rows_key(name, ablation)] = small_rows(of_items)
+        return outcome.scores
 
     def loss(ablation: str | None = None) -> float:
         changes = parse_ablations([ablation] if ablation else [])
         with torch.no_grad(), torch.random.fork_rng(), ablated(model, changes):
             torch.manual_seed(0)  # what is drawn is the same for all systems
             losses = group_losses(model, task.test, task.collate)
-        rows[rows_key(LOSS, ablation=ablation)] = small_rows(losses)
+        rows[rows_key(LOSS, ablation)] = small_rows(losses)
         return float(score_of(losses, MEAN_LOSS))
 
-    note(read_outcome(run.folder))
-    for test in task.tests:
-        note(read_outcome(run.folder, test), test=test)
-    losses, scores = run.wanted
-    ablated_scores = {}
-    for text in scores:
-        settings = recipe.evaluation.model_copy(update={"ablation": parse_ablations([text])})
-        made = evaluate(model, task, task.test, settings, console, f"{run.system} {text}")
-        note(made, ablation=text)
-        ablated_scores[text] = made.scores
+    def scores(ablation: str) -> list[Score]:
+        settings = recipe.evaluation.model_copy(update={"ablation": parse_ablations([ablation])})
+        label = f"{run.system} {ablation}"
+        return note(evaluate(model, task, task.test, settings, console, label), ablation)
+
+    losses, scored = run.wanted
     return Run(
         at=run.conditions.at,
         dataset=run.dataset,
         seed=run.seed,
         recipe=recipe_hash(recipe),
         data=task.digest(),
-        fingerprint=fingerprint_today(recipe),
+        fingerprint=fingerprint(recipe),
         minutes=result.seconds / 60,
         history=thinned(result.history),
         loss=loss(),
         ablations={text: loss(text) for text in losses},
-        ablated_scores=ablated_scores,
+        scores=note(read_outcome(run.folder)),
+        ablated_scores={text: scores(text) for text in scored},
         versions=versions(),
         machine=machine(),
         rows=rows,
@@ -261,8 +252,7 @@ def _record(run: AskedRun, result: RunResult, task: Task, console: Console) -> R
 
 
 _AS_IN_RESULT = {
-    *("system", "parameters", "macs", "steps", "threads"),
-    *("validation_loss", "scores", "tests", "attention"),
+    *("system", "parameters", "macs", "steps", "threads", "validation_loss", "attention")
 }
 
 
@@ -313,7 +303,7 @@ def _let_choose(
         return
     on, file = conditions.experiment.tune_on, conditions.file
     if on not in tasks:
-        tasks[on] = read_task(conditions, waiting[0], on, console)
+        tasks[on] = _read_task(conditions, waiting[0], on, console)
     recipes = {name: file.system(name, on) for name in waiting}
     tried = {on: {name: candidates(file, name, on, grid) for name in waiting}}
     folder = conditions.run_folder / (on or "")
@@ -329,7 +319,9 @@ def measure_times(
 
     Models need no training for it: all systems are given the same batches, and generate the same
     number of tokens. Times depend on the machine, which is named with them; other work on it
-    disturbs them. That is why there are several measurements, each with models of its own.
+    disturbs them. That is why there are several measurements, each with models of its own. One
+    thread does all the work: where several wait for each other, what that takes depends on how they
+    wait (`headwise.threads`) and not on the system alone.
 
     Args:
         conditions: the experiment; its first system is the baseline.
@@ -339,29 +331,37 @@ def measure_times(
     """
     plain = conditions.plain
     baseline, *others = plain.system_names
-    known = {times.number: times for times in conditions.table.times()}
+    known = {times.number: times for times in conditions.table.find(Times)}
     # Other claims may need what is known already, and all are measured in turns with the baseline.
     named = {*systems, *(system for times in known.values() for system in times.fingerprints)}
     today = {
-        system: fingerprint_today(plain.system(system))
+        system: fingerprint(plain.system(system))
         for system in [baseline, *(other for other in others if other in named)]
     }
+
+    def serves(before: Mapping[str, list[float]]) -> bool:
+        has_all = today.keys() <= before.keys()
+        alike = has_all and all(computes_alike(before[name], now) for name, now in today.items())
+        return alike if renew else has_all
+
     missing = [
         number
         for number in range(1, MEASUREMENTS + 1)
-        if number not in known or not _serves(known[number], today, renew=renew)
+        if number not in known or not serves(known[number].fingerprints)
     ]
     if not missing:
         return
     console.print(f"{conditions.title}: times", style="bold", highlight=False, markup=False)
     recipes = {system: conditions.file.system(system) for system in today}
-    task = read_task(conditions, baseline, None, console)
+    task = _read_task(conditions, baseline, None, console)
+    threads = torch.get_num_threads()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for number in missing:
         models = {
             system: build_model(recipe, task).to(device) for system, recipe in recipes.items()
         }
-        with _one_thread():
+        torch.set_num_threads(1)
+        try:
             token = decoding_speeds_of(recipes, models, task)
             found = Times(
                 number=number,
@@ -372,29 +372,6 @@ def measure_times(
                 machine=machine(),
                 versions=versions(),
             )
+        finally:
+            torch.set_num_threads(threads)
         conditions.table.put(found)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Has one thread do all the work.
-
-    Where several share it, they wait for each other at the end of each operation, and what that
-    takes depends on how they wait (`headwise.threads`) and not on the system alone: systems of many
-    small operations look slower by half where threads sleep while they wait.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _serves(times: Times, today: Mapping[str, list[float]], *, renew: bool) -> bool:
-    """Returns whether a measurement has all systems and, if asked, is of the code of today."""
-    return all(
-        system in times.fingerprints
-        and not (renew and not computes_alike(times.fingerprints[system], now))
-        for system, now in today.items()
-    )

@@ -38,16 +38,12 @@ class Oriented(NamedTuple):
     p: float
 
     @classmethod
-    def of(cls, found: Difference, higher_is_better: bool) -> "Oriented":
-        """Returns a difference of two scores, with its sign turned if lower is better."""
-        ends = (found.value, found.low, found.high)
-        if not higher_is_better:
-            ends = (-found.value, -found.high, -found.low)
-        return cls(*ends, found.corrected_p_value)
-
-    def over(self, margin: float) -> "Oriented":
-        """Returns the difference in units of its margin."""
-        return Oriented(self.value / margin, self.low / margin, self.high / margin, self.p)
+    def of(cls, found: Difference, higher_is_better: bool, unit: float = 1.0) -> "Oriented":
+        """Returns a difference of two scores in a unit, with its sign turned if lower is better."""
+        low, high = found.low / unit, found.high / unit
+        if higher_is_better:
+            return cls(found.value / unit, low, high, found.corrected_p_value)
+        return cls(-found.value / unit, -high, -low, found.corrected_p_value)
 
 
 class Finding(NamedTuple):

@@ -74,7 +74,6 @@ def _run(name: str, seed: int, loss: float) -> Run:
             *({"step": step, "eval_loss": value} for step, value in validated.items()),
         ],
         scores=[Score(name="score", value=10 * loss)],
-        tests={},
         loss=loss,
         ablations={},
         ablated_scores={},
