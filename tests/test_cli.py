@@ -147,9 +147,9 @@ def test_train_without_a_recipe_trains_nothing(tmp_path, monkeypatch):
 def test_help_groups_commands_and_says_what_may_stand_there(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     said = headwise("--help").stdout
-    places = [said.index(f"─ {group} ─") for group in ("Train", "Look inside", "Use", "Reproduce")]
+    places = [said.index(f"─ {group} ─") for group in ("Train", "Look inside", "Use")]
     assert places == sorted(places)
-    for command in (*COMMANDS, "analyze", "claims", "claims run"):
+    for command in (*COMMANDS, "analyze"):
         of_command = headwise(*command.split(), "--help").stdout
         assert "bool" not in of_command, command
         if re.search(r"--set\b", of_command):
@@ -157,7 +157,6 @@ def test_help_groups_commands_and_says_what_may_stand_there(monkeypatch):
             assert ("evaluation." in of_command) == finished
             assert ("training.max_steps" in of_command) != finished
     assert "<none|model|units|all>" in headwise("analyze", "--help").stdout
-    assert "laptop|gpu|paper" in headwise("claims", "run", "--help").stdout
 
 
 # Generate, enhance

@@ -198,9 +198,6 @@ MISSPELT = [
     (["generate", "none"], "none is not a run of headwise"),
     (["enhance", "none", "a.wav", "b.wav"], "none is not a run of headwise"),
     (["curve", "none", "--over", "training.seed"], "none has no finished run"),
-    (["claims", "run", "W11"], "did you mean 'W1'?"),
-    (["claims", "--scale", "labtop"], "did you mean 'laptop'?"),
-    (["claims", "why", "data-sise"], "did you mean 'data-size'?"),
 ]
 # What tells nothing wrong, and is there at once too.
 AT_ONCE = [["recipes"], ["recipes", "lm"], ["recipes", "lm-pydoc"], ["keys"], ["keys", "model"]]

@@ -1,8 +1,7 @@
 """Whatever stands behind `headwise`, it ends with 0, 1 or 2, and an error is short and clear.
 
 The commands and their options are those of the program itself. Left out is what waits for somebody
-(`--serve`), opens a browser (`--open`) or takes long (`claims run`, `--measure`); what trains has
-a recipe of two steps.
+(`--serve`) or opens a browser (`--open`); what trains has a recipe of two steps.
 """
 
 import traceback
@@ -20,9 +19,8 @@ from typer.testing import CliRunner
 from headwise.cli import app
 
 COMMANDS: dict[str, Any] = dict(typer.main.get_command(app).commands)
-COMMANDS |= {f"claims {name}": COMMANDS["claims"].commands[name] for name in ("plan", "page")}
 TRAINING = ("train", "compare")
-LEFT_OUT = ("--serve", "--open", "--measure")
+LEFT_OUT = ("--serve", "--open")
 LONGEST_MESSAGE = 8_000
 STDIN = st.one_of(st.just("one two\n"), st.text(max_size=40), st.binary(max_size=20))
 

@@ -6,7 +6,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from headwise import __version__
-from headwise.cli.claims import claims
 from headwise.cli.experiments import compare, evaluate, train
 from headwise.cli.explaining import analyse, curve, explore
 from headwise.cli.inspecting import cost, keys, recipes
@@ -75,6 +74,3 @@ for group, commands in _GROUPS.items():
     for command in commands:
         app.command(cls=_Command, rich_help_panel=group)(command)
 app.command("analyze", cls=_Command, hidden=True)(analyse)  # as it is spelt elsewhere
-app.add_typer(claims, name="claims", cls=_Group, rich_help_panel="Reproduce")
-for registered in claims.registered_commands:
-    registered.cls = _Command

@@ -1,0 +1,256 @@
+"""`python -m evidence`: the papers' claims, put to the test."""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from evidence.answers import answer
+from evidence.claims import SCALES, Claim, Scale, papers
+from evidence.experiments import Conditions, Places, needed_runs
+from evidence.judging import verdict_on
+from evidence.page import claims_page, out_of_date, write_page
+from evidence.planning import plan as planned_minutes
+from evidence.questions import Question, claims_and_questions, find_questions
+from evidence.training import measure_times, run_experiment, run_question
+from headwise.cli.printing import clear_errors, print_error, print_path, silence
+from headwise.messages import one_of
+from headwise.runs.planned import RunsFailed
+
+app = typer.Typer(
+    help="The papers' claims: what is known of them, and how to test them.",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+)
+
+Ids = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[ID]...",
+        help="Claims: W1 M1, or questions why: data-size. By default all claims.",
+    ),
+]
+ScaleName = Annotated[
+    str, typer.Option(metavar="laptop|gpu|paper", help="Size of the models and their data.")
+]
+Seeds = Annotated[
+    int, typer.Option(min=1, max=100, help="How many seeds each system is trained with.")
+]
+Data = Annotated[
+    Path,
+    typer.Option(envvar="HEADWISE_DATA", help="Folder with the data, see docs/claims.md."),
+]
+Runs = Annotated[Path, typer.Option(help="Folder in which runs are trained.")]
+Results = Annotated[Path, typer.Option(help="Folder in which results are kept.")]
+_DATA, _RUNS, _RESULTS = Path("data"), Path("runs/claims"), Path("evidence/results")
+_PLANNED = ("", "runs", "tries", "steps", "min/run", "min", "left")
+
+
+@app.command("list")
+def listing(scale: ScaleName = "laptop", results: Results = _RESULTS) -> None:
+    """List the claims of the papers and what is known of them."""
+    with clear_errors():
+        at, places, console = _scale(scale), _places_to_read(results), Console()
+        for paper in papers():
+            console.print(paper.paper, style="underline", highlight=False, markup=False)
+            table = Table(
+                "id", "claim", "where", "confirmed if", "status", box=None, pad_edge=False
+            )
+            for name, claim in paper.claims.items():
+                status = verdict_on(claim, at, places).name_with_mark
+                told = (claim.says, claim.where, claim.confirmed_if, status)
+                table.add_row(Text(name, style="bold"), *map(Text, told))
+            console.print(table)
+
+
+@app.command()
+def run(
+    ids: Ids = None,
+    scale: ScaleName = "laptop",
+    seeds: Seeds = 5,
+    jobs: Annotated[int, typer.Option(metavar="N", help="Train N runs at a time.")] = 1,
+    data: Data = _DATA,
+    runs: Runs = _RUNS,
+    results: Results = _RESULTS,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Train again what the code computes otherwise today.")
+    ] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Train for all claims, without asking first.")
+    ] = False,
+) -> None:
+    """Train the runs that claims lack and print the verdicts; a stopped run continues.
+
+    Without an ID it says how long all of them take, and asks before it goes on.
+    """
+    with clear_errors("The same command goes on from here."):
+        at, places, console = _scale(scale), Places(data, runs, results), Console()
+        asked, questions = claims_and_questions(ids or [], at)
+        if ids and every:
+            raise ValueError(
+                f"--all is given with the claims {' '.join(ids)}, expected one of both"
+            )
+        if not ids and not every:
+            _ask_for_all(asked, at, seeds, places)
+        numbers = range(1, seeds + 1)
+        try:
+            for name, needed in needed_runs(asked, at).items():
+                of = Conditions(at, name, places)
+                run_experiment(of, needed.systems, numbers, console, jobs=jobs, renew=renew)
+                if needed.times:
+                    measure_times(of, needed.times, console, renew=renew)
+            for question in questions.values():
+                run_question(question, numbers, places, console, jobs=jobs, renew=renew)
+        except RunsFailed as error:
+            print_error(f"{error}\nThe same command tries again.")
+            raise typer.Exit(1) from None
+        _print_verdicts(asked, at, places, console)
+        _print_answers(questions.values(), places, console)
+
+
+@app.command()
+def why(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Questions: data-size. By default all."),
+    ] = None,
+    scale: ScaleName = "laptop",
+    results: Results = _RESULTS,
+) -> None:
+    """Print what is known of the questions why systems do worse; trains nothing."""
+    with clear_errors():
+        found = find_questions(names or [], _scale(scale)).values()
+        _print_answers(found, _places_to_read(results), Console())
+
+
+@app.command()
+def plan(
+    ids: Ids = None,
+    scale: ScaleName = "laptop",
+    seeds: Seeds = 5,
+    results: Results = _RESULTS,
+) -> None:
+    """Say how long the runs of claims take, and how long those that are missing."""
+    with clear_errors():
+        at = _scale(scale)
+        asked, questions = claims_and_questions(ids or [], at)
+        places, table, before = _places_to_read(results), Table(box=None, pad_edge=False), ""
+        for number, header in enumerate(_PLANNED):
+            table.add_column(header, justify="right" if number else "left")
+        rows = planned_minutes(needed_runs(asked, at), questions.values(), at, seeds, places)
+        for row in rows:
+            if row.experiment != before:
+                table.add_row(Text(row.experiment, style="underline"))
+                before = row.experiment
+            steps = "–" if row.steps is None else f"{row.steps:,}"
+            minutes = ["–" if x is None else f"{x:,.1f}" for x in (row.each, row.total, row.left)]
+            table.add_row(row.system, f"{row.kept}/{row.runs}", str(row.tries), steps, *minutes)
+        console = Console()
+        console.print(table)
+        total, left = sum(row.total or 0.0 for row in rows), sum(row.left or 0.0 for row in rows)
+        unknown = sum(row.total is None for row in rows)
+        console.print(
+            f"{total:.0f} minutes on one core, {total / 120:.1f} hours on two; "
+            f"of these {left:.0f} minutes are left"
+            + (f"; of {unknown} rows no run tells" if unknown else ""),
+            highlight=False,
+        )
+
+
+@app.command()
+def page(
+    output: Annotated[Path, typer.Option(help="File of the page.")] = Path("docs/claims.md"),
+    results: Results = _RESULTS,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing, and fail if the page is another.")
+    ] = False,
+) -> None:
+    """Write docs/claims.md and its pictures from what is kept."""
+    with clear_errors():
+        places = _places_to_read(results)
+        verdicts = {
+            (name, scale): verdict_on(claim, scale, places)
+            for paper in papers()
+            for name, claim in paper.claims.items()
+            for scale in SCALES
+        }
+        made = claims_page(papers(), verdicts, places)
+        if not check:
+            write_page(output, made)
+            print_path(Console(), "page", output)
+            return
+        if old := out_of_date(output, made):
+            named = ", ".join(old)
+            print_error(f"{output} is not what the results say ({named}): python -m evidence page")
+            raise typer.Exit(1)
+
+
+def _ask_for_all(asked: dict[str, Claim], at: Scale, seeds: int, places: Places) -> None:
+    """Says how long the runs take that all claims lack, and asks whether to begin.
+
+    Raises:
+        ValueError: there is nobody to ask.
+    """
+    rows = planned_minutes(needed_runs(asked, at), [], at, seeds, places)
+    minutes = sum(row.left or 0.0 for row in rows)
+    unknown = sum(row.total is None and row.kept < row.runs for row in rows)
+    if not minutes and not unknown:
+        return  # all of them have been trained
+    said = f"all claims at scale {at} take about {minutes / 60:.1f} hours on one core"
+    said += f", and {unknown} systems whose time is not known" if unknown else ""
+    if not sys.stdin.isatty():
+        raise ValueError(
+            f"{said}: name some, as in python -m evidence run W1, or add --all to train for all; "
+            f"python -m evidence plan shows the minutes of each system"
+        )
+    typer.confirm(f"{said[0].upper()}{said[1:]}. Begin?", abort=True)
+
+
+def _print_verdicts(asked: dict[str, Claim], at: Scale, places: Places, console: Console) -> None:
+    for name, claim in asked.items():
+        verdict = verdict_on(claim, at, places)
+        said = [(of.test, of.figures, of.difference, of.kind, of.remark) for of in verdict.findings]
+        lines = ["; ".join(filter(None, parts)) for parts in said]
+        _print(f"{name}: {verdict.name}", lines, console)
+
+
+def _print_answers(questions: Iterable[Question], places: Places, console: Console) -> None:
+    for question in questions:
+        _print(f"{question.name}: {question.asks}", answer(question, places).lines(), console)
+
+
+def _print(title: str, lines: Iterable[str], console: Console) -> None:
+    console.print(title, style="bold", highlight=False, markup=False, soft_wrap=True)
+    for line in lines:
+        console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _scale(name: str) -> Scale:
+    silence()
+    for scale in SCALES:
+        if scale == name:
+            return scale
+    raise ValueError(f"--scale is {name!r}, {one_of(name, SCALES)}")
+
+
+def _places_to_read(results: Path) -> Places:
+    """Returns the folders that a command reads if it trains nothing.
+
+    Raises:
+        FileNotFoundError: the folder of results is not there.
+    """
+    if not results.is_dir():
+        raise FileNotFoundError(
+            f"--results is {str(results)!r}, expected a folder that is there: name it, or start "
+            f"where it lies"
+        )
+    return Places(_DATA, _RUNS, results)
+
+
+if __name__ == "__main__":
+    app()

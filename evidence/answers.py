@@ -1,0 +1,251 @@
+"""What the runs that are kept say of a question: differences at each point, and their trend.
+
+At each point a system has its difference from the baseline with a 95% interval, as in comparisons.
+The trend is the difference at the last point minus that at the first. Runs at different points are
+trained by themselves, so that the variances of all four means over seeds add up; the test items are
+the same, and are resampled together. Where the baseline's runs are the same at both points, as with
+a key of one system, the trend is the difference of that system's two means. p is corrected by
+Holm's method over the systems of the question.
+"""
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from evidence.claims import Quantity, Subject
+from evidence.experiments import Conditions, Places
+from evidence.fingerprint import is_stale
+from evidence.judging import interval, over_seeds
+from evidence.quantities import Found, find_quantity
+from evidence.questions import Question
+from evidence.results import Run, sound
+from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference, corrected
+from headwise.analysis.statistics.seeds_and_items import change_of_difference, difference
+from headwise.report.formatting import NONE, signed
+
+TrendKind = Literal[
+    "grows", "shrinks", "changes its sign", "no change", "cannot be told", "one seed", "not run"
+]
+
+
+class AtPoint(NamedTuple):
+    """A system at one value of the key.
+
+    Attributes:
+        found: the quantity of its seeds; None without runs.
+        value: its mean minus that of the baseline; None if one of the two has no runs.
+        difference: the same with its interval; None also if one of the two has a single run.
+    """
+
+    found: Found | None
+    value: float | None = None
+    difference: Difference | None = None
+
+    def said(self, digits: int) -> str:
+        """Returns the difference as text, with its interval if there is one."""
+        if self.difference is not None:
+            return interval(self.difference, digits)
+        return NONE if self.value is None else signed(self.value, digits)
+
+
+class Trend(NamedTuple):
+    """The difference of a system from the baseline at the last point, against that at the first.
+
+    Attributes:
+        kind: what is said of it.
+        margin: the smallest change that matters.
+        change: the last difference minus the first, with p corrected over the systems of the
+            question; None if it is not known.
+        towards: in whose favour a significant change is; else empty.
+    """
+
+    kind: TrendKind
+    margin: float
+    change: Difference | None = None
+    towards: Literal["the system", "the baseline", ""] = ""
+
+    def __str__(self) -> str:
+        if self.kind == "no change":
+            return f"no change larger than {self.margin:g} found"
+        if self.kind == "one seed":
+            return "one seed: no interval"
+        if self.kind == "cannot be told" and self.change and self.change.detectable:
+            return f"cannot be told (a change of {self.change.detectable:.2g} would be found)"
+        return f"{self.kind}, in favour of {self.towards}" if self.towards else self.kind
+
+
+class Answer(NamedTuple):
+    """What is known of a question.
+
+    Attributes:
+        told: by system what is found at each point, of the quantity that the question is about.
+        beside: the same of the loss, or of the score where `told` is of the loss; nothing is said
+            of it.
+        trends: by system, without the baseline.
+        runs, minutes: that it rests on; `shared` is how many of these are runs of the experiment.
+        seeds: how many seeds each system has at each point, at the least.
+        diverged: how many runs diverged, and count for nothing.
+        stale: systems for which the code computes something else today.
+    """
+
+    question: Question
+    told: Mapping[str, list[AtPoint]]
+    beside: Mapping[str, list[AtPoint]]
+    trends: Mapping[str, Trend]
+    runs: int
+    shared: int
+    seeds: int
+    diverged: int
+    minutes: float
+    stale: list[str]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether something is known of one of the systems at both ends."""
+        return any(trend.kind != "not run" for trend in self.trends.values())
+
+    def briefly(self) -> str:
+        """Returns what the difference of each system does along the key, in a few words."""
+        if not self.is_known:
+            return "not run"
+        return "; ".join(f"{system}: {trend}" for system, trend in self.trends.items())
+
+    def lines(self) -> list[str]:
+        """Returns the answer as text: what is varied, and a line for each system."""
+        question = self.question
+        values = ", ".join(str(value) for value in question.at)
+        said = f"{question.over} at {values}; experiment {question.experiment}"
+        if self.stale:
+            said += f"; stale: {', '.join(self.stale)}"
+        return [said, *(self._line(system) for system in self.trends)]
+
+    def _line(self, system: str) -> str:
+        points = self.told[system]
+        found = next((point.found for point in points if point.found is not None), None)
+        if found is None:
+            return f"{system}: {self.trends[system]}"
+        apart = ", ".join(
+            f"{point.said(found.digits)} at {value}"
+            for value, point in zip(self.question.at, points, strict=True)
+        )
+        baseline = self.question.systems[0]
+        return f"{system}: {self.trends[system]}; {found.unit} − {baseline}'s {apart}"
+
+
+def answer(question: Question, places: Places) -> Answer:
+    """Returns what is known of a question; nothing is trained for it."""
+    where = {
+        system: [question.conditions(value, system, places) for value in question.at]
+        for system in question.systems
+    }
+    runs: dict[tuple[str, Conditions], list[Run]] = {}
+    stale: dict[str, None] = {}
+    for system, at_points in where.items():
+        for conditions in dict.fromkeys(at_points):
+            found = conditions.runs(system, question.dataset)
+            runs[system, conditions] = found
+            if is_stale(found, conditions.recipe(system, question.dataset)):
+                stale[system] = None
+
+    def at_points_of(quantity: Quantity) -> dict[str, list[AtPoint]]:
+        found = {
+            (system, conditions): find_quantity(
+                quantity,
+                Subject(system=system),
+                sound(of),
+                conditions.recipe(system, question.dataset),
+            )
+            for (system, conditions), of in runs.items()
+        }
+        of_systems = {s: [found[s, each] for each in of] for s, of in where.items()}
+        baseline = question.systems[0]
+        return {
+            system: [
+                AtPoint(ours) if system == baseline else _apart(ours, theirs)
+                for ours, theirs in zip(of, of_systems[baseline], strict=True)
+            ]
+            for system, of in of_systems.items()
+        }
+
+    told = at_points_of(question.quantity)
+    other = Quantity(kind="score" if question.quantity.kind == "loss" else "loss")
+    at_first, *_, at_last = where[question.systems[0]]
+    kept = [(conditions, run) for (_, conditions), of in runs.items() for run in of]
+    return Answer(
+        question=question,
+        told=told,
+        beside=at_points_of(other),
+        trends=_trends(question, told, one_baseline=at_first == at_last),
+        runs=len(kept),
+        shared=sum(not conditions.at for conditions, _ in kept),
+        seeds=min(len(sound(of)) for of in runs.values()),
+        diverged=sum(len(of) - len(sound(of)) for of in runs.values()),
+        minutes=sum(run.minutes for _, run in kept),
+        stale=list(stale),
+    )
+
+
+def _apart(ours: Found | None, theirs: Found | None) -> AtPoint:
+    if ours is None or theirs is None:
+        return AtPoint(ours)
+    return AtPoint(
+        ours, ours.mean - theirs.mean, over_seeds(difference(ours.values, theirs.values))
+    )
+
+
+def _trends(
+    question: Question, told: Mapping[str, list[AtPoint]], *, one_baseline: bool
+) -> dict[str, Trend]:
+    baseline, *others = question.systems
+    trends: dict[str, Trend] = {}
+    changes: dict[str, Difference | None] = {}
+    for system in others:
+        ends = [point.found for n in (-1, 0) for point in (told[system][n], told[baseline][n])]
+        known = [found.values for found in ends if found is not None]
+        if len(known) < 4:
+            trends[system] = Trend("not run", question.margin)
+        elif min(each.seeds for each in known) < 2:
+            trends[system] = Trend("one seed", question.margin)
+        else:
+            last, their_last, first, their_first = known
+            changes[system] = (
+                difference(last, first, len(others))
+                if one_baseline
+                else change_of_difference((last, their_last), (first, their_first), len(others))
+            )
+    trends |= {
+        system: _trend(question, told[system], change)
+        for system, change in corrected(changes).items()
+    }
+    return {system: trends[system] for system in others}
+
+
+def _trend(question: Question, points: list[AtPoint], change: Difference | None) -> Trend:
+    first, last, found = points[0].difference, points[-1].difference, points[-1].found
+    if change is None or first is None or last is None or found is None:  # such as too few items
+        return Trend("cannot be told", question.margin)
+    kind = trend_kind(first, last, change, question.margin)
+    if kind not in ("grows", "shrinks", "changes its sign"):
+        return Trend(kind, question.margin, change)
+    gains = (change.value > 0) == found.higher_is_better
+    return Trend(kind, question.margin, change, "the system" if gains else "the baseline")
+
+
+def trend_kind(first: Difference, last: Difference, change: Difference, margin: float) -> TrendKind:
+    """Returns what is said of a change of a difference.
+
+    A significant change makes the difference grow or shrink by its size, whatever its sign; unless
+    the intervals of the first and the last difference lie on the two sides of zero.
+
+    Args:
+        first, last: the differences at both ends.
+        change: the last minus the first, with its corrected p.
+        margin: the smallest change that matters.
+    """
+    if change.corrected_p_value < SIGNIFICANT:
+        lower, upper = sorted((first, last), key=lambda each: each.value)
+        if upper.low > 0 > lower.high:
+            return "changes its sign"
+        return "grows" if abs(last.value) > abs(first.value) else "shrinks"
+    if -margin < change.low and change.high < margin:
+        return "no change"
+    return "cannot be told"

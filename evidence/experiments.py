@@ -1,0 +1,299 @@
+"""The experiments by which claims are tested: an ordinary recipe for each at each scale.
+
+Claims that name the same experiment share its runs. A recipe names no folder of a machine: `{data}`
+in it stands for the folder with the data, and `{runs}` for that in which runs are trained. What
+tells a recipe from others is its hash without these.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from pydantic import BaseModel, Field
+
+from evidence import claims
+from evidence.claims import STRICT, AtScale, Claim, Scale, all_claims
+from evidence.results import Choice, Run, Table, check_data
+from headwise.analysis.results import Tries
+from headwise.plain_yaml import read_yaml
+from headwise.recipe import RecipeFile
+from headwise.recipe.file import Change, split_path
+from headwise.recipe.settings import Recipe
+from headwise.recipe.shipped import shipped_recipes
+from headwise.runs.grid import Grid, parse_grid
+from headwise.runs.preparing import with_seed
+
+DATA, RUNS = "{data}", "{runs}"
+
+
+class Experiment(BaseModel):
+    """Runs of the systems of one recipe, all under one budget.
+
+    Attributes:
+        recipe: a file of `catalogue/recipes/`, or the name of a recipe of headwise.
+        changes: changes to it, as `--set` takes them.
+        describes: what it is, where the changes leave little of the recipe's description.
+        tune: what every system chooses from, as `--tune` takes it.
+        tune_steps: how many steps each try has.
+        tune_equal: how far above the lowest a try's validation loss may be to count as equal; of
+            equal tries the first is chosen.
+        tune_on: the data set on which systems choose, if there are several.
+        needs: experiments and systems whose first seeds have to be there before.
+    """
+
+    model_config = STRICT
+
+    recipe: str
+    changes: tuple[str, ...] = ()
+    describes: str | None = None
+    tune: tuple[str, ...] = ()
+    tune_steps: int | None = None
+    tune_equal: float = Field(0.0, ge=0)
+    tune_on: str | None = None
+    needs: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def grid(self) -> Grid | None:
+        """Returns what the systems choose from; None without tuning."""
+        return parse_grid(self.tune, self.tune_steps, self.tune_equal or None)
+
+
+class Places(NamedTuple):
+    """Folders of this machine, which recipes do not name.
+
+    Attributes:
+        data: the folder with the data.
+        runs: where runs are trained.
+        results: where results are kept.
+    """
+
+    data: Path
+    runs: Path
+    results: Path
+
+
+def experiments(scale: Scale) -> dict[str, Experiment]:
+    """Returns the experiments of a scale by their names; at `paper`, all shipped recipes too."""
+    found = _declared((claims.CATALOGUE / "scales.yaml").read_text(encoding="utf-8"), scale)
+    if scale != "paper":
+        return found
+    return {name: Experiment(recipe=name) for name in shipped_recipes()} | found
+
+
+@cache
+def _declared(text: str, scale: Scale) -> dict[str, Experiment]:
+    of_scale = read_yaml(text)[scale] or {}
+    return {name: Experiment.model_validate(values) for name, values in of_scale.items()}
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Under what conditions runs are trained: an experiment, or what a question changes of it.
+
+    What a question changes nothing of stays that of the experiment: the folders that recipes name,
+    and the tuned values that systems have chosen there.
+
+    Attributes:
+        scale, name: of the experiment.
+        places: the folders of this machine.
+        changes: further changes to the recipe, as `--set` takes them.
+        systems: the systems that are trained under these changes, which may suit no others; all
+            systems of the experiment if empty.
+        at: question and value, if a question asks for the changes.
+        chooses: whether systems choose tuned values under these conditions. If not, they have the
+            values that they chose in the experiment, but for keys that `changes` set.
+    """
+
+    scale: Scale
+    name: str
+    places: Places
+    changes: tuple[str, ...] = ()
+    systems: tuple[str, ...] = ()
+    at: str = ""
+    chooses: bool = True
+
+    @property
+    def title(self) -> str:
+        """Returns what messages call the conditions."""
+        return " ".join([self.scale, self.name, *self.at.split("/")]).strip()
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """Returns the experiment with the changes."""
+        found = experiments(self.scale)[self.name]
+        return found.model_copy(update={"changes": (*found.changes, *self.changes)})
+
+    @property
+    def unchanged(self) -> "Conditions":
+        """Returns the conditions of the experiment itself."""
+        return Conditions(self.scale, self.name, self.places)
+
+    @property
+    def table(self) -> Table:
+        """Returns what is kept of the experiment, runs that questions have changed included."""
+        return Table(self.places.results / self.scale / f"{self.name}.jsonl")
+
+    @property
+    def run_folder(self) -> Path:
+        """Returns the folder in which runs are trained."""
+        # Beside the experiment's own runs and not among them: either may be trained first.
+        name = f"{self.name}-why/{self.at}" if self.at else self.name
+        return self.places.runs / self.scale / name
+
+    @cached_property
+    def plain(self) -> RecipeFile:
+        """Returns the recipe with the names of folders as they stand."""
+        return _recipe_file(self.experiment.recipe, self.systems, *self._texts())
+
+    @cached_property
+    def file(self) -> RecipeFile:
+        """Returns the recipe with the folders of this machine.
+
+        Raises:
+            FileNotFoundError: the recipe reads data of a folder that is not there.
+        """
+        data, texts = self.places.data, self._texts()
+        if not data.is_dir() and any(DATA in text for text in texts):
+            raise FileNotFoundError(
+                f"the folder with the data is {str(data)!r}, which is not there: name yours by "
+                f"--data DIR or the variable HEADWISE_DATA; docs/claims.md says what lies in it"
+            )
+        for name, folder in {DATA: data, RUNS: self.places.runs / self.scale}.items():
+            texts = [text.replace(name, str(folder)) for text in texts]
+        return _recipe_file(self.experiment.recipe, self.systems, *texts)
+
+    def _texts(self) -> list[str]:
+        """The recipe, and the changes to it."""
+        name = self.experiment.recipe
+        own = claims.CATALOGUE / "recipes" / f"{name}.yaml"
+        text = own.read_text(encoding="utf-8") if own.is_file() else shipped_recipes()[name]
+        return [text, *self.experiment.changes]
+
+    @property
+    def grid(self) -> Grid | None:
+        """Returns what systems choose from under these conditions; None if they do not choose."""
+        return self.experiment.grid if self.chooses else None
+
+    def chosen(self, system: str) -> Choice | None:
+        """Returns what decided a system's tuned values; None without finished tries.
+
+        Tries of another recipe, or of other values than today's, count for nothing.
+        """
+        kept = self.table.find(Choice, at=self.at, system=system) if self.grid else []
+        return next((of for of in kept if of == self.choice_from(system, of.tries)), None)
+
+    def choice_from(self, system: str, tries: Tries) -> Choice:
+        """Returns the record of a system's tries with the recipe and the values of today."""
+        assert self.grid is not None
+        dataset = None if self.plain.has_data else self.plain.dataset_names[0]
+        recipe = recipe_hash(self.plain.system(system, dataset))
+        return Choice.from_grid(self.at, system, recipe, self.grid, tries)
+
+    def choice(self, system: str) -> list[Change]:
+        """Returns the tuned values of a system, as changes to its recipe; empty if none."""
+        if self.chooses:
+            kept = self.chosen(system)
+            values: Mapping[str, Any] = {} if kept is None else kept.values
+            return [(split_path(key), value) for key, value in values.items()]
+        varied = [split_path(change.partition("=")[0]) for change in self.changes]
+        ours = {path[2:] if path[:2] == ("systems", system) else path for path in varied}
+        return [change for change in self.unchanged.choice(system) if change[0] not in ours]
+
+    def recipe(self, system: str, dataset: str | None) -> Recipe:
+        """Returns the recipe of a system, with the names of folders as they stand."""
+        return self.plain.system(system, dataset, self.choice(system))
+
+    def runs(self, system: str, dataset: str | None) -> list[Run]:
+        """Returns the runs of a system that were made with the recipe of today, by their seeds.
+
+        Raises:
+            ValueError: they were made on different data.
+        """
+        known = self.table.find(Run, at=self.at, dataset=dataset, system=system)
+        expected = recipe_hash(self.recipe(system, dataset)) if known else ""
+        found = [run for run in known if run.recipe == expected]
+        check_data(found)
+        return found
+
+
+@cache
+def _recipe_file(name: str, systems: tuple[str, ...], text: str, *changes: str) -> RecipeFile:
+    """Checks all systems of a recipe, which takes a while: once for all claims that name it."""
+    parsed: list[Change] = []
+    for change in changes:
+        key, _, value = change.partition("=")
+        parsed.append((split_path(key), read_yaml(value)))
+    raw = read_yaml(text)
+    if systems:
+        raw["systems"] = {system: raw["systems"][system] for system in systems}
+    return RecipeFile(name, raw, parsed)
+
+
+def recipe_hash(recipe: Recipe) -> str:
+    """Returns a hash of a recipe of one system, whatever its seed, loggers and description."""
+    return _hash(with_seed(recipe, 0).model_dump_json(by_alias=True))
+
+
+@cache
+def _hash(values: str) -> str:
+    """Returns the hash of a recipe that stands there as JSON; once, since YAML takes its time."""
+    plain = json.loads(values, object_hook=_without_unset)
+    plain.pop("description", None)
+    for key in ("report_to", "snapshots", "loader_workers"):
+        plain["training"].pop(key)
+    return hashlib.sha256(yaml.safe_dump(plain, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _without_unset(values: dict[str, Any]) -> dict[str, Any]:
+    """Leaves out what is not set and was no setting when runs were kept, which lack the key."""
+    unset = (("max_bytes", None), ("warmup_share", None))
+    return {key: value for key, value in values.items() if (key, value) not in unset}
+
+
+class Needed(NamedTuple):
+    """What claims need of one experiment.
+
+    Attributes:
+        systems: name of a data set, or None for the only one, to the systems on it.
+        times: the systems whose times are measured, besides the baseline.
+    """
+
+    systems: Mapping[str | None, list[str]]
+    times: list[str]
+
+
+def needed_runs(asked: Mapping[str, Claim], scale: Scale) -> dict[str, Needed]:
+    """Returns what claims need at a scale, by experiment; runs that several need are named once."""
+    found: dict[str, tuple[dict[str | None, list[str]], list[str]]] = {}
+    for claim in asked.values():
+        where = claim.experiment_at(scale)
+        if where is None or where.experiment not in experiments(scale):
+            continue
+        systems, times = found.setdefault(where.experiment, ({}, []))
+        for here in map(where.named, claim.subjects()):
+            of = times if claim.quantity.is_of_times else systems.setdefault(here.dataset, [])
+            of += [here.system] * (here.system not in of)
+    return {name: Needed(*of) for name, of in found.items()}
+
+
+def wanted_ablations(scale: Scale, name: str, system: str) -> tuple[Sequence[str], Sequence[str]]:
+    """Returns the ablations under which claims want the loss of a system, and its scores too.
+
+    All claims count, whichever are asked for: a run is kept once, and its model may be gone when
+    the next claim asks.
+    """
+    losses: dict[str, None] = {}
+    scores: dict[str, None] = {}
+    for claim in all_claims().values():
+        where = claim.experiment_at(scale) or AtScale(experiment="")
+        for subject in claim.subjects():
+            if (where.experiment, where.named(subject).system) == (name, system):
+                scored = [subject.ablated] if subject.ablated else []
+                losses |= dict.fromkeys([*subject.without, *scored])
+                scores |= dict.fromkeys(scored)
+    return list(losses), list(scores)

@@ -1,0 +1,345 @@
+"""Tests what a claim says on its evidence, and returns the verdict."""
+
+import math
+import re
+import statistics
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from evidence.claims import Against, Claim, Quantity, Scale, Within
+from evidence.experiments import Places, experiments
+from evidence.fingerprint import computes_alike, fingerprint
+from evidence.quantities import Evidence, Found
+from evidence.results import Times, sound
+from evidence.verdicts import (
+    Finding,
+    Oriented,
+    Verdict,
+    judge,
+    judge_range,
+    together,
+    what_it_takes,
+)
+from headwise.analysis.how_soon import (
+    History,
+    curve,
+    difference_over_pairs,
+    log_shares,
+    losses_at_equal_training_loss,
+    mean_curve,
+    target,
+)
+from headwise.analysis.papers.figures import Paper
+from headwise.analysis.papers.published import published_figures
+from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference, corrected
+from headwise.analysis.statistics.seeds_and_items import (
+    Resampled,
+    difference,
+    difference_to,
+    estimate,
+    samples_needed,
+    within_runs,
+)
+from headwise.report.formatting import p_value, signed
+
+
+def verdict_on(claim: Claim, scale: Scale, places: Places) -> Verdict:
+    """Returns what the evidence says of a claim at a scale; nothing is trained for it.
+
+    What is otherwise here than in the paper contradicts nothing.
+    """
+    found = _verdict(claim, scale, places)
+    if found.kind == "contradicted" and claim.otherwise:
+        return found._replace(kind="not comparable", because=claim.otherwise)
+    return found
+
+
+def _verdict(claim: Claim, scale: Scale, places: Places) -> Verdict:
+    if claim.quantity.kind == "figures":
+        findings = _on_figures(claim.quantity)
+        return Verdict(together([f.kind for f in findings] or ["not run"]), findings=findings)
+    where = claim.experiment_at(scale)
+    if where is None or where.experiment not in experiments(scale):
+        return Verdict("not run")
+    evidence = Evidence(claim, scale, where, places)
+    if claim.quantity.is_of_times:
+        findings = [_on_times(test, evidence) for test in claim.tests]
+    else:
+        findings = _on_runs(claim, evidence)
+    runs = list(evidence.used.values())
+    return Verdict(
+        kind=together([finding.kind for finding in findings]),
+        findings=findings,
+        runs=sum(len(of) for of in runs),
+        seeds=min((len(sound(of)) for of in runs), default=0),
+        diverged=sum(len(of) - len(sound(of)) for of in runs),
+        minutes=sum(run.minutes for of in runs for run in of),
+        machines=sorted({run.machine for of in runs for run in of}),
+        stale=list(evidence.stale),
+    )
+
+
+class _Tested(NamedTuple):
+    """A test with its difference, before p is corrected over the tests of a claim.
+
+    Attributes:
+        margin: in the unit of the difference; None if there is none of this unit.
+        needed: what it would take to tell.
+        finding: without its verdict.
+    """
+
+    test: Against
+    found: Difference
+    higher_is_better: bool
+    margin: float | None
+    needed: str
+    finding: Finding
+
+
+def _on_runs(claim: Claim, evidence: Evidence) -> list[Finding]:
+    count = sum(isinstance(test, Against) for test in claim.tests)
+    tested: dict[int, _Tested | Finding] = {}
+    for number, test in enumerate(claim.tests):
+        if isinstance(test, Within):
+            tested[number] = _on_range(test, evidence)
+        elif claim.quantity.is_of_curves:
+            tested[number] = _on_curves(test, evidence, count)
+        else:
+            tested[number] = _on_difference(test, evidence, count)
+    found = corrected({n: t.found for n, t in tested.items() if isinstance(t, _Tested)}, count)
+    return [
+        each if isinstance(each, Finding) else _judged(each, found[number])
+        for number, each in tested.items()
+    ]
+
+
+def _judged(tested: _Tested, found: Difference | None) -> Finding:
+    assert found is not None
+    test, finding, margin = tested.test, tested.finding, tested.margin
+    oriented = Oriented.of(found, tested.higher_is_better)
+    kind = judge(test, oriented, math.inf if margin is None else margin)
+    if finding.kind == "cannot be told" and kind in ("confirmed", "no difference"):
+        kind = "cannot be told"  # the figures are bounds
+    remarks = [finding.remark] if finding.remark else []
+    if kind == "cannot be told" and test.holds != "better" and oriented.p < SIGNIFICANT:
+        better = "better" if oriented.value > 0 else "worse"
+        remarks.append(f"{better}, but whether by more than the margin is open")
+    if kind == "cannot be told" and tested.needed:
+        remarks.append(tested.needed)
+    printed = "" if test.printed is None else f"{test.printed:+g}".replace("-", "−")
+    if test.printed is not None and not found.low <= test.printed <= found.high:
+        printed += ", outside the interval"
+    return finding._replace(
+        kind=kind,
+        difference=f"{finding.difference}, {p_value(found.corrected_p_value)}",
+        printed=printed,
+        remark="; ".join(remarks),
+        p=oriented.p,
+        standing=None if margin is None else Oriented.of(found, tested.higher_is_better, margin),
+    )
+
+
+def _on_difference(test: Against, evidence: Evidence, count: int) -> _Tested | Finding:
+    ours, theirs = evidence.find(test.of), evidence.find(test.than)
+    if ours is None or theirs is None:
+        return Finding(str(test), "not run")
+    if evidence.runs(test.of) is evidence.runs(test.than):
+        change = within_runs(ours.values, theirs.values)
+        found = difference_to(0.0, change, count)
+        wanted = what_it_takes(samples_needed(test.margin, change, None, count))
+    else:
+        found = over_seeds(difference(ours.values, theirs.values, count))
+        wanted = what_it_takes(samples_needed(test.margin, ours.values, theirs.values, count))
+    finding = Finding(
+        str(test),
+        "cannot be told",
+        figures=f"{_mean(ours)} against {_mean(theirs)} {ours.unit}",
+        margin=f"{test.margin:g}",
+    )
+    if found is None:
+        return finding._replace(remark=wanted)
+    seeds = min(ours.values.seeds, theirs.values.seeds)
+    finding = finding._replace(
+        kind="confirmed",
+        difference=interval(found, ours.digits),
+        loss=_loss_beside(test, evidence),
+        remark=f"{seeds} seeds",
+    )
+    return _Tested(test, found, ours.higher_is_better, test.margin, wanted, finding)
+
+
+def _loss_beside(test: Against, evidence: Evidence) -> str:
+    """The difference of the test loss beside that of a score: few test items tell more by it."""
+    if evidence.quantity.kind != "score" or evidence.runs(test.of) is evidence.runs(test.than):
+        return ""
+    ours, theirs = (evidence.find(s, Quantity(kind="loss")) for s in (test.of, test.than))
+    found = difference(ours.values, theirs.values) if ours and theirs else None
+    return "" if found is None else f"{interval(found, 3)}, {p_value(found.p_value)}"
+
+
+def _on_curves(test: Against, evidence: Evidence, count: int) -> _Tested | Finding:
+    of_steps = evidence.quantity.kind == "steps to the baseline's loss"
+    ours, theirs = (
+        [run.history for run in sound(evidence.runs(subject))] for subject in (test.of, test.than)
+    )
+    if not ours or not theirs:
+        return Finding(str(test), "not run")
+    bounds = ""
+    pairs: np.ndarray | None
+    if of_steps:
+        pairs, known = log_shares(ours, theirs)
+        if not known:
+            return _on_lowest_losses(test, ours, theirs, count)
+        if known < pairs.size:
+            bounds = f"{pairs.size - known} of {pairs.size} pairs do not get there in their budget"
+    else:
+        pairs = losses_at_equal_training_loss(ours, theirs)
+    found = None if pairs is None else difference_over_pairs(pairs)
+    if found is None or pairs is None:
+        return Finding(str(test), "cannot be told", remark=what_it_takes(None))
+    rows, columns = pairs.mean(1), pairs.mean() - pairs.mean(0)
+    margin = -math.log(1 - test.margin) if of_steps else test.margin
+    wanted = samples_needed(margin, Resampled(rows, None, 0), Resampled(columns, None, 0), count)
+    if of_steps:
+        value, low, high = (math.exp(x) for x in (found.value, found.low, found.high))
+        at_least = "≥ " if bounds else ""
+        shown = f"{at_least}{value:.2f} [{low:.2f}, {high:.2f}] of the baseline's steps"
+    else:
+        shown = f"{interval(found, 3)} at equal training loss"
+    seeds = f"{min(len(ours), len(theirs))} seeds"
+    finding = Finding(
+        str(test),
+        "cannot be told" if bounds else "confirmed",
+        difference=shown,
+        margin=f"{test.margin:.0%} of the steps" if of_steps else f"{test.margin:g}",
+        remark=f"{seeds}; {bounds}" if bounds else seeds,
+    )
+    return _Tested(test, found, False, margin, what_it_takes(wanted), finding)
+
+
+def _on_lowest_losses(
+    test: Against, ours: Sequence[History], theirs: Sequence[History], count: int
+) -> _Tested | Finding:
+    """Compares the lowest losses: where no run gets down to the baseline's, no steps are known."""
+    found = difference(_lowest_losses(ours), _lowest_losses(theirs), count)
+    never = "no run gets down to the baseline's lowest loss"
+    finding = Finding(str(test), "cannot be told")
+    if found is None:
+        return finding._replace(remark=f"{never}; {what_it_takes(None)}")
+    finding = finding._replace(
+        difference=f"lowest losses {interval(found, 3)}",
+        remark=f"{min(len(ours), len(theirs))} seeds; {never}",
+    )
+    return _Tested(test, found, False, None, "", finding)
+
+
+def _lowest_losses(runs: Sequence[History]) -> Resampled:
+    return Resampled(np.array([best.loss for own in runs if (best := target(own))]), None, 0)
+
+
+def _on_range(test: Within, evidence: Evidence) -> Finding:
+    found = evidence.find(test.of)
+    mean = None if found is None else estimate(found.values)
+    if found is None or mean is None:
+        return Finding(str(test), "not run")
+    if mean.low is None or mean.high is None or found.values.seeds < 2:
+        figures = f"{_mean(found)} {found.unit}"
+        return Finding(str(test), "cannot be told", figures, remark=what_it_takes(None))
+    kind = judge_range(mean.low, mean.high, test.at_least, test.at_most)
+    value, low, high, *each = (
+        f"{x:.{found.digits}f}" for x in (mean.value, mean.low, mean.high, *found.values.scores)
+    )
+    remark = f"{found.values.seeds} seeds: {', '.join(each)}{_course(test, evidence, found.digits)}"
+    bounds = [bound for bound in (test.at_least, test.at_most) if bound is not None]
+    nearest = min(abs(mean.value - bound) for bound in bounds)
+    if kind == "cannot be told" and nearest:
+        remark += f"; {what_it_takes(samples_needed(nearest, found.values))}"
+    return Finding(str(test), kind, f"{value} [{low}, {high}] {found.unit}", remark=remark)
+
+
+def _course(test: Within, evidence: Evidence, digits: int) -> str:
+    """Where the number stood early and half way: whether more steps would have changed it."""
+    if evidence.quantity.kind != "recorded" or evidence.quantity.name is None:
+        return ""
+    runs = sound(evidence.runs(test.of))
+    mean = mean_curve([curve(run.history, evidence.quantity.name) for run in runs])
+    if len(mean) < 3:
+        return ""
+    steps = list(mean)
+    shown = [steps[0], steps[len(steps) // 2], steps[-1]]
+    said = ", ".join(f"{mean[step]:.{digits}f} at step {step:,}" for step in shown)
+    return f"; their mean in training: {said}"
+
+
+def _on_times(test: Against | Within, evidence: Evidence) -> Finding:
+    of_steps = evidence.quantity.kind == "time of a step"
+    name = evidence.where.named(test.of).system
+    measured = [
+        (times, of[name])
+        for times in evidence.conditions.table.find(Times)
+        if name in (of := times.step if of_steps else times.token)
+    ]
+    if not isinstance(test, Within) or not measured:
+        return Finding(str(test), "not run")
+    baseline = measured[0][0].baseline
+    for system in dict.fromkeys([name, baseline]):
+        today = fingerprint(evidence.conditions.recipe(system, None))
+        if not all(computes_alike(times.fingerprints[system], today) for times, _ in measured):
+            evidence.stale[system] = None
+    # Measurements differ by more than the rounds within one, so that theirs is the larger chance.
+    found = [each for _, each in measured]
+    low, high = min(each.low for each in found), max(each.high for each in found)
+    middle = statistics.median(each.value for each in found)
+    remark = f"{found[0].rounds} rounds on " + " and ".join(
+        dict.fromkeys(times.machine for times, _ in measured)
+    )
+    if len(found) > 1:
+        values = ", ".join(f"{each.value:.2f}" for each in found)
+        remark = f"{len(found)} measurements of {remark}: {values}"
+    return Finding(
+        str(test),
+        judge_range(low, high, test.at_least, test.at_most),
+        figures=f"{middle:.2f}× [{low:.2f}, {high:.2f}] that of {baseline}",
+        remark=remark,
+    )
+
+
+@cache
+def _figures() -> list[Paper]:
+    return published_figures()
+
+
+def _on_figures(quantity: Quantity) -> list[Finding]:
+    """Counted anew each time: it takes no training, and cannot be out of date."""
+    return [
+        Finding(
+            f"{figure.model}, {figure.what}",
+            "confirmed" if figure.agrees else "contradicted",
+            f"{figure.printed} printed, {figure.shown} counted",
+            remark=figure.remark,
+        )
+        for paper in _figures()
+        if paper.title.startswith(quantity.name or "")
+        for figure in paper.figures
+        if figure.agrees is not None
+        and quantity.what in (None, figure.what)
+        and re.match(quantity.models, figure.model)
+    ]
+
+
+def over_seeds(found: Difference | None) -> Difference | None:
+    """Returns a difference; None of single runs, which say nothing of other seeds."""
+    return None if found is not None and found.source == "items" else found
+
+
+def _mean(found: Found) -> str:
+    return f"{found.mean:.{found.digits}f}"
+
+
+def interval(found: Difference, digits: int) -> str:
+    """Returns a difference with its 95% interval as text."""
+    value, low, high = (signed(x, digits) for x in (found.value, found.low, found.high))
+    return f"{value} [{low}, {high}]"

@@ -1,0 +1,268 @@
+"""Writes docs/claims.md and its pictures from what is kept: nothing in them is typed by hand."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from html import unescape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from evidence.answers import AtPoint, answer
+from evidence.claims import SCALES, Against, Claim, Paper, Scale
+from evidence.experiments import Conditions, Places, experiments, needed_runs
+from evidence.judging import interval
+from evidence.pictures import (
+    MARKS,
+    differences_picture,
+    forest_of_tests,
+    loss_curves,
+    trend_lines,
+)
+from evidence.quantities import Found
+from evidence.questions import all_questions
+from evidence.tables import LITTLE, ExperimentResult, experiment_results
+from evidence.verdicts import Verdict
+from headwise.analysis.results import Tries
+from headwise.analysis.statistics.estimates import SIGNIFICANT
+from headwise.files import write_text
+from headwise.recipe.settings import Recipe
+from headwise.report.formatting import count, decimals, p_value
+from headwise.runs.tuning import at_the_edge
+
+Verdicts = Mapping[tuple[str, Scale], Verdict]
+PICTURES = "pictures"  # the folder beside the page
+_BASELINE, _MANY_SEEDS = "standard", 5
+_OF_TRAINING = (
+    *("batch_tokens", "max_steps", "schedule", "warmup_steps", "optimizer", "weight_decay"),
+    *("clip_norm", "precision", "patience"),
+)
+_TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    autoescape=lambda name: name is not None and name.endswith(".svg.jinja"),
+)
+
+
+class ClaimsPage(NamedTuple):
+    """The page in Markdown, and its pictures: name of a file to its text."""
+
+    text: str
+    pictures: Mapping[str, str]
+
+
+def claims_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> ClaimsPage:
+    """Returns the page and its pictures.
+
+    Args:
+        papers: the claims.
+        verdicts: what is known of each claim at each scale.
+        places: the folders of this machine, of which the results count.
+    """
+    claims = {name: claim for paper in papers for name, claim in paper.claims.items()}
+    results = experiment_results(places)
+    answers = [answer(each, places) for scale in SCALES for each in all_questions(scale).values()]
+    found: dict[str, str | None] = {}
+    for scale in SCALES:
+        if scale == SCALES[0] or any(verdicts[name, scale].runs for name in claims):
+            found[f"claims-{scale}.svg"] = overview(papers, verdicts, scale)
+            found[f"claims-{scale}-tests.svg"] = forest_of_tests(papers, verdicts, scale)
+    for of in results:
+        name = f"claims-{of[0].conditions.scale}-{of[0].conditions.name}"
+        found[f"{name}-differences.svg"] = differences_picture(of)
+        found[f"{name}-losses.svg"] = loss_curves(of)
+    for each in answers:
+        found[f"why-{each.question.scale}-{each.question.name}.svg"] = trend_lines(each)
+    pictures = {name: svg for name, svg in found.items() if svg is not None}
+    text = _TEMPLATES.get_template("page.md.jinja").render(
+        papers=papers,
+        claims=claims,
+        verdicts=verdicts,
+        scales=SCALES,
+        marks=MARKS,
+        totals=[totals(claims, verdicts, results, scale) for scale in SCALES],
+        declared=[Conditions(s, name, places) for s in SCALES[:2] for name in experiments(s)],
+        results=results,
+        answers=answers,
+        pictures=pictures,
+        little=LITTLE,
+        **{function.__name__.strip("_"): function for function in _OF_TEMPLATES},
+    )
+    return ClaimsPage(text, pictures)
+
+
+def overview(papers: list[Paper], verdicts: Verdicts, scale: Scale) -> str:
+    """Returns an SVG file with a tile for each claim, with its verdict at a scale."""
+    template = _TEMPLATES.get_template("overview.svg.jinja")
+    return template.render(papers=papers, verdicts=verdicts, scale=scale, marks=MARKS) + "\n"
+
+
+def write_page(path: Path, page: ClaimsPage) -> None:
+    """Writes the page, and its pictures into a folder beside it.
+
+    Pictures that a former page had and this one lacks are removed.
+    """
+    folder = path.parent / PICTURES
+    for name, svg in page.pictures.items():
+        write_text(folder / name, svg)
+    write_text(path, page.text)
+    # Last, so that the page that is there never names a picture that is not.
+    for former in [*folder.glob("claims-*.svg"), *folder.glob("why-*.svg")]:
+        if former.name not in page.pictures:
+            former.unlink()
+
+
+def out_of_date(path: Path, page: ClaimsPage) -> list[str]:
+    """Returns what of the files that are there is another than in the page: text, or pictures.
+
+    Other versions of matplotlib draw other bytes: what a picture says is in its label.
+    """
+    texts = {path: page.text} | {path.parent / PICTURES / n: s for n, s in page.pictures.items()}
+    return [
+        file.name
+        for file, text in texts.items()
+        if not file.is_file() or _told(file.read_text(encoding="utf-8")) != _told(text)
+    ]
+
+
+def _told(text: str) -> str:
+    """The label of a picture; all of another text."""
+    label = re.match(r'<svg [^>]*aria-label="([^"]*)"', text)
+    return text if label is None else unescape(label[1])
+
+
+def _settings(recipe: Recipe) -> list[str]:
+    """Returns what a reader asks of a model and of its training, as `key=value`."""
+    dumped = recipe.model_dump(mode="json")
+    asked = {group: dumped.get(group) or {} for group in ("tokenizer", "model", "training")}
+    asked["training"] = {key: asked["training"][key] for key in _OF_TRAINING}
+    return [
+        f"{group}.{key}={value}"
+        for group, settings in asked.items()
+        for key, value in settings.items()
+        if isinstance(value, (int, float, str)) and key not in ("attention", "pretrained")
+    ]
+
+
+def _versions(results: Sequence[ExperimentResult]) -> list[str]:
+    """Returns the packages that trained and scored the runs of an experiment."""
+    runs = [run for of in results for system in of.systems for run in system.runs]
+    return sorted({f"{name} {version}" for run in runs for name, version in run.versions.items()})
+
+
+def _in_code(changes: Sequence[str]) -> str:
+    return ", ".join(f"`{change}`" for change in changes)
+
+
+def _links(claims: Sequence[str]) -> str:
+    return ", ".join(f"[{name}](#{name.lower()})" for name in claims)
+
+
+def _example(rows: Mapping[str, Sequence[AtPoint]]) -> Found | None:
+    """One of the figures of a table, which all have one unit; None if there are none."""
+    found = (point.found for points in rows.values() for point in points)
+    return next((each for each in found if each is not None), None)
+
+
+def _claims_of(claims: Mapping[str, Claim], conditions: Conditions) -> list[str]:
+    """Returns the ids of the claims that an experiment tests."""
+    found = {name: claim.experiment_at(conditions.scale) for name, claim in claims.items()}
+    return [name for name, where in found.items() if where and where.experiment == conditions.name]
+
+
+def _chosen(claims: Mapping[str, Claim], conditions: Conditions) -> list[str]:
+    """Returns the systems that claims need with the values they chose, if their tries are kept."""
+    needed = needed_runs(claims, conditions.scale).get(conditions.name)
+    systems = [] if needed is None else [s for of in needed.systems.values() for s in of]
+    known = {system: conditions.chosen(system) for system in systems}
+    return [
+        f"{system} {', '.join(map(str, kept.values.values()))}{edge_mark(kept.tries)}"
+        for system, kept in known.items()
+        if kept is not None
+    ]
+
+
+def edge_mark(tries: Tries) -> str:
+    """Returns a mark if the lowest loss is at an end: a dagger where another value is chosen."""
+    if not at_the_edge(tries.tries, tries.lowest):
+        return ""
+    return r"\*" if tries.chosen == tries.lowest else "†"
+
+
+def totals(
+    claims: Mapping[str, Claim],
+    verdicts: Verdicts,
+    results: Sequence[Sequence[ExperimentResult]],
+    scale: Scale,
+) -> dict[str, Any]:
+    """Returns what is known of all claims at a scale together, for `page-totals.md.jinja`.
+
+    Systems of different experiments count each. Of the claims that say that a system is better,
+    those are `tested` that rest on tests of significance; `over` is of those about the baseline.
+    """
+    known = {n: verdicts[n, scale] for n in claims if verdicts[n, scale].kind != "not run"}
+    trained = [name for name in known if known[name].runs]
+    held = {name for name in known if known[name].kind == "confirmed"}
+    tests = {name: _p_values(claims[name], of) for name, of in known.items()}
+    different = [name for name, each in tests.items() if any(p < SIGNIFICANT for p in each)]
+    over = [name for name in trained if _is_over_baseline(claims[name])]
+    contradicted = [name for name in over if known[name].kind == "contradicted"]
+    here = [result for of in results for result in of if result.conditions.scale == scale]
+    runs = [run for result in here for system in result.systems for run in system.runs]
+    sizes = [run.parameters for run in runs]
+    return {
+        "scale": scale,
+        "trained": len(trained),
+        "with_many_seeds": sum(known[name].seeds >= _MANY_SEEDS for name in trained),
+        "timed": sum(claims[name].quantity.is_of_times for name in known),
+        "counted": sum(claims[name].quantity.kind == "figures" for name in known),
+        "stale": sum(bool(of.stale) for of in known.values()),
+        "runs": len(runs),
+        "systems": len({(of.conditions, system.name) for of in here for system in of.systems}),
+        "hours": sum(run.minutes for run in runs) / 60,
+        "machines": sorted({run.machine for run in runs}),
+        "smallest": count(min(sizes, default=0)),
+        "largest": count(max(sizes, default=0)),
+        "tested": sum(bool(each) for each in tests.values()),
+        "significant": len(different),
+        "in_favour": len(held.intersection(different)),
+        # If no system differed at all, so many would have a significant difference.
+        "by_chance": SIGNIFICANT * sum(bool(each) for each in tests.values()),
+        "held_by_training": len(held.intersection(trained)),
+        "over_baseline": len(over),
+        "over_baseline_confirmed": len(held.intersection(over)),
+        "over_baseline_contradicted": len(contradicted),
+        "systems_contradicted": len(
+            {
+                test.of
+                for name in contradicted
+                for test, finding in zip(claims[name].tests, known[name].findings, strict=False)
+                if finding.kind == "contradicted"
+            }
+        ),
+    }
+
+
+def _p_values(claim: Claim, verdict: Verdict) -> list[float]:
+    """The p-values of those tests that they decide."""
+    return [
+        finding.p
+        for test, finding in zip(claim.tests, verdict.findings, strict=False)
+        if finding.p is not None and isinstance(test, Against) and test.holds == "better"
+    ]
+
+
+def _is_over_baseline(claim: Claim) -> bool:
+    """Whether a claim says that a system, as it was trained, is better than the baseline."""
+    against = [test for test in claim.tests if isinstance(test, Against)]
+    return any(
+        test.holds == "better" and str(test.than) == _BASELINE for test in against
+    ) and not any(test.holds == "not better" for test in against)
+
+
+_OF_TEMPLATES: tuple[Callable[..., Any], ...] = (
+    *(_settings, _versions, _in_code, _links, _example, _claims_of, _chosen),
+    *(interval, decimals, p_value),
+)

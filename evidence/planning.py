@@ -1,0 +1,105 @@
+"""How long the runs of claims and questions take, as runs of the same systems have taken."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from evidence.claims import Scale
+from evidence.experiments import Conditions, Needed, Places
+from evidence.questions import Question
+from evidence.results import Run
+from evidence.training import Systems
+
+
+class PlannedMinutes(NamedTuple):
+    """The minutes of one system of an experiment on one core.
+
+    Attributes:
+        experiment: its name; of a question with the question and the value of its key.
+        runs, kept: how many runs there are, over data sets and seeds, and are there already.
+        tries: how many tries choose the tuned values.
+        steps: of a run; None if the budget is in epochs.
+        each: minutes of one run; None if no run is kept that tells.
+        total, left: minutes of all runs and tries, and of those that are not there yet.
+    """
+
+    experiment: str
+    system: str
+    runs: int
+    kept: int
+    tries: int
+    steps: int | None
+    each: float | None
+    total: float | None
+    left: float | None
+
+
+def plan(
+    needed: Mapping[str, Needed],
+    questions: Iterable[Question],
+    scale: Scale,
+    seeds: int,
+    places: Places,
+) -> list[PlannedMinutes]:
+    """Returns the minutes of all systems of all experiments, each once.
+
+    Args:
+        needed: what claims need, by experiment.
+        questions: whose runs are planned too.
+        scale: the scale.
+        seeds: how many seeds each system is trained with.
+        places: the folders of this machine, of which the results count.
+    """
+    rows: dict[tuple[str, str], PlannedMinutes] = {}
+    for name, of in needed.items():
+        conditions = Conditions(scale, name, places)
+        for other, systems in conditions.experiment.needs.items():
+            if other not in needed:  # others start from the first seed alone
+                before = Conditions(scale, other, places)
+                rows |= _by_system(before, {None: list(systems)}, 1)
+        rows |= _by_system(conditions, of.systems, seeds)
+    for question in questions:
+        for conditions, some in question.runs(places):
+            rows = _by_system(conditions, {question.dataset: some}, seeds) | rows
+    return list(rows.values())
+
+
+def _by_system(
+    conditions: Conditions, systems: Systems, seeds: int
+) -> dict[tuple[str, str], PlannedMinutes]:
+    found = {}
+    grid = conditions.grid
+    name = conditions.title.partition(" ")[2]
+    for system in conditions.plain.system_names:
+        datasets = [dataset for dataset, names in systems.items() if system in names]
+        if not datasets:
+            continue
+        steps = conditions.plain.system(system, datasets[0]).training.max_steps
+        tries = 0 if grid is None else len(grid.combinations())
+        to_try = 0 if conditions.chosen(system) else tries
+        runs = seeds * len(datasets)
+        # As runs under these conditions took, or else the experiment's own.
+        found_runs, of_experiment = (
+            [run for dataset in datasets for run in known.runs(system, dataset)]
+            for known in (conditions, conditions.unchanged)
+        )
+        kept = sum(run.seed <= seeds for run in found_runs)
+        each = _minutes(found_runs or of_experiment, steps)
+        total = left = None
+        if each is not None:
+            length = 1.0  # of a try, in runs
+            if grid is not None and grid.steps is not None and steps is not None:
+                length = grid.steps / steps
+            total, left = each * (runs + tries * length), each * (runs - kept + to_try * length)
+        found[name, system] = PlannedMinutes(
+            name, system, runs, kept, tries, steps, each, total, left
+        )
+    return found
+
+
+def _minutes(runs: Sequence[Run], steps: int | None) -> float | None:
+    """The minutes that runs of so many steps take, if there are any."""
+    if not runs:
+        return None
+    of_a_step = statistics.median(run.minutes / run.steps for run in runs)
+    return of_a_step * (steps or statistics.median(run.steps for run in runs))

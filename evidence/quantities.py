@@ -1,0 +1,178 @@
+"""The number that a claim is about, of one system: a value for each seed, from what is kept."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from evidence.claims import AtScale, Claim, Quantity, Scale, Subject
+from evidence.experiments import Conditions, Places
+from evidence.fingerprint import is_stale
+from evidence.results import LOSS, Run, check_data, rows_key, sound
+from headwise.analysis.ablations.quality import MEAN_LOSS
+from headwise.analysis.results import AttentionRecord
+from headwise.analysis.statistics.seeds_and_items import Resampled, within_runs
+from headwise.recipe.catalogue import task_class
+from headwise.recipe.settings import Recipe
+from headwise.tasks.outcome import Score
+from headwise.tasks.significance import Statistic, resampled_scores
+
+
+class Found(NamedTuple):
+    """A quantity of one system over its seeds.
+
+    Attributes:
+        values: of each seed, with resamples where it is made from test items.
+        higher_is_better: of the quantity.
+        digits: number of decimals in tables.
+        unit: what the quantity is called.
+    """
+
+    values: Resampled
+    higher_is_better: bool
+    digits: int
+    unit: str
+
+    @property
+    def mean(self) -> float:
+        return float(self.values.scores.mean())
+
+
+class Evidence:
+    """The runs of the systems that the tests of a claim name.
+
+    Attributes:
+        where, conditions: the experiment at the scale, and the names of its systems there.
+        used: system and data set to the runs that were read of them, those that diverged too.
+        stale: systems for which the code of today computes something else.
+    """
+
+    def __init__(self, claim: Claim, scale: Scale, where: AtScale, places: Places) -> None:
+        self.where = where
+        self.conditions = Conditions(scale, where.experiment, places)
+        self.quantity = claim.quantity
+        self.used: dict[tuple[str, str | None], list[Run]] = {}
+        self.stale: dict[str, None] = {}
+
+    def runs(self, subject: Subject) -> list[Run]:
+        """Returns the runs of a system with the recipe of today, by their seeds."""
+        here = self.where.named(subject)
+        key = (here.system, here.dataset)
+        if key not in self.used:
+            found = self.conditions.runs(*key)
+            same_data = [run for other, of in self.used.items() if other[1] == key[1] for run in of]
+            check_data([*same_data, *found])
+            if is_stale(found, self.recipe(subject)):
+                self.stale[here.system] = None
+            self.used[key] = found
+        return self.used[key]
+
+    def recipe(self, subject: Subject) -> Recipe:
+        """Returns the recipe of a system, with what it has chosen."""
+        here = self.where.named(subject)
+        return self.conditions.recipe(here.system, here.dataset)
+
+    def find(self, subject: Subject, quantity: Quantity | None = None) -> Found | None:
+        """Returns the number that the claim is about; None if the runs do not have it."""
+        runs = sound(self.runs(subject))
+        return find_quantity(quantity or self.quantity, subject, runs, self.recipe(subject))
+
+
+def find_quantity(
+    quantity: Quantity, subject: Subject, runs: Sequence[Run], recipe: Recipe
+) -> Found | None:
+    """Returns a quantity of a system from the records of its seeds; None if they do not have it.
+
+    Args:
+        quantity: the quantity, one of single runs.
+        subject: the system as the test means it.
+        runs: its seeds, without those that diverged.
+        recipe: of the system, for the settings of its evaluation.
+    """
+    wanted = {*subject.without, *([subject.ablated] if subject.ablated else [])}
+    if not runs or any(wanted - set(run.ablations) for run in runs):
+        return None
+    if subject.without:
+        return _cost(subject, runs)
+    if quantity.kind == "loss":
+        return Found(_losses(runs, subject.ablated), False, 3, "loss")
+    if quantity.kind == "score":
+        return _score(quantity, subject, runs, recipe)
+    numbers = [_number(quantity, subject, run) for run in runs]
+    if any(number is None for number in numbers):
+        return None
+    return Found(
+        Resampled(np.array(numbers, dtype=float), None, 0),
+        higher_is_better=quantity.kind == "recorded",
+        digits=2 if quantity.kind == "entropy" else 3,
+        unit=quantity.name or quantity.kind,
+    )
+
+
+def _score(
+    quantity: Quantity, subject: Subject, runs: Sequence[Run], recipe: Recipe
+) -> Found | None:
+    of_runs = [_scores_of(run, subject) for run in runs]
+    if not all(of_runs):
+        return None
+    name = quantity.name or of_runs[0][0].name
+    scores = [score for of in of_runs for score in of if score.name == name]
+    if len(scores) < len(runs):
+        return None
+    values = np.array([score.value for score in scores])
+    key = rows_key(name, subject.ablated)
+    statistic = task_class(recipe.task).statistic(name, recipe.evaluation)
+    found = _resampled(values, [run.rows_of(key) for run in runs], statistic)
+    return Found(found, scores[0].higher_is_better, scores[0].digits, name)
+
+
+def _scores_of(run: Run, subject: Subject) -> Sequence[Score]:
+    return run.scores if subject.ablated is None else run.ablated_scores.get(subject.ablated, [])
+
+
+def _cost(subject: Subject, runs: Sequence[Run]) -> Found:
+    """How much the loss rises under ablations, on average over them."""
+    before = _losses(runs, None)
+    costs = [within_runs(_losses(runs, name), before) for name in subject.without]
+    resamples = [cost.resamples for cost in costs if cost.resamples is not None]
+    mean = Resampled(
+        np.mean([cost.scores for cost in costs], axis=0),
+        np.mean(resamples, axis=0) if resamples else None,
+        before.items,
+    )
+    return Found(mean, False, 3, "rise of the loss")
+
+
+def _losses(runs: Sequence[Run], ablation: str | None) -> Resampled:
+    values = [run.loss if ablation is None else run.ablations[ablation] for run in runs]
+    rows = [run.rows_of(rows_key(LOSS, ablation)) for run in runs]
+    return _resampled(np.array(values), rows, MEAN_LOSS)
+
+
+def _resampled(
+    values: np.ndarray, rows: Sequence[np.ndarray | None], statistic: Statistic
+) -> Resampled:
+    known = [of for of in rows if of is not None]
+    if len(known) < len(rows):
+        return Resampled(values, None, 0)
+    return Resampled(values, resampled_scores(known, statistic), len(known[0]))
+
+
+def _number(quantity: Quantity, subject: Subject, run: Run) -> float | None:
+    if quantity.kind == "recorded":
+        found = [r[quantity.name] for r in run.history if quantity.name in r]
+        return found[-1] if found else None
+    records = [r for r in run.attention if quantity.sites is None or r.site in quantity.sites]
+    if subject.layer is not None and records:
+        layers = sorted({record.layer for record in records})
+        layer = layers[subject.layer] if subject.layer < 0 else subject.layer
+        records = [record for record in records if record.layer == layer]
+    measure = _OF_DECISIONS[quantity.kind]
+    return float(np.mean([measure(record) for record in records])) if records else None
+
+
+_OF_DECISIONS: Mapping[str, Callable[[AttentionRecord], float]] = {
+    "entropy": lambda record: record.entropy,
+    "largest share": lambda record: max(record.load),
+    "smallest share": lambda record: min(record.load),
+}

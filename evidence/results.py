@@ -1,0 +1,252 @@
+"""What is kept of the runs of an experiment: a table of JSON lines, a record a line.
+
+    evidence/results/SCALE/EXPERIMENT.jsonl
+
+A record is a run, what a system chose from before it was trained, or a measurement of times. It is
+complete in itself, so that a line that was made on one machine counts in the table of another; and
+small enough to be committed.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+from headwise.analysis.results import AttentionRecord, Tries
+from headwise.analysis.speed import OverRounds
+from headwise.files import write_text
+from headwise.runs.grid import Grid, dotted
+from headwise.tasks.outcome import RECORD, Score
+
+LOSS = "loss"  # the name of the rows of the test loss
+MEASUREMENTS = 3  # of times: each differs from the others by more than its own rounds do
+
+
+class Run(BaseModel):
+    """One system trained with one seed, as the claims need it.
+
+    Attributes:
+        at: question and value, as in `data-size/0.3`, of runs of an experiment that a question has
+            changed; empty for the experiment's own.
+        dataset: name of the data set, of several.
+        recipe, data: hashes of the recipe, without the folders of a machine, and of the data.
+        fingerprint: what the code computed, see `evidence.fingerprint`.
+        minutes: wall-clock time of training.
+        validation_loss: of the final model.
+        history: as in `RunResult`; of the training loss about a hundred records.
+        loss: on the test part, in the task's unit, given the labels.
+        ablations: an ablation to the same loss with it, without training again.
+        ablated_scores: an ablation to the scores with it, of those that a claim scores.
+        rows: name of a score, see `rows_key`, to a row of numbers for each test item, to resample.
+    """
+
+    model_config = RECORD
+
+    kind: Literal["run"] = "run"
+    at: str
+    dataset: str | None
+    system: str
+    seed: int
+    recipe: str
+    data: str
+    fingerprint: list[float]
+    parameters: int
+    macs: int
+    steps: int
+    minutes: float
+    threads: list[int]
+    validation_loss: float
+    history: list[dict[str, float]]
+    scores: list[Score]
+    loss: float
+    ablations: dict[str, float]
+    ablated_scores: dict[str, list[Score]]
+    attention: list[AttentionRecord]
+    versions: dict[str, str]
+    machine: str
+    rows: dict[str, Any]
+
+    @property
+    def key(self) -> tuple[str | int, ...]:
+        return (self.kind, self.at, self.dataset or "", self.system, self.seed)
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.at, self.dataset, self.system, f"seed {self.seed}")))
+
+    def rows_of(self, key: str) -> np.ndarray | None:
+        """Returns the rows of one score; None if it is not made from items."""
+        if key not in self.rows:
+            return None
+        rows = np.asarray(self.rows[key])
+        if rows.dtype.kind == "f":
+            rows = rows.astype(np.float32)  # as they were before they became text
+        return rows.astype(np.float64)
+
+
+class Choice(BaseModel):
+    """What a system chose from before its seeds were trained.
+
+    Attributes:
+        at: as in `Run`.
+        recipe: hash of the recipe before the choice.
+        grid: path of a tuned key to its values.
+        steps: of a try; None for as many as a run.
+        equal_within: losses so near to the lowest count as equal.
+    """
+
+    model_config = RECORD
+
+    kind: Literal["choice"] = "choice"
+    at: str
+    system: str
+    recipe: str
+    grid: dict[str, list[Any]]
+    steps: int | None
+    equal_within: float = 0.0
+    tries: Tries
+
+    @property
+    def key(self) -> tuple[str | int, ...]:
+        return (self.kind, self.at, self.system)
+
+    @classmethod
+    def from_grid(cls, at: str, system: str, recipe: str, grid: Grid, tries: Tries) -> "Choice":
+        """Returns the record of tries at the values of a grid."""
+        values = {dotted(path): values for path, values in grid.values.items()}
+        of_grid = {"grid": values, "steps": grid.steps, "equal_within": grid.equal_within}
+        return cls(at=at, system=system, recipe=recipe, tries=tries, **of_grid)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Path of a tuned key to the chosen value."""
+        return self.tries.tries[self.tries.chosen].values
+
+
+class Times(BaseModel):
+    """One measurement of the times of systems, relative to those of the first of the experiment.
+
+    Attributes:
+        number: of the measurement, from 1.
+        step, token: of a forward and backward pass, and of decoding a token; empty if none does.
+        fingerprints: as in `Run`, by system.
+    """
+
+    model_config = RECORD
+
+    kind: Literal["times"] = "times"
+    number: int
+    baseline: str
+    step: dict[str, OverRounds]
+    token: dict[str, OverRounds]
+    fingerprints: dict[str, list[float]]
+    machine: str
+    versions: dict[str, str]
+
+    @property
+    def key(self) -> tuple[str | int, ...]:
+        return (self.kind, self.number)
+
+
+Record = Run | Choice | Times
+Kind = TypeVar("Kind", Run, Choice, Times)
+_RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
+
+
+class Table(NamedTuple):
+    """The records of an experiment. One process at a time writes them."""
+
+    path: Path
+
+    def find(self, kind: type[Kind], **fields: object) -> list[Kind]:
+        """Returns the records of a kind with these values, such as a system's, in their order."""
+        return [
+            record
+            for record in self.records()
+            if isinstance(record, kind)
+            and all(getattr(record, name) == value for name, value in fields.items())
+        ]
+
+    def records(self) -> list[Record]:
+        """Returns all records, by kind and name, and by seed or number."""
+        if not self.path.is_file():
+            return []
+        stamp = self.path.stat()
+        return _read(self.path, stamp.st_mtime_ns, stamp.st_size)
+
+    def put(self, record: Record) -> None:
+        """Writes a record, in the place of one of the same run, choice or measurement."""
+        records = {each.key: each for each in self.records()} | {record.key: record}
+        lines = [records[key].model_dump_json() + "\n" for key in sorted(records)]
+        write_text(self.path, "".join(lines))
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, changed: int, size: int) -> list[Record]:
+    """Returns the records of a file, which is read again once it has changed."""
+    found = []
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            found.append(_RECORD.validate_json(line))
+        except ValidationError as error:
+            raise ValueError(
+                f"{path}, line {number}, cannot be read ({error.errors()[0]['msg']}): copy the "
+                f"file again, or delete the line, and python -m evidence run makes it anew"
+            ) from None
+    return found
+
+
+def check_data(runs: Sequence[Run]) -> None:
+    """Raises `ValueError` if runs were made on different data: no test may rest on both."""
+    for one, other in pairwise(runs):
+        if one.data != other.data:
+            raise ValueError(
+                f"{one} and {other} were made on different data, expected the same: keep the runs "
+                f"on one of them in another folder, with --results"
+            )
+
+
+def sound(runs: Sequence[Run]) -> list[Run]:
+    """Returns those runs that did not diverge."""
+    return [run for run in runs if math.isfinite(run.validation_loss)]
+
+
+def rows_key(score: str, ablation: str | None = None) -> str:
+    """Returns the name under which rows are kept.
+
+    >>> rows_key("BLEU"), rows_key("loss", "system=random")
+    ('BLEU', 'loss with system=random')
+    """
+    return f"{score} with {ablation}" if ablation else score
+
+
+def small_rows(values: Any) -> list[Any]:
+    """Returns rows as numbers of few digits: counts as integers, others as 32 bits hold them.
+
+    >>> small_rows([[1.0, 2.0]]), small_rows([[0.1 + 0.2]])
+    ([[1, 2]], [[0.3]])
+    """
+    array = np.asarray(values, dtype=np.float64)
+    if np.isfinite(array).all() and (array == np.rint(array)).all() and abs(array).max() < 2**31:
+        rows: list[Any] = array.astype(np.int64).tolist()
+    else:  # the shortest text that gives the same 32 bits again
+        rows = array.astype(np.float32).astype(str).astype(np.float64).tolist()
+    return rows
+
+
+def thinned(history: Sequence[Mapping[str, float]], many: int = 100) -> list[dict[str, float]]:
+    """Returns the validations of a run, and about a hundred records of its training loss.
+
+    Each of these is the mean over the records between, as if it had been recorded less often.
+    """
+    records = [record for record in history if "loss" in record]
+    at_once = max(1, len(records) // many)
+    kept = [dict(record) for record in history if "eval_loss" in record]
+    for start in range(0, len(records), at_once):
+        some = records[start : start + at_once]
+        kept.append({"step": some[-1]["step"], "loss": float(np.mean([r["loss"] for r in some]))})
+    return sorted(kept, key=lambda record: (record["step"], "eval_loss" in record))

@@ -1,0 +1,226 @@
+"""What the kept runs of an experiment say of its systems, whichever claims they are for."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from evidence.claims import SCALES, Quantity, Subject
+from evidence.experiments import Conditions, Places, experiments
+from evidence.fingerprint import is_stale
+from evidence.judging import interval, over_seeds
+from evidence.quantities import Found, find_quantity
+from evidence.results import Run, sound
+from headwise.analysis.how_soon import Curve, curve, mean_curve
+from headwise.analysis.statistics.estimates import Difference, corrected
+from headwise.analysis.statistics.seeds_and_items import difference
+from headwise.recipe.catalogue import task_class
+from headwise.recipe.settings import Recipe
+from headwise.report.formatting import NONE, count, p_value
+
+LITTLE = 0.01  # of the whole fall of a loss: a fall in the last tenth below it counts as none
+
+
+class SystemResult(NamedTuple):
+    """The runs of one system on one data set.
+
+    Attributes:
+        recipe: with what the system has chosen; `is_tuned` says whether it has chosen anything.
+        runs: its seeds, without those that diverged; at least one.
+        diverged: how many diverged.
+        is_stale: whether the code computes something else today than when they were made.
+        score: the first score of the test part; None if the task has none that is finite.
+        loss: the test loss.
+    """
+
+    name: str
+    recipe: Recipe
+    is_tuned: bool
+    runs: Sequence[Run]
+    diverged: int
+    is_stale: bool
+    score: Found | None
+    loss: Found | None
+
+    @property
+    def curves(self) -> list[Curve]:
+        """The finite validation losses of each seed."""
+        return [curve(run.history, "eval_loss") for run in self.runs]
+
+    @property
+    def row(self) -> list[str]:
+        """The system as the table shows it: see `page-experiments.md.jinja`."""
+        curves = [curve for curve in self.curves if curve]
+        rate = self.recipe.training.learning_rate
+        return [
+            self.name + (" (stale)" if self.is_stale else ""),
+            f"{len(self.runs)}" + (f", {self.diverged} diverged" if self.diverged else ""),
+            count(self.runs[0].parameters),
+            count(self.runs[0].macs),
+            f"{rate:g}" + ("" if self.is_tuned else " (given)"),
+            mean_and_deviation(self.score),
+            NONE  # a mean hides a single seed that fell far behind
+            if self.score is None
+            else ", ".join(f"{each:.{self.score.digits}f}" for each in self.score.values.scores),
+            mean_and_deviation(self.loss),
+            _mean([_last_training_loss(run) for run in self.runs]),
+            _mean([min(curve.values()) for curve in curves]),
+            _mean([curve[max(curve)] for curve in curves]),
+            f"{np.median([run.minutes for run in self.runs]):.1f}",
+        ]
+
+
+class ExperimentResult(NamedTuple):
+    """The systems of an experiment on one data set.
+
+    Attributes:
+        conditions: the experiment.
+        dataset: name of the data set; None for the only one.
+        loss_name: unit of the losses.
+        baseline: name of the first system of the recipe.
+        systems: in the order of the recipe; those without runs are left out.
+        scores, losses: system to the difference of its score, or test loss, from the baseline's,
+            with p corrected over the systems. Empty if the baseline has no runs.
+    """
+
+    conditions: Conditions
+    dataset: str | None
+    loss_name: str
+    baseline: str
+    systems: Sequence[SystemResult]
+    scores: Mapping[str, Difference | None]
+    losses: Mapping[str, Difference | None]
+
+    @property
+    def score(self) -> Found | None:
+        """One of the scores, which all have one unit; None if there are none."""
+        return next((system.score for system in self.systems if system.score is not None), None)
+
+    @property
+    def items(self) -> int:
+        """How many items the test part has; 0 if that is not known."""
+        found = [of for system in self.systems for of in (system.score, system.loss)]
+        return max((of.values.items for of in found if of is not None), default=0)
+
+    @property
+    def differences(self) -> list[tuple[str, Difference | None, Difference | None]]:
+        """Name, difference of the score, and of the loss, of the systems that have one of them."""
+        rows = [(s.name, self.scores.get(s.name), self.losses.get(s.name)) for s in self.systems]
+        return [row for row in rows if row[1:] != (None, None)]
+
+    @property
+    def difference_rows(self) -> list[list[str]]:
+        """The same as the table shows it."""
+        digits = 1 if self.score is None else self.score.digits
+        return [[n, _apart(score, digits), _apart(loss, 3)] for n, score, loss in self.differences]
+
+    @property
+    def ending(self) -> str:
+        """How the training of the baseline ended; empty without runs of it."""
+        baseline = next((s for s in self.systems if s.name == self.baseline), None)
+        return "" if baseline is None else how_it_ended(baseline)
+
+
+def experiment_results(places: Places) -> list[list[ExperimentResult]]:
+    """Returns the experiments of all scales that have runs, each as a list of its data sets."""
+    all_of_them = [
+        conditions
+        for scale in SCALES
+        for name in experiments(scale)
+        if (conditions := Conditions(scale, name, places)).table.path.is_file()
+    ]
+    return [found for each in all_of_them if (found := list(_on_datasets(each)))]
+
+
+def _on_datasets(conditions: Conditions) -> Iterator[ExperimentResult]:
+    file = conditions.plain
+    baseline = file.system_names[0]
+    for dataset in [*([None] if file.has_data else []), *file.dataset_names]:
+        found = [_of_system(conditions, system, dataset) for system in file.system_names]
+        if systems := [each for each in found if each is not None]:
+            yield ExperimentResult(
+                *(conditions, dataset, task_class(systems[0].recipe.task).loss_name),
+                *(baseline, systems),
+                scores=_differences({s.name: s.score for s in systems}, baseline),
+                losses=_differences({s.name: s.loss for s in systems}, baseline),
+            )
+
+
+def _of_system(conditions: Conditions, name: str, dataset: str | None) -> SystemResult | None:
+    runs = conditions.runs(name, dataset)
+    if not (kept := sound(runs)):
+        return None
+    recipe = conditions.recipe(name, dataset)
+    here = Subject(system=name)
+    return SystemResult(
+        name,
+        recipe,
+        is_tuned=bool(conditions.choice(name)),
+        runs=kept,
+        diverged=len(runs) - len(kept),
+        is_stale=is_stale(kept, recipe),
+        score=find_quantity(Quantity(kind="score"), here, kept, recipe),
+        loss=find_quantity(Quantity(kind="loss"), here, kept, recipe),
+    )
+
+
+def _differences(found: Mapping[str, Found | None], baseline: str) -> dict[str, Difference | None]:
+    base = found.get(baseline)
+    if base is None:
+        return {}
+    others = {name: of for name, of in found.items() if name != baseline and of is not None}
+    made = {name: difference(of.values, base.values, len(others)) for name, of in others.items()}
+    return corrected({name: over_seeds(of) for name, of in made.items()})
+
+
+def how_it_ended(system: SystemResult) -> str:
+    """Says whether a system had stopped learning when its training ended."""
+    mean = mean_curve(system.curves)
+    if len(mean) < 3:
+        return f"Too few validations of {system.name} are kept to say whether it still fell."
+    steps, losses = list(mean), list(mean.values())
+    lowest, last = min(losses), losses[-1]
+    fall = [loss for step, loss in mean.items() if step <= 0.9 * steps[-1] or step == steps[0]][-1]
+    fall, whole = fall - last, losses[0] - lowest
+    share = f"{abs(fall) / whole:.1%}" if whole > 0 else NONE
+    if fall >= LITTLE * whole:
+        ended = "it was still learning"
+    elif last - lowest >= LITTLE * whole:
+        ended = "it had learned what it could, and overfitted after"
+    elif system.recipe.training.schedule in ("linear", "cosine"):  # which make any loss flat
+        ended = "it was flat as the learning rate reached zero"
+    else:
+        ended = "it was flat"
+    return (
+        f"The mean validation loss of {system.name} was lowest at step "
+        f"{steps[losses.index(lowest)]:,} of {steps[-1]:,} ({lowest:.3f}), and {last:.3f} at the "
+        f"end. Over the last tenth of the steps it {'fell' if fall >= 0 else 'rose'} by "
+        f"{abs(fall):.3f}, which is {share} of its whole fall: {ended}."
+    )
+
+
+def _last_training_loss(run: Run) -> float:
+    """The mean training loss of the last tenth of the steps."""
+    losses = [r["loss"] for r in run.history if "loss" in r and r["step"] > 0.9 * run.steps]
+    return float(np.mean(losses)) if losses else float("nan")
+
+
+def _apart(found: Difference | None, digits: int) -> str:
+    if found is None:
+        return NONE
+    said = f"{interval(found, digits)}, {p_value(found.corrected_p_value)}"
+    return f"**{said}**" if found.significant else said
+
+
+def mean_and_deviation(found: Found | None) -> str:
+    """Returns the mean of seeds and, if there are several, their standard deviation."""
+    if found is None:
+        return NONE
+    text = f"{found.mean:.{found.digits}f}"
+    if found.values.seeds < 2:
+        return text
+    return f"{text} ± {np.std(found.values.scores, ddof=1):.{found.digits}f}"
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{np.mean(values):.3f}" if values else NONE

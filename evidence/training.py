@@ -1,0 +1,375 @@
+"""Has the runs trained, and the times measured, that claims and questions lack.
+
+Runs are trained in folders of their own, as `headwise compare` does it: they can be stopped at any
+time, and go on. What the claims need of a finished run is then kept in the table of the experiment,
+and no machine that has the table trains the run again.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from evidence.experiments import Conditions, Places, recipe_hash, wanted_ablations
+from evidence.fingerprint import computes_alike, fingerprint
+from evidence.questions import Question
+from evidence.results import LOSS, MEASUREMENTS, Run, Times, rows_key, small_rows, thinned
+from headwise.analysis.ablations.quality import MEAN_LOSS, group_losses
+from headwise.analysis.results import RunResult, machine, versions
+from headwise.models.ablation import ablated, parse_ablations
+from headwise.runs.folder import RESULT
+from headwise.runs.grid import candidates
+from headwise.runs.one_run import finished_result, train_system
+from headwise.runs.outcomes import evaluate, read_outcome
+from headwise.runs.planned import PlannedRun
+from headwise.runs.preparing import build_model, prepare_task, with_seed
+from headwise.runs.reading import read_model
+from headwise.runs.running import train_runs
+from headwise.runs.summary import Experiment as Prepared
+from headwise.runs.summary import decoding_speeds_of, step_times
+from headwise.runs.tuning import tune
+from headwise.tasks.outcome import Outcome, Score
+from headwise.tasks.significance import score_of
+from headwise.tasks.task import Task
+from headwise.training.checkpoints import checkpoints
+from headwise.training.run import MODEL
+
+_STAMP = "comparison.yaml"
+
+Systems = Mapping[str | None, list[str]]  # name of a data set, or None, to the systems on it
+
+
+@dataclass(frozen=True)
+class AskedRun:
+    """One run that a claim or a question asks for."""
+
+    conditions: Conditions
+    system: str
+    dataset: str | None
+    seed: int
+
+    @property
+    def folder(self) -> Path:
+        """Returns the folder in which the run is trained."""
+        name = f"{self.system}-seed{self.seed}"
+        return self.conditions.run_folder / (self.dataset or "") / name
+
+    @property
+    def wanted(self) -> tuple[Sequence[str], Sequence[str]]:
+        """Returns the ablations under which its loss, and its scores too, are wanted."""
+        if self.conditions.at:
+            return (), ()
+        return wanted_ablations(self.conditions.scale, self.conditions.name, self.system)
+
+    def record(self, *, renew: bool = False) -> Run | None:
+        """Returns the record of the run, if it has all that is wanted.
+
+        Args:
+            renew: whether a record counts for nothing if the code computes something else today.
+        """
+        losses, scores = self.wanted
+        for run in self.conditions.runs(self.system, self.dataset):
+            has_all = set(losses) <= set(run.ablations) and set(scores) <= set(run.ablated_scores)
+            if run.seed == self.seed and has_all:
+                recipe = self.conditions.recipe(self.system, self.dataset)
+                is_old = renew and not computes_alike(run.fingerprint, fingerprint(recipe))
+                return None if is_old else run
+        return None
+
+
+def run_experiment(
+    conditions: Conditions,
+    systems: Systems,
+    seeds: Sequence[int],
+    console: Console,
+    *,
+    jobs: int = 1,
+    renew: bool = False,
+    models: bool = False,
+) -> None:
+    """Trains what is missing of an experiment; without anything missing, no data are read.
+
+    Args:
+        conditions: the experiment, or what a question changes of it.
+        systems: which of its systems, on which data sets.
+        seeds: with which each is trained.
+        console: for bars and notes.
+        jobs: how many runs to train at a time.
+        renew: train those runs again whose code computes something else today.
+        models: whether the models have to be there, since others start from them.
+
+    Raises:
+        ValueError: data are missing, or a folder holds something else.
+        Interrupted: Ctrl-C came; the next call goes on.
+        RunsFailed: some runs failed; the next call tries them again.
+    """
+    asked = [
+        AskedRun(conditions, system, dataset, seed)
+        for seed in seeds
+        for dataset, names in systems.items()
+        for system in conditions.plain.system_names  # the baseline first
+        if system in names
+    ]
+
+    def is_there(run: AskedRun) -> bool:
+        has_model = not models or (run.folder / MODEL).is_dir()
+        return has_model and run.record(renew=renew) is not None
+
+    if all(map(is_there, asked)):
+        return
+    _have_started(conditions, seeds, console, jobs=jobs, renew=renew)
+    console.print(conditions.title, style="bold", highlight=False, markup=False)
+    tasks = {
+        dataset: _read_task(conditions, names[0], dataset, console)
+        for dataset, names in systems.items()
+    }
+    _check_data(conditions, systems, tasks)
+    _let_choose(conditions, systems, tasks, console, jobs)
+    # Again, since the recipes of today have what the systems have chosen.
+    waiting = [run for run in asked if not is_there(run)]
+    for run in waiting:
+        # A finished run of other code goes; one that was stopped goes on.
+        if renew and run.record() and not run.record(renew=True) and (run.folder / RESULT).exists():
+            shutil.rmtree(run.folder)
+    planned = [_planned(run, tasks[run.dataset]) for run in waiting]
+    kept = set()
+
+    def keep(results: Sequence[RunResult | None]) -> None:
+        for run, result in zip(waiting, results, strict=True):
+            if result is not None and run not in kept:
+                # Where only the model was missing the record stays: other claims rest on it, and
+                # another machine would give slightly different numbers.
+                if run.record(renew=renew) is None:
+                    conditions.table.put(_record(run, result, tasks[run.dataset], console))
+                for used in checkpoints(run.folder):
+                    shutil.rmtree(used)  # the model stays, since others may start from it
+                kept.add(run)
+
+    trained: list[RunResult] = train_runs(planned, console, jobs=jobs, after_each=keep)
+    keep(trained)
+
+
+def run_question(
+    question: Question,
+    seeds: Sequence[int],
+    places: Places,
+    console: Console,
+    *,
+    jobs: int = 1,
+    renew: bool = False,
+) -> None:
+    """Trains what is missing for a question, the runs of the experiment that it shares included.
+
+    The arguments are those of `run_experiment`, which says what it raises.
+    """
+    own = Conditions(question.scale, question.experiment, places)
+    systems: Systems = {question.dataset: list(question.systems)}
+    # Which points share runs of the experiment depends on what the systems have chosen there.
+    if not question.tuned_at_every_point and _to_choose(own, systems):
+        _have_started(own, seeds, console, jobs=jobs, renew=renew)
+        _let_choose(own, systems, {}, console, jobs)
+    for conditions, some in question.runs(places):
+        run_experiment(conditions, {question.dataset: some}, seeds, console, jobs=jobs, renew=renew)
+
+
+def _read_task(conditions: Conditions, system: str, dataset: str | None, console: Console) -> Task:
+    """The data of an experiment, which all of its systems share.
+
+    One of these is named: where models start from others, so does the encoding.
+    """
+    return prepare_task(
+        conditions.file.system(system, dataset),
+        conditions.run_folder / (dataset or ""),
+        console,
+        claimed=conditions.file.system(None, dataset),
+        stamp_name=_STAMP,
+    )
+
+
+def _planned(run: AskedRun, task: Task) -> PlannedRun[RunResult]:
+    choice = run.conditions.choice(run.system)
+    recipe = run.conditions.file.system(run.system, run.dataset, choice)
+    return PlannedRun(
+        recipe=with_seed(recipe, run.seed),
+        system=run.system,
+        folder=run.folder,
+        task=task,
+        label=" ".join([*([run.dataset] if run.dataset else []), run.system, f"seed {run.seed}"]),
+        train=train_system,
+        finished=finished_result,
+    )
+
+
+def _record(run: AskedRun, result: RunResult, task: Task, console: Console) -> Run:
+    """What the claims need of a finished run."""
+    recipe = run.conditions.recipe(run.system, run.dataset)
+    model = read_model(run.folder, type(task)).eval()
+    rows = {}
+
+    def note(outcome: Outcome, ablation: str | None = None) -> list[Score]:
+        name = outcome.scores[0].name
+        if (of_items := outcome.items.get(name)) is not None:
+            rows[rows_key(name, ablation)] = small_rows(of_items)
+        return outcome.scores
+
+    def loss(ablation: str | None = None) -> float:
+        changes = parse_ablations([ablation] if ablation else [])
+        with torch.no_grad(), torch.random.fork_rng(), ablated(model, changes):
+            torch.manual_seed(0)  # what is drawn is the same for all systems
+            losses = group_losses(model, task.test, task.collate)
+        rows[rows_key(LOSS, ablation)] = small_rows(losses)
+        return float(score_of(losses, MEAN_LOSS))
+
+    def scores(ablation: str) -> list[Score]:
+        settings = recipe.evaluation.model_copy(update={"ablation": parse_ablations([ablation])})
+        label = f"{run.system} {ablation}"
+        return note(evaluate(model, task, task.test, settings, console, label), ablation)
+
+    losses, scored = run.wanted
+    return Run(
+        at=run.conditions.at,
+        dataset=run.dataset,
+        seed=run.seed,
+        recipe=recipe_hash(recipe),
+        data=task.digest(),
+        fingerprint=fingerprint(recipe),
+        minutes=result.seconds / 60,
+        history=thinned(result.history),
+        loss=loss(),
+        ablations={text: loss(text) for text in losses},
+        scores=note(read_outcome(run.folder)),
+        ablated_scores={text: scores(text) for text in scored},
+        versions=versions(),
+        machine=machine(),
+        rows=rows,
+        **result.model_dump(include=_AS_IN_RESULT),
+    )
+
+
+_AS_IN_RESULT = {
+    *("system", "parameters", "macs", "steps", "threads", "validation_loss", "attention")
+}
+
+
+def _check_data(conditions: Conditions, systems: Systems, tasks: Mapping[str | None, Task]) -> None:
+    """Raises `ValueError` if runs are kept that were made on other data: no test may mix them."""
+    others = [
+        run
+        for dataset, names in systems.items()
+        for system in names
+        for run in conditions.runs(system, dataset)
+        if run.data != tasks[dataset].digest()
+    ]
+    if others:
+        raise ValueError(
+            f"the data of {conditions.title} are not those of {len(others)} runs that are kept, "
+            f"such as {others[0]}, and no claim may rest on both: use the same data, or keep all "
+            f"runs on these data in another folder, with --results"
+        )
+
+
+def _have_started(
+    conditions: Conditions, seeds: Sequence[int], console: Console, *, jobs: int, renew: bool
+) -> None:
+    """Trains the runs from which others start."""
+    for other, systems in conditions.experiment.needs.items():
+        before = Conditions(conditions.scale, other, conditions.places)
+        of_all: Systems = {None: list(systems)}
+        run_experiment(before, of_all, seeds[:1], console, jobs=jobs, renew=renew, models=True)
+
+
+def _to_choose(conditions: Conditions, systems: Systems) -> list[str]:
+    """The systems that have to choose tuned values and have not done so."""
+    named = {system for of in systems.values() for system in of}
+    waiting = [name for name in conditions.plain.system_names if name in named]
+    return [name for name in waiting if conditions.grid and conditions.chosen(name) is None]
+
+
+def _let_choose(
+    conditions: Conditions,
+    systems: Systems,
+    tasks: dict[str | None, Task],
+    console: Console,
+    jobs: int,
+) -> None:
+    """Lets systems choose tuned values; `tasks` has the data that are read already."""
+    waiting, grid = _to_choose(conditions, systems), conditions.grid
+    if not waiting or grid is None:
+        return
+    on, file = conditions.experiment.tune_on, conditions.file
+    if on not in tasks:
+        tasks[on] = _read_task(conditions, waiting[0], on, console)
+    recipes = {name: file.system(name, on) for name in waiting}
+    tried = {on: {name: candidates(file, name, on, grid) for name in waiting}}
+    folder = conditions.run_folder / (on or "")
+    prepared = {on: Prepared(folder, tasks[on], recipes, matched={}, tries={})}
+    for name, tries in tune(prepared, tried, grid, console, jobs)[on].tries.items():
+        conditions.table.put(conditions.choice_from(name, tries))
+
+
+def measure_times(
+    conditions: Conditions, systems: Sequence[str], console: Console, *, renew: bool = False
+) -> None:
+    """Measures the times of a training step and of decoding a token, where it is not done yet.
+
+    Models need no training for it: all systems are given the same batches, and generate the same
+    number of tokens. Times depend on the machine, which is named with them; other work on it
+    disturbs them. That is why there are several measurements, each with models of its own. One
+    thread does all the work: where several wait for each other, what that takes depends on how they
+    wait (`headwise.threads`) and not on the system alone.
+
+    Args:
+        conditions: the experiment; its first system is the baseline.
+        systems: which of its systems; those whose times are known are measured with them.
+        console: for notes.
+        renew: measure again if the code computes something else today.
+    """
+    plain = conditions.plain
+    baseline, *others = plain.system_names
+    known = {times.number: times for times in conditions.table.find(Times)}
+    # Other claims may need what is known already, and all are measured in turns with the baseline.
+    named = {*systems, *(system for times in known.values() for system in times.fingerprints)}
+    today = {
+        system: fingerprint(plain.system(system))
+        for system in [baseline, *(other for other in others if other in named)]
+    }
+
+    def serves(before: Mapping[str, list[float]]) -> bool:
+        has_all = today.keys() <= before.keys()
+        alike = has_all and all(computes_alike(before[name], now) for name, now in today.items())
+        return alike if renew else has_all
+
+    missing = [
+        number
+        for number in range(1, MEASUREMENTS + 1)
+        if number not in known or not serves(known[number].fingerprints)
+    ]
+    if not missing:
+        return
+    console.print(f"{conditions.title}: times", style="bold", highlight=False, markup=False)
+    recipes = {system: conditions.file.system(system) for system in today}
+    task = _read_task(conditions, baseline, None, console)
+    threads = torch.get_num_threads()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    for number in missing:
+        models = {
+            system: build_model(recipe, task).to(device) for system, recipe in recipes.items()
+        }
+        torch.set_num_threads(1)
+        try:
+            token = decoding_speeds_of(recipes, models, task)
+            found = Times(
+                number=number,
+                baseline=baseline,
+                step=step_times(recipes, models, task),
+                token={system: speed.relative_time for system, speed in token.items()},
+                fingerprints=today,
+                machine=machine(),
+                versions=versions(),
+            )
+        finally:
+            torch.set_num_threads(threads)
+        conditions.table.put(found)

@@ -1,0 +1,192 @@
+"""What the numbers say of a claim.
+
+A test of two systems has a difference with its 95% interval and p, which is corrected by Holm's
+method over the tests of the claim, and a margin: the smallest difference that matters. A system is
+
+- better, or worse, than another if the corrected p is below 0.05;
+- not better, or not worse, by more than the margin, if the interval ends before the margin; and the
+  opposite, if the whole interval lies beyond it;
+- else it cannot be told, and the number of seeds, or of items, is given with which a difference as
+  large as the margin would be found with probability 0.8.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from evidence.claims import Against
+from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference
+from headwise.analysis.statistics.seeds_and_items import SamplesNeeded
+from headwise.report.formatting import NONE
+
+Kind = Literal[
+    "confirmed", "contradicted", "not comparable", "no difference", "cannot be told", "not run"
+]
+
+
+class Oriented(NamedTuple):
+    """A difference that is positive where the first system is better.
+
+    Attributes:
+        value, low, high: the difference and its 95% interval.
+        p: corrected over the tests of the claim.
+    """
+
+    value: float
+    low: float
+    high: float
+    p: float
+
+    @classmethod
+    def of(cls, found: Difference, higher_is_better: bool, unit: float = 1.0) -> "Oriented":
+        """Returns a difference of two scores in a unit, with its sign turned if lower is better."""
+        low, high = found.low / unit, found.high / unit
+        if higher_is_better:
+            return cls(found.value / unit, low, high, found.corrected_p_value)
+        return cls(-found.value / unit, -high, -low, found.corrected_p_value)
+
+
+class Finding(NamedTuple):
+    """The result of one of the tests of a claim: its verdict, with the figures behind it.
+
+    Attributes:
+        test: in words.
+        figures, difference: of the systems, and the difference with its interval and p.
+        margin: the smallest difference that matters.
+        printed: the paper's own difference, and whether it is ruled out.
+        loss: of a score: the difference of the test loss, which the verdict is not of.
+        remark: what else there is to say, such as how many seeds.
+        p: of a test of two systems, corrected over the tests of the claim.
+        standing: of such a test, once it has an interval: its difference in units of the margin.
+    """
+
+    test: str
+    kind: Kind
+    figures: str = ""
+    difference: str = ""
+    margin: str = ""
+    printed: str = ""
+    loss: str = ""
+    remark: str = ""
+    p: float | None = None
+    standing: Oriented | None = None
+
+
+class Verdict(NamedTuple):
+    """What is known of a claim at one scale.
+
+    Attributes:
+        because: of what is not comparable: what is otherwise here than in the paper.
+        runs, minutes, machines: that it rests on, those that diverged included.
+        seeds: how many seeds each system has at the least, without those that diverged.
+        diverged: how many runs diverged, and count for nothing.
+        stale: systems for which the code computes otherwise today.
+    """
+
+    kind: Kind
+    because: str = ""
+    findings: Sequence[Finding] = ()
+    runs: int = 0
+    seeds: int = 0
+    diverged: int = 0
+    minutes: float = 0.0
+    machines: Sequence[str] = ()
+    stale: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:
+        """What it is called: the reason, where the figures are not comparable."""
+        return self.because or self.kind
+
+    @property
+    def name_with_mark(self) -> str:
+        """The same, marked where the code computes otherwise today."""
+        return f"{self.name} (stale)" if self.stale else self.name
+
+    @property
+    def key_figure(self) -> str:
+        """The figures and the difference of the test that decided.
+
+        >>> one = Finding("a better than b", "confirmed", "2.0 against 1.0 BLEU")
+        >>> other = Finding("a better than c", "contradicted", difference="−1.0 [−1.5, −0.5]")
+        >>> Verdict("confirmed", findings=[one]).key_figure
+        '2.0 against 1.0 BLEU'
+        >>> Verdict("contradicted", findings=[one, other]).key_figure
+        'a better than c: −1.0 [−1.5, −0.5] (1 of 2 tests)'
+        """
+        # What is not comparable speaks against the claim.
+        kind = "contradicted" if self.kind == "not comparable" else self.kind
+        found = [finding for finding in self.findings if finding.kind == kind]
+        if not found or self.kind == "not run":
+            return NONE
+        said = "; ".join(part for part in (found[0].figures, found[0].difference) if part) or NONE
+        if len(self.findings) == 1:
+            return said
+        return f"{found[0].test}: {said} ({len(found)} of {len(self.findings)} tests)"
+
+
+def judge(test: Against, found: Oriented, margin: float) -> Kind:
+    """Returns what a difference says of a test.
+
+    >>> test = Against(of="a", holds="better", than="b", margin=1.0)
+    >>> judge(test, Oriented(2.0, 1.5, 2.5, 0.001), 1.0)
+    'confirmed'
+    >>> judge(test, Oriented(-0.5, -1.2, 0.2, 0.3), 1.0)  # it may be worse by more than the margin
+    'cannot be told'
+    """
+    significant = found.p < SIGNIFICANT
+    no_better, no_worse = found.high < margin, found.low > -margin
+    if test.holds == "better":
+        if significant and found.value:
+            return "confirmed" if found.value > 0 else "contradicted"
+        return "no difference" if no_better and no_worse else "cannot be told"
+    holds, fails = no_better, found.low >= margin
+    if test.holds == "not worse":
+        holds, fails = no_worse, found.high <= -margin
+    if holds:
+        return "confirmed"
+    return "contradicted" if fails else "cannot be told"
+
+
+def judge_range(low: float, high: float, at_least: float | None, at_most: float | None) -> Kind:
+    """Returns what an interval says of a number that is to lie between bounds.
+
+    >>> judge_range(1.0, 1.1, None, 1.2), judge_range(1.1, 1.3, None, 1.2)
+    ('confirmed', 'cannot be told')
+    """
+    least = -math.inf if at_least is None else at_least
+    most = math.inf if at_most is None else at_most
+    if least <= low and high <= most:
+        return "confirmed"
+    return "contradicted" if high < least or low > most else "cannot be told"
+
+
+def together(kinds: Sequence[Kind]) -> Kind:
+    """Returns the verdict of a claim all of whose tests have to hold.
+
+    >>> together(["confirmed", "no difference"]), together(["not run", "contradicted"])
+    ('no difference', 'contradicted')
+    """
+    order: tuple[Kind, ...] = ("contradicted", "not run", "cannot be told", "no difference")
+    return next((kind for kind in order if kind in kinds), "confirmed")
+
+
+def what_it_takes(needed: SamplesNeeded | None) -> str:
+    """Says how many seeds or items would find what cannot be told.
+
+    >>> what_it_takes(SamplesNeeded(seeds=12, times_items=None))
+    'it would take 12 seeds'
+    >>> what_it_takes(SamplesNeeded(seeds=None, times_items=1.108))
+    'more seeds alone are not enough; it would take at least 1.2 times as many test items too'
+    """
+    if needed is None:
+        return "it would take more than one seed"
+    if needed.seeds is not None:
+        return f"it would take {needed.seeds:,} seeds"
+    if needed.times_items is not None:
+        times = math.ceil(10 * needed.times_items) / 10
+        return (
+            f"more seeds alone are not enough; it would take at least {times:g} times as many "
+            f"test items too"
+        )
+    return "it would take more than 1,000 seeds"

@@ -1,0 +1,231 @@
+"""What docs/claims.md says, against numbers computed by hand."""
+
+import re
+from importlib.resources import files
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from scipy import stats
+from tiny_results import result, system
+
+from evidence.claims import CATALOGUE, Claim, Paper
+from evidence.page import ClaimsPage, edge_mark, overview, totals, write_page
+from evidence.pictures import card, differences_picture, forest_of_tests, loss_curves
+from evidence.tables import how_it_ended
+from evidence.verdicts import Finding, Kind, Oriented, Verdict
+from headwise.analysis.results import Tries, Try
+from headwise.report.formatting import p_value, signed
+from headwise.report.svg import SERIES, drawing, panel
+
+LOSSES = {"standard": [2.0, 2.1, 2.2], "other": [1.0, 1.2, 1.4]}
+
+
+@pytest.fixture(scope="module")
+def experiment():
+    return result([system(name, losses) for name, losses in LOSSES.items()])
+
+
+def test_the_tables_of_an_experiment(experiment):
+    row, _ = (each.row for each in experiment.systems)
+    assert row[:4] == ["standard", "3", "1.20M", "1"] and row[-1] == "2.0"
+    # The sample deviation of 2.0, 2.1, 2.2 is 0.1; scores are ten times as large.
+    assert row[5:8] == ["21.0 ± 1.0", "20.0, 21.0, 22.0", "2.100 ± 0.100"]
+    # Of the last tenth of the steps: each seed's loss + 0.3 and + 0.5. Each seed is validated at
+    # its loss + 1, + 0.1 and + 0.2.
+    assert row[8:11] == ["2.500", "2.200", "2.300"]
+    ((name, score, loss),) = experiment.difference_rows
+    assert name == "other"
+    welch = stats.ttest_ind(LOSSES["other"], LOSSES["standard"], equal_var=False)
+    low, high = (signed(end, 3) for end in welch.confidence_interval())
+    assert loss == f"**−0.900 [{low}, {high}], {p_value(welch.pvalue)}**"
+    assert score.startswith("**−9.0 [")
+
+
+def test_a_row_says_what_a_reader_should_doubt(experiment):
+    doubtful = experiment.systems[0]._replace(is_stale=True, diverged=1, is_tuned=True)
+    assert doubtful.row[:2] == ["standard (stale)", "3, 1 diverged"]
+    assert "given" not in doubtful.row[4]
+
+
+def test_a_system_whose_baseline_is_missing_has_no_differences():
+    alone = result([system("other", [1.0, 1.1])])
+    assert (len(alone.systems), alone.difference_rows, alone.ending) == (1, [], "")
+    assert differences_picture([alone]) is None
+    assert loss_curves([alone]) is None
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        (2.995, "fell by 0.005, which is 0.2% of its whole fall: it was flat"),
+        (2.9, "fell by 0.100, which is 4.8% of its whole fall: it was still learning"),
+        (3.2, "rose by 0.200, which is 10.0% of its whole fall: it had learned what it could"),
+    ],
+)
+def test_whether_a_system_had_converged(experiment, last, words):
+    said = {
+        schedule: how_it_ended(validated(experiment, schedule, {100: 5.0, 900: 3.0, 1000: last}))
+        for schedule in ("linear", "constant")
+    }
+    assert all(words in of and "of 1,000" in of for of in said.values())
+    of_schedule = "flat as the learning rate reached zero"
+    assert [of_schedule in of for of in said.values()] == [last == 2.995, False]
+
+
+def test_too_few_validations_say_nothing(experiment):
+    assert "Too few validations" in how_it_ended(validated(experiment, "linear", {100: 5.0}))
+
+
+def validated(experiment, schedule, losses):
+    """A system with one seed that has these validation losses."""
+    one = experiment.systems[0]
+    history = [{"step": step, "eval_loss": loss} for step, loss in losses.items()]
+    training = one.recipe.training.model_copy(update={"schedule": schedule})
+    return one._replace(
+        runs=[one.runs[0].model_copy(update={"history": history})],
+        recipe=one.recipe.model_copy(update={"training": training}),
+    )
+
+
+def claim(kind="score", tests=None, **others) -> Claim:
+    test = {"of": "other", "holds": "better", "than": "standard", "margin": 0.5}
+    tests = [] if kind == "figures" else tests or [test]
+    said = dict.fromkeys(("says", "where", "printed", "confirmed_if"), "-")
+    return Claim(quantity={"kind": kind}, tests=tests, experiment="translation", **said, **others)
+
+
+def verdict(kind: Kind, p: float | None = None, **others) -> Verdict:
+    standing = None if p is None else Oriented(value=-1.5, low=-9.0, high=0.25, p=p)
+    finding = Finding(test="other better than standard", kind=kind, p=p, standing=standing)
+    return Verdict(kind=kind, findings=[finding], **others)
+
+
+CLAIMS = {
+    "S1": claim(short="it is better"),
+    "S2": claim(),
+    "T1": claim("time of a step"),
+    "F1": claim("figures"),
+    "N1": claim(),
+}
+OF = {
+    "S1": verdict("contradicted", 0.01, runs=6, seeds=5, stale=["other"]),
+    "S2": verdict("cannot be told", 0.4, runs=4, seeds=2),
+    "T1": verdict("confirmed"),
+    "F1": verdict("confirmed"),
+    "N1": Verdict(kind="not run"),
+}
+VERDICTS = {(name, "laptop"): of for name, of in OF.items()}
+PAPERS = [Paper(paper="A paper", link="https://example.org", claims=CLAIMS)]
+
+
+def test_the_totals_count_each_claim_and_run_once(experiment):
+    found = totals(CLAIMS, VERDICTS, [[experiment]], "laptop")
+    assert found == {
+        "scale": "laptop",
+        "trained": 2,
+        "with_many_seeds": 1,
+        "timed": 1,
+        "counted": 1,
+        "stale": 1,
+        "runs": 6,
+        "systems": 2,
+        "hours": pytest.approx(6 * 2.0 / 60),
+        "machines": ["a machine"],
+        "smallest": "1.20M",
+        "largest": "1.20M",
+        "tested": 2,
+        "significant": 1,
+        "in_favour": 0,
+        "by_chance": pytest.approx(0.1),
+        "held_by_training": 0,
+        "over_baseline": 2,
+        "over_baseline_confirmed": 0,
+        "over_baseline_contradicted": 1,
+        "systems_contradicted": 1,
+    }
+
+
+def test_systems_whose_tests_hold_are_not_among_the_contradicted():
+    hold = {"holds": "better", "than": "standard", "margin": 0.5}
+    two = claim(tests=[{"of": "one", **hold}, {"of": "other", **hold}])
+    findings = [Finding(test="", kind=kind, p=0.01) for kind in ("contradicted", "cannot be told")]
+    known = {("S1", "laptop"): Verdict(kind="contradicted", findings=findings, runs=2)}
+    assert totals({"S1": two}, known, [], "laptop")["systems_contradicted"] == 1
+
+
+def test_pictures_say_all_that_they_show(experiment):
+    drawn = {
+        "tiles": overview(PAPERS, VERDICTS, "laptop"),
+        "tests": forest_of_tests(PAPERS, VERDICTS, "laptop"),
+        "differences": differences_picture([experiment]),
+        "losses": loss_curves([experiment]),
+    }
+    labels = {}
+    for name, svg in drawn.items():
+        labels[name] = ElementTree.fromstring(svg).get("aria-label")
+        assert "var(" not in svg and "#0a0a" not in svg and "#0101" not in svg
+    assert "S1 it is better: contradicted (stale); S2" in labels["tiles"]
+    assert "S1, other better than standard: −1.5, −9.0 to +0.2, contradicted" in labels["tests"]
+    assert "other score −9.0, " in labels["differences"]
+    assert "loss −0.900, −1.316 to −0.484" in labels["differences"]
+    assert "other 1.400 against 2.300" in labels["losses"]
+    assert overview(PAPERS, VERDICTS, "laptop") == drawn["tiles"]  # byte for byte
+
+
+def test_only_places_of_a_picture_are_rounded():
+    with drawing("a"):
+        figure, axes = panel(100)
+        axes.plot([0, 1 / 3], [0, np.pi], color=SERIES[1])
+        axes.set_title("0.12345")
+        svg = card(figure, "a", "A line to 0.33333.")
+    assert ">0.12345<" in svg and "A line to 0.33333." in svg
+    assert not [text for text in svg.split('d="')[1:] if "." in text and long(text.split('"')[0])]
+    assert "#1f3fd0" in svg
+
+
+def long(path: str) -> bool:
+    return any(len(number.partition(".")[2]) > 2 for number in path.split())
+
+
+def test_pictures_of_former_pages_go_and_others_stay(tmp_path):
+    write_page(tmp_path / "claims.md", ClaimsPage("", {"claims-laptop.svg": "<svg/>"}))
+    (tmp_path / "pictures" / "transfer.svg").touch()
+    write_page(tmp_path / "claims.md", ClaimsPage("", {"why-laptop-length.svg": "<svg/>"}))
+    left = sorted(path.name for path in (tmp_path / "pictures").iterdir())
+    assert left == ["transfer.svg", "why-laptop-length.svg"]
+
+
+@pytest.mark.parametrize(
+    ("losses", "chosen", "mark"),
+    [
+        ((0.6, 0.5, 0.7), 1, ""),
+        ((0.6, 0.5, 0.7), 0, ""),  # the smallest value is chosen, but the best lies inside
+        ((0.7, 0.6, 0.5), 2, r"\*"),
+        ((0.7, 0.6, 0.5), 1, "†"),
+        ((0.5, 0.6, float("nan")), 0, r"\*"),
+    ],
+)
+def test_whether_the_best_may_lie_outside(losses, chosen, mark):
+    tries = [
+        Try(values={"training.learning_rate": rate}, validation_loss=loss, steps=4, seconds=1.0)
+        for rate, loss in zip((1e-3, 3e-3, 1e-2), losses, strict=True)
+    ]
+    assert edge_mark(Tries(seed=1, tries=tries, chosen=chosen)) == mark
+
+
+def test_the_table_of_data_has_all_files_that_experiments_read():
+    texts = [file.read_text("utf-8") for file in (CATALOGUE / "recipes").iterdir()]
+    texts += [(CATALOGUE / "scales.yaml").read_text("utf-8")]
+    texts += [
+        file.read_text("utf-8")
+        for file in (files("headwise") / "recipes").iterdir()
+        if file.is_file()
+    ]
+    read = {name for text in texts for name in re.findall(r"\{data\}/([\w./-]+)", text)}
+    rows = (CATALOGUE.parent / "templates" / "page-data.md.jinja").read_text("utf-8")
+    assert len(read) > 10
+    # Of German the table says that its files are named as the English ones are.
+    assert [
+        name for name in read if f"`{name.replace('.de.', '.en.').rstrip('/')}" not in rows
+    ] == []
