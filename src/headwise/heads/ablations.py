@@ -42,6 +42,31 @@ def only_head(layer: Any, *, head: int) -> Heads:
 HEADS: dict[str, Callable[..., Any]] = {"without-head": without_head, "only-head": only_head}
 
 
+@dataclass(frozen=True)
+class Choosing:
+    """What takes the place of a router's choice, and of the weights of what it has chosen.
+
+    Attributes:
+        choose: gets the logits, `(batch, queries, units)`, and how many units each position
+            chooses, and returns both.
+        weigh: gets the weights, and what else the system says there, and returns weights.
+    """
+
+    choose: Callable[[Tensor, int], tuple[Tensor, int]] = lambda logits, top_k: (logits, top_k)
+    weigh: Callable[..., Tensor] = lambda weights, *_: weights
+
+
+def choosing_fewer(layer: Any, top_k: int) -> Choosing:
+    """Each position chooses fewer units than in training.
+
+    Raises:
+        ValueError: no number from 1 to the layer's own `top_k`.
+    """
+    if not 1 <= top_k <= layer.top_k:
+        raise ValueError(f"top_k is {top_k}, expected 1 to {layer.top_k}, as many as in training")
+    return Choosing(lambda logits, _: (logits, top_k))
+
+
 def one_of(option: str, unit: int, size_name: str, size: int) -> Tensor:
     """Returns `(size,)`, 1 at the unit and 0 elsewhere.
 

@@ -1,37 +1,24 @@
 """MoA evaluated with another choice of experts, or with other weights of those chosen.
 
-Each function returns an object with two functions that change the router's decision. `choose`
-takes the logits `(batch, queries, experts)` and the number of experts per token, and returns logits
-and number; `weigh` takes the weights of the chosen ones, `(batch, queries, top_k)`.
+What `Choosing.weigh` takes are the weights of the chosen experts, `(batch, queries, top_k)`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from headwise.heads.ablations import drawn_weights, largest, one_of, system_generator
+from headwise.heads.ablations import (
+    Choosing,
+    choosing_fewer,
+    drawn_weights,
+    largest,
+    one_of,
+    system_generator,
+)
 
-Choice = tuple[Tensor, int]
 _BARRED = float("-inf")
-
-
-def _as_they_are(logits: Tensor, top_k: int) -> Choice:
-    return logits, top_k
-
-
-def _by_the_router(weights: Tensor) -> Tensor:
-    return weights
-
-
-@dataclass(frozen=True)
-class Choosing:
-    """What takes the place of the router's choice, and of the weights of the chosen experts."""
-
-    choose: Callable[[Tensor, int], Choice] = _as_they_are
-    weigh: Callable[[Tensor], Tensor] = _by_the_router
 
 
 def uniform(layer: Any) -> Choosing:
@@ -70,9 +57,7 @@ def only_expert(layer: Any, *, expert: int) -> Choosing:
 
 def fewer_experts(layer: Any, *, top_k: int) -> Choosing:
     """Every token chooses fewer experts than in training."""
-    if not 1 <= top_k <= layer.top_k:
-        raise ValueError(f"top_k is {top_k}, expected 1 to {layer.top_k}, as many as in training")
-    return Choosing(lambda logits, _: (logits, top_k))
+    return choosing_fewer(layer, top_k)
 
 
 def _without(layer: Any, removed: Callable[[Tensor], Tensor]) -> Choosing:

@@ -1,7 +1,5 @@
 """Mixture of attention heads: each token selects its own k of E heads."""
 
-import re
-from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -10,24 +8,24 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from headwise.heads.attention import Attention, Inputs, NoPackedWeights, Projected
-from headwise.heads.moa.ablations import ABLATIONS, Choosing
+from headwise.heads.moa.ablations import ABLATIONS
 from headwise.heads.moa.balance import router_losses
 from headwise.heads.moa.experts import (
     ExpertAssignment,
+    assign_experts,
     expert_combine,
     expert_project,
-    sort_by_expert,
 )
+from headwise.heads.moa.options import (
+    PRESETS,
+    check_losses,
+    check_router,
+    moa_size,
+    sizes_at,
+)
+from headwise.heads.moa.words import WORDS
 from headwise.heads.system import Macs, Place, Routing
-from headwise.heads.words import Words
-from headwise.ops.bounds import (
-    MOST_EXPERTS,
-    check_among,
-    check_coefficient,
-    check_gain,
-    check_number,
-    check_parameters,
-)
+from headwise.ops.bounds import check_gain
 from headwise.ops.precision import without_autocast
 
 
@@ -117,30 +115,12 @@ class MixtureOfAttentionHeads(Attention):
     routing_parameters = ("router",)
     output_parameters = ("expert_output",)
     ablations = ABLATIONS
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "paper": {},
-        "authors": {
-            "normalize_weights": False,
-            "auxiliary": "per batch",
-            "noisy": True,
-            "noise_floor": 0.01,
-            "key_gain": 0.5**0.5,
-        },
-    }
+    presets = PRESETS
     unlike_standard = (
         "all experts share one key and one value head, where each head of standard attention has "
         "keys and values of its own"
     )
-    words = Words(
-        unit="expert",
-        units="experts",
-        decision="choices",
-        measure="choice",
-        entropy="says how evenly a position weighs the experts it has chosen: on the dashed line "
-        "all count alike, near 0 a single one decides.",
-        share="says how many of the choices fall on each expert of a layer: an even row means that "
-        "all are in use, a blank cell is an expert that nobody chooses.",
-    )
+    words = WORDS
 
     def __init__(
         self,
@@ -164,36 +144,11 @@ class MixtureOfAttentionHeads(Attention):
         dropout: float = 0.0,
         bias: bool = False,
     ) -> None:
-        if num_experts < 1:
-            raise ValueError(f"num_experts is {num_experts}, expected a positive number")
-        if not 1 <= top_k <= num_experts:
-            raise ValueError(
-                f"top_k is {top_k}, expected 1 to num_experts = {num_experts}: a token cannot "
-                f"select more experts than there are"
-            )
-        check_among("balance", balance, ("batch", "sequence"))
-        check_among("auxiliary", auxiliary, ("per token", "per batch"))
-        if noise_floor and not noisy:
-            raise ValueError(
-                f"noise_floor is {noise_floor}, but there is no noise: set noisy=True, or leave it "
-                f"out"
-            )
-        check_number("num_experts", num_experts, MOST_EXPERTS)
-        for name, coefficient in (
-            ("balance_coef", balance_coef),
-            ("z_coef", z_coef),
-            ("noise_floor", noise_floor),
-        ):
-            check_coefficient(name, coefficient)
+        check_router(num_experts, top_k, noisy, noise_floor)
+        check_losses(balance, balance_coef, z_coef, auxiliary)
         check_gain("output_gain", output_gain)
         check_gain("key_gain", key_gain)
         super().__init__(embed_dim, top_k, head_dim, kdim, vdim, dropout)
-        check_parameters(
-            num_experts * embed_dim * 2 * head_dim,
-            embed_dim=embed_dim,
-            num_experts=num_experts,
-            head_dim=head_dim,
-        )
         self.num_experts = num_experts
         self.top_k = top_k
         self.normalize_weights = normalize_weights
@@ -210,10 +165,10 @@ class MixtureOfAttentionHeads(Attention):
         self.v_proj = nn.Linear(self.vdim, head_dim, bias=bias)
         self.expert_query = nn.Parameter(torch.empty(num_experts, embed_dim, head_dim))
         self.expert_output = nn.Parameter(torch.empty(num_experts, head_dim, embed_dim))
-        self.query_bias = nn.Parameter(torch.empty(num_experts, head_dim)) if expert_bias else None
-        self.output_bias = (
-            nn.Parameter(torch.empty(num_experts, embed_dim)) if expert_bias else None
-        )
+        self.query_bias = self.output_bias = None
+        if expert_bias:
+            self.query_bias = nn.Parameter(torch.empty(num_experts, head_dim))
+            self.output_bias = nn.Parameter(torch.empty(num_experts, embed_dim))
         self.reset_parameters()
 
     @classmethod
@@ -223,18 +178,11 @@ class MixtureOfAttentionHeads(Attention):
         >>> MixtureOfAttentionHeads.from_size(512, "8K32E64D").top_k
         8
         """
-        sizes: dict[str, Any] = {**moa_size(size), **options}
-        return cls(embed_dim, **sizes)
+        return cls(embed_dim, **{**moa_size(size), **options})
 
     @classmethod
     def from_plan(cls, place: Place, *, size: str | None = None, **options: Any) -> Self:
-        # Twice as wide as the standard heads, as the paper's MoA base: with one key head for all of
-        # them, narrow ones lose much (docs/readings.md).
-        sizes: dict[str, Any] = {"dropout": place.attention_dropout, "top_k": place.num_heads}
-        sizes |= {"head_dim": max(1, 2 * place.embed_dim // place.num_heads)}
-        sizes |= ({} if size is None else moa_size(size)) | options
-        sizes.setdefault("num_experts", 2 * sizes["top_k"])
-        return cls(place.embed_dim, **sizes)
+        return cls(place.embed_dim, **sizes_at(place, size, options))
 
     def reset_parameters(self) -> None:
         """Draw new weights for all maps but the router, which starts at zero: experts are equal."""
@@ -313,7 +261,7 @@ class MixtureOfAttentionHeads(Attention):
             size = F.softplus(self._in_float32(self.router_noise, query)) + self.noise_floor
             logits = logits + torch.randn_like(logits) * size
         top_k = self.top_k
-        ablation: Choosing | None = None if self.training else self.ablation
+        ablation = None if self.training else self.ablation
         if ablation is not None:
             logits, top_k = ablation.choose(logits, top_k)
         probability = logits.softmax(-1)
@@ -325,7 +273,7 @@ class MixtureOfAttentionHeads(Attention):
             selected, indices = probability.topk(top_k, dim=-1)
             # An exported program has no operators of ours: it computes all experts.
             if not torch.compiler.is_exporting():
-                assignment = sort_by_expert(indices.flatten(0, 1), self.num_experts)
+                assignment = assign_experts(indices.flatten(0, 1), self.num_experts)
         if self.normalize_weights:
             selected = selected / selected.sum(-1, keepdim=True).detach()
         if ablation is not None:
@@ -365,18 +313,3 @@ class MixtureOfAttentionHeads(Attention):
     def extra_repr(self) -> str:
         size = f"{self.top_k}K{self.num_experts}E{self.head_dim}D"
         return f"embed_dim={self.embed_dim}, size={size}"
-
-
-def moa_size(size: str) -> dict[str, int]:
-    """The paper's shorthand for a size as constructor arguments.
-
-    >>> moa_size("8K32E64D")
-    {'top_k': 8, 'num_experts': 32, 'head_dim': 64}
-    """
-    match = re.fullmatch(r"(\d+)K(\d+)E(\d+)D", str(size))
-    if match is None:
-        raise ValueError(
-            f"size is {size!r}, expected the form 8K32E64D (top 8 of 32 experts of 64 dimensions)"
-        )
-    top_k, num_experts, head_dim = map(int, match.groups())
-    return {"top_k": top_k, "num_experts": num_experts, "head_dim": head_dim}

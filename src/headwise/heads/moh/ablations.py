@@ -1,49 +1,36 @@
 """MoH evaluated with another selection of heads, or with other gates of those selected.
 
-Most functions return an object with two functions that change the decision: `select` takes the
-logits of the routed heads `(batch, queries, routed)` and their number K, and returns both; `weigh`
-takes the gates `(batch, queries, heads)` and 1 where a head is selected or shared, 0 elsewhere.
-Heads left out altogether are those of all attentions: nobody selects others in their place.
+What `Choosing.weigh` takes are the gates, `(batch, queries, heads)`, and 1 where a head is selected
+or shared, 0 elsewhere. Heads left out altogether are those of all attentions: nobody selects others
+in their place.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from headwise.heads.ablations import HEADS, drawn_weights, largest, system_generator
-
-Selection = tuple[Tensor, int]
-
-
-def _as_they_are(logits: Tensor, top_k: int) -> Selection:
-    return logits, top_k
-
-
-def _by_the_routers(gates: Tensor, in_force: Tensor) -> Tensor:
-    return gates
+from headwise.heads.ablations import (
+    HEADS,
+    Choosing,
+    choosing_fewer,
+    drawn_weights,
+    largest,
+    system_generator,
+)
 
 
-@dataclass(frozen=True)
-class Selecting:
-    """What takes the place of the selection, and of the gates of the heads in force."""
-
-    select: Callable[[Tensor, int], Selection] = _as_they_are
-    weigh: Callable[[Tensor, Tensor], Tensor] = _by_the_routers
-
-
-def uniform(layer: Any) -> Selecting:
+def uniform(layer: Any) -> Choosing:
     """The heads that are shared or selected count alike: each has the mean of their gates."""
 
     def alike(gates: Tensor, in_force: Tensor) -> Tensor:
         return in_force * gates.sum(-1, keepdim=True) / in_force.sum(-1, keepdim=True)
 
-    return Selecting(weigh=alike)
+    return Choosing(weigh=alike)
 
 
-def random(layer: Any, *, seed: int = 0, index: int = 0, count: int = 1) -> Selecting:
+def random(layer: Any, *, seed: int = 0, index: int = 0, count: int = 1) -> Choosing:
     """All tokens select the same random heads, which share the sum of the gates at random."""
     generator = system_generator(seed, index, count)
     with torch.device("cpu"):
@@ -54,22 +41,20 @@ def random(layer: Any, *, seed: int = 0, index: int = 0, count: int = 1) -> Sele
     logits[routed] = 0.0
     shares = torch.zeros(layer.num_heads, device="cpu")
     shares[heads] = weights
-    return Selecting(
+    return Choosing(
         lambda learned, top_k: (logits.to(learned).expand_as(learned), top_k),
         lambda gates, in_force: shares.to(gates) * gates.sum(-1, keepdim=True),
     )
 
 
-def fewer_heads(layer: Any, *, top_k: int) -> Selecting:
+def fewer_heads(layer: Any, *, top_k: int) -> Choosing:
     """Every token selects fewer of the routed heads than in training."""
-    if not 1 <= top_k <= layer.top_k:
-        raise ValueError(f"top_k is {top_k}, expected 1 to {layer.top_k}, as many as in training")
-    return Selecting(lambda logits, _: (logits, top_k))
+    return choosing_fewer(layer, top_k)
 
 
-def without_top_head(layer: Any) -> Selecting:
+def without_top_head(layer: Any) -> Choosing:
     """At each position the head of largest gate adds nothing; the others stay as they are."""
-    return Selecting(weigh=lambda gates, in_force: gates * (1 - largest(gates)))
+    return Choosing(weigh=lambda gates, in_force: gates * (1 - largest(gates)))
 
 
 ABLATIONS: dict[str, Callable[..., Any]] = {

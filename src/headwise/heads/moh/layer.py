@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from headwise.heads.ablations import Choosing
 from headwise.heads.attention import Inputs, Projected
-from headwise.heads.moh.ablations import ABLATIONS, Selecting
+from headwise.heads.moh.ablations import ABLATIONS
 from headwise.heads.moh.routing import (
     balance_loss,
     quantized_gates,
@@ -252,12 +253,12 @@ class MixtureOfHeads(MultiHeadAttention):
         return projected._replace(choice=logits)
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
-        ablation = self.ablation if isinstance(self.ablation, Selecting) else None
+        ablation = self.ablation if isinstance(self.ablation, Choosing) else None
         ablation = None if self.training else ablation
         top_k, by_queries = self.top_k, self.needs_queries
         logits = choice if by_queries else self._logits(self.routed_router, inputs.query)
         if ablation is not None:
-            logits, top_k = ablation.select(logits, top_k)
+            logits, top_k = ablation.choose(logits, top_k)
         probability = logits.softmax(-1)
         if by_queries:
             routed, chosen = quantized_gates(probability, top_k)

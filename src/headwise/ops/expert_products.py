@@ -5,8 +5,9 @@
     outer     W[e]    = Σ_{r of expert e}  x[token of r]ᵀ rows[r]
 
 r are assignments of tokens to experts, sorted by expert so that each expert multiplies one dense
-block of rows: see `experts.ExpertAssignment`, whose `order`, `token` and `ends` they take. The
-gradient of each product is made of the other two.
+block of rows. `order` `(assignments,)` has the numbers r in that order, `token` their tokens, and
+expert e owns those from `ends[e - 1]` to `ends[e]`. `rows` are in the order of the tokens; sorted
+by expert they are `rows[order]`. The gradient of each product is made of the other two.
 """
 
 from collections.abc import Iterator
@@ -24,39 +25,19 @@ _BLOCK_ROWS = 1024
 
 
 def gather_rows(x: Tensor, weight: Tensor, order: Tensor, token: Tensor, ends: Tensor) -> Tensor:
-    """Each token by the matrices of its experts.
-
-    Args:
-        x: `(tokens, a)`.
-        weight: `(experts, a, b)`.
-        order, token, ends: of the assignment.
-
-    Returns:
-        `(assignments, b)`, in the order of the tokens.
-    """
+    """Each token by the matrices of its experts: x `(tokens, a)` to rows `(assignments, b)`."""
     return _product(_gather, x, weight, order, token, ends)
 
 
 def scatter_rows(
     rows: Tensor, weight: Tensor, order: Tensor, token: Tensor, ends: Tensor, tokens: int
 ) -> Tensor:
-    """The sum, for each token, of its rows by the matrices of their experts.
-
-    Args:
-        rows: `(assignments, b)`, in the order of the tokens.
-        weight: `(experts, b, a)`.
-        order, token, ends: of the assignment.
-        tokens: how many there are.
-
-    Returns:
-        `(tokens, a)`.
-    """
+    """The sum of each token's rows by their experts: rows `(assignments, b)` to `(tokens, a)`."""
     return _product(_scatter, rows, weight, order, token, ends, tokens)
 
 
 # They are registered as operators so that torch.compile leaves them whole instead of breaking its
-# graph at the loops, whose slices depend on the data. `rows` are in the order of the tokens; sorted
-# by expert they are rows[order].
+# graph at the loops, whose slices depend on the data.
 
 
 @torch.library.custom_op("headwise::expert_gather", mutates_args=())
