@@ -1,6 +1,5 @@
 """Attention in three steps, each of which a subclass may change: project, attend, combine."""
 
-import warnings
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -9,24 +8,20 @@ from typing_extensions import Self
 
 from headwise.heads.ablations import Heads
 from headwise.heads.cache import AttentionCache
+from headwise.heads.calls import check_call, is_copy
 from headwise.heads.heads_read import HeadsRead, Observer
 from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
-from headwise.ops.attention import (
-    Implementation,
-    attention_weights,
-    dot_product_attention,
-)
-from headwise.ops.bounds import MOST_HEADS, check_number, check_parameters, check_probability
+from headwise.heads.torch_layers import InTorchLayers
+from headwise.ops.attention import Implementation, attention_weights, dot_product_attention
+from headwise.ops.bounds import check_positive, check_probability
 from headwise.ops.masks import (
     check_attention_mask,
-    check_mask,
     check_padding_mask,
     merge_masks,
     of_queries,
     padding_positions,
 )
 from headwise.ops.recompute import is_repeated
-from headwise.ops.shapes import check_sequences
 
 
 class Inputs(NamedTuple):
@@ -52,30 +47,7 @@ class Projected(NamedTuple):
     choice: Any = None
 
 
-class NoPackedWeights:
-    """Stands where `nn.TransformerEncoder` looks for the packed weights of its own attention.
-
-    In evaluation it would hand them, and the input as a nested tensor, to a fused kernel that
-    computes standard attention. An object that overrides torch functions makes it take its
-    ordinary path instead, which calls our `forward`. peft looks there for the device of a module.
-    """
-
-    def __init__(self, device: torch.device | None = None) -> None:
-        self.device = device
-
-    @property
-    def weight(self) -> "NoPackedWeights":
-        return self
-
-    @property
-    def bias(self) -> "NoPackedWeights":
-        return self
-
-    def __torch_function__(self, *args: Any, **kwargs: Any) -> Any:
-        return NotImplemented
-
-
-class Attention(System):
+class Attention(InTorchLayers, System):
     """The three steps that all attentions share: project, attend, combine.
 
     A subclass makes the parameters, and changes the steps that its paper changes. As they stand,
@@ -103,12 +75,7 @@ class Attention(System):
     queries_interact: ClassVar[bool] = False
     implementation: Implementation = "sdpa"
     observers: tuple[Observer, ...] = ()
-    _warned_of_keys: bool = False
-
-    # torch.nn's transformer layers read these, and `in_proj_weight`, of their attention.
-    batch_first: ClassVar[bool] = True
-    in_proj_bias: ClassVar[None] = None
-    _qkv_same_embed_dim: ClassVar[bool] = False
+    warned_of_keys: bool = False
 
     q_proj: nn.Linear
     k_proj: nn.Linear
@@ -124,14 +91,9 @@ class Attention(System):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        for name, size in (
-            ("embed_dim", embed_dim),
-            ("num_heads", num_heads),
-            ("kdim", kdim),
-            ("vdim", vdim),
-        ):
-            if size is not None and size < 1:
-                raise ValueError(f"{name} is {size}, expected a positive number")
+        kdim = embed_dim if kdim is None else kdim
+        vdim = embed_dim if vdim is None else vdim
+        check_positive(embed_dim=embed_dim, num_heads=num_heads, kdim=kdim, vdim=vdim)
         if head_dim is None:
             if embed_dim % num_heads:
                 raise ValueError(
@@ -139,18 +101,8 @@ class Attention(System):
                     f"choose sizes that divide, or give head_dim"
                 )
             head_dim = embed_dim // num_heads
-        if head_dim < 1:
-            raise ValueError(f"head_dim is {head_dim}, expected a positive number")
+        check_positive(head_dim=head_dim)
         check_probability("dropout", dropout)
-        kdim = embed_dim if kdim is None else kdim
-        vdim = embed_dim if vdim is None else vdim
-        check_number("num_heads", num_heads, MOST_HEADS)
-        check_parameters(
-            num_heads * head_dim * (2 * embed_dim + kdim + vdim),
-            embed_dim=embed_dim,
-            num_heads=num_heads,
-            head_dim=head_dim,
-        )
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.head_dim = head_dim
@@ -162,10 +114,6 @@ class Attention(System):
     def from_plan(cls, place: Place, **options: Any) -> Self:
         sizes = {"num_heads": place.num_heads, "dropout": place.attention_dropout}
         return cls(place.embed_dim, **{**sizes, **options})
-
-    @property
-    def in_proj_weight(self) -> NoPackedWeights:
-        return NoPackedWeights(next((p.device for p in self.parameters()), None))
 
     def dense_projections(self, bias: bool) -> None:
         """Make `q_proj`, `k_proj` and `v_proj`."""
@@ -223,15 +171,13 @@ class Attention(System):
         offset = 0 if cache is None or cache.static else cache.get_seq_length()
         key = query if key is None else key
         value = key if value is None else value
-        self._check_inputs(query, key, value)
+        check_call(self, query, key, value, key_padding_mask, query_padding_mask)
         if cache is not None and not torch.compiler.is_compiling():
             cache.check_call(self, key, is_self_attention)
-        check_mask("key_padding_mask", key_padding_mask)
-        check_padding_mask("query_padding_mask", query_padding_mask, *query.shape[:2])
         if self.queries_interact and not is_self_attention:
             padded = key_padding_mask is not None and query_padding_mask is None
             if padded or attn_mask is not None:
-                is_self_attention = self._is_copy(query, key, value)
+                is_self_attention = is_copy(self, query, key, value)
         if query_padding_mask is None and is_self_attention and key_padding_mask is not None:
             # The queries are the last of the keys; the shape is checked with that of the keys.
             query_padding_mask = of_queries(key_padding_mask, offset, query.size(1))
@@ -300,15 +246,8 @@ class Attention(System):
     ) -> Tensor:
         """What each head reads: `(batch, heads, queries, head_dim)`."""
         dropout = self.dropout if self.training else 0.0
-        return dot_product_attention(
-            q,
-            k,
-            v,
-            mask,
-            is_causal=is_causal,
-            dropout=dropout,
-            implementation=self.implementation,
-        )
+        how: dict[str, Any] = {"dropout": dropout, "implementation": self.implementation}
+        return dot_product_attention(q, k, v, mask, is_causal=is_causal, **how)
 
     def attention_weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """The weights by which `attend` reads, `(batch, heads, queries, keys)`, for those who ask.
@@ -368,45 +307,9 @@ class Attention(System):
         k, v = self.project_memory(inputs)
         return (k, v) if cache is None else cache.extend(k, v)
 
-    def _is_copy(self, query: Tensor, key: Tensor, value: Tensor) -> bool:
-        """Whether queries attend to an equal copy of them, as hooks and wrappers make one."""
-        if query.shape != key.shape or query.dtype != key.dtype or torch.compiler.is_compiling():
-            return False
-        if torch.equal(query, key):
-            return True
-        # Where key and value are the same, it is a cross-attention to a sequence of that length.
-        if value is not key and not self._warned_of_keys:
-            self._warned_of_keys = True
-            warnings.warn(
-                f"query and key of {type(self).__name__} have the same shape and differ: they are "
-                f"taken for two sequences, so that key_padding_mask and attn_mask say nothing of "
-                f"which queries are padding or see each other. For self-attention give one tensor "
-                f"as query and key (add positions to both) or as query and value; otherwise pass "
-                f"query_padding_mask, or filter this warning",
-                stacklevel=4,
-            )
-        return False
-
     def _by_head(self, x: Tensor) -> Tensor:
         """`(batch, time, heads * head_dim)` to `(batch, heads, time, head_dim)`."""
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-
-    def _check_inputs(self, query: Tensor, key: Tensor, value: Tensor) -> None:
-        for name, x, dim in (
-            ("query", query, self.embed_dim),
-            ("key", key, self.kdim),
-            ("value", value, self.vdim),
-        ):
-            check_sequences(name, x, dim)
-        if key.shape[:2] != value.shape[:2]:
-            raise ValueError(
-                f"value has (batch, time) = {tuple(value.shape[:2])}, expected that of key, "
-                f"{tuple(key.shape[:2])}"
-            )
-        if query.size(0) != key.size(0):
-            raise ValueError(
-                f"key has batch size {key.size(0)}, expected that of query, {query.size(0)}"
-            )
 
     def extra_repr(self) -> str:
         return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, head_dim={self.head_dim}"

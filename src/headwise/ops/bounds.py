@@ -16,6 +16,19 @@ MOST_EXPERTS = 100_000  # of a gate or a router
 MOST_GAIN = 1e6  # of an initial scale; far above it, what is drawn is infinite
 
 
+def check_positive(**sizes: int) -> None:
+    """Raises `ValueError` for a size below 1.
+
+    >>> check_positive(embed_dim=16, num_heads=0)
+    Traceback (most recent call last):
+    ...
+    ValueError: num_heads is 0, expected a positive number
+    """
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} is {size}, expected a positive number")
+
+
 def check_parameters(parameters: int, **sizes: int) -> None:
     """Raises `ValueError` if sizes give more than a trillion parameters.
 

@@ -181,13 +181,3 @@ def test_compiles_to_one_graph():
     inputs = leaf(5, 6), leaf(2, 3, 4), leaf(2, 4), leaf(2, 4)
     compiled = torch.compile(both, fullgraph=True, backend="aot_eager")
     assert_same(compiled(*inputs), both(*inputs), inputs)
-
-
-@pytest.mark.parametrize("width", [5, 12])
-def test_a_width_that_does_not_fit(width):
-    with pytest.raises(ValueError, match=rf"x has shape \(2, {width}\), expected \(..., 6\)"):
-        grouped_linear(torch.randn(2, width), torch.randn(2, 3, 4))
-    with pytest.raises(ValueError, match=rf"x has shape \(2, {width}\)"):
-        grouped_feed_forward(torch.randn(2, width), torch.randn(2, 3, 4), torch.randn(2, 4, 3))
-    with pytest.raises(ValueError, match="2 groups of width 3"):
-        grouped_layer_norm(torch.randn(2, width), torch.ones(2, 3), torch.ones(2, 3))

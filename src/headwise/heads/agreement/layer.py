@@ -16,8 +16,9 @@ from headwise.heads.agreement.votes import (
     check_inverse_temperature,
     check_routing,
 )
-from headwise.heads.attention import Attention, Inputs, NoPackedWeights
+from headwise.heads.attention import Attention, Inputs
 from headwise.heads.system import Macs, Routing
+from headwise.heads.torch_layers import NoPackedWeights
 from headwise.heads.words import Words
 from headwise.ops.bounds import check_among, check_gain, check_parameters
 

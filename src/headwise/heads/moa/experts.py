@@ -73,8 +73,8 @@ def expert_combine(
     Returns:
         `(tokens, embed_dim)`.
     """
-    indices, *plan = assignment
+    indices, order, token, ends = assignment
     heads, weight = as_autocast(heads, weight)
     # Scaling the heads costs head_dim per assignment, scaling their products would cost embed_dim.
     rows = (heads * scale.unsqueeze(-1)).to(heads.dtype).reshape(-1, heads.shape[2])
-    return scatter_rows(rows, weight, *plan, indices.shape[0])
+    return scatter_rows(rows, weight, order, token, ends, indices.shape[0])

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from headwise.heads.attention import Attention, Inputs, NoPackedWeights, Projected
+from headwise.heads.attention import Attention, Inputs, Projected
 from headwise.heads.moa.ablations import ABLATIONS
 from headwise.heads.moa.balance import router_losses
 from headwise.heads.moa.experts import (
@@ -25,6 +25,7 @@ from headwise.heads.moa.options import (
 )
 from headwise.heads.moa.words import WORDS
 from headwise.heads.system import Macs, Place, Routing
+from headwise.heads.torch_layers import NoPackedWeights
 from headwise.ops.bounds import check_gain
 from headwise.ops.precision import without_autocast
 

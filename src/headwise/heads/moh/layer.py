@@ -10,16 +10,17 @@ from typing_extensions import Self
 from headwise.heads.ablations import Choosing
 from headwise.heads.attention import Inputs, Projected
 from headwise.heads.moh.ablations import ABLATIONS
+from headwise.heads.moh.options import check_options, default_sizes
 from headwise.heads.moh.routing import (
     balance_loss,
     quantized_gates,
     query_norm_logits,
     select_heads,
 )
+from headwise.heads.moh.words import WORDS
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Place, Routing
-from headwise.heads.words import Words
-from headwise.ops.bounds import check_among, check_coefficient
+from headwise.ops.bounds import check_coefficient
 
 
 class MixtureOfHeads(MultiHeadAttention):
@@ -109,19 +110,7 @@ class MixtureOfHeads(MultiHeadAttention):
     routing_parameters = ("shared_router", "routed_router", "kind_router")
     ablations = ABLATIONS
     queries_interact = True  # in its loss
-    words = Words(
-        unit="head",
-        units="heads",
-        decision="choices",
-        measure="choice",
-        entropy="says how evenly a position weighs the heads in force, those that are shared and "
-        "those that it has selected. Gates are no distribution, so each is divided by their sum "
-        "first: on the dashed line all count alike, near 0 a single one decides.",
-        share="says how many of the choices fall on each head of a layer. Shared heads, which are "
-        "the first, have the largest share there can be, since every position has them; even "
-        "shares of the others mean that all are in use, a blank cell is a head that nobody "
-        "selects.",
-    )
+    words = WORDS
 
     def __init__(
         self,
@@ -141,28 +130,7 @@ class MixtureOfHeads(MultiHeadAttention):
         dropout: float = 0.0,
         bias: bool = True,
     ) -> None:
-        if not 0 <= shared_heads < max(1, num_heads):
-            raise ValueError(
-                f"shared_heads is {shared_heads}, expected 0 to {num_heads - 1}: of num_heads = "
-                f"{num_heads} at least one is left to select"
-            )
-        if not 1 <= top_k <= max(1, num_heads - shared_heads):
-            raise ValueError(
-                f"top_k is {top_k}, expected 1 to {num_heads - shared_heads}: so many of num_heads "
-                f"= {num_heads} are not shared"
-            )
-        check_among("router", router, ("learned", "query-norm"))
-        check_among("router_start", router_start, ("random", "neutral"))
-        if router == "query-norm":
-            for name, given, default in (
-                ("scaled_gates", scaled_gates, True),
-                ("router_start", router_start, "random"),
-            ):
-                if given != default:
-                    raise ValueError(
-                        f"{name} is {given!r}, expected it to be left out: router is 'query-norm', "
-                        f"whose gates are 0 or 1 and which has no parameters"
-                    )
+        check_options(num_heads, shared_heads, top_k, router, router_start, scaled_gates)
         check_coefficient("balance_coef", balance_coef)
         super().__init__(
             embed_dim,
@@ -193,24 +161,17 @@ class MixtureOfHeads(MultiHeadAttention):
 
     @classmethod
     def from_plan(cls, place: Place, **options: Any) -> Self:
-        sizes = cls._default_sizes(options.get("num_heads", place.num_heads), options)
+        sizes = default_sizes(options.get("num_heads", place.num_heads), options)
         return super().from_plan(place, **{**sizes, **options})
 
     @classmethod
     def defaults_over_heads(
         cls, num_heads: int, options: Mapping[str, Any], *, neutral: bool
     ) -> dict[str, Any]:
-        sizes = cls._default_sizes(num_heads, options)
+        sizes = default_sizes(num_heads, options)
         if neutral:
             sizes["top_k"] = num_heads - sizes["shared_heads"]
         return sizes
-
-    @staticmethod
-    def _default_sizes(num_heads: int, options: Mapping[str, Any]) -> dict[str, int]:
-        # Three quarters of the heads at a time, as the paper's language model from a pretrained
-        # one: half of them shared, half of the others selected.
-        shared = options.get("shared_heads", num_heads // 2)
-        return {"shared_heads": shared, "top_k": max(1, (num_heads - shared) // 2)}
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
@@ -231,10 +192,9 @@ class MixtureOfHeads(MultiHeadAttention):
         Raises:
             ValueError: not all heads are selected, or gates are not scaled so that they are 1.
         """
-        for name, value, expected in (
-            ("top_k", self.top_k, self.routed_heads),
-            ("scaled_gates", self.scaled_gates, True),
-        ):
+        needed = {"top_k": self.routed_heads, "scaled_gates": True}
+        for name, expected in needed.items():
+            value = getattr(self, name)
             if value != expected:
                 raise ValueError(
                     f"{type(self).__name__} cannot start from a standard attention with its output "

@@ -19,25 +19,14 @@ from headwise.ops.activations import ACTIVATIONS, Activation
 def grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """A linear map of each group: `y_j = x_j W_j + b_j` (the paper's GroupLinear, without b).
 
-    All groups are one batched product, which reads the groups where they lie.
-
-    Args:
-        x: `(..., groups * in)`.
-        weight: `(groups, in, out)`.
-        bias: b, `(groups, out)`.
-
-    Returns:
-        `(..., groups * out)`.
-
-    Raises:
-        ValueError: the last dimension of `x` is not `groups * in`.
+    All groups are one batched product, which reads the groups where they lie: from x
+    `(..., groups * in)` by W `(groups, in, out)` and b `(groups, out)` to `(..., groups * out)`.
 
     >>> x, weight = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([[[1.0], [1.0]], [[1.0], [0]]])
     >>> grouped_linear(x, weight)
     tensor([3., 3.])
     """
-    groups, in_dim, out_dim = weight.shape
-    _check_width(x, groups, in_dim)
+    groups, _, out_dim = weight.shape
     y = _mapped(_by_group(x, groups), weight, bias)  # (groups, rows, out)
     return y.transpose(0, 1).reshape(*x.shape[:-1], groups * out_dim)
 
@@ -67,12 +56,8 @@ def grouped_feed_forward(
 
     Returns:
         `(..., groups * out)`.
-
-    Raises:
-        ValueError: the last dimension of `x` is not `groups * in`.
     """
-    groups, in_dim, _ = up.shape
-    _check_width(x, groups, in_dim)
+    groups = up.size(0)
     hidden = ACTIVATIONS[activation](_mapped(_by_group(x, groups), up, up_bias))
     y = _mapped(F.dropout(hidden, dropout), down, down_bias)  # (groups, rows, out)
     return y.transpose(0, 1).reshape(*x.shape[:-1], groups * y.size(-1))
@@ -85,19 +70,11 @@ def grouped_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-
     of one norm without scale and shift that are applied behind it.
 
     Args:
-        x: `(..., groups * width)`.
-        weight: γ, `(groups, width)`.
-        bias: β, `(groups, width)`.
+        x: `(..., groups * width)`, as the result.
+        weight, bias: γ and β, `(groups, width)`.
         eps: ε.
-
-    Returns:
-        `(..., groups * width)`.
-
-    Raises:
-        ValueError: the last dimension of `x` is not `groups * width`.
     """
     groups, width = weight.shape
-    _check_width(x, groups, width)
     parts = zip(x.chunk(groups, -1), weight.unbind(0), bias.unbind(0), strict=True)
     return torch.cat([F.layer_norm(part, (width,), w, b, eps) for part, w, b in parts], -1)
 
@@ -111,11 +88,8 @@ def attention_between_groups(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0
     PyTorch's attention kernel, for which each row is a sequence by itself.
 
     Args:
-        q, k, v: `(..., groups, heads, head_dim)`.
+        q, k, v: `(..., groups, heads, head_dim)`, as the result.
         dropout: probability with which an attention weight is dropped.
-
-    Returns:
-        `(..., groups, heads, head_dim)`.
     """
     logits = torch.einsum("...ihd,...jhd->...hij", q / math.sqrt(q.size(-1)), k)
     weights = F.dropout(logits.softmax(-1), dropout)  # (..., heads, groups, groups)
@@ -130,11 +104,3 @@ def _mapped(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def _by_group(x: Tensor, groups: int) -> Tensor:
     """`(..., groups * width)` to `(groups, rows, width)`, a view if `x` is contiguous."""
     return x.reshape(-1, groups, x.size(-1) // groups).transpose(0, 1)
-
-
-def _check_width(x: Tensor, groups: int, width: int) -> None:
-    if x.size(-1) != groups * width:
-        raise ValueError(
-            f"x has shape {tuple(x.shape)}, expected (..., {groups * width}): {groups} groups of "
-            f"width {width}, as the weight has"
-        )

@@ -1,7 +1,6 @@
 """Independent mechanisms: a layer in parts that compete for positions and exchange little."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -11,30 +10,21 @@ from typing_extensions import Self
 from headwise.heads.cache import AttentionCache
 from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
 from headwise.heads.tim.ablations import ABLATIONS, Competing
-from headwise.heads.tim.checks import check_division, check_memory, check_no_memory
 from headwise.heads.tim.grouped import grouped_feed_forward, grouped_linear
 from headwise.heads.tim.mechanisms import (
     MechanismAttention,
     MechanismExchange,
     MechanismNorm,
+    add_maps,
     glorot_uniform,
-    group_bias,
     zeros,
 )
-from headwise.heads.words import Words
+from headwise.heads.tim.options import PRESETS, check_division, check_memory, exchange_width
+from headwise.heads.tim.words import WORDS
 from headwise.ops.activations import Activation, check_activation
-from headwise.ops.bounds import (
-    MOST_HEADS,
-    check_among,
-    check_number,
-    check_parameters,
-    check_probability,
-)
+from headwise.ops.bounds import check_among, check_probability
 from headwise.ops.masks import of_queries, padding_positions
 from headwise.ops.shapes import check_sequences
-
-_PAPERS_EXCHANGE_HEAD_DIM = 32
-_MOST_MECHANISMS = 1000  # of which each attends to each other, at each position
 
 
 class IndependentMechanismsLayer(System):
@@ -119,24 +109,17 @@ class IndependentMechanismsLayer(System):
     output_parameters = ("self_attention.out_weight", "cross_attention.out_weight")
     no_decay = ("norm1.", "norm2.", "norm3.", "cross_norm.")
     ablations = ABLATIONS
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "paper": {"exchange_head_dim": _PAPERS_EXCHANGE_HEAD_DIM}
-    }
+    presets = PRESETS
     unlike_standard = (
         "it takes the place of a whole layer, in which each mechanism reads its own share of the "
         "input alone"
     )
-    words = Words(
-        unit="mechanism",
-        units="mechanisms",
-        decision="competition",
-        measure="lead",
-        entropy="says how undecided the competition of the mechanisms is: on the dashed line all "
-        "count alike, near 0 one of them has the position for itself. The thin line is the lowest "
-        "tenth of positions: there a layer is most certain.",
-        share="says how many positions each mechanism wins.",
-        shows_lowest=True,
-    )
+    words = WORDS
+
+    ffn_up_weight: nn.Parameter  # (mechanisms, in, out)
+    ffn_down_weight: nn.Parameter
+    ffn_up_bias: nn.Parameter | None  # (mechanisms, out)
+    ffn_down_bias: nn.Parameter | None
 
     def __init__(
         self,
@@ -166,35 +149,15 @@ class IndependentMechanismsLayer(System):
                 f"out, or build the layer with cross_attention=True"
             )
         self.kdim = embed_dim if kdim is None else kdim
-        check_division(
-            num_mechanisms,
-            embed_dim=embed_dim,
-            num_heads=num_heads,
-            ffn_dim=ffn_dim,
-            kdim=self.kdim,
-        )
-        if exchange_head_dim is None:
-            share = embed_dim // num_mechanisms // (8 * max(1, exchange_heads))
-            exchange_head_dim = min(max(4, share), _PAPERS_EXCHANGE_HEAD_DIM)
-        if exchange_heads < 0 or exchange_head_dim < 1:
-            raise ValueError(
-                f"exchange_heads is {exchange_heads} and exchange_head_dim {exchange_head_dim}, "
-                f"expected positive numbers, or exchange_heads = 0 for no exchange"
-            )
+        sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "ffn_dim": ffn_dim}
+        check_division(num_mechanisms, **sizes, kdim=self.kdim)
+        n_s, d_mech, d_ffn = num_mechanisms, embed_dim // num_mechanisms, ffn_dim // num_mechanisms
+        exchange_dim = exchange_width(exchange_head_dim, exchange_heads, d_mech)
         check_among("norm", norm, ("post", "pre"))
         check_among("competition_input", competition_input, ("stream", "normalised"))
         check_probability("residual_dropout", residual_dropout)
         check_probability("ffn_dropout", ffn_dropout)
         check_activation(ffn_activation)
-        check_number("num_mechanisms", num_mechanisms, _MOST_MECHANISMS)
-        check_number("exchange_heads", exchange_heads, MOST_HEADS)
-        check_parameters(
-            2 * embed_dim * ffn_dim // num_mechanisms
-            + 4 * embed_dim * exchange_heads * exchange_head_dim,
-            embed_dim=embed_dim,
-            ffn_dim=ffn_dim,
-            exchange_head_dim=exchange_head_dim,
-        )
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.ffn_dim = ffn_dim
@@ -205,29 +168,21 @@ class IndependentMechanismsLayer(System):
         self.ffn_dropout = ffn_dropout
         self.ffn_activation = ffn_activation
 
-        n_s, d_mech, d_ffn = num_mechanisms, embed_dim // num_mechanisms, ffn_dim // num_mechanisms
         self.competition_weight = nn.Parameter(torch.empty(n_s, d_mech, 1)) if competition else None
         how: dict[str, Any] = {"head_dim": head_dim, "dropout": dropout, "bias": bias}
         self.self_attention = MechanismAttention(embed_dim, num_heads, n_s, **how)
         self.norm1 = MechanismNorm(n_s, d_mech)
-        self.cross_attention: MechanismAttention | None = None
-        self.cross_norm: MechanismNorm | None = None
+        self.cross_attention = self.cross_norm = self.exchange = self.norm2 = None
         if cross_attention:
-            self.cross_attention = MechanismAttention(
-                embed_dim, num_heads, n_s, kdim=self.kdim, **how
-            )
+            how["kdim"] = self.kdim
+            self.cross_attention = MechanismAttention(embed_dim, num_heads, n_s, **how)
             self.cross_norm = MechanismNorm(n_s, d_mech)
-        self.exchange: MechanismExchange | None = None
-        self.norm2: MechanismNorm | None = None
         if exchange_heads:
             self.exchange = MechanismExchange(
-                n_s, d_mech, exchange_heads, exchange_head_dim, dropout, bias
+                n_s, d_mech, exchange_heads, exchange_dim, dropout, bias
             )
             self.norm2 = MechanismNorm(n_s, d_mech)
-        self.ffn_up_weight = nn.Parameter(torch.empty(n_s, d_mech, d_ffn))
-        self.ffn_down_weight = nn.Parameter(torch.empty(n_s, d_ffn, d_mech))
-        self.ffn_up_bias = group_bias(n_s, d_ffn, bias)
-        self.ffn_down_bias = group_bias(n_s, d_mech, bias)
+        add_maps(self, n_s, {"ffn_up": (d_mech, d_ffn), "ffn_down": (d_ffn, d_mech)}, bias)
         self.norm3 = MechanismNorm(n_s, d_mech)
         self.reset_parameters()
 
@@ -290,11 +245,9 @@ class IndependentMechanismsLayer(System):
             cross_cache: of cross-attention, a static one.
         """
         check_sequences("x", x, self.embed_dim)
-        if self.cross_attention is None:
-            check_no_memory(memory, memory_key_padding_mask, cross_cache)
-        else:
-            check_memory(memory, memory_key_padding_mask, x.size(0), self.kdim)
-
+        read_memory = self.cross_attention is not None
+        given = (memory, memory_key_padding_mask, cross_cache)
+        check_memory(read_memory, *given, x.size(0), self.kdim)
         offset = 0 if cache is None else cache.get_seq_length()
         h = self._before(self.norm1, x)
         competition = self._compete(x if self.competition_input == "stream" else h)

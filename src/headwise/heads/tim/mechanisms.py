@@ -1,5 +1,6 @@
 """What a layer of independent mechanisms is made of: attention, exchange and norm of each."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +15,27 @@ from headwise.heads.tim.grouped import (
 )
 
 
-class MechanismAttention(Attention):
+class GroupedMaps(nn.Module):
+    """The maps of queries, keys, values and output, each mechanism's by itself."""
+
+    q_weight: nn.Parameter  # each (mechanisms, in, out)
+    k_weight: nn.Parameter
+    v_weight: nn.Parameter
+    out_weight: nn.Parameter
+    q_bias: nn.Parameter | None  # each (mechanisms, out)
+    k_bias: nn.Parameter | None
+    v_bias: nn.Parameter | None
+    out_bias: nn.Parameter | None
+
+    def reset_maps(self, gain: float = 1.0) -> None:
+        """Draws them afresh, those of queries, keys and values as wide as `gain` says."""
+        for weight in (self.q_weight, self.k_weight, self.v_weight):
+            glorot_uniform(weight, gain)
+        glorot_uniform(self.out_weight)
+        zeros(self.q_bias, self.k_bias, self.v_bias, self.out_bias)
+
+
+class MechanismAttention(GroupedMaps, Attention):
     """Attention of each mechanism by itself: the heads of a mechanism see its channels only.
 
     Args:
@@ -35,29 +56,16 @@ class MechanismAttention(Attention):
         bias: bool = False,
     ) -> None:
         super().__init__(embed_dim, num_heads, head_dim, kdim, kdim, dropout)
-        n_s, d_mech, d_key, d_heads = (
-            num_mechanisms,
-            embed_dim // num_mechanisms,
-            self.kdim // num_mechanisms,
-            num_heads * self.head_dim // num_mechanisms,
-        )
-        self.q_weight = nn.Parameter(torch.empty(n_s, d_mech, d_heads))
-        self.k_weight = nn.Parameter(torch.empty(n_s, d_key, d_heads))
-        self.v_weight = nn.Parameter(torch.empty(n_s, d_key, d_heads))
-        self.out_weight = nn.Parameter(torch.empty(n_s, d_heads, d_mech))
-        self.q_bias = group_bias(n_s, d_heads, bias)
-        self.k_bias = group_bias(n_s, d_heads, bias)
-        self.v_bias = group_bias(n_s, d_heads, bias)
-        self.out_bias = group_bias(n_s, d_mech, bias)
+        d_mech, d_key = embed_dim // num_mechanisms, self.kdim // num_mechanisms
+        d_heads = num_heads * self.head_dim // num_mechanisms
+        maps = {"q": (d_mech, d_heads), "k": (d_key, d_heads), "v": (d_key, d_heads)}
+        add_maps(self, num_mechanisms, {**maps, "out": (d_heads, d_mech)}, bias)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw the projections afresh."""
-        for weight in (self.q_weight, self.k_weight, self.v_weight):
-            # As wide as where nn.MultiheadAttention draws the three as one matrix.
-            glorot_uniform(weight, gain=2**-0.5)
-        glorot_uniform(self.out_weight)
-        zeros(self.q_bias, self.k_bias, self.v_bias, self.out_bias)
+        # As wide as where nn.MultiheadAttention draws the three as one matrix.
+        self.reset_maps(gain=2**-0.5)
 
     def project(self, inputs: Inputs) -> Projected:
         q = self._by_head(grouped_linear(inputs.query, self.q_weight, self.q_bias))
@@ -78,7 +86,7 @@ class MechanismAttention(Attention):
         return self._by_head(k), self._by_head(v)
 
 
-class MechanismExchange(nn.Module):
+class MechanismExchange(GroupedMaps):
     """Attention over the mechanisms of one position, every position by itself.
 
     Args:
@@ -105,22 +113,14 @@ class MechanismExchange(nn.Module):
         self.num_mechanisms = num_mechanisms
         self.num_heads = num_heads
         self.dropout = dropout
-        inner_dim = num_heads * head_dim
-        self.q_weight = nn.Parameter(torch.empty(num_mechanisms, mechanism_dim, inner_dim))
-        self.k_weight = nn.Parameter(torch.empty(num_mechanisms, mechanism_dim, inner_dim))
-        self.v_weight = nn.Parameter(torch.empty(num_mechanisms, mechanism_dim, inner_dim))
-        self.out_weight = nn.Parameter(torch.empty(num_mechanisms, inner_dim, mechanism_dim))
-        self.q_bias = group_bias(num_mechanisms, inner_dim, bias)
-        self.k_bias = group_bias(num_mechanisms, inner_dim, bias)
-        self.v_bias = group_bias(num_mechanisms, inner_dim, bias)
-        self.out_bias = group_bias(num_mechanisms, mechanism_dim, bias)
+        maps = dict.fromkeys(("q", "k", "v"), (mechanism_dim, num_heads * head_dim))
+        maps["out"] = (num_heads * head_dim, mechanism_dim)
+        add_maps(self, num_mechanisms, maps, bias)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw the projections afresh."""
-        for weight in (self.q_weight, self.k_weight, self.v_weight, self.out_weight):
-            glorot_uniform(weight)
-        zeros(self.q_bias, self.k_bias, self.v_bias, self.out_bias)
+        self.reset_maps()
 
     def forward(self, x: Tensor) -> Tensor:
         """`(batch, time, embed_dim)` to the same."""
@@ -169,9 +169,15 @@ class MechanismNorm(nn.Module):
         return f"num_mechanisms={self.weight.size(0)}, mechanism_dim={self.weight.size(1)}"
 
 
-def group_bias(groups: int, width: int, bias: bool) -> nn.Parameter | None:
-    """A bias of each group, `(groups, width)`, not yet drawn; None for none."""
-    return nn.Parameter(torch.empty(groups, width)) if bias else None
+def add_maps(
+    module: nn.Module, groups: int, maps: Mapping[str, tuple[int, int]], bias: bool
+) -> None:
+    """Makes the parameters `NAME_weight`, `(groups, in, out)`, and `NAME_bias` of grouped maps."""
+    for name, sizes in maps.items():
+        module.register_parameter(f"{name}_weight", nn.Parameter(torch.empty(groups, *sizes)))
+    for name, (_, width) in maps.items():
+        shift = nn.Parameter(torch.empty(groups, width)) if bias else None
+        module.register_parameter(f"{name}_bias", shift)
 
 
 def zeros(*biases: nn.Parameter | None) -> None:

@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from headwise.heads.attention import Attention, Inputs, NoPackedWeights, Projected
+from headwise.heads.attention import Attention, Inputs, Projected
 from headwise.heads.system import Macs, Place, Routing
+from headwise.heads.torch_layers import NoPackedWeights
 from headwise.heads.weighted.ablations import ABLATIONS
 from headwise.heads.weighted.branches import branched_feed_forward, branched_macs
 from headwise.heads.weighted.rule import BranchesOnSimplex

@@ -1,10 +1,40 @@
-"""Where in a module of somebody else's a system may be put."""
+"""What lets a system stand in PyTorch's own transformer layers, and where it may not stand."""
 
-from typing import Any
+from typing import Any, ClassVar
 
+import torch
 from torch import nn
 
 _LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+
+
+class NoPackedWeights:
+    """Stands where `nn.TransformerEncoder` looks for the packed weights of its own attention.
+
+    In evaluation it would hand them, and the input as a nested tensor, to a fused kernel that
+    computes standard attention. An object that overrides torch functions makes it take its
+    ordinary path instead, which calls our `forward`. peft looks there for the device of a module.
+    """
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.device = device
+
+    weight = bias = property(lambda self: self)
+
+    def __torch_function__(self, *args: Any, **kwargs: Any) -> Any:
+        return NotImplemented
+
+
+class InTorchLayers(nn.Module):
+    """What PyTorch's layers read of their attention."""
+
+    batch_first: ClassVar[bool] = True
+    in_proj_bias: ClassVar[None] = None
+    _qkv_same_embed_dim: ClassVar[bool] = False
+
+    @property
+    def in_proj_weight(self) -> NoPackedWeights:
+        return NoPackedWeights(next((p.device for p in self.parameters()), None))
 
 
 def check_place(parent: nn.Module, name: str, system: Any) -> None:
