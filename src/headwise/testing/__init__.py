@@ -17,12 +17,12 @@ import torch
 
 from headwise.heads.system import Place, System
 from headwise.testing.ablations import check_ablations
-from headwise.testing.chosen_heads import check_chosen_heads
-from headwise.testing.costs import check_macs
 from headwise.testing.outputs import (
     check_causality,
+    check_chosen_heads,
     check_decoding,
     check_half_precision,
+    check_macs,
     check_padding,
     check_sizes,
     check_standard_start,
@@ -82,9 +82,9 @@ def check_system(
     - `standard_start`: where the system can start from standard attention, its output is then the
       same, whatever its parameters were before.
     - `half_precision`: it works under autocast, and as a whole in bfloat16.
-    - `decay`: weight decay spares scales, shifts and norms.
-    - `rule`: parameters that start as equal shares, or are drawn from a simplex or with length 1,
-      are still there after a step of training, by the system's rule if it declares one.
+    - `decay`: weight decay spares what starts as a scale.
+    - `rule`: parameters that start as equal shares, or are drawn from a simplex, are still there
+      after a step of training, by the system's rule if it declares one.
     - `macs`: the formula counts what PyTorch's flop counter counts, to two percent.
     - `ablations`: ablations change evaluation, and not training, and draw nothing at a call;
       decoding step by step agrees with decoding at once under each of them; what

@@ -1,16 +1,20 @@
-"""Checks of what a system computes: sizes, order of time, padding, weights, decoding, precision."""
+"""Checks of what a system computes: sizes, order of time, padding, decoding, precision, cost."""
 
 import copy
 import functools
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from headwise.heads.attention import Attention
 from headwise.heads.cache import AttentionCache
+from headwise.heads.heads_read import HeadsRead
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.standard_weights import standard_sizes
 from headwise.heads.system import AttentionOutput, Routing, System
+from headwise.models.heads_read import heads_read
 from headwise.testing.subject import (
     BATCH,
     KEYS,
@@ -153,6 +157,36 @@ def check_weights(subject: Subject) -> None:
     )
 
 
+def check_chosen_heads(subject: Subject) -> None:
+    module = subject.build()
+    if not isinstance(module, Attention) or not module.chooses_heads:
+        return
+    reads: list[HeadsRead] = []
+    with heads_read(module, lambda place, read: reads.append(read)):
+        subject.call(module, random_input(BATCH, TIME), random_input(BATCH, KEYS))
+    (read,) = reads
+    shape = (BATCH, TIME, read.q.size(1))
+    subject.expect(
+        read.chosen is not None and read.chosen.shape == shape,
+        f"chooses_heads is set, but routing.indices are not the {shape[-1]} heads of each query",
+        f"expected integers of shape (batch, queries, heads) = {shape}",
+    )
+    assert read.chosen is not None
+    try:
+        every = read.every_head()
+    except NotImplementedError as error:
+        problem = "chooses_heads is set without queries_of_every_head"
+        subject.expect(False, problem, f"override it: {error}")
+        raise
+    picked = read.chosen.transpose(1, 2).unsqueeze(-1).expand_as(read.outputs)
+    subject.expect(
+        every.num_heads == read.num_heads and close(every.outputs.gather(1, picked), read.outputs),
+        "what every head would read is not, at the chosen ones, what these have read",
+        "queries_of_every_head returns (batch, heads, queries, head_dim), in the order that "
+        "routing.indices count in",
+    )
+
+
 def check_decoding(subject: Subject) -> None:
     if subject.decodes:
         expect_same_in_steps(subject, subject.build())
@@ -231,4 +265,32 @@ def check_half_precision(subject: Subject) -> None:
         all(p.grad is None or p.grad.isfinite().all() for p in module.parameters()),
         "gradients under autocast in bfloat16 are not finite",
         "compute exponentials, logarithms and sums over many positions in float32",
+    )
+
+
+def check_macs(subject: Subject) -> None:
+    # Wider and longer, so that what is no product with weights does not count for much.
+    width, time, keys = 64, 16, 12
+    place = subject.place._replace(embed_dim=width, ffn_dim=2 * width)
+    module = subject._replace(place=place).build(dtype=torch.float32)
+    is_causal = subject.place.site == "decoder_self"
+    reads_memory = subject.place.site == "decoder_cross" or (
+        subject.system.replaces == "layer" and subject.place.cross_attention
+    )
+    try:
+        counted = sum(module.macs(time, keys if reads_memory else time, is_causal=is_causal))
+    except NotImplementedError:
+        return  # whoever counts then measures
+    # The plain kernel, whose products the counter sees one by one.
+    with (
+        FlopCounterMode(display=False) as counter,
+        torch.no_grad(),
+        sdpa_kernel(SDPBackend.MATH),
+    ):
+        subject.call(module, torch.randn(1, time, width), torch.randn(1, keys, width))
+    measured = counter.get_total_flops() // 2
+    subject.expect(
+        abs(counted - measured) <= 0.02 * measured,
+        f"macs says {counted:,} for a sequence of {time}, and PyTorch's flop counter {measured:,}",
+        "add what the system multiplies by matrices of its own, as super().macs(...) + Macs(...)",
     )
