@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from typing_extensions import Self
 
-from headwise.heads.noted_losses import NotedLosses
+from headwise.heads.auxiliary_loss import NotedLosses
 from headwise.heads.torch_layers import check_place
 from headwise.heads.watching import watched
 from headwise.heads.words import Words

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headwise.heads.noted_losses import mark_as_added
+from headwise.heads.auxiliary_loss import mark_as_added
 from headwise.heads.system import AttentionOutput
 from headwise.ops.labels import IGNORED_LABEL
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.heads.noted_losses import mark_as_added
+from headwise.heads.auxiliary_loss import mark_as_added
 from headwise.models.losses import share_of_step
 from headwise.transformers_internals import shifts_labels
 
