@@ -1,7 +1,6 @@
 """A layer of independent mechanisms: the paper's algorithm, and what every system must stand."""
 
 import copy
-import pickle
 import shutil
 
 import pytest
@@ -9,8 +8,6 @@ import tim_reference
 import torch
 from systems import as_float, padding, random_mask, randomize
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 import headwise as hw
 from headwise.heads.system import Place
@@ -309,40 +306,6 @@ def test_competition_scales_what_self_attention_reads():
     assert not second.any()
 
 
-@each_form
-def test_the_future_is_not_seen(form):
-    layer = build(form)
-    x, *memory = inputs(layer)
-    out = layer(x, *memory, is_causal=True)
-    for t in range(1, TIME):
-        changed = x.detach().clone()
-        changed[:, t:] = torch.randn_like(changed[:, t:])
-        after = layer(changed, *memory, is_causal=True)
-        torch.testing.assert_close(after.output[:, :t], out.output[:, :t])
-        assert not torch.allclose(after.output[:, t:], out.output[:, t:])
-        if out.routing is not None:
-            assert torch.equal(after.routing.weights[:, :t], out.routing.weights[:, :t])
-
-
-@pytest.mark.parametrize("left", [False, True])
-@each_form
-def test_padding_changes_nothing(form, left):
-    layer = build(form)
-    x, *memory = inputs(layer)
-    pad, memory_pad = padding(TIME, 2, time=TIME, left=left), padding(KEYS, 3, time=KEYS)
-    masks = {"key_padding_mask": pad, "query_padding_mask": pad}
-    if memory:
-        masks["memory_key_padding_mask"] = memory_pad
-    out = layer(x, *memory, **masks).output
-    noise = x.detach().masked_fill(pad.unsqueeze(-1), 1e3)
-    memory_noise = [m.detach().masked_fill(memory_pad.unsqueeze(-1), 1e3) for m in memory]
-    after = layer(noise, *memory_noise, **masks).output
-    torch.testing.assert_close(after[~pad], out[~pad])
-    row = slice(TIME - 2, TIME) if left else slice(2)
-    short = [m[1:, :3] for m in memory]
-    torch.testing.assert_close(layer(x[1:, row], *short).output, out[1:, row])
-
-
 @pytest.mark.parametrize("form", [form for form in DECODERS if "bias" not in FORMS[form]])
 def test_a_memory_of_padding_only_reads_zero(form):
     layer = build(form)
@@ -351,36 +314,6 @@ def test_a_memory_of_padding_only_reads_zero(form):
     assert nothing.isfinite().all()
     zeros = layer(x, torch.zeros_like(memory)).output
     torch.testing.assert_close(nothing[1], zeros[1])
-
-
-@pytest.mark.parametrize("chunks", [[1] * 7, [4, 1, 1, 1], [2, 3, 2]], ids=str)
-@each_form
-def test_step_by_step(form, chunks):
-    layer = build(form)
-    x, *memory = inputs(layer, batch=3, time=7)
-    pad = padding(7, 5, 6, time=7, left=True)
-    masks = memory_mask(layer, 4, 1, 3)
-    caches = {"cache": hw.AttentionCache()}
-    if memory:
-        caches["cross_cache"] = hw.AttentionCache(static=True)
-    outputs, competition, start = [], [], 0
-    for length in chunks:
-        end = start + length
-        out = layer(
-            x[:, start:end],
-            *memory,
-            key_padding_mask=pad[:, :end],
-            is_causal=True,
-            **masks,
-            **caches,
-        )
-        outputs.append(out.output)
-        competition.append(None if out.routing is None else out.routing.weights)
-        start = end
-    at_once = layer(x, *memory, key_padding_mask=pad, is_causal=True, **masks)
-    torch.testing.assert_close(torch.cat(outputs, 1), at_once.output)
-    if at_once.routing is not None:
-        torch.testing.assert_close(torch.cat(competition, 1), at_once.routing.weights)
 
 
 def test_the_memory_is_projected_once():
@@ -392,20 +325,6 @@ def test_the_memory_is_projected_once():
     for weight in (layer.cross_attention.k_weight, layer.cross_attention.v_weight):
         torch.nn.init.zeros_(weight)
     torch.testing.assert_close(layer(x, memory, cross_cache=cache).output, first)
-
-
-def test_beam_search_reorders_both_caches():
-    layer = build("decoder")
-    x, memory = inputs(layer, batch=3, time=6)
-    caches = {"cache": hw.AttentionCache(), "cross_cache": hw.AttentionCache(static=True)}
-    layer(x[:, :4], memory, is_causal=True, **caches)
-    rows = torch.tensor([2, 0, 0])
-    for cache in caches.values():
-        cache.reorder_cache(rows)
-    after = layer(x[:, 4:], memory[rows], is_causal=True, **caches).output
-    branches = torch.cat([x[rows, :4], x[:, 4:]], dim=1)
-    expected = layer(branches, memory[rows], is_causal=True).output[:, 4:]
-    torch.testing.assert_close(after, expected)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -422,26 +341,6 @@ def test_gradients_equal_finite_differences(form, causal):
 
     leaves = [*inputs(layer, time=3, keys=2), *parameters.values()]
     assert torch.autograd.gradcheck(compute, leaves, fast_mode=True)
-
-
-@pytest.mark.parametrize("fresh", [False, True])
-@each_form
-def test_every_parameter_learns(form, fresh):
-    layer = build(form, train=True)
-    if fresh:
-        layer.reset_parameters()
-    out = layer(*inputs(layer, batch=4), is_causal=True)
-    (out.output * torch.randn_like(out.output)).sum().backward()
-    for name, parameter in layer.named_parameters():
-        assert parameter.grad is not None, name
-        # A single mechanism has nothing to compete with or to choose from.
-        idle = layer.num_mechanisms == 1 and (
-            name == "competition_weight" or name.startswith(("exchange.q", "exchange.k"))
-        )
-        # What is added to all keys alike changes no softmax.
-        if not idle and name not in ("self_attention.k_bias", "cross_attention.k_bias"):
-            by_mechanism = parameter.grad.abs().flatten(1).amax(1)
-            assert (by_mechanism > 1e-9).all(), name
 
 
 @pytest.mark.parametrize("train", [False, True])
@@ -462,14 +361,6 @@ def test_bf16_autocast_is_near_float32(form, train):
             out.routing.weights, expected.routing.weights, rtol=0.05, atol=0.05
         )
     assert all(p.grad.isfinite().all() for p in layer.parameters())
-
-
-@each_form
-def test_a_layer_in_bf16_throughout(form):
-    layer = build(form, dtype=torch.bfloat16)
-    out = layer(*inputs(layer, dtype=torch.bfloat16), is_causal=True, need_weights=True)
-    assert out.output.dtype == torch.bfloat16
-    assert out.output.isfinite().all()
 
 
 @pytest.mark.parametrize("form", ["two mechanisms", "decoder, pre-norm"])
@@ -497,36 +388,6 @@ def test_compiles_with_inductor():
     with torch.no_grad():
         got = torch.compile(layer, fullgraph=True)(*given, is_causal=True).output
         torch.testing.assert_close(got, layer(*given, is_causal=True).output, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("copied", ["state_dict", "deepcopy", "pickle"])
-@each_form
-def test_copies_compute_the_same(form, copied):
-    layer = build(form)
-    if copied == "state_dict":
-        other = build(form)
-        other.load_state_dict(layer.state_dict())
-    else:
-        other = copy.deepcopy(layer) if copied == "deepcopy" else pickle.loads(pickle.dumps(layer))
-    given = inputs(layer)
-    assert torch.equal(other(*given).output, layer(*given).output)
-
-
-@each_form
-def test_built_on_meta_and_drawn_later(form):
-    with torch.device("meta"):
-        layer = IndependentMechanismsLayer(DIM, HEADS, FFN, **{"num_mechanisms": 2, **FORMS[form]})
-    layer.to_empty(device="cpu")
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.fill_(float("nan"))
-    layer.reset_parameters()
-    for name, parameter in layer.named_parameters():
-        assert parameter.isfinite().all(), name
-        if "norm" in name or name.endswith("bias"):
-            assert (parameter == (1 if name.endswith("weight") else 0)).all()
-        else:
-            assert len(parameter.unique()) == parameter.numel() > 1
 
 
 def test_initial_weights():
@@ -698,15 +559,6 @@ def test_macs_of_a_decoder_layer():
     self_attention, ffn = 4 * 16 * 8, 2 * 16 * 16
     assert macs.linear == 3 * (self_attention + ffn + 2 * 16 * 8) + 5 * 2 * 8 * 8
     assert macs.attention == 2 * 3 * 3 * 16 + 2 * 3 * 5 * 16
-
-
-@pytest.mark.parametrize("form", ["two mechanisms", "four mechanisms", "decoder, other width"])
-def test_macs_are_what_pytorch_counts(form):
-    layer = build(form)
-    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-        layer(*inputs(layer, batch=1))
-    macs = layer.macs(TIME, KEYS)
-    assert counter.get_total_flops() == 2 * (macs.linear + macs.attention)
 
 
 def test_printing_tells_the_sizes():
