@@ -15,6 +15,7 @@ from headwise.heads.torch_layers import InTorchLayers
 from headwise.ops.attention import Implementation, attention_weights, dot_product_attention
 from headwise.ops.bounds import check_positive, check_probability
 from headwise.ops.masks import (
+    causal_mask,
     check_attention_mask,
     check_padding_mask,
     merge_masks,
@@ -224,10 +225,7 @@ class Attention(InTorchLayers, System):
 
         weights = None
         if need_weights:
-            if plain:
-                mask = merge_masks(
-                    None, None, True, heads=q.size(1), queries=q.size(2), keys=keys, device=q.device
-                )
+            mask = causal_mask(q.size(2), keys, device=q.device) if plain else mask
             weights = self.attention_weights(q, k, mask)
             weights = weights.mean(1) if average_attn_weights else weights
         return AttentionOutput(output, weights, routing)

@@ -199,8 +199,13 @@ class MultiHeadAttention(Attention):
         self.take_standard_weights(attention)
 
     def start_neutral(self) -> None:
+        """Gives the parameters that standard attention lacks the values that change nothing.
+
+        Raises:
+            ValueError: there are no such values, or a subclass does not say them.
+        """
         if type(self) is not MultiHeadAttention:
-            super().start_neutral()  # a subclass may compute something else
+            raise self._cannot_start_as_standard()
 
     def take_standard_weights(self, attention: nn.Module) -> None:
         """Copies a standard attention's projections.

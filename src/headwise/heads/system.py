@@ -171,8 +171,8 @@ class System(nn.Module):
         """Gives all parameters the values by which the output is that of a standard attention.
 
         A model's `with_attention` calls it, and `MultiHeadAttention.from_attention`. A subclass of
-        `MultiHeadAttention` overrides `start_neutral` instead, unless it also has to change the
-        weights that it takes.
+        `MultiHeadAttention` overrides its `start_neutral` instead, unless it also has to change
+        the weights that it takes.
 
         Args:
             attention: a `MultiHeadAttention` or an `nn.MultiheadAttention`, which stays as it is.
@@ -187,14 +187,6 @@ class System(nn.Module):
 
         Raises:
             ValueError: there is no place for them, or the attention has other sizes.
-        """
-        raise self._cannot_start_as_standard()
-
-    def start_neutral(self) -> None:
-        """Gives the parameters that standard attention lacks the values that change nothing.
-
-        Raises:
-            ValueError: there are no such values.
         """
         raise self._cannot_start_as_standard()
 
