@@ -1,13 +1,18 @@
+"""Experts as one scale for each head, and the draw of experts in F steps."""
+
 from itertools import combinations
 from math import comb
 
 import pytest
 import torch
+import toy
+from mae_steps import layers
+from systems import DIM, SYSTEMS, padding
 
-from headwise.heads.cache import AttentionCache
-from headwise.heads.mae.means import running_mean, sequence_mean
-from headwise.heads.mae.mixture import head_scales, left_out_heads
-from headwise.heads.mae.naive import naive_mixture, naive_running_mean
+from headwise.heads.mae import MixtureOfAttentiveExperts
+from headwise.heads.mae.mixture import draw_expert, head_scales, left_out_heads
+from headwise.heads.mae.naive import naive_mixture
+from headwise.training.rules import TrainingRules
 
 SIZES = [(2, 1), (4, 1), (4, 2), (4, 3), (8, 1), (8, 2)]
 
@@ -43,52 +48,123 @@ def test_scales_of_uniform_and_of_certain_gates(heads, dropped):
     assert (scales[left_out == 0] == heads / (heads - dropped)).all()
 
 
-def test_sequence_mean_leaves_padding_out():
-    x = torch.randn(3, 4, 2)
-    padding = torch.tensor([[0, 0, 0, 0], [1, 0, 0, 1], [1, 1, 1, 1]]).bool()
-    torch.testing.assert_close(sequence_mean(x).mean, x.mean(1, keepdim=True))
-    mean = sequence_mean(x, padding).mean[:, 0]
-    torch.testing.assert_close(mean[0], x[0].mean(0))
-    torch.testing.assert_close(mean[1], x[1, 1:3].mean(0))
-    assert not mean[2].any()
+# The draw: one for each training instance, or one for each position
 
 
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("window", [None, 1, 3, 7, 20])
-def test_running_mean_equals_its_loops(window, padded):
-    x = torch.randn(2, 7, 3, dtype=torch.float64, requires_grad=True)
-    padding = torch.rand(2, 7) < 0.4 if padded else None
-    fast, naive = running_mean(x, padding, window).mean, naive_running_mean(x, padding, window)
-    torch.testing.assert_close(fast, naive)
-    torch.testing.assert_close(
-        torch.autograd.grad(fast.square().sum(), x), torch.autograd.grad(naive.square().sum(), x)
-    )
+INSTANCE, POSITION = "expert", "expert by position"
 
 
-@pytest.mark.parametrize("chunks", [[1] * 7, [4, 3], [2, 1, 4]], ids=str)
-@pytest.mark.parametrize("window", [None, 1, 3, 20])
-def test_running_mean_remembers_between_calls(window, chunks):
-    x, padding = torch.randn(2, 7, 3, dtype=torch.float64), torch.rand(2, 7) < 0.3
-    cache = AttentionCache()
-    parts = zip(x.split(chunks, 1), padding.split(chunks, 1), strict=True)
-    means = [running_mean(part, pad, window, cache).mean for part, pad in parts]
-    torch.testing.assert_close(torch.cat(means, 1), naive_running_mean(x, padding, window))
-    assert all(state.size(0) == 2 for state in cache.memory.values())  # a beam search reorders rows
-    if window is not None:
-        assert cache.memory["recent"].size(1) == window  # no more than it will need
+def test_experts_are_drawn_in_proportion_to_their_gates():
+    gates = torch.tensor([0.1, 0.0, 0.6, 0.3])
+    drawn = draw_expert(gates.expand(20_000, 4), torch.rand(20_000, 4))
+    assert (drawn.sum(-1) == 1).all()
+    frequency = drawn.mean(0)
+    assert frequency[1] == 0
+    torch.testing.assert_close(frequency, gates, rtol=0, atol=0.015)
 
 
-def test_a_window_beyond_the_sequence_takes_no_memory():
-    x = torch.randn(2, 5, 3)
-    widest = running_mean(x, None, 10**15).mean
-    torch.testing.assert_close(widest, naive_running_mean(x, None, None))
-    assert running_mean(x[:, :0], None, 10**15).mean.shape == (2, 0, 3)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_draws_at_the_edges(dtype):
+    """An expert of gate 0 is never drawn, and noise of exactly 0 draws one."""
+    gates = torch.tensor([0.25, 0.0, 0.75], dtype=dtype)
+    for noise, expected in (
+        ([0.0, 0.0, 0.5], 0),
+        ([0.5, 0.0, 0.5], 2),
+        ([0.0, 0.0, 0.0], 2),
+        ([0.9999999, 0.0, 0.9999999], 2),
+    ):
+        drawn = draw_expert(gates, torch.tensor(noise))
+        assert drawn.tolist() == [float(i == expected) for i in range(3)]
 
 
-def test_running_mean_of_a_long_sequence_in_float32():
-    x = torch.randn(1, 5000, 2) + 3
-    for window in (None, 100):
-        exact = running_mean(x.double(), None, window).mean
-        torch.testing.assert_close(
-            running_mean(x, None, window).mean.double(), exact, rtol=0, atol=1e-3
-        )
+def test_by_shared_noise_every_position_still_follows_its_own_gate():
+    gates = torch.randn(5, 4).softmax(-1)
+    drawn = draw_expert(gates.expand(20_000, 5, 4), torch.rand(20_000, 1, 4))
+    torch.testing.assert_close(drawn.mean(0), gates, rtol=0, atol=0.015)
+
+
+def test_by_shared_noise_positions_differ_no_more_than_their_gates_do():
+    """Two draws differ with probability 2d/(1 + d) at most, d the distance in total variation."""
+    gates = torch.tensor([[0.4, 0.3, 0.2, 0.1], [0.3, 0.3, 0.2, 0.2]])
+    first, second = draw_expert(gates.expand(20_000, 2, 4), torch.rand(20_000, 1, 4)).unbind(1)
+    differ = float((first != second).any(-1).float().mean())
+    distance = float((gates[0] - gates[1]).abs().sum() / 2)
+    assert 0 < differ <= 2 * distance / (1 + distance) + 0.01
+
+
+def drawn_by(monkeypatch, layer, *args, **masks):
+    """The experts that a pass of a layer draws, `(batch, 1 or queries, experts)`."""
+    seen = []
+
+    def spy(gates, noise):
+        seen.append(draw_expert(gates, noise))
+        return seen[-1]
+
+    with monkeypatch.context() as patched:
+        patched.setitem(MixtureOfAttentiveExperts.combine.__globals__, "draw_expert", spy)
+        layer(*args, **masks)
+    (drawn,) = seen
+    return drawn
+
+
+@pytest.mark.parametrize("cross", [False, True])
+@pytest.mark.parametrize("step", [INSTANCE, POSITION])
+def test_gates_that_are_equal_everywhere_draw_an_expert_per_instance(monkeypatch, step, cross):
+    layer = SYSTEMS["mae causal queries"].build(train=True, gate="uniform")
+    layer.step = step
+    x = torch.randn(40, 12, DIM, dtype=torch.float64)
+    args = (x, x[:, :5]) if cross else (x,)
+    drawn = drawn_by(monkeypatch, layer, *args)
+    assert drawn.shape == (40, 12, 4)
+    same = (drawn == drawn[:, :1]).all(-1).all(-1)
+    assert same.all() if step == INSTANCE else not same.any()
+    assert (drawn[:, 0].sum(0) > 0).all()  # instances differ
+
+
+@pytest.mark.parametrize("step", [INSTANCE, POSITION])
+def test_without_causality_there_is_one_gate_and_one_draw(monkeypatch, step):
+    layer = SYSTEMS["mae-7"].build(train=True)
+    layer.step = step
+    drawn = drawn_by(monkeypatch, layer, torch.randn(3, 5, DIM, dtype=torch.float64))
+    assert drawn.shape == (3, 1, 4)
+
+
+@pytest.mark.parametrize("step", [INSTANCE, POSITION])
+def test_the_expert_of_a_position_depends_on_nothing_later(monkeypatch, step):
+    layer = SYSTEMS["mae-7"].build(train=True)
+    layer.step = step
+    with torch.no_grad():
+        layer.gate.output.weight.mul_(10)  # so that gates differ much
+    x = torch.randn(40, 10, DIM, dtype=torch.float64)
+    changed = x.clone()
+    changed[:, 6:] += 10 * torch.randn_like(changed[:, 6:])
+    drawn = []
+    for inputs in (x, changed):
+        torch.manual_seed(3)
+        drawn.append(drawn_by(monkeypatch, layer, inputs, is_causal=True))
+    assert torch.equal(drawn[0][:, :6], drawn[1][:, :6])
+    assert not torch.equal(drawn[0][:, 6:], drawn[1][:, 6:])
+
+
+def test_padding_at_the_end_changes_no_draw(monkeypatch):
+    layer = SYSTEMS["mae-7"].build(train=True)
+    layer.step = INSTANCE
+    x = torch.randn(3, 6, DIM, dtype=torch.float64)
+    drawn = []
+    for time in (4, 6):
+        torch.manual_seed(3)
+        mask = padding(4, 3, 2, time=time)
+        masks = {"key_padding_mask": mask, "is_causal": True}
+        drawn.append(drawn_by(monkeypatch, layer, x[:, :time], **masks))
+    assert torch.equal(drawn[0], drawn[1][:, :4])
+
+
+@pytest.mark.parametrize(
+    ("settings", "step"),
+    [({}, INSTANCE), ({"draw": "instance"}, INSTANCE), ({"draw": "position"}, POSITION)],
+)
+def test_the_rule_decides_what_an_expert_is_drawn_for(settings, step):
+    model = toy.model("mae")
+    with TrainingRules(model, {"mae": settings}).around():
+        assert {layer.step for layer in layers(model)} == {step}
+    assert {layer.step for layer in layers(model)} == {"joint"}

@@ -1,6 +1,7 @@
-"""Mixture of attentive experts (MAE), Peng et al. 2020, https://arxiv.org/abs/2005.06537.
+"""Mixture of attentive experts (MAE): gates over experts that each leave out some of the heads.
 
-Read `layer` first, then `mixture` and `gate`; `rule` trains it.
+Peng et al. 2020, *A Mixture of h − 1 Heads is Better than h Heads*,
+https://arxiv.org/abs/2005.06537. Read `layer` first, then `mixture` and `gate`; `rule` trains it.
 """
 
 from headwise.heads.mae.layer import MixtureOfAttentiveExperts

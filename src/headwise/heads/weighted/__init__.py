@@ -1,6 +1,8 @@
-"""The Weighted Transformer, Ahmed et al. 2017, https://arxiv.org/abs/1711.02132.
+"""The Weighted Transformer: branches of attention with learned weights on the simplex.
 
-Read `layer` first; `feed_forward` and `activation` are its numerics, `rule` trains it.
+Ahmed et al. 2017, *Weighted Transformer Network for Machine Translation*,
+https://arxiv.org/abs/1711.02132. Read `layer` first; `feed_forward` and `activation` are its
+numerics, `rule` trains it.
 """
 
 from headwise.heads.weighted.layer import BranchedAttention

@@ -1,20 +1,16 @@
 """The Weighted Transformer's branched attention: what only it has."""
 
-import copy
-
 import pytest
 import torch
 import torch.nn.functional as F
-from systems import DIM, HEADS, SYSTEMS, padding, randomize
+from systems import DIM, HEADS, SYSTEMS, System, padding, randomize
+from torch import nn
 
 import headwise as hw
 from headwise.heads.system import Place
 from headwise.heads.weighted import BranchedAttention
-from headwise.heads.weighted.naive import naive_branched_feed_forward
-from headwise.models.ablation import ablated
 
 BATCH, TIME = 2, 5
-FORMS = ("branched", "branched split")
 
 
 def letter(*sizes, **options):
@@ -50,11 +46,6 @@ def test_one_branch_is_attention_then_the_feed_forward(ffn, time):
     attended = attention(x, **mask).output
     expected = branched.ffn_down(F.relu(branched.ffn_up(attended)))
     torch.testing.assert_close(branched(x, **mask).output, expected, rtol=1e-12, atol=1e-12)
-
-
-def test_one_branch_starts_with_all_the_weight():
-    branched = BranchedAttention(DIM, 1, 16)
-    assert branched.kappa.tolist() == branched.alpha.tolist() == [1.0]
 
 
 def test_all_weight_on_one_branch_is_that_branch_and_the_others_nothing():
@@ -191,127 +182,6 @@ def test_reset_spares_what_from_pretrained_has_loaded(monkeypatch):
     assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
 
 
-# Weights of evaluation
-
-
-def output_with(layer, x, kappa, alpha):
-    """What it must give with these κ and α."""
-    heads = []
-
-    def noted(o, *rest):
-        heads.append(o)
-        return type(layer).combine(layer, o, *rest)
-
-    layer.combine = noted
-    layer(x)
-    del layer.combine
-    up, down = layer.ffn_up, layer.ffn_down
-    weights = up.weight, up.bias, down.weight, down.bias
-    split = layer.ffn == "split"
-    return naive_branched_feed_forward(
-        heads[0], layer.branch_output, kappa, alpha, *weights, split=split
-    )
-
-
-def with_ablation(name, **options):
-    """What evaluation asks for."""
-    return {"weighted": {"name": name, **options}}
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_uniform_weights(name):
-    layer = SYSTEMS[name].build()
-    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-    learned = layer(x).output
-    with ablated(layer, with_ablation("uniform")):
-        out = layer(x)
-        quarter = torch.full((HEADS,), 0.25, dtype=torch.float64)
-        torch.testing.assert_close(out.output, output_with(layer, x, quarter, quarter))
-        assert torch.equal(out.routing.weights, quarter)
-        assert not torch.allclose(out.output, learned)
-    assert torch.equal(layer(x).output, learned)
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_random_weights_are_drawn_once(name):
-    layer = SYSTEMS[name].build()
-    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-    with ablated(layer, with_ablation("random", seed=1)):
-        kappa, alpha = layer.branch_weights()
-        assert on_simplex(kappa) and on_simplex(alpha) and not torch.equal(kappa, alpha)
-        out = layer(x)
-        torch.testing.assert_close(out.output, output_with(layer, x, kappa, alpha))
-        assert torch.equal(layer(x).output, out.output)
-    with ablated(layer, with_ablation("random", seed=2)):
-        assert not torch.equal(layer(x).output, out.output)
-    with ablated(layer, with_ablation("random", seed=1)):
-        assert torch.equal(layer(x).output, out.output)
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_random_weights_hold_while_decoding(name):
-    layer = SYSTEMS[name].build()
-    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-    cache = hw.AttentionCache()
-    with ablated(layer, with_ablation("random")):
-        steps = [layer(x[:, t : t + 1], cache=cache).output for t in range(TIME)]
-        torch.testing.assert_close(torch.cat(steps, 1), layer(x, is_causal=True).output)
-
-
-@pytest.mark.parametrize("name", FORMS)
-@pytest.mark.parametrize("top_k", [1, 2, 4])
-def test_top_k_keeps_the_branches_of_largest_alpha(name, top_k):
-    layer = SYSTEMS[name].build()
-    with torch.no_grad():
-        layer.alpha.copy_(torch.tensor([0.1, 0.4, 0.2, 0.3]))
-    kept = {1: [0, 1, 0, 0], 2: [0, 4 / 7, 0, 3 / 7], 4: [0.1, 0.4, 0.2, 0.3]}[top_k]
-    expected = torch.tensor(kept, dtype=torch.float64)
-    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-    with ablated(layer, with_ablation("top-k", top_k=top_k)):
-        out = layer(x)
-    torch.testing.assert_close(out.routing.weights, expected)
-    torch.testing.assert_close(out.output, output_with(layer, x, layer.kappa, expected))
-
-
-def test_nothing_is_trained_under_an_ablation():
-    layer = SYSTEMS["branched"].build(train=True)
-    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-    learned = layer(x).output
-    for mode in ("uniform", "random"):
-        with ablated(layer, with_ablation(mode)):
-            with pytest.raises(ValueError, match="ablated and in training mode"):
-                layer(x)
-            assert not torch.equal(layer.eval()(x).output, learned)
-        assert torch.equal(layer.train()(x).output, learned)
-
-
-def test_an_ablation_is_in_no_checkpoint_and_no_copy():
-    layer = SYSTEMS["branched"].build()
-    names = set(layer.state_dict())
-    with ablated(layer, with_ablation("random")):
-        assert set(layer.state_dict()) == names
-        x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-        copied = copy.deepcopy(layer)(x).output
-        assert not torch.equal(copied, layer(x).output)
-    assert torch.equal(copied, layer(x).output)
-
-
-def test_each_layer_of_a_model_draws_its_own():
-    layers = torch.nn.ModuleList(letter(DIM, HEADS, 16) for _ in range(3)).eval()
-    learned = [layer.branch_weights()[1].tolist() for layer in layers]
-    with ablated(layers, with_ablation("random", seed=4)):
-        drawn = [weights for layer in layers for weights in layer.branch_weights()]
-        assert len({tuple(weights.tolist()) for weights in drawn}) == 6
-    with ablated(layers, with_ablation("top-k", top_k=2)):
-        assert all(int((layer.branch_weights()[1] > 0).sum()) == 2 for layer in layers)
-    with ablated(layers, {"weighted": "uniform"}), ablated(layers, {"weighted": "learned"}):
-        # No wish: what was chosen stays.
-        assert layers[0].branch_weights()[1].tolist() == [1 / HEADS] * HEADS
-    with pytest.raises(RuntimeError), ablated(layers, {"weighted": "uniform"}):
-        raise RuntimeError
-    assert [layer.branch_weights()[1].tolist() for layer in layers] == learned
-
-
 # Construction
 
 
@@ -330,21 +200,6 @@ def test_dropout_of_the_feed_forward_is_of_training_only():
     assert torch.equal(layer(x).output, layer(x).output)
     layer.train()
     assert not torch.equal(layer(x).output, layer(x).output)
-
-
-@pytest.mark.parametrize("name", FORMS)
-@pytest.mark.parametrize("time", [3, 40])
-def test_compiles_to_one_graph(name, time):
-    torch.compiler.reset()
-    layer = SYSTEMS[name].build(train=True)
-    compiled = torch.compile(copy.deepcopy(layer), fullgraph=True, backend="aot_eager")
-    x = torch.randn(BATCH, time, DIM, dtype=torch.float64, requires_grad=True)
-    got, expected = compiled(x, is_causal=True).output, layer(x, is_causal=True).output
-    torch.testing.assert_close(got, expected)
-    got.square().sum().backward()
-    expected.square().sum().backward()
-    for mine, theirs in zip(compiled.parameters(), layer.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad, theirs.grad)
 
 
 @pytest.mark.parametrize(
@@ -366,26 +221,142 @@ def test_wrong_sizes(args, options, parts):
     assert all(part in str(error.value) for part in parts), error.value
 
 
-@pytest.mark.parametrize(
-    "mode, options, parts",
-    [
-        ("equal", {}, ["is 'equal'", "learned, uniform, random, top-k"]),
-        ("unifrom", {}, ["did you mean 'uniform'?"]),
-        ("top-k", {}, ["lacks the option 'top_k'"]),
-        ("uniform", {"top_k": 2}, ["the option 'top_k'", "expected none"]),
-        ("top-k", {"top_k": "two"}, ["top_k is 'two'"]),
-        ("top-k", {"top_k": 0}, ["top_k is 0", "1 to num_branches = 4"]),
-        ("top-k", {"top_k": 5}, ["top_k is 5", "1 to num_branches = 4"]),
-    ],
-)
-def test_wrong_weights_of_evaluation(mode, options, parts):
-    layer = BranchedAttention(DIM, HEADS, 16)
-    with pytest.raises(ValueError) as error, ablated(layer, with_ablation(mode, **options)):
-        pass
-    assert all(part in str(error.value) for part in parts), error.value
-    assert layer.ablation is None
-
-
 def test_printing_tells_the_sizes():
     shown = "embed_dim=12, num_branches=4, head_dim=3, ffn_dim=16, ffn=shared"
     assert shown in repr(SYSTEMS["branched"].build())
+
+
+# Residual streams inside
+
+
+def streams(dim=DIM, branches=HEADS, ffn_dim=16, **options):
+    """The layer whose branches have a residual stream each."""
+    sizes = {"inner": "residual", "ffn": "split", "start": "even"}
+    return BranchedAttention(dim, branches, ffn_dim, **{**sizes, **options})
+
+
+def ordinary(layer, norm):
+    """PyTorch's layer with the weights of one branch."""
+    made = nn.TransformerEncoderLayer(
+        DIM, 1, 16, dropout=0.0, norm_first=norm == "pre", batch_first=True
+    ).double()
+    attention = made.self_attn
+    with torch.no_grad():
+        for kind in ("weight", "bias"):
+            parts = [getattr(getattr(layer, f"{x}_proj"), kind) for x in "qkv"]
+            getattr(attention, f"in_proj_{kind}").copy_(torch.cat(parts))
+        attention.out_proj.weight.copy_(layer.branch_output[0].t())
+        attention.out_proj.bias.zero_()
+        for ours, theirs in (
+            (layer.ffn_up, made.linear1),
+            (layer.ffn_down, made.linear2),
+            (layer.norm1, made.norm1),
+            (layer.norm2, made.norm2),
+        ):
+            theirs.load_state_dict(ours.state_dict())
+    return made
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("ffn", ["split", "shared"])
+def test_one_branch_is_the_ordinary_layer(norm, ffn):
+    layer = randomize(streams(branches=1, norm=norm, ffn=ffn).double())
+    with torch.no_grad():
+        for weights in (layer.kappa, layer.alpha):
+            weights.fill_(1)
+    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+    pad = padding(TIME, 3, time=TIME)
+    expected = ordinary(layer, norm)(x, src_key_padding_mask=pad)
+    out = layer(x, key_padding_mask=pad).output
+    torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("ffn", ["split", "shared"])
+def test_branches_that_read_the_same_are_one_ordinary_layer(ffn):
+    """With κ = α = 1/M and equal branches: the streams are equal, and so is the rest."""
+    layer = randomize(streams(ffn=ffn, head_dim=3).double())
+    one = randomize(streams(branches=1, head_dim=3).double())
+    with torch.no_grad():
+        for x in "qkv":
+            for kind in ("weight", "bias"):
+                mine = getattr(getattr(one, f"{x}_proj"), kind)
+                getattr(getattr(layer, f"{x}_proj"), kind).copy_(torch.cat([mine] * HEADS))
+        layer.branch_output.copy_(one.branch_output.expand_as(layer.branch_output))
+        for weights, value in (*((w, 1 / HEADS) for w in layer.learned_weights()),):
+            weights.fill_(value)
+        for weights in one.learned_weights():
+            weights.fill_(1)
+        for name in ("ffn_up", "ffn_down", "norm1", "norm2"):
+            getattr(layer, name).load_state_dict(getattr(one, name).state_dict())
+    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+    torch.testing.assert_close(layer(x).output, one(x).output, rtol=1e-12, atol=1e-12)
+
+
+def test_even_branches_add_what_the_heads_of_an_ordinary_layer_do():
+    """With pre-norm, up to the feed-forward: x + Σᵢ oᵢWᵢ, which is multi-head attention."""
+    layer = randomize(streams(norm="pre").double())
+    heads = hw.MultiHeadAttention(DIM, HEADS).double()
+    with torch.no_grad():
+        for weights in layer.learned_weights():
+            weights.fill_(1 / HEADS)
+        for parameter in layer.ffn_down.parameters():
+            parameter.zero_()
+        for x in "qkv":
+            ours, theirs = getattr(layer, f"{x}_proj"), getattr(heads, f"{x}_proj")
+            theirs.load_state_dict(ours.state_dict())
+        heads.out_proj.weight.copy_(layer.branch_output.flatten(0, 1).t())
+        heads.out_proj.bias.zero_()
+    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+    expected = x + heads(layer.norm1(x)).output
+    torch.testing.assert_close(layer(x).output, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("batch, time", [(1, 1), (2, 3)])
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("ffn", ["split", "shared", "full"])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_the_layer_is_the_equation(batch, time, norm, ffn, activation):
+    system = System("branched", {"norm": norm, "ffn": ffn, "ffn_activation": activation})
+    layer = system.build()
+    x = torch.randn(batch, time, DIM, dtype=torch.float64, requires_grad=True)
+    fast, (naive, *_) = layer(x).output, system.reference(layer, x)
+    torch.testing.assert_close(fast, naive, rtol=1e-10, atol=1e-10)
+    direction, leaves = torch.randn_like(naive), [x, *layer.parameters()]
+    found = [torch.autograd.grad(y, leaves, direction) for y in (fast, naive)]
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)
+
+
+LAYER = {"system": "weighted", "inner": "residual", "start": "even"}
+
+
+@pytest.mark.parametrize("plan", [LAYER, {"encoder_self": LAYER}], ids=["both", "encoder"])
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_a_model_of_one_branch_is_the_standard_model(plan, norm):
+    """An identity: the rung from which the ladder of docs/readings.md starts."""
+    sizes = {"embed_dim": 8, "num_heads": 1, "ffn_dim": 16, "encoder_layers": 2}
+    sizes |= {"decoder_layers": 2, "vocab_size": 20, "norm": norm}
+    standard = hw.Seq2SeqLM(hw.Seq2SeqConfig(**sizes)).double().eval()
+    weighted = hw.Seq2SeqLM(hw.Seq2SeqConfig(attention=plan, **sizes)).double().eval()
+    own = standard.state_dict()
+    state = weighted.state_dict()
+    for name in state:
+        state[name] = own.get(name)
+    for name in [name for name, tensor in state.items() if tensor is None]:
+        path, _, kind = name.rpartition(".")
+        layer, _, part = path.rpartition(".")
+        if kind in ("kappa", "alpha"):
+            state[name] = torch.ones(1, dtype=torch.float64)
+        elif kind == "branch_output":
+            state[name] = own[f"{path}.out_proj.weight"].t().unsqueeze(0)
+        elif part in ("ffn_up", "ffn_down"):
+            state[name] = own[f"{layer.rpartition('.')[0]}.feed_forward.{part}.{kind}"]
+        elif part == "norm1":
+            state[name] = own[f"{layer}_residual.norm.{kind}"]
+        else:
+            state[name] = own[f"{layer.rpartition('.')[0]}.feed_forward_residual.norm.{kind}"]
+    weighted.load_state_dict(state)
+    source, target = torch.randint(3, 20, (2, 6)), torch.randint(3, 20, (2, 4))
+    given = {"input_ids": source, "decoder_input_ids": target}
+    torch.testing.assert_close(
+        weighted(**given).logits, standard(**given).logits, rtol=1e-12, atol=1e-12
+    )

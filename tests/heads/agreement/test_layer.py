@@ -236,24 +236,6 @@ def test_stands_in_pytorchs_own_layers(name):
         torch.testing.assert_close(layer.eval()(x), expected)
 
 
-@pytest.mark.parametrize("name", ["agreement-em", "agreement-simple"])
-@pytest.mark.parametrize("causal", [False, True])
-def test_compiles_to_one_graph(name, causal):
-    torch.compiler.reset()
-    module = SYSTEMS[name].build()
-    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
-    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-    masks = {"is_causal": causal, "key_padding_mask": padding(5, 3, time=TIME)}
-    grads = []
-    for attention in (module, compiled):
-        module.zero_grad()
-        out = attention(x, **masks)
-        out.output.square().sum().backward()
-        grads.append([out.output, *(p.grad for p in module.parameters())])
-    for one, other in zip(*grads, strict=True):
-        torch.testing.assert_close(one, other)
-
-
 @pytest.mark.parametrize(
     "options, message",
     [
