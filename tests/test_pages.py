@@ -20,8 +20,8 @@ from headwise.analysis.curve_page import render_curve
 from headwise.analysis.report import render_benchmark, render_report
 from headwise.analysis.results import Benchmark
 from headwise.analysis.score_curve import score_curve
-from headwise.inspection.exploring.page.html import page_html
 from headwise.models.plan import SYSTEMS
+from headwise.report.explorer.page.html import page_html
 
 ADDRESS = "https://evil.example/x"
 # Ends what it may stand in (an attribute, a title, a style, a script, a comment), and begins anew.

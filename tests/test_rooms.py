@@ -36,7 +36,7 @@ FLOORS = (
     ("analysis", "matching", "testing"),
     ("experiment",),
     ("evaluation",),
-    ("inspection",),
+    ("report",),
     ("comparison",),
     ("claims",),
     ("cli", "__init__", "__main__", "auto_classes", "recipes", "threads"),

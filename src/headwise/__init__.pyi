@@ -21,8 +21,6 @@ from .heads.system import System as System
 from .heads.tim import IndependentMechanismsLayer as IndependentMechanismsLayer
 from .heads.weighted import BranchedAttention as BranchedAttention
 from .heads.words import Words as Words
-from .inspection.exploring.notebook import Explored as Explored
-from .inspection.exploring.notebook import explore as explore
 from .models.ablation import ablated as ablated
 from .models.causal_lm import CausalLM as CausalLM
 from .models.causal_lm import CausalLMConfig as CausalLMConfig
@@ -45,6 +43,8 @@ from .pretrained.layouts import HeadLayout as HeadLayout
 from .pretrained.parameters import output_parameters as output_parameters
 from .pretrained.saving import load_gates as load_gates
 from .pretrained.saving import save_gates as save_gates
+from .report.explorer.notebook import Explored as Explored
+from .report.explorer.notebook import explore as explore
 from .training.rules import TrainingRules as TrainingRules
 from .training.rules import training_rules as training_rules
 from .training.rules_mixin import RulesMixin as RulesMixin

@@ -63,7 +63,7 @@ def analyse(
         check_runs([*runs, *([against] if against else [])], changes)
 
         from headwise.analysis.behaviour.writing import PAGE
-        from headwise.inspection.analysing import Request, analyse_runs
+        from headwise.report.analysing import Request, analyse_runs
 
         silence()
         console = Console()
@@ -129,14 +129,14 @@ def explore(
         import webbrowser
 
         from headwise.files import check_can_be_written
-        from headwise.inspection.exploring.asking import asked_source, split_arguments
+        from headwise.report.explorer.asking import asked_source, split_arguments
 
         runs, last = split_arguments(arguments)
         check_runs(runs, changes, keys=("evaluation",))
 
-        from headwise.inspection.exploring.page.html import write_page
-        from headwise.inspection.exploring.recording import Explorer
-        from headwise.inspection.exploring.server import ExplorerServer
+        from headwise.report.explorer.page.html import write_page
+        from headwise.report.explorer.recording import Explorer
+        from headwise.report.explorer.server import ExplorerServer
 
         silence()
         if serve and output is not None:

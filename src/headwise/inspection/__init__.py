@@ -1,1 +1,0 @@
-"""Looking into finished runs: what the heads of their models do, as a page and as numbers."""

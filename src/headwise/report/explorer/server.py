@@ -1,0 +1,203 @@
+"""Serves the page from running models, to this machine alone."""
+
+import json
+import secrets
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from pydantic import ValidationError
+
+from headwise.messages import cut
+from headwise.report.explorer.page.html import page_html
+from headwise.report.explorer.payload import Payload, Question
+
+HOST = "127.0.0.1"
+PATH = "/api/explore"
+_NAMES = {"127.0.0.1", "localhost", "::1"}  # of this machine, as a browser asks for it
+_LARGEST = 1_000_000  # bytes of a question
+_SECONDS = 60  # that a client may take to send it
+_MOST_AT_ONCE = 16  # requests, each of which has a thread
+_BUSY = b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
+
+Answer = Callable[[Question], Payload]
+
+
+class ExplorerServer(ThreadingHTTPServer):
+    """Serves the page, and answers its questions one after another.
+
+    Another user of this machine cannot ask: a request must have the token of the address, which is
+    random. Nor can a web page of somebody else's that is open in the same browser: requests must be
+    for this machine by name (so that a foreign name that leads here is refused), they must not come
+    from the page of another server, and their body must say that it is JSON.
+
+    Args:
+        payload: what the page is given at first.
+        answer: answers a question; `ValueError` is shown to the reader.
+        port: the port; 0 takes a free one.
+
+    Raises:
+        ValueError: the port is in use, or not allowed.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, payload: Payload, answer: Answer, port: int) -> None:
+        self.page = page_html(payload).encode("utf-8")
+        self.answer = answer
+        self.token = secrets.token_urlsafe(16)
+        self.lock = threading.Lock()  # an ablation changes the model
+        self.places = threading.BoundedSemaphore(_MOST_AT_ONCE)
+        try:
+            super().__init__((HOST, port), _Handler)
+        except (OSError, OverflowError) as error:
+            raise ValueError(
+                f"port is {port}, which cannot be opened ({error}); is another `headwise explore` "
+                f"running? Choose another port, or 0 for any that is free"
+            ) from error
+
+    @property
+    def address(self) -> str:
+        """The address of the page, with the token that lets its reader in."""
+        return f"http://{HOST}:{self.server_address[1]}/?token={self.token}"
+
+    def run(self) -> None:
+        """Serves until Ctrl-C."""
+        with suppress(KeyboardInterrupt):
+            self.serve_forever()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Starts a thread for a request, or refuses it if there are many already."""
+        if not self.places.acquire(blocking=False):
+            with suppress(OSError):
+                request.sendall(_BUSY)
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self.places.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing where the client has gone away, as a page does that is closed."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ExplorerServer
+    timeout = _SECONDS
+    server_version, sys_version = "headwise", ""
+
+    def do_GET(self) -> None:
+        if self._is_foreign():
+            return
+        if not self._is_asked_at("/"):
+            return
+        self._send(HTTPStatus.OK, "text/html; charset=utf-8", self.server.page)
+
+    def do_POST(self) -> None:
+        if self._is_foreign():
+            return
+        if not self._is_asked_at(PATH):
+            return
+        if self.headers.get_content_type() != "application/json":
+            kind = self.headers.get("Content-Type")
+            text = f"the type of the body is {kind}, expected application/json"
+            self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
+            return
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdecimal()):
+            self._refuse(HTTPStatus.LENGTH_REQUIRED, "the length of the body is missing")
+            return
+        length = length.lstrip("0") or "0"
+        if len(length) > len(str(_LARGEST)) or int(length) > _LARGEST:  # no number of any length
+            text = f"the body has {cut(length)} bytes, expected at most {_LARGEST:,}"
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
+            return
+        self._answer(self.rfile.read(int(length)))
+
+    def _answer(self, body: bytes) -> None:
+        try:
+            question = Question.model_validate_json(body)
+            with self.server.lock:
+                payload = self.server.answer(question)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "body"
+            self._refuse(HTTPStatus.BAD_REQUEST, f"{where}: {first['msg']}")
+        except (ValueError, OSError) as error:
+            self._refuse(HTTPStatus.BAD_REQUEST, str(error))
+        except Exception:
+            traceback.print_exc()
+            text = "the model has failed; see where headwise was started"
+            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, text)
+        else:
+            content = payload.model_dump_json().encode("utf-8")
+            self._send(HTTPStatus.OK, "application/json", content)
+
+    def _is_asked_at(self, path: str) -> bool:
+        """Refuses what is not asked at a path with the token of the address."""
+        try:
+            asked = urlsplit(self.path)
+            given = parse_qs(asked.query).get("token", [""])[0]
+        except ValueError:
+            self._refuse(HTTPStatus.BAD_REQUEST, f"{cut(self.path)} is no address")
+            return False
+        if asked.path != path:
+            self._refuse(HTTPStatus.NOT_FOUND, f"there is no {cut(asked.path)}, expected {path}")
+            return False
+        if not secrets.compare_digest(given.encode(), self.server.token.encode()):
+            text = "the token is missing or wrong: open the address that headwise has printed"
+            self._refuse(HTTPStatus.FORBIDDEN, text)
+            return False
+        return True
+
+    def _is_foreign(self) -> bool:
+        """Refuses what is not asked by the page itself, or by the reader."""
+        host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
+        try:
+            name = urlsplit(f"//{host}").hostname
+        except ValueError:
+            name = None
+        if name not in _NAMES:
+            self._refuse(HTTPStatus.FORBIDDEN, f"the host is {host!r}, expected {HOST}")
+            return True
+        if origin is not None and origin != f"http://{host}":
+            self._refuse(HTTPStatus.FORBIDDEN, f"the origin is {origin!r}, expected http://{host}")
+            return True
+        return False
+
+    def _refuse(self, status: HTTPStatus, text: str) -> None:
+        self.close_connection = True  # the body may not have been read
+        self._send(status, "application/json", json.dumps({"error": text}).encode("utf-8"))
+
+    def _send(self, status: HTTPStatus, kind: str, content: bytes) -> None:
+        self.send_response(status)
+        for name, value in (
+            ("Content-Type", kind),
+            ("Content-Length", str(len(content))),
+            ("Cache-Control", "no-store"),
+            ("X-Content-Type-Options", "nosniff"),
+            ("X-Frame-Options", "DENY"),
+            ("Referrer-Policy", "no-referrer"),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing: the reader sees what happens on the page."""

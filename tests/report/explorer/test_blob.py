@@ -1,0 +1,37 @@
+import numpy as np
+import pytest
+
+from headwise.report.explorer.blob import Blob
+
+
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("levels", [255, 15])
+def test_numbers_come_back_to_half_a_step(power, levels):
+    numbers = np.random.default_rng(0).random((9, 7), np.float32) ** 3
+    back = Blob.of(numbers, levels=levels, power=power).numbers()
+    scale = numbers.max()
+    error = np.abs((back / scale) ** (1 / power) - (numbers / scale) ** (1 / power))
+    assert back.shape == (9, 7)
+    assert error.max() <= 0.5001 / levels
+    if levels == 255:
+        assert np.abs(back - numbers).max() <= scale / 255
+
+
+def test_small_numbers_keep_more_of_their_value_where_the_power_is_2():
+    numbers = np.array([1.0, 1 / 512])
+    even, fine = (Blob.of(numbers, power=power).numbers()[1] for power in (1, 2))
+    assert abs(fine - 1 / 512) < 0.1 / 512 < abs(even - 1 / 512)
+
+
+def test_a_triangle_stores_half_and_comes_back_whole():
+    square = np.tril(np.random.default_rng(0).random((64, 64)))
+    half, whole = (Blob.of(square, triangle=triangle) for triangle in (True, False))
+    assert np.array_equal(half.numbers(), whole.numbers())
+    assert len(half.data) < len(whole.data)
+
+
+def test_zeros_and_numbers_beyond_the_scale():
+    assert not Blob.of(np.zeros((2, 3))).numbers().any()
+    assert Blob.of(np.array([-1.0, 0.5, 2.0]), scale=1.0).numbers() == pytest.approx(
+        [0, 0.5, 1], abs=1 / 255
+    )
