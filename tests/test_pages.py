@@ -21,7 +21,7 @@ from headwise.analysis.report import render_benchmark, render_report
 from headwise.analysis.results import Benchmark
 from headwise.analysis.score_curve import score_curve
 from headwise.models.plan import SYSTEMS
-from headwise.report.explorer.page.html import page_html
+from headwise.report.explorer.page import page_html
 
 ADDRESS = "https://evil.example/x"
 # Ends what it may stand in (an attribute, a title, a style, a script, a comment), and begins anew.

@@ -43,8 +43,8 @@ from .pretrained.layouts import HeadLayout as HeadLayout
 from .pretrained.parameters import output_parameters as output_parameters
 from .pretrained.saving import load_gates as load_gates
 from .pretrained.saving import save_gates as save_gates
-from .report.explorer.notebook import Explored as Explored
-from .report.explorer.notebook import explore as explore
+from .report.explorer.page import Explored as Explored
+from .report.explorer.page import explore as explore
 from .training.rules import TrainingRules as TrainingRules
 from .training.rules import training_rules as training_rules
 from .training.rules_mixin import RulesMixin as RulesMixin

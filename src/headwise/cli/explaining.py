@@ -1,5 +1,7 @@
 """The commands that look into finished runs: what their heads do."""
 
+import os
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -129,19 +131,20 @@ def explore(
         import webbrowser
 
         from headwise.files import check_can_be_written
-        from headwise.report.explorer.asking import asked_source, split_arguments
 
         runs, last = split_arguments(arguments)
         check_runs(runs, changes, keys=("evaluation",))
 
-        from headwise.report.explorer.page.html import write_page
+        from headwise.report.explorer.inputs import Source
+        from headwise.report.explorer.page import write_page
         from headwise.report.explorer.recording import Explorer
         from headwise.report.explorer.server import ExplorerServer
 
         silence()
         if serve and output is not None:
             raise ValueError("--serve writes no file; leave out --serve or --output")
-        given = asked_source(last, text, source, item, part, target)
+        check_one_input({"TEXT": last, "--text": text, "--input": source, "--item": item})
+        given = Source(text if last is None else last, target, source, part, item or 0)
         page = output or runs[0] / "explore.html"
         explorer = Explorer(runs, given, changes or [])
         if not serve:
@@ -166,3 +169,40 @@ def explore(
                 page.write_text(redirection, encoding="utf-8")
                 webbrowser.open(page.as_uri())
             server.run()
+
+
+def split_arguments(arguments: Sequence[str]) -> tuple[list[Path], str | None]:
+    """Divides folders of runs from the text behind them.
+
+    Args:
+        arguments: folders, at least one; the last may be a text, if it is no folder.
+
+    Raises:
+        ValueError: the last looks like a folder that there is not.
+
+    >>> split_arguments(["runs", "The file is open."])
+    ([PosixPath('runs')], 'The file is open.')
+    """
+    *first, last = arguments
+    if not first or (last and _is_folder(last)):
+        return [Path(each) for each in arguments], None
+    if os.sep in last and not any(letter.isspace() for letter in last):
+        raise ValueError(
+            f"{last} is not a folder, expected one with recipe.yaml, of a finished run; if it is a "
+            f"text, give it by --text"
+        )
+    return [Path(each) for each in first], last
+
+
+def _is_folder(name: str) -> bool:
+    try:
+        return Path(name).is_dir()
+    except (OSError, ValueError):  # too long for a name, or with characters that no name has
+        return False
+
+
+def check_one_input(given: Mapping[str, object]) -> None:
+    """Raises `ValueError` if a user gives several inputs: names of options to their values."""
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise ValueError(f"{' and '.join(names)} are given, expected one of them: one input")

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from headwise.heads.words import Words
-from headwise.report.explorer.blob import Blob
 from headwise.report.explorer.payload import (
     Ablation,
     Attention,
+    Blob,
     Candidate,
     Made,
     Output,
@@ -195,6 +195,6 @@ def large(tokens: int = 512, layers: int = 12, heads: int = 12, units: int = 64)
 
 
 if __name__ == "__main__":
-    from headwise.report.explorer.page.html import page_html
+    from headwise.report.explorer.page import page_html
 
     Path(sys.argv[1]).write_text(page_html(large()), encoding="utf-8")

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headwise.cli import app
-from headwise.report.explorer.asking import asked_source, split_arguments
+from headwise.cli.explaining import split_arguments
 from headwise.report.explorer.payload import Payload
 
 
@@ -66,4 +66,3 @@ def test_folders_come_first_and_a_text_last(tmp_path):
     assert split_arguments([str(tmp_path), str(tmp_path)]) == ([tmp_path, tmp_path], None)
     assert split_arguments(["runs/one"]) == ([Path("runs/one")], None)  # said when it is opened
     assert split_arguments(["runs/one", "and/or else"]) == ([Path("runs/one")], "and/or else")
-    assert asked_source("one", None, None, None, "test", None).text == "one"

@@ -8,7 +8,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 import headwise as hw
-from headwise.report.explorer.page.html import page_html
+from headwise.report.explorer.page import page_html
 from headwise.tasks.text.tokenization import TextTokenizer, TranslationTokenizer
 from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings, TokenizerSettings
 

@@ -5,16 +5,14 @@ import hashlib
 import re
 import time
 from html import unescape
-from pathlib import Path
 
 import pytest
 import torch
 from explorer_payloads import payload
 
 import headwise as hw
-from headwise.report.explorer.inputs.source import Input, Source
-from headwise.report.explorer.page import html
-from headwise.report.explorer.page.html import SCRIPTS, page_html, write_page
+from headwise.report.explorer.inputs import Input, Source
+from headwise.report.explorer.page import SCRIPTS, WEB, page_html, write_page
 from headwise.report.explorer.payload import Output, Payload, Stack
 from headwise.report.explorer.recording import Explorer, recorded_run
 
@@ -52,7 +50,7 @@ def test_a_text_of_scripts_is_text(runs):
 
 
 def test_all_scripts_are_in_the_page():
-    assert sorted(SCRIPTS) == sorted(path.stem for path in Path(html.__file__).parent.glob("*.js"))
+    assert sorted(SCRIPTS) == sorted(path.stem for path in WEB.glob("*.js"))
 
 
 def test_the_page_is_written_whole(tmp_path):

@@ -21,14 +21,11 @@ from explorer_payloads import (
     translation,
 )
 
-import headwise.report.explorer.page
 from headwise.heads.words import Words
-from headwise.report.explorer.notebook import Explored
-from headwise.report.explorer.page.html import page_html
+from headwise.report.explorer.page import WEB, Explored, page_html
 from headwise.report.explorer.payload import Payload
 
-FILES = Path(headwise.report.explorer.page.__file__).parent
-SCRIPTS = sorted(FILES.glob("*.js"))
+SCRIPTS = sorted(WEB.glob("*.js"))
 
 
 def test_the_payload_comes_back_from_the_page_whatever_it_holds() -> None:
@@ -41,7 +38,7 @@ def test_the_payload_comes_back_from_the_page_whatever_it_holds() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [*SCRIPTS, FILES / "explorer.css", FILES / "explorer.html.jinja"], ids=lambda p: p.name
+    "path", [*SCRIPTS, WEB / "explorer.css", WEB / "explorer.html.jinja"], ids=lambda p: p.name
 )
 def test_nothing_is_fetched_and_no_data_becomes_markup(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
@@ -89,7 +86,7 @@ def cielab(rgb: np.ndarray) -> np.ndarray:
 
 def schemes() -> list[dict[str, str]]:
     """The colours of units on a light page, and on a dark one."""
-    style = (FILES / "explorer.css").read_text(encoding="utf-8")
+    style = (WEB / "explorer.css").read_text(encoding="utf-8")
     light, dark = re.findall(r":root \{(.*?)\n *\}", style, re.DOTALL)[:2]
     found = [dict(re.findall(r"--(unit-\d): (#\w{6})", block)) for block in (light, dark)]
     return [found[0], {**found[0], **found[1]}]
@@ -145,7 +142,7 @@ def marks(tab: chromium.Tab) -> list[str]:
     ],
 )
 def test_words_that_differ(tab: chromium.Tab, before: str, after: str, expected: str) -> None:
-    script = (FILES / "difference.js").read_text(encoding="utf-8")
+    script = (WEB / "difference.js").read_text(encoding="utf-8")
     called = f"difference({json.dumps(before)}, {json.dumps(after)})"
     pieces = tab.value(f"(() => {{ {script}; return {called}; }})()")
     sign = {"same": "", "gone": "-", "new": "+"}

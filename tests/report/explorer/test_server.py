@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 from explorer_payloads import payload
 
-from headwise.report.explorer.inputs.source import Source
+from headwise.report.explorer.inputs import Source
 from headwise.report.explorer.payload import Payload
 from headwise.report.explorer.recording import Explorer
 from headwise.report.explorer.server import ExplorerServer

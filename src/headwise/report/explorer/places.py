@@ -1,18 +1,22 @@
-"""The systems of a model as the page is given them: decisions and attention as few bytes."""
+"""What the systems of a model do in one pass, decisions and attention, as few bytes."""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from headwise.heads.system import Routing, System
-from headwise.models.heads_read import heads_sites
+from headwise.heads.heads_read import HeadsRead
+from headwise.heads.system import Routing
+from headwise.models.decisions import record
+from headwise.models.evaluating import evaluating
+from headwise.models.heads_read import HeadsSite, heads_read, heads_sites
 from headwise.models.plan import system_name
-from headwise.report.explorer.blob import Blob
-from headwise.report.explorer.payload import Attention, Place, Stack
-from headwise.report.explorer.watching import Reading, Watched
+from headwise.models.sites import AttentionSite, attention_sites
+from headwise.report.explorer.payload import Attention, Blob, Place, Stack
 
 Decides = Literal["position", "sequence", "everything", "nothing"]
 
@@ -24,13 +28,55 @@ _LEVELS = (3, 5, 7, 11, 15, 31, 63, 127, 255)
 _MOST = 150_000_000
 
 
-def check_size(model: nn.Module, stacks: Mapping[str, Stack]) -> None:
-    """Raises `ValueError` if no browser could hold the attention of a model over its input.
+class Reading(NamedTuple):
+    """How the heads of one attention have read in its last call.
+
+    Attributes:
+        is_cross: whether its keys are of something else than its queries.
+        weights: `(heads, queries, keys)` of the first sequence.
+    """
+
+    is_cross: bool
+    weights: Tensor
+
+
+@dataclass
+class Watched:
+    """What one system has done in one pass; `readings` by the attention's path in the system."""
+
+    place: AttentionSite
+    routing: Routing | None = None
+    readings: dict[str, Reading] = field(default_factory=dict)
+
+
+@torch.no_grad()
+def watch(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[Any, list[Watched]]:
+    """Runs a model once in evaluation mode on a batch of one sequence.
 
     Args:
-        model: the model.
-        stacks: what stands at the positions of the input.
+        model: a headwise model, or any module that holds systems.
+        inputs: arguments of its forward.
+
+    Returns:
+        What the model returns, and what each system has done, in the order in which they stand.
     """
+    watched = {place.path: Watched(place) for place in attention_sites(model)}
+
+    def note(site: HeadsSite, read: HeadsRead) -> None:
+        name = site.path.removeprefix(site.system.path).removeprefix(".")
+        weights = read.weights(slice(0, 1))[0].float().cpu()
+        reading = Reading(read.inputs.key is not read.inputs.query, weights)
+        watched[site.system.path].readings[name] = reading
+
+    with evaluating(model), record(model) as decided, heads_read(model, note):
+        output = model(**inputs)
+    for place, made in decided.items():
+        watched[place.path].routing = made[-1]
+    return output, list(watched.values())
+
+
+def check_size(model: nn.Module, stacks: Mapping[str, Stack]) -> None:
+    """Raises `ValueError` if no browser could hold the attention of a model over its input."""
     longest = max(len(stack.tokens) for stack in stacks.values())
     heads = sum(place.module.num_heads for place in heads_sites(model))
     if heads * longest**2 > _MOST:
@@ -58,8 +104,8 @@ def recorded_places(
     Raises:
         ValueError: a system has other positions than the input.
     """
-    number = sum(reading.weights.numel() for seen in watched for reading in seen.readings)
-    share = budget / max(1, number)
+    read = [reading for seen in watched for reading in seen.readings.values()]
+    share = budget / max(1, sum(reading.weights.numel() for reading in read))
     return [_place(seen, stacks, share) for seen in watched]
 
 
@@ -67,12 +113,6 @@ def _place(seen: Watched, stacks: Mapping[str, Stack], share: float) -> Place:
     place = seen.place
     stack = place.stack if place.stack in stacks else next(iter(stacks))
     weights, decides, chosen = _decisions(seen.routing)
-    for reading in seen.readings:
-        if reading.weights.size(1) != len(stacks[stack].tokens):
-            raise ValueError(
-                f"the system {place.path!r} reads {reading.weights.size(1)} positions, expected "
-                f"{len(stacks[stack].tokens)}: one for each token of the input"
-            )
     units = 0 if weights is None else weights.shape[1]
     words = place.module.words
     return Place(
@@ -88,7 +128,8 @@ def _place(seen: Watched, stacks: Mapping[str, Stack], share: float) -> Place:
         weights=None if weights is None else Blob.of(weights),
         chosen=chosen,
         attentions=[
-            _attention(reading, place.module, stack, stacks, share) for reading in seen.readings
+            _attention(name, reading, place, stack, stacks, share)
+            for name, reading in seen.readings.items()
         ],
     )
 
@@ -101,20 +142,28 @@ def _decisions(
         return None, "nothing", None
     weights = routing.weights.float().cpu()
     weights = weights / weights.sum(-1, keepdim=True)
-    chosen = None
     if weights.dim() == 3:
-        if routing.indices is not None:
-            chosen = routing.indices[0].tolist()
+        chosen = None if routing.indices is None else routing.indices[0].tolist()
         return weights[0].numpy(), "position", chosen
     if weights.dim() == 2:
-        return weights[:1].numpy(), "sequence", chosen
-    return weights.unsqueeze(0).numpy(), "everything", chosen
+        return weights[:1].numpy(), "sequence", None
+    return weights.unsqueeze(0).numpy(), "everything", None
 
 
 def _attention(
-    reading: Reading, system: System, stack: str, stacks: Mapping[str, Stack], share: float
+    name: str,
+    reading: Reading,
+    place: AttentionSite,
+    stack: str,
+    stacks: Mapping[str, Stack],
+    share: float,
 ) -> Attention:
     _, queries, keys = reading.weights.shape
+    if queries != len(stacks[stack].tokens):
+        raise ValueError(
+            f"the system {place.path!r} reads {queries} positions, expected "
+            f"{len(stacks[stack].tokens)}: one for each token of the input"
+        )
     source: str | None = stack
     if reading.is_cross:
         source = next((name for name in stacks if name != stack), None)
@@ -122,11 +171,11 @@ def _attention(
         source = None
     triangle = queries == keys and not bool(reading.weights.triu(1).any())
     return Attention(
-        name=reading.name,
+        name=name,
         queries=stack,
         keys=source,
         heads=[_packed(head.numpy(), triangle, share * head.numel()) for head in reading.weights],
-        unit_of_head=system.unit_of_head(),
+        unit_of_head=place.module.unit_of_head(),
     )
 
 

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 from pydantic import ValidationError
 
 from headwise.messages import cut
-from headwise.report.explorer.page.html import page_html
+from headwise.report.explorer.page import page_html
 from headwise.report.explorer.payload import Payload, Question
 
 HOST = "127.0.0.1"
@@ -97,76 +97,38 @@ class ExplorerServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
+class _Refusal(Exception):
+    """A request that is not answered, with what its sender is told."""
+
+    def __init__(self, status: HTTPStatus, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: ExplorerServer
     timeout = _SECONDS
     server_version, sys_version = "headwise", ""
 
     def do_GET(self) -> None:
-        if self._is_foreign():
-            return
-        if not self._is_asked_at("/"):
-            return
-        self._send(HTTPStatus.OK, "text/html; charset=utf-8", self.server.page)
+        self._reply("/", "text/html; charset=utf-8", lambda: self.server.page)
 
     def do_POST(self) -> None:
-        if self._is_foreign():
-            return
-        if not self._is_asked_at(PATH):
-            return
-        if self.headers.get_content_type() != "application/json":
-            kind = self.headers.get("Content-Type")
-            text = f"the type of the body is {kind}, expected application/json"
-            self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
-            return
-        length = self.headers.get("Content-Length", "")
-        if not (length.isascii() and length.isdecimal()):
-            self._refuse(HTTPStatus.LENGTH_REQUIRED, "the length of the body is missing")
-            return
-        length = length.lstrip("0") or "0"
-        if len(length) > len(str(_LARGEST)) or int(length) > _LARGEST:  # no number of any length
-            text = f"the body has {cut(length)} bytes, expected at most {_LARGEST:,}"
-            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
-            return
-        self._answer(self.rfile.read(int(length)))
+        self._reply(PATH, "application/json", lambda: self._answer(self._body()))
 
-    def _answer(self, body: bytes) -> None:
+    def _reply(self, path: str, kind: str, content: Callable[[], bytes]) -> None:
         try:
-            question = Question.model_validate_json(body)
-            with self.server.lock:
-                payload = self.server.answer(question)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "body"
-            self._refuse(HTTPStatus.BAD_REQUEST, f"{where}: {first['msg']}")
-        except (ValueError, OSError) as error:
-            self._refuse(HTTPStatus.BAD_REQUEST, str(error))
-        except Exception:
-            traceback.print_exc()
-            text = "the model has failed; see where headwise was started"
-            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, text)
+            self._check_who_asks()
+            self._check_address(path)
+            found = content()
+        except _Refusal as refusal:
+            self.close_connection = True  # the body may not have been read
+            said = json.dumps({"error": str(refusal)}).encode("utf-8")
+            self._send(refusal.status, "application/json", said)
         else:
-            content = payload.model_dump_json().encode("utf-8")
-            self._send(HTTPStatus.OK, "application/json", content)
+            self._send(HTTPStatus.OK, kind, found)
 
-    def _is_asked_at(self, path: str) -> bool:
-        """Refuses what is not asked at a path with the token of the address."""
-        try:
-            asked = urlsplit(self.path)
-            given = parse_qs(asked.query).get("token", [""])[0]
-        except ValueError:
-            self._refuse(HTTPStatus.BAD_REQUEST, f"{cut(self.path)} is no address")
-            return False
-        if asked.path != path:
-            self._refuse(HTTPStatus.NOT_FOUND, f"there is no {cut(asked.path)}, expected {path}")
-            return False
-        if not secrets.compare_digest(given.encode(), self.server.token.encode()):
-            text = "the token is missing or wrong: open the address that headwise has printed"
-            self._refuse(HTTPStatus.FORBIDDEN, text)
-            return False
-        return True
-
-    def _is_foreign(self) -> bool:
+    def _check_who_asks(self) -> None:
         """Refuses what is not asked by the page itself, or by the reader."""
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         try:
@@ -174,16 +136,56 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError:
             name = None
         if name not in _NAMES:
-            self._refuse(HTTPStatus.FORBIDDEN, f"the host is {host!r}, expected {HOST}")
-            return True
+            raise _Refusal(HTTPStatus.FORBIDDEN, f"the host is {host!r}, expected {HOST}")
         if origin is not None and origin != f"http://{host}":
-            self._refuse(HTTPStatus.FORBIDDEN, f"the origin is {origin!r}, expected http://{host}")
-            return True
-        return False
+            text = f"the origin is {origin!r}, expected http://{host}"
+            raise _Refusal(HTTPStatus.FORBIDDEN, text)
 
-    def _refuse(self, status: HTTPStatus, text: str) -> None:
-        self.close_connection = True  # the body may not have been read
-        self._send(status, "application/json", json.dumps({"error": text}).encode("utf-8"))
+    def _check_address(self, path: str) -> None:
+        """Refuses what is not asked at a path with the token of the address."""
+        try:
+            asked = urlsplit(self.path)
+            given = parse_qs(asked.query).get("token", [""])[0]
+        except ValueError:
+            text = f"{cut(self.path)} is no address"
+            raise _Refusal(HTTPStatus.BAD_REQUEST, text) from None
+        if asked.path != path:
+            text = f"there is no {cut(asked.path)}, expected {path}"
+            raise _Refusal(HTTPStatus.NOT_FOUND, text)
+        if not secrets.compare_digest(given.encode(), self.server.token.encode()):
+            text = "the token is missing or wrong: open the address that headwise has printed"
+            raise _Refusal(HTTPStatus.FORBIDDEN, text)
+
+    def _body(self) -> bytes:
+        """Reads a question of a length that is known and not too large."""
+        if self.headers.get_content_type() != "application/json":
+            kind = self.headers.get("Content-Type")
+            text = f"the type of the body is {kind}, expected application/json"
+            raise _Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdecimal()):
+            raise _Refusal(HTTPStatus.LENGTH_REQUIRED, "the length of the body is missing")
+        length = length.lstrip("0") or "0"
+        if len(length) > len(str(_LARGEST)) or int(length) > _LARGEST:  # no number of any length
+            text = f"the body has {cut(length)} bytes, expected at most {_LARGEST:,}"
+            raise _Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
+        return self.rfile.read(int(length))
+
+    def _answer(self, body: bytes) -> bytes:
+        try:
+            question = Question.model_validate_json(body)
+            with self.server.lock:
+                return self.server.answer(question).model_dump_json().encode("utf-8")
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "body"
+            raise _Refusal(HTTPStatus.BAD_REQUEST, f"{where}: {first['msg']}") from None
+        except (ValueError, OSError) as error:
+            raise _Refusal(HTTPStatus.BAD_REQUEST, str(error)) from None
+        except Exception:
+            traceback.print_exc()
+            text = "the model has failed; see where headwise was started"
+            raise _Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, text) from None
 
     def _send(self, status: HTTPStatus, kind: str, content: bytes) -> None:
         self.send_response(status)

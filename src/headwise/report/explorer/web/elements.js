@@ -27,6 +27,14 @@ function putAt(element, start, size, index, count) {
   element.style[size] = `${100 / count}%`;
 }
 
+// The row and the column at the pointer, of an element that is drawn as so many.
+function cellAt(element, event, rows, columns) {
+  const box = element.getBoundingClientRect();
+  const inside = (share, size) => Math.min(Math.max(Math.floor(share * size), 0), size - 1);
+  const row = inside((event.clientY - box.top) / box.height, rows);
+  return { row, column: inside((event.clientX - box.left) / box.width, columns) };
+}
+
 // What is drawn anew must not take the focus away from who uses the keyboard: elements that may
 // have it are known by a name.
 function focused() {

@@ -82,22 +82,60 @@ function certaintyShown(output, before) {
 }
 
 function classesShown(classes, before) {
-  const rows = classes.map((each) => {
-    const was = before?.find((other) => other.text === each.text)?.probability;
-    const moved = was !== undefined && twoDecimals(was) !== twoDecimals(each.probability);
-    return barRow({
-      look: "heat",
-      name: make("span", { text: each.text }),
-      value: each.probability,
-      most: 1,
-      label: `${moved ? `${twoDecimals(was)} → ` : ""}${twoDecimals(each.probability)}`,
-    });
+  const rows = classes.map(({ text, probability }) => {
+    const was = before?.find((other) => other.text === text)?.probability;
+    return shareRow([text], probability, moved(was, probability, 2));
   });
   return make("div", { class: "made" }, barTable("Probability of each class", rows));
 }
 
 function numberShown(number, before) {
-  const moved = before !== null && before.toFixed(3) !== number.toFixed(3);
-  const was = moved ? `${before.toFixed(3)} → ` : "";
-  return labelled("output", make("p", { text: was + number.toFixed(3) }));
+  return labelled("output", make("p", { text: moved(before, number, 3) }));
+}
+
+// A number, and what it was if that was another.
+function moved(before, number, decimals) {
+  const [was, is] = [before?.toFixed(decimals), number.toFixed(decimals)];
+  return was === undefined || was === is ? is : `${was} → ${is}`;
+}
+
+// What differs between two texts, word by word.
+
+// Returns pieces {text, kind}; kind is "same", "gone" or "new".
+function difference(before, after) {
+  const one = before.split(/(?<=\s)/);
+  const other = after.split(/(?<=\s)/);
+  const alike = (i, j) => one[i].trim() === other[j].trim();
+  // common[i][j]: how many words the rests from i and from j have in common, in this order
+  const common = one.concat("").map(() => new Uint16Array(other.length + 1));
+  for (let i = one.length - 1; i >= 0; i--) {
+    for (let j = other.length - 1; j >= 0; j--) {
+      common[i][j] = alike(i, j)
+        ? 1 + common[i + 1][j + 1]
+        : Math.max(common[i + 1][j], common[i][j + 1]);
+    }
+  }
+  const pieces = [];
+  const add = (text, kind) => {
+    if (pieces.at(-1)?.kind === kind) pieces.at(-1).text += text;
+    else pieces.push({ text, kind });
+  };
+  let [i, j] = [0, 0];
+  while (i < one.length || j < other.length) {
+    if (i < one.length && j < other.length && alike(i, j)) {
+      add(other[j++], "same");
+      i++;
+    } else if (j === other.length || (i < one.length && common[i + 1][j] >= common[i][j + 1])) {
+      add(one[i++], "gone");
+    } else {
+      add(other[j++], "new");
+    }
+  }
+  return pieces;
+}
+
+// The text after, with the words that are gone struck out and the new ones marked.
+function differenceShown(before, after) {
+  const tags = { same: "span", gone: "del", new: "ins" };
+  return difference(before, after).map(({ text, kind }) => make(tags[kind], { text }));
 }

@@ -1,15 +1,79 @@
-"""The page of a model of one's own, in a notebook or as a file."""
+"""The page as one HTML file: written, or shown in a notebook."""
 
+import base64
+import hashlib
+from functools import cache
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
 from torch import nn
 
-if TYPE_CHECKING:
-    from headwise.report.explorer.payload import Payload
+from headwise.files import write_text
+from headwise.report.explorer.payload import Payload
 
+WEB = Path(__file__).parent / "web"
+# In this order, since some use others while they are read, and the last runs them all.
+SCRIPTS = (
+    *("elements", "blobs", "view", "painting", "tokens", "maps", "attention", "tables", "output"),
+    *("column", "controls", "serving", "main"),
+)
+# Letters of JSON that would mean something to HTML, or end a line in old JavaScript.
+_ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
 _HEIGHT = 720  # pixels of a notebook that the page takes
+
+
+def page_html(payload: Payload) -> str:
+    """Returns the page as one HTML file, which needs nothing beside it.
+
+    It runs its own script alone, and fetches nothing but, if it is served, answers of its server.
+    """
+    script, style = _script(), _read("explorer.css")
+    rules = {
+        "default-src": "'none'",
+        "script-src": _hash(script),
+        "style-src": _hash(style),
+        "img-src": "data:",
+        "media-src": "data:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    if payload.served:
+        rules["connect-src"] = "'self'"
+    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(
+        _read("explorer.html.jinja")
+    )
+    return template.render(
+        title=payload.title,
+        csp="; ".join(f"{name} {value}" for name, value in rules.items()),
+        style=Markup(style),
+        script=Markup(script),
+        payload=Markup(payload.model_dump_json().translate(_ESCAPES)),
+    )
+
+
+def write_page(payload: Payload, path: Path) -> None:
+    """Writes the page to a file, whole or not at all."""
+    write_text(path, page_html(payload))
+
+
+@cache
+def _script() -> str:
+    parts = "\n".join(_read(f"{name}.js") for name in SCRIPTS)
+    return f'"use strict";\n(() => {{\n{parts}}})();\n'
+
+
+@cache
+def _read(name: str) -> str:
+    return (WEB / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """How a content security policy names a script or a style that may be in the page."""
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 
 
 class Explored:
@@ -21,19 +85,15 @@ class Explored:
         payload: all that the page shows; `payload.runs[0].places` has the systems of the model.
     """
 
-    def __init__(self, payload: "Payload") -> None:
+    def __init__(self, payload: Payload) -> None:
         self.payload = payload
 
     def save(self, path: str | Path) -> Path:
         """Writes the page to an HTML file that needs nothing beside it; returns its path."""
-        from headwise.report.explorer.page.html import write_page
-
         write_page(self.payload, Path(path))
         return Path(path)
 
     def _repr_html_(self) -> str:
-        from headwise.report.explorer.page.html import page_html
-
         # In a frame of its own neither styles nor scripts of page and notebook meet.
         return (
             f'<iframe srcdoc="{escape(page_html(self.payload))}" sandbox="allow-scripts" '
@@ -77,14 +137,12 @@ def explore(
         >>> page.payload.runs[0].places[0].decides
         'position'
     """
-    # Imported here: the tasks take a second, and `import headwise` needs none of them.
-    from headwise.report.explorer.inputs.any_model import any_input
-    from headwise.report.explorer.payload import Payload
+    # Imported here: the tasks take a second, and `hw.explore` is no reason to load them yet.
     from headwise.report.explorer.recording import recorded_run
+    from headwise.report.explorer.texts import any_input
 
     name = name or type(model).__name__
-    given = any_input(model, tokenizer, text, target)
-    run = recorded_run(name, "", model, given)
+    run = recorded_run(name, "", model, any_input(model, tokenizer, text, target))
     return Explored(
         Payload(title=name, served=False, text=text, target=target, takes_text=True, runs=[run])
     )

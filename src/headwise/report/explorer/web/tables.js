@@ -1,4 +1,4 @@
-// The exact numbers: the weights of the units at a token, and what a head reads there.
+// Tables of numbers: the weights of the units at a token, and what a head reads there.
 
 // Of more units only the largest are shown at once.
 const ROWS = 10;
@@ -17,6 +17,11 @@ function barRow({ look, name, value, most, label, action }) {
   );
 }
 
+// A row of a share, in the colour of what is read.
+function shareRow(name, value, label) {
+  return barRow({ look: "heat", name: make("span", {}, ...name), value, most: 1, label });
+}
+
 function barTable(caption, rows) {
   return make("table", { class: "bar-table" }, make("caption", { text: caption }), ...rows);
 }
@@ -28,22 +33,20 @@ function weightTable(number, place, painting, position, removal) {
   const chosen = position !== null && place.chosen ? chosenAt(place, position) : null;
   const units = [...row.keys()];
   const most = Math.max(...row);
-  const rowOf = (unit) =>
-    barRow({
-      look: colourClass(colours, unit),
-      name: make(
-        "span",
-        {},
-        make("span", { class: `key ${colourClass(colours, unit)}`, "aria-hidden": "true" }),
-        unitName(place, unit),
-      ),
+  const rowOf = (unit) => {
+    const look = colourClass(colours, unit);
+    const key = make("span", { class: `key ${look}`, "aria-hidden": "true" });
+    return barRow({
+      look,
+      name: make("span", {}, key, unitName(place, unit)),
       value: row[unit],
       most,
       label: chosen && !chosen.includes(unit) ? "–" : undefined,
       action: removal?.(unit),
     });
-  const caption =
-    position === null && weights.rows > 1 ? "Mean weights of all positions" : "Weights";
+  };
+  const isMean = position === null && weights.rows > 1;
+  const caption = isMean ? "Mean weights of all positions" : "Weights";
   if (units.length <= ROWS) return [barTable(caption, units.map(rowOf))];
   const sorted = [...units].sort((a, b) => row[b] - row[a]);
   return [
@@ -64,33 +67,18 @@ function readingTable(run, reading, head, thing) {
   if (!reading) return emptyTable(`Point at a ${thing} to see what is read from there`, READ);
   const stack = run.stacks[reading.stack];
   const order = [...reading.shares.keys()].sort((a, b) => reading.shares[b] - reading.shares[a]);
-  const rows = order.slice(0, READ).map((position) =>
-    barRow({
-      look: "heat",
-      name: make(
-        "span",
-        {},
-        stack ? tokenName(stack, position) : `position ${position}`,
-        stack ? make("small", { text: ` ${position}` }) : "",
-      ),
-      value: reading.shares[position],
-      most: 1,
-    }),
-  );
+  const rows = order.slice(0, READ).map((position) => {
+    const number = make("small", { text: ` ${position}` });
+    const name = stack ? [tokenName(stack, position), number] : [`position ${position}`];
+    return shareRow(name, reading.shares[position]);
+  });
   return barTable(reading.reads ? `Read from here by ${head}` : `Reads this: ${head}`, rows);
 }
 
 // What the model takes for probable at one position, or as many empty rows.
 function candidateTable(caption, candidates, length = candidates.length) {
   if (!candidates.length) return emptyTable(caption, length);
-  const rows = candidates.map(({ text, probability }) =>
-    barRow({
-      look: "heat",
-      name: make("span", { text: `“${tokenText(text)}”` }),
-      value: probability,
-      most: 1,
-    }),
-  );
+  const rows = candidates.map((each) => shareRow([`“${tokenText(each.text)}”`], each.probability));
   return barTable(caption, rows);
 }
 

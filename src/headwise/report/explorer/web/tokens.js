@@ -23,37 +23,31 @@ class TokenRow {
       ...this.tokens,
     );
     this.element = make("div", {}, make("h3", { text: title }), this.list);
-    this.list.addEventListener("pointerover", (event) => {
-      const position = this.positionOf(event.target);
-      if (position !== null && event.pointerType !== "touch") pointing.point(this.at(position));
+    this.on("pointerover", (position, event) => {
+      if (event.pointerType !== "touch") pointing.point(this.at(position));
     });
     this.list.addEventListener("pointerleave", () => pointing.point(null));
-    this.list.addEventListener("click", (event) => {
-      const position = this.positionOf(event.target);
-      if (position !== null) pointing.pick(this.at(position));
+    this.on("click", (position) => pointing.pick(this.at(position)));
+    this.on("focusin", (position, event) => {
+      if (event.target.matches(":focus-visible")) pointing.pick(this.at(position), { again: true });
     });
-    this.list.addEventListener("focusin", (event) => {
-      const position = this.positionOf(event.target);
-      if (position !== null && event.target.matches(":focus-visible")) {
-        pointing.pick(this.at(position), { again: true });
-      }
+    this.on("keydown", (position, event) => this.move(position, event));
+  }
+
+  // Listens to what happens at a token.
+  on(name, happens) {
+    this.list.addEventListener(name, (event) => {
+      const token = event.target.closest(".token");
+      if (token) happens(Number(token.dataset.position), event);
     });
-    this.list.addEventListener("keydown", (event) => this.move(event));
   }
 
   at(position) {
     return { stack: this.name, position };
   }
 
-  positionOf(target) {
-    const token = target.closest(".token");
-    return token ? Number(token.dataset.position) : null;
-  }
-
   // Arrows go to the neighbours, up and down to the nearest token of another line.
-  move(event) {
-    const position = this.positionOf(event.target);
-    if (position === null) return;
+  move(position, event) {
     const last = this.tokens.length - 1;
     const next = {
       ArrowLeft: () => position - 1,
@@ -63,15 +57,11 @@ class TokenRow {
       Home: () => 0,
       End: () => last,
     }[event.key]?.();
-    if (next === undefined) {
-      if (event.key === "Enter" || event.key === " ") {
-        event.preventDefault();
-        this.pointing.pick(this.at(position));
-      }
-      return;
-    }
+    const picks = event.key === "Enter" || event.key === " ";
+    if (next === undefined && !picks) return;
     event.preventDefault();
-    this.focus(Math.min(Math.max(next, 0), last));
+    if (picks) this.pointing.pick(this.at(position));
+    else this.focus(Math.min(Math.max(next, 0), last));
   }
 
   nearestInLine(position, step) {

@@ -26,19 +26,16 @@ async function readingAt(attention, token) {
 // Draws queries × keys: the darker, the more a query reads of a key.
 function drawMatrix(canvas, heads) {
   const { rows, columns } = heads[0];
-  canvas.width = columns;
-  canvas.height = rows;
-  const context = canvas.getContext("2d");
-  const image = context.createImageData(columns, rows);
-  const [red, green, blue] = rgbOf("--heat");
+  const data = new Uint8ClampedArray(4 * rows * columns);
+  const heat = rgbOf("--heat");
   for (let row = 0; row < rows; row++) {
     const shares = meanOf(heads.map((head) => head.row(row)));
     // By its root, or else a row that reads many keys a little would look as if it read nothing.
     shares.forEach((share, column) => {
-      image.data.set([red, green, blue, 255 * Math.sqrt(share)], 4 * (row * columns + column));
+      data.set([...heat, 255 * Math.sqrt(share)], 4 * (row * columns + column));
     });
   }
-  context.putImageData(image, 0, 0);
+  put(canvas, data, columns, rows);
 }
 
 // The matrix of the head in view, with the row and the column of the token marked.
@@ -84,14 +81,8 @@ class Matrix {
 
   at(event, what) {
     if (!this.heads) return;
-    const box = this.canvas.getBoundingClientRect();
     const { rows, columns } = this.heads[0];
-    const row = Math.min(rows - 1, Math.floor(((event.clientY - box.top) / box.height) * rows));
-    const column = Math.min(
-      columns - 1,
-      Math.floor(((event.clientX - box.left) / box.width) * columns),
-    );
-    if (row < 0 || column < 0) return;
+    const { row, column } = cellAt(this.canvas, event, rows, columns);
     this.pointing[what]({ stack: this.attention.queries, position: row });
     this.column.hidden = false;
     putAt(this.column, "left", "width", column, columns);
@@ -125,4 +116,44 @@ class Matrix {
       stack === null ? `position ${position}` : tokenName(this.run.stacks[stack], position);
     this.said.textContent = `${name(queries, cell.row)} reads ${name(keys, cell.column)}: ${twoDecimals(share)}`;
   }
+}
+
+// All heads of an attention at once: small matrices, of which each is a button that chooses it.
+//
+// Args: the number of the run, its place, the attention, and `look`, which changes the view.
+function allHeads(number, place, attention, look) {
+  if (attention.heads.length < 2) return null;
+  const heads = make("div", { class: "all-heads" });
+  const title = `All ${attention.heads.length} heads`;
+  const details = foldable(`heads ${number}`, title, heads);
+  // Drawn when they are asked for.
+  const draw = () => {
+    if (!details.open || heads.children.length) return;
+    heads.append(
+      ...attention.heads.map((_, head) => headButton(number, place, attention, head, look)),
+    );
+  };
+  details.addEventListener("toggle", draw);
+  draw();
+  return details;
+}
+
+function headButton(number, place, attention, head, look) {
+  const canvas = make("canvas", { "aria-hidden": "true" });
+  const name = capital(headName(place, attention, head));
+  const chosen = view.head === head;
+  numbersOf(attention.heads[head]).then((numbers) => drawMatrix(canvas, [numbers]));
+  return make(
+    "button",
+    {
+      type: "button",
+      title: name,
+      "aria-label": name,
+      "aria-pressed": String(chosen),
+      "data-focus": `head ${number} ${head}`,
+      onclick: () => look({ head: chosen ? null : head }),
+    },
+    canvas,
+    make("span", { text: String(head) }),
+  );
 }

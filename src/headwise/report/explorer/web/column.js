@@ -57,21 +57,12 @@ class Column {
     this.place = place;
     this.painting = painting;
     const words = this.run.words[place.system];
-    this.heading.replaceChildren(
-      make("strong", {
-        text: `${placeTitle(this.run, place)}: ${titleOf(place, words)}. `,
-      }),
-      explanationOf(this.run, place, painting),
-    );
-    this.legend.replaceChildren(
-      ...(painting
-        ? [
-            legendOf(this.run, this.number, place, painting, (unit) =>
-              this.actions.colour(this.number, unit),
-            ),
-          ]
-        : []),
-    );
+    const title = `${placeTitle(this.run, place)}: ${titleOf(place, words)}. `;
+    const explanation = explanationOf(this.run, place, painting);
+    this.heading.replaceChildren(make("strong", { text: title }), explanation);
+    const colour = (unit) => this.actions.colour(this.number, unit);
+    const legend = painting && legendOf(this.run, this.number, place, painting, colour);
+    this.legend.replaceChildren(...[legend].filter(Boolean));
     this.showStacks(place, painting);
     this.showAttention(place);
     await this.point();
@@ -98,11 +89,8 @@ class Column {
     if (!attention) return this.attention.replaceChildren();
     const title = `Attention of ${headName(place, attention, headInView(attention))}`;
     const all = allHeads(this.number, place, attention, this.actions.look);
-    this.attention.replaceChildren(
-      make("h3", { text: title }),
-      this.matrix.element,
-      ...(all ? [all] : []),
-    );
+    const shown = [make("h3", { text: title }), this.matrix.element, all];
+    this.attention.replaceChildren(...shown.filter(Boolean));
     this.matrix.show(this.run, place, attention);
   }
 
@@ -136,13 +124,10 @@ class Column {
     const stack = this.run.stacks[token?.stack];
     const at = token?.stack === place.stack ? token.position : null;
     const name = stack ? capital(tokenName(stack, token.position)) : "The whole input";
-    const parts = [
-      make("h3", {}, name, stack ? make("small", { text: ` position ${token.position}` }) : ""),
-    ];
+    const number = stack && make("small", { text: ` position ${token.position}` });
+    const parts = [make("h3", {}, name, number ?? "")];
     const removal = this.actions.removalOf(this.number, place);
-    if (painting) {
-      parts.push(...weightTable(this.number, place, painting, at, removal?.ofUnit));
-    }
+    if (painting) parts.push(...weightTable(this.number, place, painting, at, removal?.ofUnit));
     if (attention) {
       const query = reading?.reads ? token.position : null;
       const head = headName(place, attention, headInView(attention), query);
@@ -150,14 +135,9 @@ class Column {
     }
     const predictions = this.run.output.predictions.filter((each) => each.stack === place.stack);
     if (predictions.length) {
-      const here = predictions.find((each) => each.position === at);
-      parts.push(
-        candidateTable(
-          "What the model takes for probable here",
-          here?.best ?? [],
-          predictions[0].best.length,
-        ),
-      );
+      const best = predictions.find((each) => each.position === at)?.best ?? [];
+      const caption = "What the model takes for probable here";
+      parts.push(candidateTable(caption, best, predictions[0].best.length));
     }
     if (removal?.others) parts.push(removal.others);
     return parts;
@@ -168,4 +148,107 @@ function titleOf(place, words) {
   if (place.decides === "nothing") return place.system;
   const units = `${place.units} ${words.units}`;
   return words.decision === words.units ? units : `${words.decision} of ${units}`;
+}
+
+// What the colours mean, as buttons that choose what is coloured.
+
+// More buttons than these are hard to look through, and the others are in a list.
+const BUTTONS = 12;
+
+function legendOf(run, number, place, painting, choose) {
+  const words = run.words[place.system];
+  const chosen = unitOf(number, place);
+  const often = ledBy(place.units, painting.leaders);
+  const shown = [...often.keys()].filter(
+    (unit) => place.units <= BUTTONS || painting.colours[unit] !== null,
+  );
+  const button = (unit, text, by, look) =>
+    make("button", {
+      type: "button",
+      class: look,
+      text,
+      "aria-pressed": String(chosen === unit),
+      "aria-label": `Colour by the ${by}`,
+      title: `Colour by the ${by}`,
+      "data-focus": `unit ${number} ${unit}`,
+      onclick: () => choose(chosen === unit ? null : unit),
+    });
+  const buttons = shown.map((unit) => {
+    const look = `swatch ${colourClass(painting.colours, unit)}`;
+    return button(unit, String(unit), `weight of ${unitName(place, unit)}`, look);
+  });
+  const leading = `leading ${words.unit}`;
+  return make(
+    "div",
+    { class: "legend", role: "group", "aria-label": "Colours" },
+    button(null, leading, leading, "choice"),
+    make("span", { class: "muted small", text: `or weight of ${words.unit}` }),
+    ...buttons,
+    shown.length < place.units ? listOfUnits(place, shown, chosen, choose) : null,
+  );
+}
+
+function listOfUnits(place, shown, chosen, choose) {
+  const list = make("select", {
+    class: "small",
+    "aria-label": "Colour by the weight of another",
+    onchange: () => choose(list.value === "" ? null : Number(list.value)),
+  });
+  list.append(make("option", { value: "", text: "another …" }));
+  for (let unit = 0; unit < place.units; unit++) {
+    const option = { value: unit, text: unitName(place, unit), selected: chosen === unit };
+    if (!shown.includes(unit)) list.append(make("option", option));
+  }
+  return list;
+}
+
+// What is seen and what can be done, in sentences.
+
+const THINGS = { text: "token", image: "pixel", speech: "frame" };
+
+// What is seen, in a few sentences, for those who see the page for the first time.
+function explanationOf(run, place, painting) {
+  const words = run.words[place.system];
+  const thing = THINGS[run.stacks[place.stack].kind];
+  if (place.decides === "nothing") {
+    return "This system adds up its heads and decides nothing, so that nothing is coloured.";
+  }
+  const sentences = [];
+  if (place.chosen) {
+    const number = chosenAt(place, 0).length;
+    sentences.push(`Each ${thing} chooses ${number} of the ${place.units} ${words.units}.`);
+  }
+  if (painting.unit !== null) {
+    const range = painting.range.map(twoDecimals).join(" to ");
+    const name = unitName(place, painting.unit);
+    sentences.push(
+      `The stronger the colour of a ${thing}, the larger the weight of ${name}, from ${range}.`,
+    );
+    if (thing === "token") sentences.push("The number is the weight.");
+    if (place.chosen) sentences.push(`A ${thing} that has not chosen it has –.`);
+  } else {
+    const shown =
+      thing === "token" ? "Colour and number of a token tell" : `The colour of a ${thing} tells`;
+    sentences.push(`${shown} which ${words.unit} has the largest weight there.`);
+    if (painting.units.includes(-1)) sentences.push("= stands where several have the same weight.");
+    if (painting.colours.includes(null)) {
+      sentences.push(
+        `The eight ${words.units} that lead most often have a colour, the others are grey.`,
+      );
+    }
+  }
+  const all = { sequence: "the whole input", everything: "every input" }[place.decides];
+  if (all) sentences.push(`There is one decision for ${all}: all ${thing}s have the same.`);
+  return sentences.join(" ");
+}
+
+// What happens at the pointer.
+function hintOf(run, attention) {
+  if (!attention) return "";
+  const thing = THINGS[run.stacks[attention.queries].kind];
+  if (attention.keys === null) return `Point at a ${thing} to see its numbers.`;
+  if (isCross(attention)) {
+    return "Point at either text: blue in the other is what is read from there, or what reads it.";
+  }
+  return `Point at a ${thing}: blue is what the heads read from there.`;
 }

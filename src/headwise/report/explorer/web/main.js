@@ -13,20 +13,17 @@ class Page {
     this.columns = [];
     this.runs = make("div", { class: "runs" });
     this.fields = payload.served ? new InputFields(payload, (input) => this.send(input)) : null;
-    this.main.replaceChildren(
-      make(
-        "header",
-        {},
-        make("h1", { text: titleOfPage(payload) }),
-        payload.served ? null : inputOf(payload),
-      ),
-      ...(this.fields ? [this.fields.element] : []),
+    const title = make("h1", { text: titleOfPage(payload) });
+    const parts = [
+      make("header", {}, title, payload.served ? null : inputOf(payload)),
+      this.fields?.element,
       this.note,
       this.removed,
       this.controls.element,
       this.runs,
       footOf(payload),
-    );
+    ];
+    this.main.replaceChildren(...parts.filter(Boolean));
     readView();
     this.take(payload);
     addEventListener("hashchange", () => {
@@ -109,12 +106,9 @@ class Page {
     const focus = focused();
     this.controls.update(runs, this.sites);
     this.main.style.setProperty("--controls", `${this.controls.element.offsetHeight}px`);
-    columns.forEach((column, number) => {
-      column.element.hidden = view.run !== null && view.run !== number;
-    });
-    await Promise.all(
-      columns.filter((column) => !column.element.hidden).map((column) => column.show()),
-    );
+    const isHidden = (number) => view.run !== null && view.run !== number;
+    columns.forEach((column, number) => (column.element.hidden = isHidden(number)));
+    await Promise.all(columns.map((column) => (column.element.hidden ? null : column.show())));
     if (this.columns !== columns) return; // another answer has come
     // New columns take the place of old ones when they are drawn, so that nothing flickers.
     if (columns[0].element.parentElement !== this.runs) {
@@ -142,10 +136,9 @@ class Page {
   announceToken() {
     const column = this.columns[view.token?.run ?? 0];
     const stack = column?.run.stacks[view.token?.stack];
-    const label = column?.painting?.labels[view.token?.position];
-    if (stack?.kind === "text") return; // tokens of a text have labels of their own
-    if (stack)
-      this.announce(`${tokenName(stack, view.token.position)}${label ? `: ${label}` : ""}`);
+    if (!stack || stack.kind === "text") return; // tokens of a text have labels of their own
+    const label = column.painting?.labels[view.token.position];
+    this.announce(`${tokenName(stack, view.token.position)}${label ? `: ${label}` : ""}`);
   }
 
   announce(text) {
@@ -153,13 +146,8 @@ class Page {
   }
 
   key(event) {
-    if (
-      event.target.matches("input, textarea, select") ||
-      event.ctrlKey ||
-      event.metaKey ||
-      event.altKey
-    )
-      return;
+    if (event.target.matches("input, textarea, select")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
     const step = { "[": -1, "]": 1, PageUp: -1, PageDown: 1 }[event.key];
     if (event.key === "Escape") {
       view.token = pointed = null;
@@ -199,11 +187,8 @@ class Page {
     this.main.setAttribute("aria-busy", "true");
     this.fields.say("The model is working …");
     const { item, text, target } = this.input;
-    const question = {
-      text: text || null,
-      target: target || null,
-      ablations: this.removals.asked(),
-    };
+    const ablations = this.removals.asked();
+    const question = { text: text || null, target: target || null, ablations };
     if (item !== null && !question.text) question.item = item;
     try {
       const payload = await answer(question);
@@ -221,15 +206,40 @@ class Page {
   }
 
   summary() {
+    const textOf = ({ made }) => made.find((each) => each.by_model && each.text !== null);
     const texts = this.payload.runs.flatMap((run, number) => {
-      const made = run.output.made.find((each) => each.by_model && each.text !== null);
-      const whole = this.whole[number].made.find((each) => each.by_model && each.text !== null);
+      const [made, whole] = [textOf(run.output), textOf(this.whole[number])];
       if (!made) return [];
       const same = this.removals.list.length && whole?.text === made.text ? "unchanged, " : "";
       return [`${run.name}: ${same}${made.text}`];
     });
     return texts.join(". ") || "The answer of the model is there.";
   }
+}
+
+// What stands above and below the models: a title, the input and how the page is used.
+
+function titleOfPage({ title, runs }) {
+  return runs.length > 2 ? `${runs.length} models side by side` : title;
+}
+
+// What the models read, of a page whose reader cannot change it.
+function inputOf({ item, text, note }) {
+  const parts = note ? [note] : [];
+  if (item) parts.push(`Item ${item.number} of ${item.of} of the ${item.part} part.`);
+  if (text !== null) parts.push(text);
+  return make("p", { class: "muted", text: parts.join(" ") });
+}
+
+function footOf({ served, command, runs }) {
+  const keys =
+    "Keys: arrows move from token to token, [ and ] change the layer, Escape lets a token go.";
+  const how =
+    "To type other texts and to remove units or heads, serve the page from the model: headwise explore RUN --serve.";
+  const made = command ? ["Made by ", make("code", { text: command })] : ["Made by headwise."];
+  // A model that is of no run has no command that serves it.
+  const paragraphs = served || !runs[0].task ? [[keys], made] : [[keys], [how], made];
+  return make("footer", {}, ...paragraphs.map((content) => make("p", {}, ...content)));
 }
 
 // The first place that decides something: it shows what the page is for.

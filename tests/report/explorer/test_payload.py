@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from headwise.report.explorer.blob import Blob
+from headwise.report.explorer.payload import Blob
 
 
 @pytest.mark.parametrize("power", [1, 2])
