@@ -10,7 +10,7 @@ from headwise.analysis.behaviour.ablations.ablating import analyse_ablations, ba
 from headwise.analysis.behaviour.ablations.declared import Level
 from headwise.analysis.behaviour.ablations.quality import Quality
 from headwise.analysis.behaviour.ablations.results import AblationAnalysis
-from headwise.analysis.behaviour.courses import OverTraining, courses_of
+from headwise.analysis.behaviour.courses import courses_of
 from headwise.analysis.behaviour.one_pass import ask
 from headwise.analysis.behaviour.results import AnalysisRecord, RunAnalysis
 from headwise.analysis.behaviour.writing import PAGE, RECORD, write_analysis
@@ -49,12 +49,7 @@ class Request(NamedTuple):
     changes: Sequence[str] = ()
 
 
-def analyse_runs(
-    request: Request,
-    folder: Path,
-    command: str,
-    console: Console,
-) -> AnalysisRecord:
+def analyse_runs(request: Request, folder: Path, command: str, console: Console) -> AnalysisRecord:
     """Analyses finished runs side by side and writes the page and its numbers.
 
     Args:
@@ -107,12 +102,13 @@ def _analysed(opened: Opened, name: str, request: Request, console: Console) -> 
     with as_evaluated(model, opened.recipe.evaluation, console, name):
         answers = _asked(model, opened, name, console)
         ablations = _ablations(model, opened, name, request.level, console)
+    result = opened.run / RESULT
     return RunAnalysis(
         name=name,
         words=words_of(model),
         **answers,
         ablations=ablations,
-        courses=_over_training(opened.run, model),
+        courses=courses_of(read_result(result)) if result.is_file() else None,
     )
 
 
@@ -137,11 +133,6 @@ def _ablations(
         return analyse_ablations(
             model, quality, level=level, folder=folder, progress=bar_of(bars, name)
         )
-
-
-def _over_training(run: Path, model: HeadwiseModel) -> OverTraining | None:
-    path = run / RESULT
-    return courses_of(read_result(path)) if path.is_file() else None
 
 
 def _part(opened: Opened) -> str:

@@ -1,4 +1,4 @@
-"""The page as a file: it runs its own script alone, and long texts keep it small."""
+"""The page: as a file it runs its own script alone, and `hw.explore` shows any model on it."""
 
 import base64
 import hashlib
@@ -9,14 +9,16 @@ from html import unescape
 import pytest
 import torch
 from explorer_payloads import payload
+from torch import nn
+from transformers import PreTrainedTokenizerFast
 
 import headwise as hw
-from headwise.report.explorer.inputs import Input, Source
+from headwise.report.explorer.inputs import Input
 from headwise.report.explorer.page import SCRIPTS, WEB, page_html, write_page
-from headwise.report.explorer.payload import Output, Payload, Stack
-from headwise.report.explorer.recording import Explorer, recorded_run
-
-ATTACK = "</script><script>alert(1)</script><!--<img src=x onerror=alert(1)>"
+from headwise.report.explorer.payload import Output, Stack
+from headwise.report.explorer.recording import recorded_run
+from headwise.tasks.text.tokenization import TextTokenizer, TranslationTokenizer
+from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings, TokenizerSettings
 
 
 def policy(page):
@@ -39,14 +41,6 @@ def test_the_page_may_run_its_own_script_and_style_alone():
     assert "connect-src" not in rules
     assert policy(page_html(payload(served=True)))["connect-src"] == "'self'"
     assert not re.search(r"unsafe|https?:", str(rules))
-
-
-def test_a_text_of_scripts_is_text(runs):
-    made = Explorer([runs("translation", "mae")], Source(text=ATTACK)).record()
-    page = page_html(made.model_copy(update={"title": ATTACK}))
-    assert page.count("<script") == 2 and "<img" not in page and "<!--" not in page
-    (inside,) = re.findall(r'<script type="application/json" id="payload">(.*?)</script>', page)
-    assert Payload.model_validate_json(inside).text == ATTACK
 
 
 def test_all_scripts_are_in_the_page():
@@ -80,3 +74,142 @@ def test_512_tokens_through_12_layers_of_12_heads_weigh_less_than_10_mb():
     assert len(heads) == 144
     sums = torch.tensor([head.numbers().sum(-1).mean() for head in heads])
     assert sums.mean() == pytest.approx(1, abs=0.15)
+
+
+# From here on the page of a model of one's own.
+
+LINES = 2 * ["open the file", "close the file again"]
+SIZES = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> TextTokenizer:
+    return TextTokenizer.train(LINES, TextTokenizerSettings(vocab_size=300))
+
+
+def run_of(page: hw.Explored):
+    (run,) = page.payload.runs
+    return run
+
+
+def test_the_decoder_reads_a_target_or_what_it_writes(tokenizer):
+    pair = TranslationTokenizer.train([("open the file", "ouvrir")] * 2, TokenizerSettings())
+    config = hw.Seq2SeqConfig(
+        vocab_size=pair.source_vocab_size,
+        encoder_layers=1,
+        decoder_layers=1,
+        attention="mae",
+        **SIZES,
+    )
+    model = hw.Seq2SeqLM(config)
+    run = run_of(hw.explore(model, pair, "open the file"))
+    assert run.stacks["encoder"].tokens == [" open", " the", " file", "<eos>"]
+    assert run.stacks["decoder"].given == 1
+    given = run_of(hw.explore(model, pair, "open the file", target="ouvrir"))
+    assert given.stacks["decoder"].tokens == ["<bos>", " ouvrir"]
+    assert [place.site for place in given.places] == [
+        "encoder_self",
+        "decoder_self",
+        "decoder_cross",
+    ]
+    plain = run_of(hw.explore(model, pair.source, "open the file", target="ouvrir"))
+    assert plain.stacks == given.stacks
+
+
+def test_a_continuation_is_what_the_model_takes_for_probable(tokenizer):
+    config = hw.CausalLMConfig(vocab_size=tokenizer.vocab_size, layers=1, attention="moa", **SIZES)
+    run = run_of(hw.explore(hw.CausalLM(config), tokenizer, "open the"))
+    stack = run.stacks["decoder"]
+    assert stack.tokens[: stack.given] == ["<eos>", " open", " the"]
+    best = {each.position: each.best[0].text for each in run.output.predictions}
+    assert [best[i] for i in range(stack.given, len(stack.tokens))] == stack.tokens[stack.given :]
+
+
+def test_a_mask_in_a_text_is_predicted(tokenizer):
+    config = hw.MaskedLMConfig(vocab_size=tokenizer.vocab_size, layers=1, **SIZES)
+    run = run_of(hw.explore(hw.MaskedLM(config), tokenizer, "open <mask> file"))
+    assert run.stacks["encoder"].tokens == ["<bos>", " open", "<mask>", " file", "<eos>"]
+    assert [each.position for each in run.output.predictions] == [2]
+
+
+def test_a_classifier_tells_its_classes(tokenizer):
+    config = hw.SequenceClassifierConfig(
+        vocab_size=tokenizer.vocab_size, layers=1, classes=["ham", "spam"], **SIZES
+    )
+    run = run_of(hw.explore(hw.SequenceClassifier(config), tokenizer, "open the file"))
+    assert {each.text for each in run.output.classes} == {"ham", "spam"}
+
+
+class Own(nn.Module):
+    """A model of somebody else's, with a system in it."""
+
+    def __init__(self, words: int, cross: bool = False) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, 16)
+        self.layer = nn.TransformerEncoderLayer(16, 4, 16, batch_first=True)
+        self.layer.self_attn = hw.AgreementAttention(16, 4)
+        self.memory = hw.MultiHeadAttention(16, 4) if cross else None
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.layer(self.embedding(tokens))
+        return x if self.memory is None else self.memory(x, x[:, :2]).output
+
+
+def test_any_module_that_holds_systems(tokenizer):
+    model = Own(tokenizer.vocab_size, cross=True).train()
+    run = run_of(hw.explore(model, tokenizer.tokenizer, "open the file", name="mine"))
+    assert model.training and model.layer.training
+    assert run.name == "mine" and list(run.stacks) == ["input"]
+    own, memory = run.places
+    assert (own.path, own.site, own.stack, own.decides) == (
+        "layer.self_attn",
+        "",
+        "input",
+        "position",
+    )
+    assert own.weights.shape == [4, 4]  # the tokens, the heads
+    assert own.attentions[0].unit_of_head == [0, 1, 2, 3]
+    assert memory.attentions[0].keys is None and memory.attentions[0].heads[0].shape == [4, 2]
+
+
+def test_a_system_with_other_positions_is_refused(tokenizer):
+    model = Own(tokenizer.vocab_size, cross=True)
+    forward = model.forward
+    model.forward = lambda tokens: forward(tokens[:, 1:])
+    with pytest.raises(ValueError, match=r"'layer.self_attn' reads 4 positions, expected 5"):
+        hw.explore(model, tokenizer, "open the file")
+
+
+def test_it_is_shown_in_a_frame_of_its_own(tokenizer, tmp_path):
+    model = Own(tokenizer.vocab_size)
+    page = hw.explore(model, tokenizer, "open </script> the file")
+    shown = page._repr_html_()
+    assert shown.startswith("<iframe") and 'sandbox="allow-scripts"' in shown
+    inside = shown.split('srcdoc="')[1].split('"')[0]
+    assert unescape(inside) == page_html(page.payload)
+    assert page.save(tmp_path / "page.html").read_text(encoding="utf-8") == page_html(page.payload)
+
+
+def test_a_slow_tokenizer_is_refused():
+    with pytest.raises(ValueError, match="tokenizer is a dict, expected a fast tokenizer"):
+        hw.explore(Own(9), {}, "open")
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "message"),
+    [
+        ("", None, "text is empty"),
+        (["open", "save"], None, "expected a single text"),
+        ("open", "ouvrir", "target is given, but a Own reads none"),
+        ("open " * 3000, None, "expected at most 2,048"),
+    ],
+)
+def test_bad_input_is_refused(tokenizer, text, target, message):
+    with pytest.raises(ValueError, match=message):
+        hw.explore(Own(tokenizer.vocab_size), tokenizer, text, target=target)
+
+
+def test_a_model_without_systems_is_refused(tokenizer):
+    assert isinstance(tokenizer.tokenizer, PreTrainedTokenizerFast)
+    with pytest.raises(ValueError, match="without any"):
+        hw.explore(nn.Embedding(tokenizer.vocab_size, 4), tokenizer, "open")

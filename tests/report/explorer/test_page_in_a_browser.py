@@ -142,7 +142,7 @@ def marks(tab: chromium.Tab) -> list[str]:
     ],
 )
 def test_words_that_differ(tab: chromium.Tab, before: str, after: str, expected: str) -> None:
-    script = (WEB / "difference.js").read_text(encoding="utf-8")
+    script = (WEB / "output.js").read_text(encoding="utf-8")
     called = f"difference({json.dumps(before)}, {json.dumps(after)})"
     pieces = tab.value(f"(() => {{ {script}; return {called}; }})()")
     sign = {"same": "", "gone": "-", "new": "+"}

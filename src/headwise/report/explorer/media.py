@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
 from headwise.report.explorer.inputs import Input, Source, Trained
 from headwise.report.explorer.payload import Blob, Made, Output, Stack
@@ -76,13 +76,7 @@ def _opened(path: Path) -> Image.Image:
             return ImageOps.exif_transpose(picture)
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist, expected an image") from None
-    except (
-        UnidentifiedImageError,
-        Image.DecompressionBombError,
-        OSError,
-        SyntaxError,
-        ValueError,
-    ) as error:
+    except (Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
         raise ValueError(f"{path} cannot be read as an image ({error})") from None
 
 

@@ -224,28 +224,17 @@ def _pair(
     is_given: bool,
     made: list[Made],
 ) -> Input:
-    """A text for the encoder, and behind the start what the decoder reads.
-
-    Args:
-        model: a `Seq2SeqLM`.
-        source, target: the tokenizers.
-        ids: the text.
-        written: what the decoder reads; its end is predicted only.
-        is_given: whether the user has given it, else the model has written it.
-        made: what the page shows of both.
-    """
+    """A text, and what is written behind the start: given by the user, or else by the model."""
     config = model.config
     ended = written[-1:] == [config.eos_token_id]
+    # Its end is predicted only.
     read = [config.decoder_start_token_id, *written[: len(written) - ended]]
     if is_given:
         check_length(read, config.max_positions, "the target")
     read = read[: config.max_positions]  # where positions end, a translation ends without <eos>
     true = [*written, None][: len(read)]
     return Input(
-        arguments={
-            "input_ids": _batch(model, ids),
-            "decoder_input_ids": _batch(model, read),
-        },
+        arguments={"input_ids": _batch(model, ids), "decoder_input_ids": _batch(model, read)},
         stacks={
             "encoder": _stack(source, ids),
             "decoder": _stack(target, read, given=None if is_given else 1),

@@ -220,10 +220,8 @@ function explanationOf(run, place, painting) {
   }
   if (painting.unit !== null) {
     const range = painting.range.map(twoDecimals).join(" to ");
-    const name = unitName(place, painting.unit);
-    sentences.push(
-      `The stronger the colour of a ${thing}, the larger the weight of ${name}, from ${range}.`,
-    );
+    const weight = `the weight of ${unitName(place, painting.unit)}, from ${range}`;
+    sentences.push(`The stronger the colour of a ${thing}, the larger ${weight}.`);
     if (thing === "token") sentences.push("The number is the weight.");
     if (place.chosen) sentences.push(`A ${thing} that has not chosen it has –.`);
   } else {
@@ -232,9 +230,8 @@ function explanationOf(run, place, painting) {
     sentences.push(`${shown} which ${words.unit} has the largest weight there.`);
     if (painting.units.includes(-1)) sentences.push("= stands where several have the same weight.");
     if (painting.colours.includes(null)) {
-      sentences.push(
-        `The eight ${words.units} that lead most often have a colour, the others are grey.`,
-      );
+      const often = `The eight ${words.units} that lead most often`;
+      sentences.push(`${often} have a colour, the others are grey.`);
     }
   }
   const all = { sequence: "the whole input", everything: "every input" }[place.decides];

@@ -83,18 +83,12 @@ class Controls {
   update(runs, sites) {
     const names = runs.map((run, value) => ({ value, text: run.name }));
     this.run.update(names.length > 1 ? [{ value: null, text: "all" }, ...names] : [], view.run);
-    this.site.update(
-      [...sites].map(([value, { title }]) => ({ value, text: title })),
-      view.site,
-    );
+    const titles = [...sites].map(([value, { title }]) => ({ value, text: title }));
+    this.site.update(titles, view.site);
     this.layers = sites.get(view.site).layers;
     const text = `${view.layer} of ${this.layers[0]}–${this.layers.at(-1)}`;
-    this.layer.update(
-      this.layers.length - 1,
-      this.layers.indexOf(view.layer),
-      text,
-      `layer ${view.layer}`,
-    );
+    const index = this.layers.indexOf(view.layer);
+    this.layer.update(this.layers.length - 1, index, text, `layer ${view.layer}`);
     const places = runs.map(placeInView).filter((place) => place !== null);
     const most = Math.max(0, ...places.map((place) => attentionInView(place)?.heads.length ?? 0));
     const heads = Array.from({ length: most }, (_, value) => ({ value, text: String(value) }));

@@ -46,8 +46,8 @@ function madeShown(made, before) {
     content.push(row);
   }
   if (made.spectrogram !== null) {
-    const canvas = make("canvas", { class: "spectrogram", role: "img" });
-    canvas.setAttribute("aria-label", `Spectrogram: ${made.label}`);
+    const label = `Spectrogram: ${made.label}`;
+    const canvas = make("canvas", { class: "spectrogram", role: "img", "aria-label": label });
     drawSpectrogram(canvas, made.spectrogram);
     content.push(canvas);
   }
@@ -68,17 +68,13 @@ function textShown(made, before) {
 // How certain the model is of the tokens of a text, which may change though the text does not.
 function certaintyShown(output, before) {
   const mean = ({ predictions }) => {
-    const known = predictions.filter((each) => each.probability !== null);
-    return known.length
-      ? known.reduce((sum, each) => sum + each.probability, 0) / known.length
-      : null;
+    const known = predictions.map((each) => each.probability).filter((each) => each !== null);
+    return known.length ? known.reduce((sum, each) => sum + each, 0) / known.length : null;
   };
   const [was, is] = [mean(before), mean(output)];
   if (was === null || is === null) return "";
-  return labelled(
-    "mean probability of its tokens",
-    make("p", { text: `${was.toFixed(3)} → ${is.toFixed(3)}` }),
-  );
+  const text = `${was.toFixed(3)} → ${is.toFixed(3)}`;
+  return labelled("mean probability of its tokens", make("p", { text }));
 }
 
 function classesShown(classes, before) {

@@ -135,11 +135,8 @@ class Removals {
       });
       return make("li", {}, `${name}${ablation.label}, ${where} `, back);
     });
-    const all = make("button", {
-      type: "button",
-      text: "put all back",
-      onclick: () => this.set([]),
-    });
+    const putBack = { type: "button", text: "put all back", onclick: () => this.set([]) };
+    const all = make("button", putBack);
     return make(
       "div",
       { class: "removed" },

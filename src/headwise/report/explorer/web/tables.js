@@ -49,14 +49,9 @@ function weightTable(number, place, painting, position, removal) {
   const caption = isMean ? "Mean weights of all positions" : "Weights";
   if (units.length <= ROWS) return [barTable(caption, units.map(rowOf))];
   const sorted = [...units].sort((a, b) => row[b] - row[a]);
-  return [
-    barTable(`${caption}, the largest first`, sorted.slice(0, ROWS).map(rowOf)),
-    foldable(
-      `units ${number}`,
-      `The other ${sorted.length - ROWS}`,
-      barTable(caption, sorted.slice(ROWS).map(rowOf)),
-    ),
-  ];
+  const first = barTable(`${caption}, the largest first`, sorted.slice(0, ROWS).map(rowOf));
+  const others = barTable(caption, sorted.slice(ROWS).map(rowOf));
+  return [first, foldable(`units ${number}`, `The other ${sorted.length - ROWS}`, others)];
 }
 
 // How many of what is read are shown.

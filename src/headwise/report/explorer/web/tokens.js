@@ -17,11 +17,8 @@ class TokenRow {
       return made;
     });
     this.tokens[0]?.setAttribute("tabindex", "0");
-    this.list = make(
-      "ol",
-      { class: "tokens", role: "listbox", "aria-label": title },
-      ...this.tokens,
-    );
+    const attributes = { class: "tokens", role: "listbox", "aria-label": title };
+    this.list = make("ol", attributes, ...this.tokens);
     this.element = make("div", {}, make("h3", { text: title }), this.list);
     this.on("pointerover", (position, event) => {
       if (event.pointerType !== "touch") pointing.point(this.at(position));
@@ -95,10 +92,8 @@ class TokenRow {
       const [text, mark] = token.children;
       token.classList.remove(...[...token.classList].filter((name) => name.startsWith("unit-")));
       mark.textContent = painting ? painting.marks[position] : "";
-      token.setAttribute(
-        "aria-label",
-        painting ? `${text.textContent}: ${painting.labels[position]}` : text.textContent,
-      );
+      const label = painting ? `: ${painting.labels[position]}` : "";
+      token.setAttribute("aria-label", `${text.textContent}${label}`);
       token.classList.toggle("plain", !painting);
       if (!painting) return;
       token.classList.add(painting.classes[position]);
