@@ -2,7 +2,6 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,9 +12,9 @@ from headwise.heads.heads_read import HeadsRead
 from headwise.heads.system import Routing
 from headwise.models.decisions import record
 from headwise.models.evaluating import evaluating
-from headwise.models.heads_read import heads_read
+from headwise.models.heads_read import HeadsSite, heads_read, heads_sites
 from headwise.models.plan import system_name
-from headwise.models.sites import AttentionSite, HeadsSite, attention_sites, heads_sites
+from headwise.models.sites import AttentionSite, attention_sites
 from headwise.report.explorer.payload import Attention, Blob, Place, Stack
 
 Decides = Literal["position", "sequence", "everything", "nothing"]
@@ -40,13 +39,12 @@ class Reading(NamedTuple):
     weights: Tensor
 
 
-@dataclass
-class Watched:
+class Watched(NamedTuple):
     """What one system has done in one pass; `readings` by the attention's path in the system."""
 
     place: AttentionSite
-    routing: Routing | None = None
-    readings: dict[str, Reading] = field(default_factory=dict)
+    routing: Routing | None
+    readings: dict[str, Reading]
 
 
 @torch.no_grad()
@@ -60,19 +58,21 @@ def watch(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[Any, list[Watche
     Returns:
         What the model returns, and what each system has done, in the order in which they stand.
     """
-    watched = {place.path: Watched(place) for place in attention_sites(model)}
+    places = attention_sites(model)
+    readings: dict[str, dict[str, Reading]] = {place.path: {} for place in places}
 
     def note(site: HeadsSite, read: HeadsRead) -> None:
         name = site.path.removeprefix(site.system.path).removeprefix(".")
         weights = read.weights(slice(0, 1))[0].float().cpu()
-        reading = Reading(read.inputs.key is not read.inputs.query, weights)
-        watched[site.system.path].readings[name] = reading
+        is_cross = read.inputs.key is not read.inputs.query
+        readings[site.system.path][name] = Reading(is_cross, weights)
 
     with evaluating(model), record(model) as decided, heads_read(model, note):
         output = model(**inputs)
-    for place, made in decided.items():
-        watched[place.path].routing = made[-1]
-    return output, list(watched.values())
+    routings = {place.path: made[-1] for place, made in decided.items()}
+    return output, [
+        Watched(place, routings.get(place.path), readings[place.path]) for place in places
+    ]
 
 
 def check_size(model: nn.Module, stacks: Mapping[str, Stack]) -> None:
