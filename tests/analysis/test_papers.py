@@ -3,8 +3,9 @@
 import pytest
 
 from headwise.analysis.cost import count_parameters, forward_macs, model_cost
-from headwise.analysis.papers.figures import Figure, Printed
-from headwise.analysis.papers.models import (
+from headwise.analysis.papers.figures import (
+    Figure,
+    Printed,
     encoder_decoder,
     language_model,
     layers_of,

@@ -104,14 +104,12 @@ def test_runs_are_found_with_the_value_of_the_key(folder):
     assert [(value, of.scores[0].value) for value, of in found] == [(0.1, 0.1), (1.0, 1.0)]
     # A run that two of the folders hold counts once.
     assert len(gather_runs([folder, folder / "share-1.0"], "data.train_fraction")) == 2
-    # A key that the file lacks has its default.
-    assert [value for value, _ in gather_runs([folder], "model.layers")] == [6.0, 6.0]
 
 
 def test_keys_without_a_number_and_folders_without_runs(folder, tmp_path):
     with pytest.raises(ValueError, match=r"--over is data.corpus, .*'digits', expected a key with"):
         gather_runs([folder], "data.corpus")
-    with pytest.raises(ValueError, match=r"has None, .*; did you mean 'data.test_fraction'\?"):
+    with pytest.raises(ValueError, match=r"has None, .*; did you mean 'data.train_fraction'\?"):
         gather_runs([folder], "data.fraction")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="has no finished run"):

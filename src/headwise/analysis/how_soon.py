@@ -28,7 +28,7 @@ it did not reach the target before, it never does.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, Field
@@ -38,14 +38,15 @@ from headwise.analysis.statistics.estimates import Difference
 from headwise.analysis.statistics.seeds_and_items import Resampled, difference
 from headwise.tasks.outcome import RECORD
 
+History = Sequence[Mapping[str, float]]  # of a run, see `RunResult.history`
 Curve = dict[int, float]  # step to value
 
 
-def curve(history: Sequence[Mapping[str, float]], key: str) -> Curve:
+def curve(history: History, key: str) -> Curve:
     """Returns the finite values under a key by step.
 
     Args:
-        history: the records of a run, see `RunResult.history`.
+        history: of a run.
         key: such as loss, eval_loss, or what a task measures.
 
     >>> curve([{"step": 50.0, "loss": 3.0}, {"step": 50.0, "eval_loss": 2.5}], "eval_loss")
@@ -66,10 +67,6 @@ def mean_curve(curves: Sequence[Curve]) -> Curve:
     """
     shared = set.intersection(*map(set, curves)) if curves else set()
     return {step: fmean(each[step] for each in curves) for step in sorted(shared)}
-
-
-History = Sequence[Mapping[str, float]]  # of a run, see `RunResult.history`
-Figure = TypeVar("Figure")
 
 
 class OverSeeds(BaseModel):

@@ -5,6 +5,6 @@ sizes of a model alone. If ours agree with the published ones, we read the equat
 authors do.
 
 The totals depend on the size of the vocabulary, which papers rarely give. Each figure names the
-size that we assume. `published` has the figures of all papers; `models` builds the models that they
-describe.
+size that we assume. `published` has the figures of all papers; `figures` compares them with ours,
+and builds the models that papers describe.
 """

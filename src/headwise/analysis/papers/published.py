@@ -8,8 +8,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from headwise.analysis.cost import count_parameters, forward_macs
-from headwise.analysis.papers.figures import Figure, Paper
-from headwise.analysis.papers.models import (
+from headwise.analysis.papers.figures import (
+    Figure,
+    Paper,
     encoder_decoder,
     image_model,
     language_model,
