@@ -13,13 +13,7 @@ from headwise.models.plan import Spec, build_system, is_last, layer_specs, syste
 from headwise.models.sites import stack_of
 from headwise.models.trust import trusting
 from headwise.ops.activations import Activation, check_activation
-from headwise.ops.bounds import (
-    MOST_HEADS,
-    MOST_LAYERS,
-    check_among,
-    check_number,
-    check_parameters,
-)
+from headwise.ops.bounds import MOST_HEADS, MOST_LAYERS, check_among, check_number, check_parameters
 
 # What the number of parameters depends on most, for messages.
 _SIZES = (

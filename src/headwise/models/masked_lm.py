@@ -10,12 +10,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import LanguageModelConfig
 from headwise.models.embedding import token_embedding
-from headwise.models.outputs import (
-    AuxiliaryLoss,
-    OneStackOutput,
-    sum_losses,
-    total_cross_entropy,
-)
+from headwise.models.outputs import AuxiliaryLoss, OneStackOutput, sum_losses, total_cross_entropy
 from headwise.models.transformer import Encoder
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.ops.shapes import check_labels

@@ -14,12 +14,7 @@ from headwise.models.base import HeadwiseModel
 from headwise.models.cache import DecodingCache, DecodingGenerationMixin
 from headwise.models.config import TransformerConfig
 from headwise.models.embedding import token_embedding
-from headwise.models.outputs import (
-    AuxiliaryLoss,
-    HeadwiseOutput,
-    sum_losses,
-    total_cross_entropy,
-)
+from headwise.models.outputs import AuxiliaryLoss, HeadwiseOutput, sum_losses, total_cross_entropy
 from headwise.models.transformer import Decoder, Encoder
 from headwise.ops.bounds import check_among
 from headwise.ops.labels import IGNORED_LABEL

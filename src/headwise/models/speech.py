@@ -26,12 +26,7 @@ from transformers import AutoConfig, AutoModel
 
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import StackConfig
-from headwise.models.outputs import (
-    AuxiliaryLoss,
-    OneStackOutput,
-    sum_losses,
-    total_squared_error,
-)
+from headwise.models.outputs import AuxiliaryLoss, OneStackOutput, sum_losses, total_squared_error
 from headwise.models.transformer import DecoderStack
 from headwise.ops.bounds import check_among, check_number
 from headwise.ops.shapes import check_labels, check_token_mask
