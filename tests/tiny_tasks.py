@@ -13,7 +13,7 @@ TRAINING = {
     "warmup_steps": 2,
     "evaluate_every": 2,
     "log_every": 1,
-    "gates": {"period": 2, "unit": "steps"},
+    "mae": {"period": 2, "unit": "steps"},
 }
 SIZES = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16}
 SYSTEMS = {

@@ -63,7 +63,7 @@ class Slow(hw.MultiHeadAttention):
     def combine(self, heads, inputs, choice):
         if TROUBLE.exists():
             Path(__file__).with_name(f"at-work-{os.getpid()}").touch()
-            time.sleep(1)
+            time.sleep(3)  # a busy machine takes long to start the next run
         return super().combine(heads, inputs, choice)
 """
 

@@ -3,8 +3,10 @@
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import reduce
 from itertools import product
+from operator import getitem
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +29,7 @@ KeyPath = tuple[str, ...]  # of a key: ("training", "learning_rate")
 TUNING_SEED = 1_000_000
 
 _EXAMPLE = "training.learning_rate=1e-3,3e-3"
+_LONGEST_NAME = 120  # of a folder
 _MATCHED = (("model", "embed_dim"), ("model", "ffn_dim"))
 _FIXED = {
     "seed": "a seed is no setting to choose; --seeds trains every system with several",
@@ -183,9 +186,6 @@ def dotted(path: KeyPath) -> str:
     return ".".join(path)
 
 
-_LONGEST_NAME = 120  # of a folder
-
-
 class Candidate(NamedTuple):
     """One combination of tuned values for one system.
 
@@ -218,6 +218,9 @@ class Candidate(NamedTuple):
 def candidates(file: RecipeFile, system: str, dataset: str | None, grid: Grid) -> list[Candidate]:
     """Returns a candidate for every combination that differs for a system; no data are read.
 
+    Combinations differ in nothing, and are one try, that set the rule of training of a system that
+    the model does not have.
+
     Args:
         file: the recipe.
         system: name of the system.
@@ -228,6 +231,9 @@ def candidates(file: RecipeFile, system: str, dataset: str | None, grid: Grid) -
         RecipeError: there is no such key, or a value is wrong.
         ValueError: a value is there twice, or the tries end while the learning rate still rises.
     """
+    of_tries: list[Change] = [(("training", "seed"), TUNING_SEED)]
+    if grid.steps is not None:
+        of_tries.append((("training", "max_steps"), grid.steps))
     found: dict[str, Candidate] = {}  # by the recipe
     combined = []
     for combination in grid.combinations():
@@ -236,12 +242,12 @@ def candidates(file: RecipeFile, system: str, dataset: str | None, grid: Grid) -
             idle = _idle_paths(asked, grid)
             changes = [change for change in combination if change[0] not in idle]
             recipe = file.system(system, dataset, changes)
-            of_try = file.system(system, dataset, [*changes, *_changes_of_tries(grid)])
+            of_try = file.system(system, dataset, [*changes, *of_tries])
         except RecipeError as error:
             raise RecipeError(f"--tune {_shown(combination)}: {error}") from None
         _check_warmup(recipe.training, grid.steps)
         settings = asked.model_dump(mode="json", by_alias=True)
-        values = {path: _value(settings, path) for path in grid.values}
+        values = {path: reduce(getitem, path, settings) for path in grid.values}
         if values in combined:
             raise ValueError(
                 f"--tune names {_shown(list(values.items()))} twice, expected different values"
@@ -250,13 +256,6 @@ def candidates(file: RecipeFile, system: str, dataset: str | None, grid: Grid) -
         own = {dotted(path): values[path] for path, _ in changes}
         found.setdefault(to_yaml(recipe), Candidate(own, recipe, of_try.training))
     return list(found.values())
-
-
-def _changes_of_tries(grid: Grid) -> list[Change]:
-    changes: list[Change] = [(("training", "seed"), TUNING_SEED)]
-    if grid.steps is not None:
-        changes.append((("training", "max_steps"), grid.steps))
-    return changes
 
 
 def _idle_paths(recipe: Recipe, grid: Grid) -> set[KeyPath]:
@@ -283,13 +282,6 @@ def _check_warmup(training: TrainingSettings, steps: int | None) -> None:
             f"--tune-steps is {steps}, expected more than the {rises} steps of "
             f"training.warmup_steps: the tries would end while the learning rate still rises"
         )
-
-
-def _value(settings: Mapping[str, Any], path: KeyPath) -> Any:
-    value: Any = settings
-    for key in path:
-        value = value[key]
-    return value
 
 
 def _shown(changes: Sequence[Change]) -> str:

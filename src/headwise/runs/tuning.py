@@ -1,4 +1,19 @@
-"""Trains the tries of every system and chooses one, by the lowest validation loss."""
+"""`compare --tune`: trains the tries of every system and chooses one, by the validation loss.
+
+Without it all systems train with the settings that suit one of them, often the baseline. A try
+trains a system with one combination of values and a seed that no run of the comparison has. The
+best is chosen once for each system, and all of its seeds are trained with it. So the chance of the
+choice is not in the spread over seeds: Bouthillier et al. 2021, *Accounting for Variance in Machine
+Learning Benchmarks*, https://arxiv.org/abs/2103.03098, call this estimator `FixHOptEst`. Their
+ideal one tunes anew for every seed.
+
+The folders of the tries are `OUTPUT/tries/SYSTEM/training.learning_rate=0.003`, and so on. Each has
+
+    recipe.yaml     what it is a try of
+    try.json        the loss; once it is there the try is finished
+
+and until then the checkpoints that it goes on from. The test part is not looked at.
+"""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -23,7 +38,7 @@ from headwise.training.checkpoints import checkpoints
 from headwise.training.run import MODEL, threads_of_run
 from headwise.training.validation import validation_loss
 
-TRIES = "tries"
+TRIES, TRY = "tries", "try.json"
 
 Experiments = Mapping[str | None, Experiment]  # by data set
 Tried = Mapping[str | None, Mapping[str, Sequence[Candidate]]]  # by data set and system
@@ -92,8 +107,14 @@ def tune(
             f"learning rates; finished tries are not trained again"
         )
     return {
-        dataset: _with_choice(experiment, tried[dataset], chosen[dataset])
-        for dataset, experiment in experiments.items()
+        dataset: experiment._replace(
+            recipes={
+                name: tried[dataset][name][of.chosen].recipe if (of := found.get(name)) else recipe
+                for name, recipe in experiment.recipes.items()
+            },
+            tries=found,
+        )
+        for (dataset, experiment), found in zip(experiments.items(), chosen.values(), strict=True)
     }
 
 
@@ -110,9 +131,12 @@ def check_runs(planned: Sequence[PlannedRun], tries: Mapping[str, Tries]) -> Non
     stale: dict[Path, list[str]] = {}
     for run in planned:
         if run.system in tries:
-            keys = tries[run.system].tries[0].values
+            # How a line begins that says that a tuned key, or a part of it, differs.
+            tuned = tuple(
+                f"{key}{end}" for key in tries[run.system].tries[0].values for end in ":."
+            )
             changed = changed_keys(run.folder, run.recipe)
-            if changed and all(line.startswith(_differences_in(keys)) for line in changed):
+            if changed and all(line.startswith(tuned) for line in changed):
                 stale[run.folder] = changed
     if stale:
         listed = [f"{folder}: {'; '.join(changed)}" for folder, changed in stale.items()]
@@ -122,11 +146,6 @@ def check_runs(planned: Sequence[PlannedRun], tries: Mapping[str, Tries]) -> Non
             + "\nDelete these folders, and the same command trains the runs with the values that "
             "are chosen now, and nothing else again; or use another output folder."
         )
-
-
-def _differences_in(keys: Mapping[str, object]) -> tuple[str, ...]:
-    """Returns how a line begins that says that one of these keys, or a part of it, differs."""
-    return tuple(f"{key}{end}" for key in keys for end in ":.")
 
 
 def _plan(
@@ -210,15 +229,6 @@ def _shown(values: Mapping[str, object]) -> str:
     return ", ".join(f"{key}={value}" for key, value in values.items())
 
 
-def _with_choice(
-    experiment: Experiment,
-    candidates: Mapping[str, Sequence[Candidate]],
-    chosen: Mapping[str, Tries],
-) -> Experiment:
-    recipes = {name: candidates[name][tries.chosen].recipe for name, tries in chosen.items()}
-    return experiment._replace(recipes={**experiment.recipes, **recipes}, tries=chosen)
-
-
 def _sized(
     name: str, of_system: Sequence[Candidate], experiment: Experiment
 ) -> Sequence[Candidate]:
@@ -241,9 +251,6 @@ def _sized(
         recipe = candidate.recipe.model_copy(update={"model": model})
         sized.append(candidate._replace(recipe=recipe))
     return sized
-
-
-TRY = "try.json"
 
 
 def train_try(
