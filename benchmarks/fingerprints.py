@@ -7,7 +7,7 @@
 Each system of each recipe trains for two steps, with its dropout, its rule and its order of data.
 Compared are the data, the weights before and after, the losses of training and validation, and the
 outputs of the final model, to the last bit. Data from elsewhere are replaced by those that come
-with headwise, and deep models have four layers at most. Fingerprints are of one machine and one
+with headwise, and wide models are made narrow. Fingerprints are of one machine and one
 version of PyTorch, so that they are not kept with the code.
 """
 
@@ -34,11 +34,11 @@ from headwise.recipe.settings import Recipe
 from headwise.recipe.shipped import shipped_recipes
 from headwise.training.run import run_training
 
-BUILT_IN = {
+BUILT_IN: dict[str, dict[str, Any]] = {
     "translation": {"corpus": "interface-strings", "language": "fr"},
     "language-modelling": {"corpus": "pydoc-topics"},
     "masked-language-modelling": {"corpus": "pydoc-topics"},
-    "classification": {"corpus": "docstrings", "max_length": 32},
+    "classification": {"corpus": "docstrings", "max_length": 64},
     "probing": {"corpus": "generated", "texts": {"corpus": "docstrings"}, "probe": "SeLen"},
     "images": {"corpus": "digits"},
     "speech-enhancement": {
@@ -50,18 +50,19 @@ BUILT_IN = {
     },
 }
 FROM_ELSEWHERE = {"hub", "files", "folders", "glue", "senteval"}
-STEPS = {
+STEPS: dict[str, Any] = {
     "max_steps": 2,
-    "evaluate_every": 1,
+    "evaluate_every": 2,
     "log_every": 1,
     "epochs": None,
     "precision": "float32",
     "loader_workers": 0,
     "gradient_accumulation": 1,
+    "batch_tokens": 600,
     "patience": None,
     "report_to": [],
 }
-DEEPEST = 4
+WIDEST = 256
 
 
 class First:
@@ -115,12 +116,11 @@ def fingerprints(name: str) -> dict[str, dict[str, Any]]:
 
 
 def small_recipe(name: str) -> dict[str, Any]:
-    """A shipped recipe with data that are here, and few layers and steps."""
-    raw = yaml.safe_load(load_recipe(name).yaml())
+    """A shipped recipe with data that are here, a narrow model and few steps."""
+    raw: dict[str, Any] = without(yaml.safe_load(load_recipe(name).yaml()), {"pretrained"})
     task = raw.get("task", "translation")
-    raw = without(raw, {"pretrained"})
     if raw.pop("datasets", None) or task == "probing" or raw["data"]["corpus"] in FROM_ELSEWHERE:
-        raw["data"] = dict(BUILT_IN[task])
+        raw["data"] = BUILT_IN[task] | {}
     elif raw["data"]["corpus"] == "pair":
         raw["data"] = {
             "corpus": "pair",
@@ -128,17 +128,21 @@ def small_recipe(name: str) -> dict[str, Any]:
             "right": {"corpus": "photographs"},
         }
     for size in ("vocab_size", "source_vocab_size", "target_vocab_size"):
-        if raw.get("tokenizer", {}).get(size):
+        if (raw.get("tokenizer") or {}).get(size):
             raw["tokenizer"][size] = min(raw["tokenizer"][size], 1000)
     if "palette" in raw:
         raw["palette"]["colors"] = 32
     if "block_length" in raw:
         raw["block_length"] = min(raw["block_length"], 64)
-    for part in (raw, *raw["systems"].values()):
-        model = part.get("model", {})
-        for layers in {"layers", "encoder_layers", "decoder_layers"} & model.keys():
-            model[layers] = min(model[layers], DEEPEST)
-    raw["training"] |= STEPS | {"batch_tokens": 600 if task != "probing" else 512}
+        raw.pop("evaluation")
+    if raw["model"]["embed_dim"] > WIDEST:
+        for part in (raw, *raw["systems"].values()):
+            model = part.get("model", {})
+            if part is raw or "embed_dim" in model or "num_heads" in model:
+                heads = model.get("num_heads", raw["model"]["num_heads"])
+                model |= {"embed_dim": 32 * heads, "ffn_dim": 32 * heads}
+    raw["training"] |= STEPS
+    raw["training"].get("weighted", {}).pop("freeze_last", None)
     for system in raw["systems"].values():
         training = system.get("training", {})
         for key in STEPS.keys() & training.keys():
@@ -157,7 +161,7 @@ def of_system(recipe: Recipe) -> dict[str, Any]:
     """The fingerprints of one system: of its data, its training and its final model."""
     with tempfile.TemporaryDirectory() as folder:
         task = task_class(recipe.task).prepare(recipe, Path(folder))
-        validation = First(task.validation, 8)
+        validation = First(task.validation, 2)
         model = build_model(recipe, task)
         found: dict[str, Any] = {"start": digest(model.state_dict())}
         found["data"] = digest(list(islice(batches(task, task.train, recipe.training, seed=1), 2)))

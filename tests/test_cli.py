@@ -306,15 +306,6 @@ def test_evaluate_takes_another_part_and_other_settings(run):
     assert "smooth:none" in done.stdout
 
 
-def test_older_keys_of_set_are_noted_by_every_command_that_opens_a_run(run):
-    for command in (("evaluate", run), ("translate", run)):
-        done = headwise(*command, "--set", "evaluation.branches=learned", stdin="one\n")
-        assert done.exit_code == 0, done.output
-        said = " ".join(done.stderr.split())
-        assert "note: evaluation.branches is now evaluation.ablation.weighted" in said
-        assert "note:" not in headwise(*command, stdin="one\n").stderr
-
-
 def test_translate_gives_a_line_for_each_line(run, tmp_path):
     lines = ["one two", "", "three\u2028four", "   ", "five"]
     source = tmp_path / "source.txt"

@@ -1,6 +1,5 @@
 """Runs and comparisons in their folders."""
 
-import copy
 import json
 import re
 import shutil
@@ -13,7 +12,6 @@ from safetensors.torch import load_file
 
 from headwise import comparison
 from headwise.analysis.chance.multiple_comparisons import holm
-from headwise.analysis.former_results import without_former_keys
 from headwise.analysis.results import Benchmark, Comparison, RunResult
 from headwise.analysis.speed import OverRounds
 from headwise.comparison import compare_systems
@@ -85,44 +83,6 @@ def test_a_run_leaves_all_that_it_says_and_nothing_half_written(run, file):
     assert result.snapshots[1].explained.keys() == {"position", "subword"}
     assert result.seconds > 0
     assert result.threads == [torch.get_num_threads()]
-
-
-def test_a_result_of_an_older_headwise_is_read(run, file, tmp_path):
-    """Records said what kind of decision they are of, and rules had keys of their own."""
-    folder = tmp_path / "run"
-    shutil.copytree(run, folder)
-    now = RunResult.model_validate_json((run / "result.json").read_text())
-    result = json.loads((run / "result.json").read_text())
-    for record in result["attention"]:
-        del record["system"], record["whole_layer"]
-        record["kind"] = "gates"
-    del result["courses"], result["words"], result["snapshots"]
-    course = {"site": "encoder_self", "layer": 0, "steps": [0, 1]}
-    result["branches"] = [{**course, "kappa": [[0.5, 0.5]] * 2, "alpha": [[1.0, 0.0]] * 2}]
-    given = copy.deepcopy(result)
-    without_former_keys(result, open_run(run)[1].config)
-    assert result == given  # the caller's is left as it is
-    (folder / "result.json").write_text(json.dumps(result))
-    stamp = (folder / "recipe.yaml").read_text()
-    old = stamp.replace("  mae:\n    method", "  gates:\n    method")
-    old = old.replace("  weighted:\n    learning_rate", "  branches:\n    learning_rate")
-    old = old.replace("  ablation: {}\n", "  branches: learned\n  branches_top_k: null\n")
-    assert old.count("branches:") == 2 and "gates:" in old
-    (folder / "recipe.yaml").write_text(old)
-    (folder / "SHA256SUMS").unlink()
-
-    recipe = file.system("mae")
-    task = prepare_task(recipe, folder, QUIET)
-    read = train_system(recipe, "mae", folder, task, QUIET)  # finished: nothing is trained
-    assert read.attention == now.attention and read.words == now.words
-    assert now.snapshots and read.snapshots == []
-    (found,) = read.courses
-    assert (found.site, found.steps, list(found.values)) == (
-        "encoder_self",
-        [0, 1],
-        ["kappa", "alpha"],
-    )
-    assert open_run(folder)[0].training == file.system("mae").training
 
 
 def test_translations_are_one_a_line(run, file):
@@ -229,21 +189,6 @@ def test_a_folder_of_another_recipe_is_refused_with_the_difference(run, file, wo
     assert "model.dropout: 0.1 before, 0.5 now" in said
     assert "training.max_steps: 6 before, 9 now" in said
     assert said.count(" before, ") == 2
-
-
-def test_a_run_from_before_a_key_came_into_being_goes_on(tmp_path, file):
-    folder = tmp_path / "older"
-    recipe = file.system("mae")
-    claim_folder(folder, recipe)
-    lines = (folder / "recipe.yaml").read_text(encoding="utf-8").splitlines()
-    older = [line for line in lines if "clip_norm" not in line]
-    assert len(older) == len(lines) - 1
-    (folder / "recipe.yaml").write_text("\n".join(older), encoding="utf-8")
-    (folder / "SHA256SUMS").unlink()
-    claim_folder(folder, recipe)  # its default is what the run had
-    training = recipe.training.model_copy(update={"clip_norm": 1.0})
-    with pytest.raises(FolderError, match=r"clip_norm: 0\.0 before, 1\.0 now"):
-        claim_folder(folder, recipe.model_copy(update={"training": training}))
 
 
 def test_snapshots_can_be_turned_off_while_a_run_goes_on(world, tmp_path, file):
@@ -422,24 +367,6 @@ def test_the_baseline_is_tested_against_none(compared):
         assert difference.corrected_p_value == pytest.approx(
             holm(p_values)[p_values.index(difference.p_value)]
         )
-
-
-@pytest.mark.parametrize("older", ["without items", "items of one score"])
-def test_finished_runs_of_an_older_headwise_are_scored_again(
-    compared, file, tmp_path, monkeypatch, older
-):
-    found, folder = compared
-    shutil.copytree(folder, tmp_path / "old")
-    path = tmp_path / "old" / "moa-seed2" / "outcome.json"
-    kept = json.loads(path.read_text())
-    whole = kept["items"]
-    assert list(whole) == ["BLEU", "chrF"]
-    kept["items"] = [] if older == "without items" else whole["BLEU"]
-    path.write_text(json.dumps(kept))
-    monkeypatch.setattr(one_system, "run_training", None)  # it is not trained again
-    again = compare(file, tmp_path / "old")
-    assert json.loads(path.read_text())["items"] == whole
-    assert [s.difference for s in again.systems] == [s.difference for s in found.systems]
 
 
 def test_samples_and_facts_are_of_the_test_part(compared):

@@ -204,8 +204,8 @@ def test_generate_translates_as_headwise_does(runs, tmp_path, joint):
 @pytest.mark.parametrize("task", TASKS)
 def test_the_card_tells_what_the_model_is(runs, task):
     run = runs[task]
-    recipe, model = open_run(run)
-    result = read_result(run / "result.json", model.config)
+    recipe, _ = open_run(run)
+    result = read_result(run / "result.json")
     card = ModelCard.load(run / "model" / "README.md")
     assert card.data.library_name == "headwise"
     assert {"headwise", task, "mae"} == set(card.data.tags)

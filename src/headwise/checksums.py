@@ -40,7 +40,7 @@ def find_damage(folder: Path, needed: Iterable[str] = ()) -> str:
     """Compares the files of a folder with their SHA-256.
 
     Args:
-        folder: the folder of the files. A folder without sums, as older versions wrote it, passes.
+        folder: the folder of the files. A folder without sums passes.
         needed: names of files that must be there and must have a sum.
 
     Returns:

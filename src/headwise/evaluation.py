@@ -6,7 +6,7 @@ the chance of training; `headwise compare` with several seeds can.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,8 +31,6 @@ _NOT_OF_DATA = (
     *("transformers_version", "architectures", "dtype", "torch_dtype", "_name_or_path"),
     "max_length",  # other lengths of blocks are read by the same model
 )
-
-Note = Callable[[str], object]
 
 
 class Opened(NamedTuple):
@@ -77,7 +75,6 @@ def evaluate_run(
     data: str | None = None,
     ablations: Mapping[str, Any] | None = None,
     changes: Sequence[str] = (),
-    note: Note = lambda text: None,
     may_be_stored: bool = False,
 ) -> Evaluation:
     """Evaluates a finished run.
@@ -90,7 +87,6 @@ def evaluate_run(
             set of the task has; None for none.
         ablations: name of a system to the ablation with which it is evaluated.
         changes: to the recipe, as `--set` takes them.
-        note: called with notes on the changes.
         may_be_stored: whether scores that the run has from the same items and settings are taken
             from its folder.
 
@@ -99,7 +95,7 @@ def evaluate_run(
         ValueError: there is no such part, the other data cannot be read, or the changes are of
             keys that evaluation does not read.
     """
-    opened = open_part(run, part, console, data=data, changes=changes, note=note)
+    opened = open_part(run, part, console, data=data, changes=changes)
     _, recipe, task, part = opened
     if may_be_stored and not ablations and not changes and data is None:
         outcome = stored_outcome(run, task, part)
@@ -120,13 +116,12 @@ def open_part(
     *,
     data: str | None = None,
     changes: Sequence[str] = (),
-    note: Note = lambda text: None,
 ) -> Opened:
     """Reads the recipe of a finished run and a part of its data; see `evaluate_run`."""
     if data is None:
-        recipe = read_recipe(run, changes, note)
+        recipe = read_recipe(run, changes)
     else:
-        recipe, part = _with_other_data(run, data, changes, note), OTHER
+        recipe, part = _with_other_data(run, data, changes), OTHER
     parts = [*PARTS, *getattr(recipe.data, "tests", {})]
     if part not in parts:
         raise ValueError(
@@ -181,7 +176,7 @@ def compare_runs(run: Evaluation, other: Evaluation) -> Difference | None:
     return differences["run"]
 
 
-def _with_other_data(run: Path, data: str, changes: Sequence[str], note: Note) -> Recipe:
+def _with_other_data(run: Path, data: str, changes: Sequence[str]) -> Recipe:
     """Returns the recipe of a run with other data as a further test set."""
     recipe = read_recipe(run)
     if "tests" not in type(recipe.data).model_fields:
@@ -193,7 +188,7 @@ def _with_other_data(run: Path, data: str, changes: Sequence[str], note: Note) -
     given = re.split(r",(?=\s*\w+\s*=)", data)
     added = [f"data.tests.{OTHER}.{each.strip()}" for each in given]
     try:
-        return read_recipe(run, [*changes, *added], note)
+        return read_recipe(run, [*changes, *added])
     except ValueError as error:
         raise ValueError(f"--data is {data!r}: {error}") from error
 

@@ -51,10 +51,6 @@ def test_losses_are_equal_within_a_finite_number_from_0_on(equal_within):
         parse_grid(["training.learning_rate=1e-3,3e-3"], None, equal_within)
 
 
-def test_an_older_name_of_a_rules_settings_is_that_of_today():
-    assert list(parse_grid(["training.gates.period=1,2"]).values) == [PERIOD]
-
-
 @pytest.mark.parametrize(
     ("option", "said"),
     [

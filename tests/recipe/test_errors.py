@@ -246,3 +246,8 @@ def test_an_error_is_located_behind_unions_and_names(task, location, keys, sibli
     found = locate(task_class(task).recipe_class, location)
     assert ".".join(found.keys) == keys
     assert sibling in found.siblings if sibling else not found.siblings
+
+
+def test_a_number_is_no_name_of_a_system(small):
+    said = message(small, "systems={2017: {training: {max_steps: 2}}}")
+    assert "the key 2017 is a number, expected text; put it in quotes" in said

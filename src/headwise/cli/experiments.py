@@ -23,8 +23,6 @@ from headwise.cli.printing import (
     command_line,
     print_error,
     print_next_commands,
-    print_note,
-    print_notes,
     print_path,
     silence,
 )
@@ -128,7 +126,6 @@ def compare(
 
         silence()
         file = load_recipe(recipe, changes or [])
-        print_notes(file)
         names = asked or file.system_names
         if not names:
             raise RecipeError(
@@ -218,7 +215,6 @@ def train(
 
         silence()
         file = load_recipe(recipe, changes or [])
-        print_notes(file)
         chosen = file.system(system, dataset)
         name = system or "model"
         parts = [Path(recipe).stem, *([dataset] if dataset else []), name]
@@ -309,7 +305,6 @@ def evaluate(
             console=console,
             data=data,
             changes=changes or [],
-            note=print_note,
             may_be_stored=against is not None,
         )
         found = evaluated(run, ablations=parse_ablations(ablate or []))

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from headwise.cli.parameters import ChangesOfRun, ChangesOfUse, Part, Trust, check_runs
-from headwise.cli.printing import clear_errors, command_line, print_note, print_path, silence
+from headwise.cli.printing import clear_errors, command_line, print_path, silence
 
 
 class Level(str, Enum):
@@ -69,7 +69,7 @@ def analyse(
         console = Console()
         folder = output or runs[0]
         request = Request(runs, part, against, data, ablations.value, changes or [])
-        record = analyse_runs(request, folder, command_line(), console, print_note)
+        record = analyse_runs(request, folder, command_line(), console)
         for finding in record.findings:
             console.print(finding, highlight=False, markup=False)
         print_path(console, "analysis", folder / PAGE)
@@ -143,7 +143,7 @@ def explore(
             raise ValueError("--serve writes no file; leave out --serve or --output")
         given = asked_source(last, text, source, item, part, target)
         page = output or runs[0] / "explore.html"
-        explorer = Explorer(runs, given, changes or [], print_note)
+        explorer = Explorer(runs, given, changes or [])
         if not serve:
             check_can_be_written(page, "--output")
         with Console(stderr=True).status("The models read the input."):

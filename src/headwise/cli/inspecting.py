@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from headwise.cli.parameters import Changes, Trust, parse_lengths, parse_names
-from headwise.cli.printing import clear_errors, print_notes, printing_console
+from headwise.cli.printing import clear_errors, printing_console
 
 if TYPE_CHECKING:
     from headwise.recipe.shipped import Listed
@@ -172,7 +172,6 @@ def cost(
             console.print(papers_summary(figures), highlight=False)
         for recipe in recipes or ([] if papers else ["interface-strings"]):
             file = load_recipe(recipe, changes or [])
-            print_notes(file)
             file.check_comparable()
             names = asked or file.system_names
             task = task_class(file.recipe.task)

@@ -14,7 +14,7 @@ from rich.console import Console
 from headwise.messages import with_words_cut
 
 if TYPE_CHECKING:
-    from headwise.recipe import RecipeFile
+    pass
 
 
 _WIDE = 1000  # columns
@@ -83,17 +83,6 @@ def print_next_commands(console: Console, run: Path) -> None:
     for what, command in (("what its heads do", "analyse"), ("watch it at work", "explore")):
         line = f"{what}: headwise {command} {folder}"
         console.print(line, soft_wrap=True, highlight=False, markup=False)
-
-
-def print_notes(file: "RecipeFile") -> None:
-    """Prints what the author of a recipe should know."""
-    for note in file.notes:
-        print_note(note)
-
-
-def print_note(note: str) -> None:
-    """Prints a note to standard error."""
-    Console(stderr=True).print(f"note: {note}", style="yellow", highlight=False, markup=False)
 
 
 def command_line() -> str:

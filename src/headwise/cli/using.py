@@ -15,7 +15,7 @@ from headwise.cli.parameters import (
     Trust,
     check_runs,
 )
-from headwise.cli.printing import clear_errors, print_note, progress_bar, silence
+from headwise.cli.printing import clear_errors, progress_bar, silence
 
 if TYPE_CHECKING:
     from headwise.models.base import HeadwiseModel
@@ -86,7 +86,7 @@ def generate(
         from headwise.tasks.task import Wish
 
         silence()
-        recipe, model = open_run(run, changes or [], print_note)
+        recipe, model = open_run(run, changes or [])
         wish = Wish(prompt, number, output, typer.echo)
         with as_evaluated(model, recipe.evaluation, Console(stderr=True), run.name):
             task_class(recipe.task).generate(run, recipe, model, wish)
@@ -129,7 +129,7 @@ def _open(
     from headwise.experiment.folders import FolderError
     from headwise.experiment.reading import open_run
 
-    recipe, model = open_run(run, changes or [], print_note)
+    recipe, model = open_run(run, changes or [])
     if not isinstance(recipe, task.recipe_class):
         raise FolderError(f"{run} is a run of {recipe.task}, expected a run of {task.name()}")
     return recipe, model

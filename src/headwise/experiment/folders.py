@@ -17,7 +17,7 @@ from headwise.experiment.run_folder import (
     how_to_mend,
 )
 from headwise.files import write_text
-from headwise.recipe import differences, to_yaml, with_defaults
+from headwise.recipe import differences, to_yaml
 from headwise.recipe.pretrained import model_folder
 from headwise.recipe.settings import Recipe
 from headwise.tasks.pretrained import digest_weights
@@ -88,7 +88,7 @@ def _differs(stamp: Path, recipe: Recipe) -> list[str]:
     now = to_yaml(recipe)
     try:
         text = stamp.read_text(encoding="utf-8")
-        return [] if text == now else differences(with_defaults(text), now)
+        return [] if text == now else differences(text, now)
     except (OSError, ValueError, YAMLError) as error:
         raise FolderError(f"{stamp} cannot be read ({error}): {how_to_mend(stamp)}") from error
 

@@ -4,12 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig
-
 from headwise.analysis.results import RunResult
 from headwise.experiment.reading import read_result
 from headwise.experiment.run_folder import (
-    MODEL,
     RECIPE,
     RESULT,
     FolderError,
@@ -18,7 +15,6 @@ from headwise.experiment.run_folder import (
 )
 from headwise.messages import cut, did_you_mean, shown
 from headwise.plain_yaml import read_yaml
-from headwise.recipe import with_defaults
 from headwise.recipe.differences import flatten
 from headwise.recipe.file import split_path
 
@@ -37,15 +33,14 @@ def gather_runs(folders: Sequence[Path], key: str) -> list[tuple[float, RunResul
     found: dict[Path, tuple[float, RunResult]] = {}  # a run that two folders hold counts once
     for folder in folders:
         for run in check_holds_runs(folder):
-            config = AutoConfig.from_pretrained(run / MODEL, trust_remote_code=False)
-            found[run.resolve()] = (_number(run, key), read_result(run / RESULT, config))
+            found[run.resolve()] = (_number(run, key), read_result(run / RESULT))
     return list(found.values())
 
 
 def _number(run: Path, key: str) -> float:
     check_stamp(run / RECIPE)
     try:
-        value: Any = read_yaml(with_defaults((run / RECIPE).read_text(encoding="utf-8")))
+        value: Any = read_yaml((run / RECIPE).read_text(encoding="utf-8"))
     except ValueError as error:
         raise FolderError(f"{run / RECIPE} cannot be read: {error}") from None
     numbers = [name for name, each in flatten(value).items() if _is_number(each)]

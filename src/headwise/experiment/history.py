@@ -8,7 +8,7 @@ from headwise.analysis.behaviour.snapshots import DecisionCourse
 from headwise.analysis.behaviour.where import Where
 from headwise.analysis.results import Course
 from headwise.models.base import HeadwiseModel
-from headwise.models.plan import rules_by_name, system_name
+from headwise.models.plan import system_name
 from headwise.models.sites import attention_sites
 
 
@@ -71,9 +71,6 @@ def decision_courses(
 
 
 def _recorded(record: Mapping[str, Any]) -> dict[str, dict[str, list[float]]]:
-    """What rules recorded at a step, by path; runs that began long ago named it otherwise."""
-    found = dict(record.get("recorded", {}))
-    for name, rule in rules_by_name().items():
-        if rule.former_key in record:
-            found[name] = record[rule.former_key]
+    """What rules recorded at a step, by path."""
+    found: dict[str, dict[str, dict[str, list[float]]]] = record.get("recorded", {})
     return {path: made for of_rule in found.values() for path, made in of_rule.items()}

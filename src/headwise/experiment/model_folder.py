@@ -76,11 +76,6 @@ def write_for_tools(folder: Path, task: Task, recipe: Recipe, result: RunResult)
     write_text(model / CARD, model_card(task, recipe, result).content)
 
 
-def lacks_card(folder: Path) -> bool:
-    """Whether the folder of a run's model has no card yet, as those of older versions."""
-    return (folder / MODEL).is_dir() and not (folder / MODEL / CARD).is_file()
-
-
 def model_card(task: Task, recipe: Recipe, result: RunResult) -> ModelCard:
     """Returns the model card of a run: how to use the model, its data, scores and recipe."""
     name = f"{recipe.task}-{result.system}"

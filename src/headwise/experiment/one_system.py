@@ -12,12 +12,11 @@ from headwise.analysis.results import EarlyStop, RunResult
 from headwise.checksums import write_summed
 from headwise.experiment.folders import RESULT, check_start, claim_folder, is_main_process
 from headwise.experiment.history import courses_of, curves, decision_courses
-from headwise.experiment.model_folder import lacks_card, write_for_tools
+from headwise.experiment.model_folder import write_for_tools
 from headwise.experiment.outcomes import (
     evaluate,
     mend_outputs,
     read_outcome,
-    score_again_if_old,
     with_tests,
     write_outcome,
 )
@@ -156,9 +155,8 @@ def finished_result(
         return None
     claim_folder(folder, recipe)  # which may name other test sets than before
     check_model(folder)
-    score_again_if_old(folder, task, recipe, console, label)
     try:
-        known = read_result(folder / RESULT, task.model_config(recipe.model))
+        known = read_result(folder / RESULT)
         outcome = read_outcome(folder)
     except DamagedError as error:
         discard(folder / RESULT, error, console, label, "the run is evaluated again")
@@ -166,6 +164,6 @@ def finished_result(
     mend_outputs(outcome, folder, console, label)
     result = with_tests(known, recipe, folder, task, console, label)
     changed = result is not known and (folder / MODEL).is_dir()
-    if is_main_process() and (changed or lacks_card(folder)):
+    if is_main_process() and changed:
         write_for_tools(folder, task, recipe, result)
     return result

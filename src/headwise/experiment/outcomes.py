@@ -1,6 +1,5 @@
 """Outcomes: what evaluation gives, computed, written into the folder of a run and read again."""
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,16 +89,6 @@ def with_tests(
     return result
 
 
-def score_again_if_old(
-    folder: Path, task: Task, recipe: Recipe, console: Console, label: str
-) -> None:
-    """Evaluate a finished run again if its outcome is in the format of an older headwise."""
-    if is_main_process() and _is_old(folder / OUTCOME):
-        model = read_model(folder, type(task))
-        outcome = evaluate(model, task, task.test, recipe.evaluation, console, label)
-        write_outcome(outcome, folder, task)
-
-
 def read_outcome(folder: Path, part: str = TEST) -> Outcome:
     """What the evaluation of a finished run on the test part, or a further test set, gave."""
     return read_record(Outcome, folder / _of_part(OUTCOME, part), how_to_evaluate_again(folder))
@@ -116,7 +105,7 @@ def stored_outcome(folder: Path, task: Task, part: str) -> Outcome | None:
         part: `test`, or the name of a further test set.
     """
     path = folder / _of_part(OUTCOME, part)
-    if not path.is_file() or _is_old(path):
+    if not path.is_file():
         return None
     try:
         outcome = read_outcome(folder, part)
@@ -164,12 +153,3 @@ def _of_part(name: str, part: str) -> str:
     """Returns the name of a part's file: outcome.json of the test part, else outcome-NAME.json."""
     stem, dot, suffix = name.partition(".")
     return name if part == TEST else f"{stem}-{part}{dot}{suffix}"
-
-
-def _is_old(path: Path) -> bool:
-    """Whether an outcome is in an older format, which has the items of one score or of none."""
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False  # whoever reads it says what to do
-    return isinstance(kept, dict) and not isinstance(kept.get("items", []), dict)

@@ -1,16 +1,14 @@
 """Reading what a run has left in its folder: its recipe, its model and its records."""
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from safetensors import SafetensorError
 
-from headwise.analysis.former_results import without_former_keys
 from headwise.analysis.results import RunResult
 from headwise.checksums import find_damage, how_to_accept_changes, is_changed
 from headwise.experiment.folders import is_main_process
@@ -23,7 +21,6 @@ from headwise.experiment.run_folder import (
     check_run,
 )
 from headwise.models.base import HeadwiseModel
-from headwise.models.config import TransformerConfig
 from headwise.models.trust import NotTrustedError
 from headwise.recipe import load_recipe
 from headwise.recipe.catalogue import task_class
@@ -64,41 +61,35 @@ def discard(record: Path, why: DamagedError, console: Console, label: str, inste
 def open_run(
     folder: Path,
     changes: Sequence[str] = (),
-    note: Callable[[str], object] = lambda text: None,
 ) -> tuple[Recipe, HeadwiseModel]:
     """The recipe and the final model of a run, to be used with the settings of its evaluation.
 
     Args:
         folder: of the run.
         changes: to `evaluation` in its recipe, as `--set` takes them.
-        note: called with each note on the changes, such as that a key has another name by now.
 
     Raises:
         FolderError: it is none, or it is not finished.
         ValueError: a change is not one of `evaluation`, the only keys that are read.
     """
-    recipe = read_recipe(folder, changes, note, keys=("evaluation",))
+    recipe = read_recipe(folder, changes, keys=("evaluation",))
     return recipe, read_model(folder, task_class(recipe.task))
 
 
 def read_recipe(
     folder: Path,
     changes: Sequence[str] = (),
-    note: Callable[[str], object] = lambda text: None,
     *,
     keys: Sequence[str] | None = None,
 ) -> Recipe:
     """The recipe of a run.
 
     Args:
-        folder, changes, note: see `open_run`.
+        folder, changes: see `open_run`.
         keys: which keys changes may be of; by default those that the evaluation of its task reads.
     """
     check_run(folder, changes, keys)
-    file = load_recipe(str(folder / RECIPE), changes)
-    for text in file.notes_on_changes:
-        note(text)
-    return file.recipe
+    return load_recipe(str(folder / RECIPE), changes).recipe
 
 
 def read_model(folder: Path, task: type[Task]) -> HeadwiseModel:
@@ -148,26 +139,18 @@ def check_finite(folder: Path, model: HeadwiseModel) -> None:
             )
 
 
-def read_result(path: Path, config: TransformerConfig) -> RunResult:
-    """The result of a finished run, also of one that was written by an older headwise."""
-    return read_record(
-        RunResult,
-        path,
-        how_to_evaluate_again(path.parent),
-        lambda raw: without_former_keys(raw, config),
-    )
+def read_result(path: Path) -> RunResult:
+    """The result of a finished run."""
+    return read_record(RunResult, path, how_to_evaluate_again(path.parent))
 
 
-def read_record(
-    kind: type[_Record], path: Path, remedy: str, change: Callable[[Any], Any] = lambda raw: raw
-) -> _Record:
+def read_record(kind: type[_Record], path: Path, remedy: str) -> _Record:
     """Returns what a JSON file of a run holds.
 
     Args:
         kind: of the record.
         path: of the file.
         remedy: what the user can do if the file is damaged.
-        change: makes what an older headwise has written into what is read today.
 
     Raises:
         DamagedError: the file cannot be read.
@@ -175,9 +158,8 @@ def read_record(
     if is_changed(path):
         raise DamagedError(f"{path} is not as it was written", remedy)
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        return kind.model_validate_json(json.dumps(change(raw)))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        return kind.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise DamagedError(f"{path} cannot be read ({problem})", remedy) from error
 

@@ -67,11 +67,9 @@ class Rule:
 
     Attributes:
         settings_class: the class of the settings; a recipe gives them as `training.SYSTEM`.
-        former_key: the name under `training` that older recipes use for the settings.
     """
 
     settings_class: ClassVar[type[RuleSettings]] = RuleSettings
-    former_key: ClassVar[str] = ""
 
     def __init__(self, model: nn.Module, systems: Mapping[str, Any], settings: Any) -> None:
         self.model = model

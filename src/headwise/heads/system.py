@@ -113,8 +113,6 @@ class System(nn.Module):
             text, `authors` those of their public code. A plan names one as the option `preset`,
             beside which its other options win; to a constructor they are given by `**`.
         words: what its decisions are called in reports.
-        former_evaluation: keys of `evaluation` in older recipes, which `read_former_evaluation`
-            reads.
         holds_residual: whether its output is that of the layer, residual sums and norms included,
             which are else the layer's.
         is_transposed: whether tensors of several maps are laid out map × in × out; peft asks.
@@ -135,7 +133,6 @@ class System(nn.Module):
     ablations: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     words: ClassVar[Words] = Words()
-    former_evaluation: ClassVar[tuple[str, ...]] = ()
     is_transposed: ClassVar[bool] = True
     unlike_standard: ClassVar[str] = (
         "it does not say how; a system that can overrides start_neutral"
@@ -207,19 +204,6 @@ class System(nn.Module):
             f"{cls.__name__} cannot start from a standard attention with its output unchanged: "
             f"{cls.unlike_standard}"
         )
-
-    @classmethod
-    def read_former_evaluation(cls, given: Mapping[str, Any]) -> tuple[set[str], Any]:
-        """Settings of an ablation that older recipes gave under other names.
-
-        Args:
-            given: a recipe's `evaluation`.
-
-        Returns:
-            The old keys among them, and the ablation that they ask for, as `evaluation.ablation`
-            names it; None for no ablation.
-        """
-        return set(), None
 
     def ablation_ranges(self) -> dict[str, range]:
         """Returns the values worth trying of the ablations' options: name of an option to these.

@@ -1,6 +1,6 @@
 """`headwise analyse`: what the heads of finished runs do on one part of their data."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,7 +54,6 @@ def analyse_runs(
     folder: Path,
     command: str,
     console: Console,
-    note: Callable[[str], object] = lambda text: None,
 ) -> AnalysisRecord:
     """Analyses finished runs side by side and writes the page and its numbers.
 
@@ -63,7 +62,6 @@ def analyse_runs(
         folder: where the page and the record are written.
         command: that reproduces this.
         console: for bars and notes.
-        note: called with notes on the changes.
 
     Raises:
         FolderError: there is no finished run in a folder, or another process writes to `folder`.
@@ -73,7 +71,7 @@ def analyse_runs(
         check_can_be_written(folder / name, "--output")
     against, folders = request.against, _different(request)
     opened = [
-        open_part(run, request.part, console, data=request.data, changes=request.changes, note=note)
+        open_part(run, request.part, console, data=request.data, changes=request.changes)
         for run in folders
     ]
     for other in opened[1:]:
@@ -143,7 +141,7 @@ def _ablations(
 
 def _over_training(run: Path, model: HeadwiseModel) -> OverTraining | None:
     path = run / RESULT
-    return courses_of(read_result(path, model.config)) if path.is_file() else None
+    return courses_of(read_result(path)) if path.is_file() else None
 
 
 def _part(opened: Opened) -> str:

@@ -3,5 +3,4 @@ from .errors import RecipeError as RecipeError
 from .file import RecipeFile as RecipeFile
 from .file import load_recipe as load_recipe
 from .file import to_yaml as to_yaml
-from .file import with_defaults as with_defaults
 from .shipped import shipped_recipes as shipped_recipes

@@ -57,21 +57,18 @@ class RecipeFile:
     Attributes:
         recipe: the checked recipe; if it has no data of its own, with those of its first data set.
         has_data: whether it has data of its own, besides those of its data sets.
-        notes: what its author should know, such as keys that have another name by now.
-        notes_on_changes: those of the notes that the changes give rise to.
     """
 
     def __init__(self, name: str, raw: dict[str, Any], changes: Sequence[Change]) -> None:
-        from headwise.recipe.systems import with_todays_keys
+        from headwise.recipe.systems import with_rule_names
 
         self.name = name
         try:
-            raw, notes = with_todays_keys(raw)
-            changes = [(_todays_path(keys), value) for keys, value in changes]
-            self._raw, self.notes_on_changes = with_todays_keys(_assign(raw, changes))
+            raw = with_rule_names(raw)
+            changes = [(_with_rule_name(keys), value) for keys, value in changes]
+            self._raw = with_rule_names(_assign(raw, changes))
         except RecipeError as error:
             raise RecipeError(f"recipe {name}:\n  {error}") from error
-        self.notes = list(dict.fromkeys([*notes, *self.notes_on_changes]))
         self._changes = changes
         data, datasets = self._raw.get("data"), self._raw.get("datasets")
         # Data of no kind are keys that all data sets share; each data set gives the kind.
@@ -194,7 +191,7 @@ class RecipeFile:
     def _with_changes_of(
         self, system: str | None, dataset: str | None, further: Sequence[Change] = ()
     ) -> "Recipe":
-        from headwise.recipe.systems import with_todays_keys
+        from headwise.recipe.systems import with_rule_names
 
         lists = ("systems", "datasets", "seeds")
         base = {key: value for key, value in self._raw.items() if key not in lists}
@@ -212,7 +209,7 @@ class RecipeFile:
         where += f", data set {dataset}" if dataset else ""
         name = self.name + where
         try:
-            changed, _ = with_todays_keys(_assign(base, [*changes, *further]))
+            changed = with_rule_names(_assign(base, [*changes, *further]))
             changed = _with_system(changed, system)
         except RecipeError as error:
             raise RecipeError(f"recipe {name}:\n  {error}") from error
@@ -305,21 +302,6 @@ def _dump(values: Mapping[str, Any]) -> str:
     # The same text from a library in C, where PyYAML was built with it.
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     return yaml.dump(values, Dumper=dumper, sort_keys=False, allow_unicode=True)
-
-
-def with_defaults(text: str) -> str:
-    """Returns a recipe in YAML as `to_yaml` writes it, with keys that it lacks at their defaults.
-
-    The run of an older version lacks the keys that were added since. It behaved as their defaults
-    do. A recipe that is no longer valid is returned as it is.
-    """
-    from headwise.recipe.systems import with_todays_keys
-
-    try:
-        raw, _ = with_todays_keys(read_yaml(text))
-        return to_yaml(_recipe_class(raw).model_validate(raw))
-    except ValueError:
-        return text
 
 
 def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -417,7 +399,7 @@ def _parse_change(change: str) -> Change:
         raise RecipeError(f"--set is {shown(change)}: {error}") from error
 
 
-def _todays_path(keys: tuple[str, ...]) -> tuple[str, ...]:
+def _with_rule_name(keys: tuple[str, ...]) -> tuple[str, ...]:
     """A path of a change; one into the settings of a rule has the rule's name."""
     before = 3 if keys[0] == "systems" else 1  # systems.NAME.training.RULE, training.RULE
     if len(keys) <= before or keys[before - 1] != "training":

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from headwise.models.ablation_names import ablation_names, ablation_options
-from headwise.models.plan import SET_BY_MODEL, SYSTEMS, options_of, rules_by_name
+from headwise.models.plan import SET_BY_MODEL, SYSTEMS, options_of
 from headwise.recipe.catalogue import TASKS, task_class
 from headwise.recipe.names import Key, Section
 from headwise.recipe.schema import kinds, named_value, tag
@@ -106,12 +106,6 @@ def _known() -> dict[str, Any]:
             for name, system in SYSTEMS.items()
         },
         "set by models": sorted(SET_BY_MODEL),
-        # Names of keys in recipes of an older headwise, which are replaced as they are read.
-        "former": sorted(
-            {rule.former_key for rule in rules_by_name().values() if rule.former_key}
-            | {key for system in SYSTEMS.values() for key in system.former_evaluation}
-            | {"transfer"}
-        ),
     }
 
 

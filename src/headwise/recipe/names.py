@@ -177,7 +177,7 @@ def _unknown_keys(node: Any, value: Any, path: tuple[str, ...]) -> Iterator[str]
     for key, inner in value.items():
         if key in keys:
             yield from _unknown_keys(keys[key], inner, (*path, key))
-        elif ":" not in key and key not in known()["former"]:
+        elif ":" not in key:
             yield unknown_key(".".join([*path, key]), sorted(keys))
 
 

@@ -1,4 +1,4 @@
-"""What recipes say of systems: settings of their rules of training, and keys of older recipes.
+"""What recipes say of systems: the settings of their rules of training.
 
 The settings of a rule have one name in a recipe, that of the class that declares the rule. A user
 may also write the name of a subclass, or of a module that imports the class; it is replaced.
@@ -10,7 +10,6 @@ from typing import Any
 from pydantic import Field, create_model
 
 from headwise.heads.rule import Rule
-from headwise.models.ablation_names import LEARNED
 from headwise.models.plan import SYSTEMS, rule_name, rules_by_name, system_class
 from headwise.recipe.errors import RecipeError
 from headwise.recipe.settings import Recipe
@@ -22,7 +21,7 @@ def with_rules(kind: type[Recipe], raw: Mapping[str, Any]) -> type[Recipe]:
 
     Args:
         kind: the class of a task's recipes.
-        raw: the YAML document, as `with_todays_keys` returns it. Whatever its `training`, or that
+        raw: the YAML document, as `with_rule_names` returns it. Whatever its `training`, or that
             of one of its `systems`, has under a name `module:Class` is taken for the settings of
             that system's rule.
 
@@ -42,53 +41,23 @@ def with_rules(kind: type[Recipe], raw: Mapping[str, Any]) -> type[Recipe]:
     return create_model(kind.__name__, __base__=kind, **fields)
 
 
-def with_todays_keys(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """A recipe in which every rule of training has its name, and older keys their new names.
+def with_rule_names(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe in which the settings of each rule of training stand under the rule's name.
 
     Args:
         raw: the YAML document.
 
-    Returns:
-        The document, and a note for each key that has another name by now.
-
     Raises:
         RecipeError: `training` names a system that cannot be loaded or has no rule, or one rule
-            twice; `evaluation` has an older option without the ablation that it belongs to.
+            twice.
 
-    >>> with_todays_keys({"training": {"max_steps": 5}})
-    ({'training': {'max_steps': 5}}, [])
+    >>> with_rule_names({"training": {"max_steps": 5}})
+    {'training': {'max_steps': 5}}
     """
-    changed, notes = dict(raw), []
+    changed = dict(raw)
     for path, training in _at(raw, "training"):
-        renamed, of_training = _training(training, ".".join(map(str, path)))
-        notes += of_training
-        changed = _put(changed, path, renamed)
-    for path, data in _all_data(raw):
-        if "transfer" in data:
-            renamed = {("tests" if key == "transfer" else key): data[key] for key in data}
-            where = ".".join(map(str, path))
-            notes.append(f"{where}.transfer is now {where}.tests")
-            changed = _put(changed, path, renamed)
-    evaluation = raw.get("evaluation")
-    if isinstance(evaluation, Mapping):
-        changed["evaluation"], of_evaluation = _evaluation(evaluation)
-        notes += of_evaluation
-    return changed, list(dict.fromkeys(notes))
-
-
-def _training(training: Mapping[str, Any], where: str) -> tuple[dict[str, Any], list[str]]:
-    """Settings of training with the names of systems in place of older names."""
-    renamed, notes = dict(training), []
-    for name, rule in rules_by_name().items():
-        if not rule.former_key or rule.former_key not in renamed:
-            continue
-        given = renamed.pop(rule.former_key)
-        notes.append(f"{where}.{rule.former_key} is now {where}.{name}")
-        own = renamed.get(name)
-        if isinstance(given, Mapping) and isinstance(own, Mapping):
-            given = {**own, **given}
-        renamed[name] = given
-    return _by_rule(renamed, where), notes
+        changed = _put(changed, path, _by_rule(training, ".".join(map(str, path))))
+    return changed
 
 
 def _by_rule(training: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -140,39 +109,6 @@ def _is_foreign(key: Any) -> bool:
     return isinstance(key, str) and ":" in key
 
 
-def _evaluation(evaluation: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Settings of evaluation with `ablation` in place of older keys.
-
-    The older keys win: beside `ablation` they stand only where the command line gives them.
-    """
-    renamed, notes = dict(evaluation), []
-    for name, system in SYSTEMS.items():
-        keys, asked = system.read_former_evaluation(renamed)
-        given = {key: renamed.pop(key) for key in sorted(keys)}
-        notes += [f"evaluation.{key} is now evaluation.ablation.{name}" for key in given]
-        ablation = renamed.get("ablation") or {}
-        if not given or not isinstance(ablation, Mapping):
-            continue  # what is no mapping is reported when the recipe is checked
-        if asked is not None:
-            renamed["ablation"] = {**ablation, name: asked}
-        elif LEARNED in given.values():
-            renamed["ablation"] = {key: each for key, each in ablation.items() if key != name}
-        else:
-            _refuse_alone(given, name)
-    return renamed, notes
-
-
-def _refuse_alone(given: Mapping[str, Any], name: str) -> None:
-    """Raise `RecipeError` if older keys have options of an ablation, but do not say of which."""
-    for key, value in given.items():
-        if value is not None:
-            raise RecipeError(
-                f"evaluation.{key} is {value!r}, an option of an ablation that is not named beside "
-                f"it: give evaluation.ablation.{name}, a mapping with `name` and the ablation's "
-                f"options"
-            )
-
-
 def _at(raw: Mapping[str, Any], part: str) -> Iterator[tuple[tuple[Any, ...], Mapping[str, Any]]]:
     """A part of the recipe, and of each system that changes it, with the path to it."""
     if isinstance(raw.get(part), Mapping):
@@ -181,16 +117,6 @@ def _at(raw: Mapping[str, Any], part: str) -> Iterator[tuple[tuple[Any, ...], Ma
     for name, system in systems.items() if isinstance(systems, Mapping) else ():
         if isinstance(system, Mapping) and isinstance(system.get(part), Mapping):
             yield ("systems", name, part), system[part]
-
-
-def _all_data(raw: Mapping[str, Any]) -> Iterator[tuple[tuple[Any, ...], Mapping[str, Any]]]:
-    """The data of the recipe, and the changes of each data set to them, with the path to them."""
-    if isinstance(raw.get("data"), Mapping):
-        yield ("data",), raw["data"]
-    datasets = raw.get("datasets")
-    for name, data in datasets.items() if isinstance(datasets, Mapping) else ():
-        if isinstance(data, Mapping):
-            yield ("datasets", name), data
 
 
 def _put(raw: Mapping[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:

@@ -131,7 +131,7 @@ class Outcome(BaseModel):
     pictures: list[Picture] = []
     digest: str = Field(
         "",
-        description="Hash of the items, see `Task.digest_of`. Runs of older versions have none.",
+        description="Hash of the items, see `Task.digest_of`.",
     )
 
     @classmethod

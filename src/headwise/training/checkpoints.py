@@ -61,7 +61,7 @@ def find_checkpoint_damage(checkpoint: Path) -> str:
 
 
 def _unreadable(path: Path) -> str:
-    """What is wrong with a file, as far as it shows without its SHA-256 (of older versions)."""
+    """What is wrong with a file, as far as it shows without its SHA-256."""
     if not path.is_file():
         return f"{path.name} is missing"
     try:

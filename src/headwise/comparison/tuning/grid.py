@@ -9,7 +9,7 @@ from headwise.messages import shown
 from headwise.plain_yaml import read_yaml
 from headwise.recipe import RecipeError, RecipeFile
 from headwise.recipe.file import Change, split_path
-from headwise.recipe.systems import with_todays_keys
+from headwise.recipe.systems import with_rule_names
 
 KeyPath = tuple[str, ...]  # of a key: ("training", "learning_rate")
 
@@ -118,14 +118,14 @@ def _parse(option: str) -> tuple[KeyPath, list[Any]]:
             f"--tune is {option!r}, expected at least two values, separated by commas; "
             f"--set {dotted(path)}={text or 'VALUE'} gives every system a single one"
         )
-    return _todays_path(path), values
+    return _with_rule_name(path), values
 
 
-def _todays_path(path: KeyPath) -> KeyPath:
-    """The path with the name that the settings of a rule of training have today."""
+def _with_rule_name(path: KeyPath) -> KeyPath:
+    """The path with the name of a rule of training in place of a class that has the rule."""
     if path[0] != "training" or len(path) < 3:
         return path
-    named, _ = with_todays_keys({"training": {path[1]: {}}})
+    named = with_rule_names({"training": {path[1]: {}}})
     (rule,) = named["training"]
     return ("training", rule, *path[2:])
 

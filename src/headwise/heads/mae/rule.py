@@ -66,7 +66,6 @@ class BlockCoordinateDescent(Rule):
     """Takes the G steps, makes the others F steps, and moves the gates, which no optimizer has."""
 
     settings_class = GateSettings
-    former_key = "gates"
     settings: GateSettings
 
     @property

@@ -143,7 +143,6 @@ class BranchedAttention(Attention):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"inner": "none", "ffn": "shared", "start": "random"}
     }
-    former_evaluation = ("branches", "branches_top_k", "branches_seed")
     unlike_standard = (
         "it takes the place of the feed-forward behind the attention too, with residual sums and "
         "norms in each branch"
@@ -261,19 +260,6 @@ class BranchedAttention(Attention):
         sizes |= {"ffn_activation": place.ffn_activation, "norm": place.norm}
         sizes |= {"residual_dropout": place.dropout}
         return cls(place.embed_dim, **{**sizes, **options})
-
-    @classmethod
-    def read_former_evaluation(cls, given: Mapping[str, Any]) -> tuple[set[str], Any]:
-        known = given.keys() & cls.former_evaluation
-        name = given.get("branches", "learned")
-        if name == "learned":
-            return known, None
-        asked = {"name": name}
-        if given.get("branches_top_k") is not None:
-            asked["top_k"] = given["branches_top_k"]
-        if name == "random":
-            asked["seed"] = given.get("branches_seed", 0)
-        return known, asked
 
     def reset_parameters(self) -> None:
         """Draw all parameters afresh: maps by Glorot, κ and α even or anywhere on the simplex."""

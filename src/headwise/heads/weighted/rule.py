@@ -69,7 +69,6 @@ class BranchesOnSimplex(Rule):
     """Keeps κ and α on the simplex, gives them their learning rate, and freezes them at the end."""
 
     settings_class = BranchSettings
-    former_key = "branches"
     settings: BranchSettings
 
     def __init__(self, model: nn.Module, systems: Mapping[str, Any], settings: Any) -> None:

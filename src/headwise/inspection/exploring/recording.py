@@ -42,7 +42,6 @@ class Explorer:
         runs: the runs, at least one, all of one task.
         source: the input of the page.
         changes: to `evaluation` in the recipes, as `--set` takes them.
-        note: called with each note on the changes.
 
     Raises:
         FolderError: a folder is no finished run, or of one that has diverged.
@@ -54,12 +53,11 @@ class Explorer:
         runs: Sequence[Path],
         source: Source,
         changes: Sequence[str] = (),
-        note: Callable[[str], object] = lambda text: None,
     ) -> None:
         self.source = source
         self.trained = []
         for folder, name in zip(runs, distinct_names(runs), strict=True):
-            recipe, model = open_run(folder, changes, note)
+            recipe, model = open_run(folder, changes)
             check_finite(folder, model)
             self.trained.append(Trained(name, folder, recipe, model))
         tasks = {trained.name: trained.recipe.task for trained in self.trained}
