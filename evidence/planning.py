@@ -60,7 +60,8 @@ def plan(
         rows |= _by_system(conditions, of.systems, seeds)
     for question in questions:
         for conditions, some in question.runs(places):
-            rows = _by_system(conditions, {question.dataset: some}, seeds) | rows
+            more = _by_system(conditions, {question.dataset: some}, seeds)
+            rows |= {key: row for key, row in more.items() if key not in rows}
     return list(rows.values())
 
 

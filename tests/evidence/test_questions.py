@@ -105,7 +105,7 @@ def test_a_claim_needs_none_of_the_runs_that_a_question_shares(asked, monkeypatc
 def test_an_experiment_goes_on_where_a_question_was_asked_first(asked, tmp_path):
     places, _ = asked
     moved = places._replace(runs=tmp_path / "runs", results=tmp_path / "results")
-    at_3 = ("run", "length/3", None, "mae", 2)
+    at_3 = ("run", "length/3", "", "mae", 2)
     copied(places, moved, lambda record: record.key != at_3)
     table = counting(moved).table
     assert len(table.find(Run, at="length/3", system="mae")) == 1
