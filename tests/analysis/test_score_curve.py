@@ -5,11 +5,9 @@ import scipy.stats
 import yaml
 from synthetic import comparison
 
-from headwise.analysis.results import RunResult
 from headwise.analysis.score_curve import score_curve
 from headwise.checksums import write_summed
 from headwise.report.score_curve import curve_rows, render_curve
-from headwise.runs import reading
 from headwise.runs.reading import gather_runs
 
 HOSTILE = '<script src="https://evil.example/x.js">alert("x")</script> & café'
@@ -84,7 +82,7 @@ def test_the_page_needs_no_levels():
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path):
     """Two runs as a comparison on data sets leaves them, as far as it matters here."""
 
     for share in (0.1, 1.0):
@@ -94,8 +92,6 @@ def folder(tmp_path, monkeypatch):
         recipe = {"task": "images", "training": {"max_steps": 3}}
         recipe["data"] = {"corpus": "digits", "train_fraction": share}
         (at / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    read = lambda path: RunResult.model_validate_json(path.read_text())  # noqa: E731
-    monkeypatch.setattr(reading, "read_result", read)
     return tmp_path
 
 

@@ -215,3 +215,13 @@ def test_the_card_tells_what_the_model_is(runs, task):
     assert "import headwise" in card.text and f"{result.parameters:,}" in card.text
     text = card.text.partition("```yaml\n")[2].partition("```")[0]
     assert yaml.safe_load(text)["training"]["max_steps"] == recipe.training.max_steps
+
+
+def test_what_is_missing_beside_the_weights_is_written_again(runs, tmp_path):
+    run = shutil.copytree(runs["language-modelling"], tmp_path / "run")
+    for name in ("README.md", "tokenizer.json", "tokenizer_config.json"):
+        (run / "model" / name).unlink()
+    recipe, _ = open_run(run)
+    train_system(recipe, "mae", run, prepare_task(recipe, run, QUIET), QUIET)
+    written = {path.name for path in (run / "model").iterdir()}
+    assert written == {path.name for path in (runs["language-modelling"] / "model").iterdir()}

@@ -24,7 +24,7 @@ from headwise.models.decisions import words_of
 from headwise.models.sites import AttentionSite, attention_sites
 from headwise.recipe.settings import Recipe
 from headwise.runs.folder import RESULT, is_main_process
-from headwise.runs.model_card import write_for_tools
+from headwise.runs.model_card import CARD, write_for_tools
 from headwise.runs.outcomes import evaluate, mend_outputs, read_outcome, with_tests, write_outcome
 from headwise.runs.preparing import batches, build_model, check_start, claim_folder
 from headwise.runs.reading import DamagedError, check_model, discard, read_result
@@ -165,8 +165,9 @@ def finished_result(
         return None
     mend_outputs(outcome, folder, console, label)
     result = with_tests(known, recipe, folder, task, console, label)
-    changed = result is not known and (folder / MODEL).is_dir()
-    if is_main_process() and changed:
+    model = folder / MODEL
+    is_complete = result is known and (model / CARD).is_file()
+    if is_main_process() and model.is_dir() and not is_complete:
         write_for_tools(folder, task, recipe, result)
     return result
 
