@@ -187,7 +187,9 @@ def test_the_trainer_names_no_paper():
 @pytest.mark.parametrize("name", ROOMS)
 def test_a_room_has_what_its_paper_says(name):
     folder = SOURCE / "heads" / name
-    assert {"__init__.py", "layer.py", "ablations.py"} <= {path.name for path in folder.iterdir()}
+    assert {"__init__.py", "layer.py", "naive.py", "ablations.py"} <= {
+        path.name for path in folder.iterdir()
+    }
     assert (folder / "rule.py").is_file() == (SYSTEMS[name].rule is not None)
     # The paper's title and link stand where a reader enters.
     assert "arxiv.org" in (folder / "__init__.py").read_text(encoding="utf-8")

@@ -1,6 +1,7 @@
 """Standard multi-head attention, from which systems derive that keep its projections."""
 
 from collections.abc import Mapping
+from inspect import Parameter, signature
 from typing import Any
 
 from torch import Tensor, nn
@@ -103,8 +104,8 @@ class MultiHeadAttention(Attention):
         Raises:
             ValueError: no such attention; one with `batch_first=False`, in whose place it would
                 attend over the batch; one with `add_bias_kv` or `add_zero_attn`, which headwise
-                does not have; an option that is a size of the source; a subclass that cannot start
-                so, or does not say how.
+                does not have; an option that is a size of the source; an option that is missing and
+                has no default; a subclass that cannot start so, or does not say how.
 
         >>> theirs = nn.MultiheadAttention(32, 4, dropout=0.1, batch_first=True)
         >>> MultiHeadAttention.from_attention(theirs).dropout
@@ -125,6 +126,7 @@ class MultiHeadAttention(Attention):
                 f"attention"
             )
         given = {**sizes, "dropout": attention.dropout, **options}
+        _check_nothing_is_missing(cls, given)
         made = cls(**given)
         if neutral:
             made.start_as_standard(attention)
@@ -262,6 +264,24 @@ class MultiHeadAttention(Attention):
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         return super().macs(queries, keys, is_causal=is_causal) + Macs(
             queries * self.out_proj.weight.numel(), 0
+        )
+
+
+def _check_nothing_is_missing(system: type[nn.Module], given: Mapping[str, Any]) -> None:
+    """Raises `ValueError` for arguments without a default that are not given."""
+    missing = [
+        name
+        for name, argument in signature(system).parameters.items()
+        if argument.default is Parameter.empty
+        and argument.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+        and name not in given
+    ]
+    if missing:
+        call = ", ".join(f"{name}=..." for name in missing)
+        raise ValueError(
+            f"{' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} missing, which a "
+            f"standard attention does not have: give {'them' if len(missing) > 1 else 'it'}, as in "
+            f"{system.__name__}.from_attention(attention, {call})"
         )
 
 

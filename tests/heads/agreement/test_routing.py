@@ -95,6 +95,18 @@ def test_fast_is_naive(size, method, chunk, monkeypatch):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize(("size", "method"), REAL)
+def test_gradients_equal_finite_differences(size, method):
+    leading, heads, dim, capsules, iterations = SIZES[size]
+    if not all(leading):
+        pytest.skip("nothing to differentiate")
+
+    def output(*inputs):
+        return route(method, *inputs, num_capsules=capsules, iterations=iterations).output
+
+    assert torch.autograd.gradcheck(output, (leaf(*leading, heads, dim), *betas(method)))
+
+
 @pytest.mark.parametrize("activation", ["sigmoid", "standardised"])
 @pytest.mark.parametrize("capsules", [12, 4, 1])
 def test_each_capsule_may_have_betas_of_its_own(capsules, activation):

@@ -7,6 +7,7 @@ from systems import DIM, HEADS, SYSTEMS, randomize
 import headwise as hw
 from headwise.analysis.decisions.snapshots import record_attention
 from headwise.heads.ablations import drawn_weights
+from headwise.heads.gated.naive import naive_gated_heads
 from headwise.models.ablation import ablation_of
 
 GATED = [name for name in SYSTEMS if name.startswith("gated")]
@@ -23,8 +24,24 @@ def heads_of(layer, x):
 
 def gates_of(layer, x):
     """The gates `(heads, head_dim)` of one position."""
-    gates = torch.sigmoid(layer.gate_proj.weight @ x).view(HEADS, -1)
-    return (2.0 if layer.neutral_start else 1.0) * gates.expand(HEADS, layer.head_dim)
+    ones = x.new_ones(HEADS, layer.head_dim)
+    return naive_gated_heads(ones, x, layer.gate_proj.weight, 2.0 if layer.neutral_start else 1.0)[
+        0
+    ]
+
+
+@pytest.mark.parametrize("name", GATED)
+def test_the_gates_equal_their_naive_twin(name):
+    layer = SYSTEMS[name].build()
+    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+    out, heads = layer(x, is_causal=True), heads_of(layer, x)
+    scale = 2.0 if layer.neutral_start else 1.0
+    for b in range(BATCH):
+        for t in range(TIME):
+            args = heads[b, :, t], x[b, t], layer.gate_proj.weight, scale
+            gated, means = naive_gated_heads(*args)
+            torch.testing.assert_close(out.output[b, t], layer.out_proj(gated.flatten()))
+            torch.testing.assert_close(out.routing.weights[b, t], means)
 
 
 @pytest.mark.parametrize("gate", ["headwise", "elementwise"])

@@ -167,6 +167,15 @@ def test_query_norms_have_no_parameters_and_three_quarters_of_the_heads_as_in_th
     assert layer(torch.randn(1, 3, 64)).routing.weights.sum(-1).tolist() == [[24.0] * 3]
 
 
+def test_what_a_standard_attention_does_not_have_has_to_be_given():
+    standard = hw.MultiHeadAttention(DIM, HEADS)
+    said = r"shared_heads and top_k are missing, .*\(attention, shared_heads=\.\.\., top_k=\.\.\.\)"
+    with pytest.raises(ValueError, match=said):
+        hw.MixtureOfHeads.from_attention(standard)
+    with pytest.raises(ValueError, match=r"top_k is missing, .* give it"):
+        hw.MixtureOfHeads.from_attention(standard, shared_heads=2)
+
+
 def test_a_standard_attention_with_fewer_heads_if_asked_for():
     """`neutral=False`: the weights of the source, and what remains of its output."""
     standard = hw.MultiHeadAttention(DIM, HEADS).double()

@@ -282,8 +282,8 @@ def test_branches_that_read_the_same_are_one_ordinary_layer(ffn):
                 mine = getattr(getattr(one, f"{x}_proj"), kind)
                 getattr(getattr(layer, f"{x}_proj"), kind).copy_(torch.cat([mine] * HEADS))
         layer.branch_output.copy_(one.branch_output.expand_as(layer.branch_output))
-        for weights, value in (*((w, 1 / HEADS) for w in layer.learned_weights()),):
-            weights.fill_(value)
+        for weights in layer.learned_weights():
+            weights.fill_(1 / HEADS)
         for weights in one.learned_weights():
             weights.fill_(1)
         for name in ("ffn_up", "ffn_down", "norm1", "norm2"):
@@ -311,7 +311,7 @@ def test_even_branches_add_what_the_heads_of_an_ordinary_layer_do():
     torch.testing.assert_close(layer(x).output, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("batch, time", [(1, 1), (2, 3)])
+@pytest.mark.parametrize("batch, time", [(1, 1), (2, 5), (3, 1), (1, 9)])
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("ffn", ["split", "shared", "full"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
