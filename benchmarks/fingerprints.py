@@ -120,7 +120,7 @@ def small_recipe(name: str) -> dict[str, Any]:
     raw: dict[str, Any] = without(yaml.safe_load(load_recipe(name).yaml()), {"pretrained"})
     task = raw.get("task", "translation")
     if raw.pop("datasets", None) or task == "probing" or raw["data"]["corpus"] in FROM_ELSEWHERE:
-        raw["data"] = BUILT_IN[task] | {}
+        raw["data"] = BUILT_IN[task]
     elif raw["data"]["corpus"] == "pair":
         raw["data"] = {
             "corpus": "pair",

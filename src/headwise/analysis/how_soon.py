@@ -60,7 +60,9 @@ def curve(history: History, key: str) -> Curve:
 
 
 def mean_curve(curves: Sequence[Curve]) -> Curve:
-    """Returns the mean at the steps that all curves have: another would jump where one ends.
+    """Returns the mean of curves, at those steps that all of them have.
+
+    At a step that some lack, the mean would be over fewer curves, and would jump.
 
     >>> mean_curve([{100: 3.0, 200: 2.0}, {100: 5.0}])
     {100: 4.0}

@@ -238,7 +238,7 @@ class HeadwiseModel(ModelHooks):
         }
 
     def _returned(self, output: ModelOutput, others: Mapping[str, Any]) -> Any:
-        """The output, or what it holds as a tuple."""
+        """The output as an object with names, or as a tuple where `return_dict` is false."""
         as_dict = others.get("return_dict")
         return (
             output

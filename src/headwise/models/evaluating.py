@@ -43,7 +43,10 @@ def summed_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 
 
 def run_as_written() -> AbstractContextManager[Any]:
-    """A context in which compiled models run as they are written: else they pass over hooks."""
+    """While this context is open, compiled models run uncompiled, so that their hooks are called.
+
+    Compiled code passes over hooks.
+    """
     if "torch._dynamo" not in sys.modules:  # nothing is compiled, and its import takes long
         return nullcontext()
     return torch.compiler.set_stance("force_eager")

@@ -306,7 +306,7 @@ def check_type(where: str, value: Any, annotation: Any) -> None:
 
 
 def _fill(site: str, entries: list[Spec], depth: int) -> list[Spec]:
-    """The entries of a site as one spec per layer."""
+    """One spec for each layer of a site, from the entries that its plan has for some layers."""
     specs: list[Spec | None] = [None] * depth
     for entry in entries:
         layers = entry.get("layers", system_class(entry["system"]).default_layers)

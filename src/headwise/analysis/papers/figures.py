@@ -199,7 +199,7 @@ def layers_of(plan: Any, **sizes: int) -> int:
 
 
 def language_model(plan: Any) -> int:
-    """Returns the number of parameters of Baevski and Auli's language model for WikiText-103."""
+    """Counts the parameters of the language model of Baevski and Auli for WikiText-103."""
     config = CausalLMConfig(
         vocab_size=267_735,
         embed_dim=1024,

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headwise.analysis.decisions.observing import Where
 from headwise.heads.heads_read import HeadsRead
 from headwise.heads.system import Routing
 from headwise.models.decisions import record
 from headwise.models.evaluating import evaluating
-from headwise.models.heads_read import HeadsSite, heads_read, heads_sites
-from headwise.models.plan import system_name
-from headwise.models.sites import AttentionSite, attention_sites
+from headwise.models.heads_read import heads_read
+from headwise.models.sites import AttentionSite, HeadsSite, attention_sites, heads_sites
 from headwise.report.explorer.payload import Attention, Blob, Place, Stack
 
 Decides = Literal["position", "sequence", "everything", "nothing"]
@@ -116,11 +116,7 @@ def _place(seen: Watched, stacks: Mapping[str, Stack], share: float) -> Place:
     units = 0 if weights is None else weights.shape[1]
     words = place.module.words
     return Place(
-        path=place.path,
-        site=place.site,
-        layer=place.layer,
-        system=system_name(type(place.module)),
-        whole_layer=place.module.replaces == "layer",
+        **Where.of(place).model_dump(),
         stack=stack,
         decides=decides,
         units=units,

@@ -189,7 +189,10 @@ def _any_pair(
     ids: list[int],
     target: str | None,
 ) -> Input:
-    """A text and its translation by always the most probable token, or the target."""
+    """A text with a target, or with what the model writes as its translation.
+
+    The model writes the most probable token each time.
+    """
     if target is None:
         most = 2 * len(ids) + 20
         most = min(most, model.config.max_positions or most)
@@ -205,7 +208,7 @@ def _any_pair(
 def _any_continued(
     model: CausalLM, tokenizer: PreTrainedTokenizerFast, ids: list[int], longest: int | None
 ) -> Input:
-    """A text and its continuation by always the most probable token."""
+    """A text and how the model continues it, with the most probable token each time."""
     if ids[-1] == tokenizer.eos_token_id and len(ids) > 1:
         ids = ids[:-1]  # the text goes on
     given, room = len(ids), _room(len(ids), longest)
