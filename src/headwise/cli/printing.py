@@ -1,4 +1,4 @@
-"""What the commands print besides results: errors, notes, paths and progress."""
+"""What the commands print besides results: errors, paths and the next commands."""
 
 import os
 import shlex
@@ -6,16 +6,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 
 from headwise.messages import with_words_cut
-
-if TYPE_CHECKING:
-    pass
-
 
 _WIDE = 1000  # columns
 

@@ -65,7 +65,7 @@ class RecipeFile:
         self.name = name
         try:
             raw = with_rule_names(raw)
-            changes = [(_with_rule_name(keys), value) for keys, value in changes]
+            changes = [(with_rule_name(keys), value) for keys, value in changes]
             self._raw = with_rule_names(_assign(raw, changes))
         except RecipeError as error:
             raise RecipeError(f"recipe {name}:\n  {error}") from error
@@ -399,8 +399,12 @@ def _parse_change(change: str) -> Change:
         raise RecipeError(f"--set is {shown(change)}: {error}") from error
 
 
-def _with_rule_name(keys: tuple[str, ...]) -> tuple[str, ...]:
-    """A path of a change; one into the settings of a rule has the rule's name."""
+def with_rule_name(keys: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns a path of keys in which the settings of a rule of training have the rule's name.
+
+    >>> with_rule_name(("training", "max_steps"))
+    ('training', 'max_steps')
+    """
     before = 3 if keys[0] == "systems" else 1  # systems.NAME.training.RULE, training.RULE
     if len(keys) <= before or keys[before - 1] != "training":
         return keys

@@ -17,9 +17,8 @@ from headwise.models.sites import attention_sites
 from headwise.plain_yaml import read_yaml
 from headwise.recipe import RecipeError, RecipeFile, to_yaml
 from headwise.recipe.catalogue import task_class
-from headwise.recipe.file import Change, split_path
+from headwise.recipe.file import Change, split_path, with_rule_name
 from headwise.recipe.settings import Recipe
-from headwise.recipe.systems import with_rule_names
 from headwise.training.settings import TrainingSettings
 
 KeyPath = tuple[str, ...]  # of a key: ("training", "learning_rate")
@@ -130,16 +129,7 @@ def _parse(option: str) -> tuple[KeyPath, list[Any]]:
             f"--tune is {option!r}, expected at least two values, separated by commas; "
             f"--set {dotted(path)}={text or 'VALUE'} gives every system a single one"
         )
-    return _with_rule_name(path), values
-
-
-def _with_rule_name(path: KeyPath) -> KeyPath:
-    """The path with the name of a rule of training in place of a class that has the rule."""
-    if path[0] != "training" or len(path) < 3:
-        return path
-    named = with_rule_names({"training": {path[1]: {}}})
-    (rule,) = named["training"]
-    return ("training", rule, *path[2:])
+    return with_rule_name(path), values
 
 
 def check_grid(
