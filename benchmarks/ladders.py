@@ -168,13 +168,8 @@ LADDERS: dict[str, dict[str, list[str]]] = {
         "standard": [],
         "uniform gate, F steps": ["model.attention={system: mae, gate: uniform}"],
         "joint": ["model.attention=mae", "training.mae.method=joint"],
-        "joint, gates' rate 0.1": [
-            "model.attention=mae",
-            "training.mae.method=joint",
-            "training.mae.learning_rate=0.1",
-        ],
+        "joint, gates by the optimizer": ["model.attention=mae", "training.mae.method=optimizer"],
         "MAE-7": ["model.attention=mae"],
-        "MAE-7, gates' rate 0.1": ["model.attention=mae", "training.mae.learning_rate=0.1"],
         **{
             f"MAE-7, {name}": [f"model.attention={{system: mae, {how}}}"]
             for name, how in (
@@ -184,6 +179,18 @@ LADDERS: dict[str, dict[str, list[str]]] = {
                 ("scaled causal gates", "gate_scaling: root"),
             )
         },
+    },
+    # The paper's rate of gates is 1 for batches of 32,000 tokens.
+    "gates' rate": {
+        f"{name}, {tokens} tokens, gates' rate {rate:g}": [
+            "model.attention=mae",
+            f"training.mae.method={method}",
+            f"training.mae.learning_rate={rate}",
+            f"training.batch_tokens={tokens}",
+        ]
+        for name, method in (("joint", "joint"), ("MAE-7", "block-coordinate-descent"))
+        for tokens in (256, 1024, 4096)
+        for rate in (0.1, 0.3, 1, 3, 10, 30)
     },
 }
 
