@@ -65,7 +65,7 @@ def build(name: str, size: str) -> nn.Module:
         "tim": {"system": "tim", "layers": list(range(1, layers))},
         "moa": {"system": "moa", "size": f"8K16E{width // 4}D"},
     }
-    config = hw.Seq2SeqConfig(
+    config = hw.Seq2SeqLMConfig(
         vocab_size=VOCABULARY,
         encoder_layers=layers,
         decoder_layers=layers,

@@ -60,7 +60,7 @@ def main() -> None:
 
 def build(plan: Any, vocabulary: int, options: argparse.Namespace) -> hw.Seq2SeqLM:
     """Returns a model of the base size, in evaluation mode."""
-    config = hw.Seq2SeqConfig(
+    config = hw.Seq2SeqLMConfig(
         vocab_size=vocabulary, embed_dim=512, num_heads=8, ffn_dim=2048, attention=plan
     )
     return hw.Seq2SeqLM(config).to(options.device).eval()

@@ -67,7 +67,7 @@ def gates_and_outputs(model: GPT2LMHeadModel) -> nn.Module:
 def lora(model: GPT2LMHeadModel) -> nn.Module:
     """LoRA of the rank that has as many parameters as MAE's gates, as nearly as can be."""
     wanted = learning(gates("mae")(model))
-    hw.remove(model)
+    hw.remove_gates(model)
     maps = ["c_attn", "attn.c_proj", "c_fc", "mlp.c_proj"]
     of_rank_1 = peft.LoraConfig(r=1, target_modules=maps, fan_in_fan_out=True)
     adapted = peft.get_peft_model(model, of_rank_1)

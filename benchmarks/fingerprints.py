@@ -27,10 +27,10 @@ from rich.progress import track
 from torch import Tensor
 from transformers.utils.logging import disable_progress_bar
 
-from headwise.recipe import load_recipe
-from headwise.recipe.catalogue import task_class
-from headwise.recipe.settings import Recipe
-from headwise.recipe.shipped import shipped_recipes
+from headwise.recipes import load_recipe
+from headwise.recipes.catalogue import task_class
+from headwise.recipes.settings import Recipe
+from headwise.recipes.shipped import shipped_recipes
 from headwise.runs.preparing import batches, build_model
 from headwise.training.run import run_training
 

@@ -30,9 +30,9 @@ from torch import Tensor, nn
 
 from headwise.heads.moa import MixtureOfAttentionHeads
 from headwise.heads.moa.layer import _Choice
-from headwise.recipe import load_recipe
-from headwise.recipe.catalogue import task_class
-from headwise.recipe.settings import Recipe
+from headwise.recipes import load_recipe
+from headwise.recipes.catalogue import task_class
+from headwise.recipes.settings import Recipe
 from headwise.runs.preparing import build_model
 from headwise.training.run import Interrupted, run_training
 

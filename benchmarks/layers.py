@@ -97,7 +97,7 @@ def layer_steps(options: argparse.Namespace) -> dict[str, Step]:
 
 def encoder_layer(system: dict[str, Any], options: argparse.Namespace) -> nn.Module:
     """The only layer of an encoder."""
-    config = hw.Seq2SeqConfig(
+    config = hw.Seq2SeqLMConfig(
         vocab_size=8,
         embed_dim=options.dim,
         num_heads=options.heads,
@@ -128,7 +128,7 @@ def model_steps(options: argparse.Namespace) -> dict[str, Step]:
     )
     steps = {}
     for name, plan in MODELS.items():
-        config = hw.Seq2SeqConfig(
+        config = hw.Seq2SeqLMConfig(
             vocab_size=vocabulary,
             embed_dim=options.dim,
             num_heads=options.heads,

@@ -21,10 +21,10 @@ from evidence.claims import STRICT, AtScale, Claim, Scale, all_claims
 from evidence.results import Choice, Run, Table, check_data
 from headwise.analysis.results import Tries
 from headwise.plain_yaml import read_yaml
-from headwise.recipe import RecipeFile
-from headwise.recipe.file import Change, split_path
-from headwise.recipe.settings import Recipe
-from headwise.recipe.shipped import shipped_recipes
+from headwise.recipes import RecipeFile
+from headwise.recipes.file import Change, split_path
+from headwise.recipes.settings import Recipe
+from headwise.recipes.shipped import shipped_recipes
 from headwise.runs.grid import Grid, parse_grid
 from headwise.runs.preparing import with_seed
 

@@ -22,8 +22,8 @@ from transformers import PreTrainedConfig, set_seed
 from evidence.experiments import recipe_hash
 from evidence.results import Run
 from headwise.models.base import HeadwiseModel
-from headwise.recipe.catalogue import task_class
-from headwise.recipe.settings import Recipe
+from headwise.recipes.catalogue import task_class
+from headwise.recipes.settings import Recipe
 from headwise.training.rules import TrainingRules
 
 _STEPS, _LENGTH, _BATCH = 3, 12, 4

@@ -26,7 +26,7 @@ from evidence.verdicts import Verdict
 from headwise.analysis.results import Tries
 from headwise.analysis.statistics.estimates import SIGNIFICANT
 from headwise.files import write_text
-from headwise.recipe.settings import Recipe
+from headwise.recipes.settings import Recipe
 from headwise.report.formatting import count, decimals, p_value
 from headwise.runs.tuning import at_the_edge
 

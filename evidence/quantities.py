@@ -12,8 +12,8 @@ from evidence.results import LOSS, Run, check_data, rows_key, sound
 from headwise.analysis.ablations.quality import MEAN_LOSS
 from headwise.analysis.results import AttentionRecord
 from headwise.analysis.statistics.seeds_and_items import Resampled, within_runs
-from headwise.recipe.catalogue import task_class
-from headwise.recipe.settings import Recipe
+from headwise.recipes.catalogue import task_class
+from headwise.recipes.settings import Recipe
 from headwise.tasks.outcome import Score
 from headwise.tasks.significance import Statistic, resampled_scores
 

@@ -14,8 +14,8 @@ from evidence.results import Run, sound
 from headwise.analysis.how_soon import Curve, curve, mean_curve
 from headwise.analysis.statistics.estimates import Difference, corrected
 from headwise.analysis.statistics.seeds_and_items import difference
-from headwise.recipe.catalogue import task_class
-from headwise.recipe.settings import Recipe
+from headwise.recipes.catalogue import task_class
+from headwise.recipes.settings import Recipe
 from headwise.report.formatting import NONE, count, p_value
 
 LITTLE = 0.01  # of the whole fall of a loss: a fall in the last tenth below it counts as none

@@ -22,7 +22,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 import headwise as hw
-from headwise.recipe import RecipeFile
+from headwise.recipes import RecipeFile
 from headwise.report.comparison import write_report
 from headwise.report.table import results_table
 from headwise.runs.comparing import compare_systems
@@ -45,7 +45,9 @@ class SharedBudget(hw.MultiHeadAttention):
     """yₜ = Σᵢ sᵢ(t) oᵢ(t) Wᵢ, s(t) = H · softmax(xₜ G)."""
 
     routing_parameters = ("budget",)
-    words = hw.Words(unit="head", units="heads", share="is a head's share of a token's budget.")
+    words = hw.systems.Words(
+        unit="head", units="heads", share="is a head's share of a token's budget."
+    )
 
     def __init__(self, embed_dim: int, num_heads: int, **options) -> None:
         super().__init__(embed_dim, num_heads, **options)
@@ -67,8 +69,8 @@ class SharedBudget(hw.MultiHeadAttention):
         output, _ = super().combine(scaled, inputs, choice)
         return output, hw.Routing(shares)
 
-    def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> hw.Macs:
-        own = hw.Macs(queries * self.budget.weight.numel(), 0)
+    def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> hw.systems.Macs:
+        own = hw.systems.Macs(queries * self.budget.weight.numel(), 0)
         return super().macs(queries, keys, is_causal=is_causal) + own
 
 
@@ -91,11 +93,11 @@ print("without training it is standard attention:", torch.equal(neutral(x)[0], s
 # ## Compare it
 # A recipe is a YAML file or, as here, the same as a dictionary: from which of three installed
 # packages does a docstring come? A plan names a system of one's own as `module:Class`;
-# `hw.register` gives a class that has no module of its own such a name. With the class in a file
-# `my_heads.py` the same is `headwise compare my-recipe.yaml --seeds 1,2,3 --trust`.
+# `hw.systems.register_system` gives a class that has no module of its own such a name. With the
+# class in a file `my_heads.py` the same is `headwise compare my-recipe.yaml --seeds 1,2,3 --trust`.
 
 # %%
-hw.register(SharedBudget, "my_heads:SharedBudget")
+hw.systems.register_system(SharedBudget, "my_heads:SharedBudget")
 RECIPE = {
     "task": "classification",
     "data": {"corpus": "docstrings", "packages": PACKAGES, "max_length": 24},

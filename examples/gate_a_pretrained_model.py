@@ -78,7 +78,7 @@ def gate(name: str, texts: list[str], folder: Path) -> None:
         mean = routing.weights.reshape(-1, routing.weights.size(-1)).mean(0)
         print(f"  layer {layer}, mean weights: {' '.join(f'{weight:.3f}' for weight in mean)}")
 
-    hw.remove(fresh)
+    hw.remove_gates(fresh)
     print(f"  removed: equal to the model as it was: {torch.equal(logits(fresh, tokens), before)}")
 
 

@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 from headwise.analysis.ablations.declared import Level
 from headwise.cli import app, explaining
 from headwise.cli.printing import clear_errors
-from headwise.recipe import load_recipe, shipped_recipes
-from headwise.recipe.shipped import offline_recipes
+from headwise.recipes import load_recipe, shipped_recipes
+from headwise.recipes.shipped import offline_recipes
 from headwise.report.formatting import count
 from headwise.runs import one_run, reading
 from headwise.tasks import translation

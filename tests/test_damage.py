@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from headwise.checksums import SUMS
 from headwise.files import NoSpaceError
-from headwise.recipe import load_recipe
+from headwise.recipes import load_recipe
 from headwise.runs.folder import FolderError
 from headwise.runs.locking import locked
 from headwise.runs.one_run import train_system

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import headwise
-from headwise.recipe import load_recipe, shipped_recipes
-from headwise.recipe.catalogue import TASKS
-from headwise.recipe.keys import keys_page, known_json, shared_sections, task_sections
+from headwise.recipes import load_recipe, shipped_recipes
+from headwise.recipes.catalogue import TASKS
+from headwise.recipes.keys import keys_page, known_json, shared_sections, task_sections
 
 ROOT = Path(__file__).parent.parent
 # Those with examples in Python.

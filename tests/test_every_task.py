@@ -10,8 +10,8 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from headwise.analysis.results import RunResult
-from headwise.recipe import load_recipe
-from headwise.recipe.catalogue import TASKS
+from headwise.recipes import load_recipe
+from headwise.recipes.catalogue import TASKS
 from headwise.report.comparison import render_report
 from headwise.runs import one_run
 from headwise.runs.comparing import compare_systems

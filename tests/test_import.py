@@ -11,9 +11,9 @@ from packaging.requirements import Requirement
 
 import headwise
 from headwise.analysis.cost import model_cost
-from headwise.recipe import load_recipe
-from headwise.recipe.catalogue import task_class
-from headwise.recipe.shipped import listed_recipes, shipped_recipes
+from headwise.recipes import load_recipe
+from headwise.recipes.catalogue import task_class
+from headwise.recipes.shipped import listed_recipes, shipped_recipes
 from headwise.report.formatting import count
 
 NEEDED = requires("headwise")

@@ -10,7 +10,7 @@ import tiny_tasks
 import yaml
 from rich.console import Console
 
-from headwise.recipe import load_recipe
+from headwise.recipes import load_recipe
 from headwise.runs.evaluating import evaluate_run
 from headwise.runs.one_run import train_system
 from headwise.runs.preparing import claim_folder, prepare_task

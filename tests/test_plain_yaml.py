@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from headwise.plain_yaml import read_yaml
-from headwise.recipe import shipped_recipes
+from headwise.recipes import shipped_recipes
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n"

@@ -10,7 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from headwise.cli import app
-from headwise.recipe import RecipeError, load_recipe
+from headwise.recipes import RecipeError, load_recipe
 from headwise.report.comparison import render_report
 from headwise.runs.comparing import compare_systems
 from headwise.runs.folder import FolderError

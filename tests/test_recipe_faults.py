@@ -13,11 +13,11 @@ from headwise.cli import app
 from headwise.models.causal_lm import CausalLMConfig
 from headwise.models.config import TransformerConfig
 from headwise.models.trust import trusting
-from headwise.recipe import RecipeError, load_recipe
-from headwise.recipe.catalogue import TASKS, task_class
-from headwise.recipe.pretrained import with_encoding
-from headwise.recipe.schema import kinds
-from headwise.recipe.settings import ModelSettings
+from headwise.recipes import RecipeError, load_recipe
+from headwise.recipes.catalogue import TASKS, task_class
+from headwise.recipes.pretrained import with_encoding
+from headwise.recipes.schema import kinds
+from headwise.recipes.settings import ModelSettings
 from headwise.settings import Settings
 
 DEMO = "interface-strings"

@@ -31,12 +31,12 @@ FLOORS = (
     ("models",),
     ("pretrained",),
     ("training",),
-    ("recipe",),
+    ("recipes",),
     ("tasks",),
     ("analysis", "testing"),
     ("runs",),
     ("report",),
-    ("cli", "__init__", "__main__", "auto_classes", "recipes", "threads"),
+    ("cli", "__init__", "__main__", "auto_classes", "systems", "threads"),
 )
 
 

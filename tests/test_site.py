@@ -41,7 +41,7 @@ def test_names_that_share_a_description_stand_in_one_line(to_rst):
     assert to_rst(lines) == [
         "Args:",
         "    kdim, vdim, dropout: as in",
-        "        :py:obj:`Place <headwise.Place>`.",
+        "        :py:obj:`Place <headwise.systems.Place>`.",
     ]
 
 

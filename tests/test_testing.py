@@ -148,7 +148,7 @@ class NoChoice(hw.MultiHeadAttention):
 class Reticent(hw.MixtureOfAttentionHeads):
     """Does not say what the heads that are not chosen would read."""
 
-    queries_of_every_head = hw.Attention.queries_of_every_head
+    queries_of_every_head = hw.systems.Attention.queries_of_every_head
 
 
 class Reversed(hw.MixtureOfAttentionHeads):
@@ -226,7 +226,7 @@ class TalkingHeads(Mistaken):
         return output
 
 
-class PutBack(hw.Rule):
+class PutBack(hw.systems.Rule):
     def after_update(self, moment):
         with torch.no_grad():
             for system in self.systems.values():
@@ -434,7 +434,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("check", "site", "system", "message"), MISTAKES)
 def test_a_mistake_is_found(check, site, system, message):
-    place = hw.Place(site, 16, 4, 32, cross_attention=site == DECODER)
+    place = hw.systems.Place(site, 16, 4, 32, cross_attention=site == DECODER)
     with pytest.raises(AssertionError) as error:
         CHECKS[check](Subject(system, place, {}))
     assert message in str(error.value)
@@ -444,7 +444,7 @@ def test_a_mistake_is_found(check, site, system, message):
 
 
 def test_a_rule_that_puts_parameters_back_is_enough():
-    place = hw.Place(ENCODER, 16, 4, 32)
+    place = hw.systems.Place(ENCODER, 16, 4, 32)
     ruled = type("Ruled", (OnSimplex,), {"rule": PutBack})
     CHECKS["rule"](Subject(ruled, place, {}))
 
@@ -452,7 +452,7 @@ def test_a_rule_that_puts_parameters_back_is_enough():
 @pytest.mark.parametrize("system", [Orthogonal, TalkingHeads])
 @pytest.mark.parametrize("check", ["rule", "decay"])
 def test_an_ordinary_start_raises_no_alarm(check, system):
-    CHECKS[check](Subject(system, hw.Place(ENCODER, 16, 4, 32), {}))
+    CHECKS[check](Subject(system, hw.systems.Place(ENCODER, 16, 4, 32), {}))
 
 
 @pytest.mark.parametrize(
@@ -466,7 +466,7 @@ def test_an_ordinary_start_raises_no_alarm(check, system):
 )
 def test_ablations_that_a_model_can_use_pass(system):
     for site in SITES["attention"]:
-        CHECKS["ablations"](Subject(system, hw.Place(site, 16, 4, 32), {}))
+        CHECKS["ablations"](Subject(system, hw.systems.Place(site, 16, 4, 32), {}))
 
 
 def test_options_of_ablations_may_be_given():
@@ -484,7 +484,7 @@ def test_a_check_that_does_not_fit_can_be_left_out():
 
 
 def test_what_a_system_names_takes_no_decay():
-    place = hw.Place(ENCODER, 16, 4, 32)
+    place = hw.systems.Place(ENCODER, 16, 4, 32)
     named = type("Named", (Decayed,), {"no_decay": ("scale",)})
     CHECKS["decay"](Subject(named, place, {}))
 

@@ -19,10 +19,10 @@ from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import System
 from headwise.heads.weighted import BranchedAttention
 from headwise.models.plan import SYSTEMS
-from headwise.models.seq2seq import Seq2SeqConfig, Seq2SeqLM
+from headwise.models.seq2seq import Seq2SeqLM, Seq2SeqLMConfig
 from headwise.models.sites import attention_sites
-from headwise.recipe import load_recipe, shipped_recipes
-from headwise.recipe.catalogue import task_class
+from headwise.recipes import load_recipe, shipped_recipes
+from headwise.recipes.catalogue import task_class
 
 D, FFN, V, HEADS = 16, 32, 50, 4
 T = 10  # tokens on either side
@@ -36,7 +36,7 @@ def pair(source, target):
 def model(attention="standard", **options):
     sizes = {"vocab_size": V, "embed_dim": D, "num_heads": HEADS, "ffn_dim": FFN}
     layers = {"encoder_layers": 1, "decoder_layers": 1}
-    return Seq2SeqLM(Seq2SeqConfig(attention=attention, **sizes, **layers, **options))
+    return Seq2SeqLM(Seq2SeqLMConfig(attention=attention, **sizes, **layers, **options))
 
 
 def test_parameters_are_those_of_the_formula():
@@ -87,7 +87,7 @@ def test_moa_costs_its_chosen_experts(size):
 
 def test_the_base_transformer_on_the_meta_device():
     with torch.device("meta"):
-        base = Seq2SeqLM(Seq2SeqConfig())
+        base = Seq2SeqLM(Seq2SeqLMConfig())
     d, ffn, vocabulary, layers, tokens = 512, 2048, 32_000, 6, 10
     linear = layers * tokens * (12 * d * d + 2 * 2 * d * ffn) + d * vocabulary * tokens
     assert linear == 604_241_920  # the 604M that the MoA paper gives

@@ -12,9 +12,9 @@ from headwise.analysis.papers.figures import (
     masked_model,
 )
 from headwise.analysis.papers.published import published_figures
-from headwise.models.seq2seq import Seq2SeqConfig, Seq2SeqLM
-from headwise.recipe import load_recipe
-from headwise.recipe.catalogue import task_class
+from headwise.models.seq2seq import Seq2SeqLM, Seq2SeqLMConfig
+from headwise.recipes import load_recipe
+from headwise.recipes.catalogue import task_class
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def test_a_language_model_with_adaptive_embeddings():
 
 @pytest.mark.parametrize("plan", ["standard", "mae", "weighted", {"system": "moa"}, "tim"])
 def test_a_stack_with_words_is_the_model(plan):
-    config = Seq2SeqConfig(vocab_size=1000, attention=plan)
+    config = Seq2SeqLMConfig(vocab_size=1000, attention=plan)
     cost = model_cost(config, {"encoder": 9, "decoder": 9})
     stack = encoder_decoder(plan)
     assert stack.parameters(1000) == cost.parameters.total
@@ -141,7 +141,7 @@ def test_a_stack_with_words_is_the_model(plan):
 
 def test_separate_embeddings_are_so_many_words_more():
     sizes = {"encoder_layers": 1, "decoder_layers": 1, "embed_dim": 16, "num_heads": 2}
-    config = Seq2SeqConfig(90, 70, ffn_dim=32, share_embeddings="target", **sizes)
+    config = Seq2SeqLMConfig(90, 70, ffn_dim=32, share_embeddings="target", **sizes)
     assert encoder_decoder("standard", ffn_dim=32, **sizes).parameters(160) == count_parameters(
         Seq2SeqLM(config)
     )

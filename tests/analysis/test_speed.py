@@ -15,7 +15,7 @@ from headwise.analysis.speed import (
 )
 from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.mae.rule import GateSettings
-from headwise.models.seq2seq import Seq2SeqConfig, Seq2SeqLM
+from headwise.models.seq2seq import Seq2SeqLM, Seq2SeqLMConfig
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
 
 UNIFORM = {"encoder_self": {"system": "mae", "gate": "uniform"}}
@@ -26,7 +26,7 @@ BATCHES = [
 
 
 def model(attention="standard"):
-    config = Seq2SeqConfig(
+    config = Seq2SeqLMConfig(
         vocab_size=20,
         embed_dim=8,
         num_heads=4,

@@ -37,7 +37,7 @@ CONFIGS: dict[str, Callable[..., Any]] = {
     "classifier": lambda **options: hw.SequenceClassifierConfig(
         **{**SIZES, "layers": 2, "classes": ["a", "b"], **options}
     ),
-    "seq2seq": lambda **options: hw.Seq2SeqConfig(
+    "seq2seq": lambda **options: hw.Seq2SeqLMConfig(
         **{**SIZES, "encoder_layers": 2, "decoder_layers": 2, **options}
     ),
 }

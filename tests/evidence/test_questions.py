@@ -25,7 +25,7 @@ from headwise.analysis.statistics.seeds_and_items import (
     difference,
     within_runs,
 )
-from headwise.recipe import RecipeError
+from headwise.recipes import RecipeError
 from headwise.training.interrupted import Interrupted
 
 pytestmark = pytest.mark.slow

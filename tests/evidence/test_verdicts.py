@@ -22,7 +22,7 @@ from headwise.analysis.statistics.seeds_and_items import (
     samples_needed,
     within_runs,
 )
-from headwise.recipe import load_recipe
+from headwise.recipes import load_recipe
 
 RESULTS = Path(__file__).parents[2] / "evidence" / "results"
 PLACES = Places(RESULTS, RESULTS, RESULTS)

@@ -10,7 +10,7 @@ from evidence.results import Run
 from evidence.tables import ExperimentResult, SystemResult
 from headwise.analysis.statistics.estimates import corrected
 from headwise.analysis.statistics.seeds_and_items import Resampled, difference
-from headwise.recipe import load_recipe
+from headwise.recipes import load_recipe
 from headwise.tasks.outcome import Score
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from headwise.recipe import shipped_recipes
+from headwise.recipes import shipped_recipes
 
 SHIPPED = dict(sorted(shipped_recipes().items()))
 Path = tuple[Any, ...]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutations import ALL_KEYS, SHIPPED, VALUES, documents, places, texts
 
-from headwise.recipe import RecipeError, load_recipe
+from headwise.recipes import RecipeError, load_recipe
 
 # Generous bounds: what is to be found is a message of megabytes, or minutes.
 LONGEST_LINE, LONGEST_MESSAGE = 1_000, 20_000

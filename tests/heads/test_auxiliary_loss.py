@@ -217,7 +217,7 @@ def test_a_graph_is_kept_no_longer_than_that_of_the_output():
 
 
 def test_of_nested_systems_the_outer_ones_loss_counts():
-    class Outer(hw.System):
+    class Outer(hw.systems.System):
         def __init__(self, keeps):
             super().__init__()
             self.inner, self.keeps = attention(), keeps

@@ -62,6 +62,6 @@ def test_files_of_newer_transformers_are_read(kind, tmp_path):
 
 
 def test_generation_reads_its_own_length():
-    with pytest.raises(TypeError, match="max_length is not an argument of Seq2SeqConfig"):
-        hw.Seq2SeqConfig(max_length=5)
+    with pytest.raises(TypeError, match="max_length is not an argument of Seq2SeqLMConfig"):
+        hw.Seq2SeqLMConfig(max_length=5)
     assert hw.CausalLMConfig(**SMALL, max_length=5).max_length == 5

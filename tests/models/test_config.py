@@ -25,7 +25,7 @@ def configs(**options):
         hw.CausalLMConfig(**sizes, layers=3),
         hw.MaskedLMConfig(**sizes, layers=3),
         hw.SequenceClassifierConfig(**sizes, layers=3, classes=["a", "b"]),
-        hw.Seq2SeqConfig(**sizes, encoder_layers=3, decoder_layers=2),
+        hw.Seq2SeqLMConfig(**sizes, encoder_layers=3, decoder_layers=2),
     ]
 
 

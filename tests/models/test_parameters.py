@@ -41,7 +41,7 @@ def beginnings(made, of_system, default=()):
 @pytest.mark.parametrize("plan", PLANS)
 def test_gates_and_others_are_everything_once(plan):
     made = model(PLANS[plan])
-    gates, others = hw.gate_parameters(made), hw.other_parameters(made)
+    gates, others = hw.gate_parameters(made), hw.non_gate_parameters(made)
     everything = [*gates, *others]
     assert len({id(p) for p in everything}) == len(everything)
     assert {id(p) for p in everything} == {id(p) for p in made.parameters()}
@@ -99,7 +99,7 @@ def test_weight_decay_spares_norms_biases_and_scalars(plan):
 
 def millions(**options):
     with torch.device("meta"):
-        made = hw.Seq2SeqLM(hw.Seq2SeqConfig(**options))
+        made = hw.Seq2SeqLM(hw.Seq2SeqLMConfig(**options))
     made.tie_weights()
     return sum(p.numel() for p in made.parameters()) / 1e6
 

@@ -71,7 +71,7 @@ def test_an_entry_may_be_a_name_or_a_list():
 )
 def test_what_there_is_not_is_an_error(plan, parts):
     with pytest.raises(ValueError) as error:
-        hw.Seq2SeqConfig(attention=plan)
+        hw.Seq2SeqLMConfig(attention=plan)
     assert all(part in str(error.value) for part in parts), str(error.value)
 
 
@@ -97,7 +97,7 @@ def test_a_system_may_be_named_by_its_module_and_class():
 def test_a_module_or_class_that_is_no_system_is_an_error(name, parts):
     for plan in (name, {"decoder_self": {"system": name, "layers": [0]}}):
         with pytest.raises(ValueError, match="attention") as error, trusting():
-            hw.Seq2SeqConfig(attention=plan)
+            hw.Seq2SeqLMConfig(attention=plan)
         assert all(part in str(error.value) for part in [repr(name), *parts]), str(error.value)
 
 
@@ -117,7 +117,7 @@ def test_a_module_that_fails_is_named_with_its_error(tmp_path, monkeypatch, text
         pytest.raises(ValueError, match="the module 'failing_heads' fails with") as error,
         trusting(),
     ):
-        hw.Seq2SeqConfig(attention="failing_heads:A")
+        hw.Seq2SeqLMConfig(attention="failing_heads:A")
     assert said in str(error.value)
     assert isinstance(error.value.__cause__, ValueError)
     assert type(error.value.__cause__.__cause__).__name__ in said

@@ -305,10 +305,10 @@ def test_a_saved_model_computes_the_same(plan, auto, tmp_path):
     made = model(PLANS[plan])
     made.save_pretrained(tmp_path)
     assert (tmp_path / "model.safetensors").exists()
-    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "headwise-seq2seq"
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "headwise-seq2seq-lm"
     loaded = (AutoModelForSeq2SeqLM if auto else hw.Seq2SeqLM).from_pretrained(tmp_path)
     assert type(loaded) is hw.Seq2SeqLM
-    assert isinstance(AutoConfig.from_pretrained(tmp_path), hw.Seq2SeqConfig)
+    assert isinstance(AutoConfig.from_pretrained(tmp_path), hw.Seq2SeqLMConfig)
     assert not loaded.training
     assert states_equal(made, loaded)
     for mine, theirs in zip(made.buffers(), loaded.buffers(), strict=True):
@@ -420,7 +420,7 @@ def test_sizes_that_do_not_fit_are_errors(options, parts):
 def test_the_plan_is_part_of_what_is_saved(plan, tmp_path):
     saved = config(PLANS[plan], norm="pre", share_embeddings="target", label_smoothing=0.2)
     saved.save_pretrained(tmp_path)
-    loaded = hw.Seq2SeqConfig.from_pretrained(tmp_path)
+    loaded = hw.Seq2SeqLMConfig.from_pretrained(tmp_path)
     assert loaded.attention == PLANS[plan]
     assert loaded.to_dict() == saved.to_dict()
     assert (loaded.norm, loaded.share_embeddings, loaded.label_smoothing) == ("pre", "target", 0.2)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import headwise as hw
 from headwise.cli import app
 from headwise.models.trust import is_trusting, trusting
-from headwise.recipe import load_recipe, to_yaml
+from headwise.recipes import load_recipe, to_yaml
 
 HOSTILE = """
 from pathlib import Path
@@ -141,7 +141,7 @@ class Own(hw.MultiHeadAttention):
 
 
 def test_a_registered_class_is_found_under_its_former_name(folder):
-    assert hw.register(Own, "hostile:Heads") is Own
+    assert hw.systems.register_system(Own, "hostile:Heads") is Own
     try:
         model = AutoModelForCausalLM.from_pretrained(folder)
         assert type(model.decoder.layers[0].self_attention) is Own
@@ -156,14 +156,14 @@ def test_a_registered_class_is_found_under_its_former_name(folder):
 @pytest.mark.parametrize(
     ("system", "name", "message"),
     [
-        (torch.nn.Linear, "a:B", "expected a subclass of headwise.System"),
+        (torch.nn.Linear, "a:B", "expected a subclass of headwise.systems.System"),
         (Own, "Own", "name is 'Own', expected module:Class"),
         (Own, ":Own", "name is ':Own', expected module:Class"),
     ],
 )
 def test_what_cannot_be_registered_is_an_error(system, name, message):
     with pytest.raises(ValueError, match=message):
-        hw.register(system, name)
+        hw.systems.register_system(system, name)
 
 
 def test_trust_ends_with_its_context():

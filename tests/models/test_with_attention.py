@@ -168,7 +168,7 @@ def test_what_is_not_changed_is_copied():
 def test_gates_alone_learn_from_there():
     """As FTG of the MAE paper: the loss falls while all other weights are frozen."""
     made = tiny.model(share_embeddings="none").with_attention("mae").train()
-    for parameter in hw.other_parameters(made):
+    for parameter in hw.non_gate_parameters(made):
         parameter.requires_grad_(False)
     given = {"input_ids": tokens(8, 6), "labels": tokens(8, 5)}
     for site in attention_sites(made):

@@ -45,7 +45,7 @@ WITH_GATES = ("mae", "mae-6, window", "mixed")
 WITH_LOSSES = ("moa", "moh", "mixed", "all mixed")
 
 
-def config(plan: Any = "standard", **options: Any) -> hw.Seq2SeqConfig:
+def config(plan: Any = "standard", **options: Any) -> hw.Seq2SeqLMConfig:
     sizes = {
         "vocab_size": VOCABULARY,
         "embed_dim": 16,
@@ -55,7 +55,7 @@ def config(plan: Any = "standard", **options: Any) -> hw.Seq2SeqConfig:
         "decoder_layers": 2,
         "dropout": 0.0,
     }
-    return hw.Seq2SeqConfig(**{**sizes, "attention": plan, **options})
+    return hw.Seq2SeqLMConfig(**{**sizes, "attention": plan, **options})
 
 
 def model(plan: Any = "standard", *, seed: int = 0, **options: Any) -> hw.Seq2SeqLM:

@@ -20,7 +20,7 @@ def test_models_pass_on_the_meta_device(system):
     plan = {"system": system, "layers": "all"}
     sizes = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 32, "vocab_size": 20}
     with torch.device("meta"):
-        config = hw.Seq2SeqConfig(attention=plan, encoder_layers=1, decoder_layers=1, **sizes)
+        config = hw.Seq2SeqLMConfig(attention=plan, encoder_layers=1, decoder_layers=1, **sizes)
         model = hw.Seq2SeqLM(config)
         ids = torch.ones(2, 40, dtype=torch.long)
     assert model(input_ids=ids, decoder_input_ids=ids).logits.shape == (2, 40, 20)

@@ -34,8 +34,8 @@ def test_copies_and_what_is_left_after_removal(name):
         parameter.zero_()  # those of the copies are their own
     for each in copies:
         assert torch.equal(each(**given).logits, after)
-    assert hw.remove(copies[0]) is copies[0]
-    for each in (hw.remove(model), copies[0]):
+    assert hw.remove_gates(copies[0]) is copies[0]
+    for each in (hw.remove_gates(model), copies[0]):
         assert torch.equal(each(**given).logits, before)
         assert list(each.state_dict()) == list(state)
         hooks = [(m._forward_pre_hooks, m._forward_hooks) for m in each.modules()]
@@ -50,7 +50,7 @@ def test_sites_and_layers():
         "decoder.block.1.layer.0.SelfAttention",
         "decoder.block.1.layer.1.EncDecAttention",
     ]
-    hw.remove(model)
+    hw.remove_gates(model)
     hw.gate_heads(model, sites="encoder_self", layers=0)
     (gates,) = gates_of(model).values()
     assert (gates.site, gates.layer, gates.system.head_dim) == ("encoder_self", 0, 6)
@@ -172,8 +172,8 @@ def test_a_projection_that_is_called_by_others_is_noticed():
 
 
 WRONG = {
-    "gates already": (lambda: hw.gate_heads(hw.gate_heads(tiny("bert"))), "headwise.remove"),
-    "no gates": (lambda: hw.remove(tiny("bert")), "without gates over its heads"),
+    "gates already": (lambda: hw.gate_heads(hw.gate_heads(tiny("bert"))), "headwise.remove_gates"),
+    "no gates": (lambda: hw.remove_gates(tiny("bert")), "without gates over its heads"),
     "a model of headwise's": (
         lambda: hw.gate_heads(hw.MultiHeadAttention(8, 2)),
         "by its with_attention",
@@ -257,7 +257,7 @@ def test_save_pretrained_writes_gates_that_from_pretrained_leaves_out(tmp_path):
     model.save_pretrained(tmp_path)
     loaded = GPT2LMHeadModel.from_pretrained(tmp_path)
     tokens = torch.tensor([[5, 6, 7]])
-    assert torch.equal(loaded(tokens).logits, hw.remove(model)(tokens).logits)
+    assert torch.equal(loaded(tokens).logits, hw.remove_gates(model)(tokens).logits)
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
@@ -285,4 +285,4 @@ def test_output_projections_under_a_system(name, projections):
     names = {parameter: path for path, parameter in model.named_parameters()}
     found = [names[parameter].rpartition(".")[0] for parameter in hw.output_parameters(model)]
     assert set(found) == {path for path, _ in model.named_modules() if path.endswith(projections)}
-    assert hw.output_parameters(hw.remove(model)) == []
+    assert hw.output_parameters(hw.remove_gates(model)) == []

@@ -174,7 +174,7 @@ def test_a_cache_that_was_filled_before_the_gates_came_gives_a_warning(name, kin
         warnings.simplefilter("error")
         step(tokens[:, 3:4], before)  # once is enough
         step(tokens[:, 3:], filled())
-        hw.gate_heads(hw.remove(model), "gated")  # decides at each position by that alone
+        hw.gate_heads(hw.remove_gates(model), "gated")  # decides at each position by that alone
         step(tokens[:, 3:], another)
 
 

@@ -81,7 +81,7 @@ def test_what_transformers_saves_is_warned_of_and_comes_back(name, tmp_path):
     assert torch.equal(hw.load_gates(bare, tmp_path)(**given).logits, expected)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        hw.remove(bare).save_pretrained(tmp_path)
+        hw.remove_gates(bare).save_pretrained(tmp_path)
 
 
 def test_gates_that_peft_holds(tmp_path):
@@ -108,7 +108,7 @@ def test_differences_are_named(tmp_path):
         hw.load_gates(tiny("bert"), tmp_path / "nowhere")
     with pytest.raises(ValueError, match="without gates"):
         hw.save_gates(tiny("bert"), tmp_path)
-    assert not [module for module in small.modules() if isinstance(module, hw.System)]
+    assert not [module for module in small.modules() if isinstance(module, hw.systems.System)]
 
 
 @pytest.mark.parametrize("broken", ["head_gates.json", "head_gates.safetensors"])
@@ -148,7 +148,7 @@ def test_tensors_of_other_options(tmp_path):
     model = tiny("bert")
     with pytest.raises(ValueError, match="is not what was saved"):
         hw.load_gates(model, tmp_path)
-    assert not [module for module in model.modules() if isinstance(module, hw.System)]
+    assert not [module for module in model.modules() if isinstance(module, hw.systems.System)]
 
 
 def test_options_that_cannot_be_written(tmp_path):

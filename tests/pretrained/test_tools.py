@@ -57,13 +57,13 @@ def test_projections_that_are_quantised_later():
     quantised = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
     given = inputs(model, random.Random(0))
     plain = torch.ao.quantization.quantize_dynamic(
-        hw.remove(copy.deepcopy(model)), {torch.nn.Linear}, torch.qint8
+        hw.remove_gates(copy.deepcopy(model)), {torch.nn.Linear}, torch.qint8
     )
     assert torch.equal(quantised(**given).logits, plain(**given).logits)
     train_at_random(model)
     trained = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
     assert not torch.allclose(trained(**given).logits, plain(**given).logits)
-    assert torch.equal(hw.remove(trained)(**given).logits, plain(**given).logits)
+    assert torch.equal(hw.remove_gates(trained)(**given).logits, plain(**given).logits)
 
 
 @torch.no_grad()

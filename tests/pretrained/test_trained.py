@@ -64,7 +64,7 @@ def test_a_decoder_has_one_gate_for_a_position():
     given = inputs(model, random.Random(0), batch=3, side="left")
     model(**given, use_cache=False)
     (hidden, *_), _, (output, _) = calls[0]
-    hw.remove(model)
+    hw.remove_gates(model)
     read = []
     projection.register_forward_pre_hook(lambda module, args: read.append(args[0]))
     attention(*calls[0][0], **calls[0][1])  # without gates

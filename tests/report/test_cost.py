@@ -7,14 +7,14 @@ from rich.console import Console
 
 from headwise.analysis.papers.figures import Figure, Paper
 from headwise.analysis.papers.published import published_figures
-from headwise.models.seq2seq import Seq2SeqConfig
+from headwise.models.seq2seq import Seq2SeqLMConfig
 from headwise.report.cost import cost_table, papers_summary, papers_tables
 
 
 def test_the_table_has_a_row_for_each_system():
     sizes = {"vocab_size": 50, "embed_dim": 16, "num_heads": 4, "ffn_dim": 32, "encoder_layers": 1}
     configs = {
-        name: Seq2SeqConfig(attention=system, **sizes, decoder_layers=1)
+        name: Seq2SeqLMConfig(attention=system, **sizes, decoder_layers=1)
         for name, system in (("standard", "standard"), ("mae-7", "mae"))
     }
     file = io.StringIO()
@@ -30,14 +30,14 @@ def test_the_table_has_a_row_for_each_system():
 
 
 def test_the_table_of_separate_vocabularies_has_both():
-    config = Seq2SeqConfig(vocab_size=900, target_vocab_size=700, share_embeddings="target")
+    config = Seq2SeqLMConfig(vocab_size=900, target_vocab_size=700, share_embeddings="target")
     caption = cost_table("", {"a": config}, {"encoder": 1, "decoder": 1}).caption
     assert "vocabularies of 900 and 700;" in caption.plain
 
 
 def test_it_is_said_whose_lengths_they_are():
     caption = cost_table(
-        "", {"a": Seq2SeqConfig()}, {"encoder": 4, "decoder": 5}, "table 9"
+        "", {"a": Seq2SeqLMConfig()}, {"encoder": 4, "decoder": 5}, "table 9"
     ).caption
     assert "MACs: 4 source and 5 target tokens (table 9); linear" in caption.plain
 

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from headwise.analysis.results import Benchmark, Comparison
 from headwise.analysis.speed import OverRounds
 from headwise.analysis.statistics.estimates import holm
-from headwise.recipe import load_recipe
+from headwise.recipes import load_recipe
 from headwise.runs import one_run
 from headwise.runs.comparing import compare_systems
 from headwise.runs.folder import FolderError

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from headwise.analysis.results import RunResult
 from headwise.cli import app
-from headwise.recipe import load_recipe
+from headwise.recipes import load_recipe
 from headwise.report.comparison import render_report
 from headwise.report.table import comparison_table
 from headwise.runs import evaluating, one_run, outcomes, reading

@@ -5,7 +5,7 @@ import math
 import numerals
 import pytest
 
-from headwise.recipe import load_recipe
+from headwise.recipes import load_recipe
 from headwise.runs.grid import TUNING_SEED, Grid, candidates, check_grid, parse_grid
 
 RATE = ("training", "learning_rate")

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from headwise.checksums import write_sums
 from headwise.cli import app
-from headwise.recipe import load_recipe
+from headwise.recipes import load_recipe
 from headwise.runs.comparing import compare_systems
 from headwise.runs.locking import LOCK, LockedError, locked
 from headwise.runs.planned import RunsFailed

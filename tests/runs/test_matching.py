@@ -13,7 +13,7 @@ SIZES = {"embed_dim": 64, "num_heads": 4, "ffn_dim": 128, "encoder_layers": 2, "
 def count(model: TranslationModel) -> int:
     settings = model.model_dump(exclude={"share_embeddings", "pretrained"})
     with torch.device("meta"):
-        made = hw.Seq2SeqLM(hw.Seq2SeqConfig(vocab_size=500, **settings))
+        made = hw.Seq2SeqLM(hw.Seq2SeqLMConfig(vocab_size=500, **settings))
     return sum(parameter.numel() for parameter in made.parameters())
 
 

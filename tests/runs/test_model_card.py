@@ -24,8 +24,8 @@ from transformers import (
 
 import headwise as hw
 from headwise.models.base import model_class
-from headwise.recipe import load_recipe
-from headwise.recipe.catalogue import TASKS
+from headwise.recipes import load_recipe
+from headwise.recipes.catalogue import TASKS
 from headwise.runs.one_run import train_system
 from headwise.runs.outcomes import read_outcome
 from headwise.runs.preparing import claim_folder, prepare_task

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from headwise.analysis.results import RunResult
 from headwise.models.trust import NotTrustedError
-from headwise.recipe import load_recipe
+from headwise.recipes import load_recipe
 from headwise.runs import one_run, preparing
 from headwise.runs.folder import FolderError
 from headwise.runs.one_run import train_system

@@ -19,7 +19,7 @@ from rich.console import Console
 from headwise.analysis.results import Benchmark, Comparison
 from headwise.files import NoSpaceError
 from headwise.models.trust import trusting
-from headwise.recipe import load_recipe
+from headwise.recipes import load_recipe
 from headwise.report.comparison import write_report
 from headwise.runs import one_run
 from headwise.runs.comparing import compare_systems

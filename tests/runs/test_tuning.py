@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from headwise.analysis.results import Comparison
 from headwise.checksums import SUMS, write_summed
 from headwise.cli import app
-from headwise.recipe import load_recipe
+from headwise.recipes import load_recipe
 from headwise.report.comparison import render_report
 from headwise.report.rendering import duration
 from headwise.runs import one_run

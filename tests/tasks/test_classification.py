@@ -8,7 +8,7 @@ import yaml
 
 from headwise.models.classifier import SequenceClassifier
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
-from headwise.recipe import RecipeError, load_recipe
+from headwise.recipes import RecipeError, load_recipe
 from headwise.runs.preparing import build_model
 from headwise.tasks.classification import Classification, ClassificationEvaluation
 from headwise.tasks.outcome import Outcome

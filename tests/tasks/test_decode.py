@@ -4,8 +4,8 @@ import pytest
 import tiny_tasks
 import torch
 
-from headwise.recipe import load_recipe
-from headwise.recipe.catalogue import TASKS, task_class
+from headwise.recipes import load_recipe
+from headwise.recipes.catalogue import TASKS, task_class
 from headwise.runs.preparing import build_model
 from headwise.tasks import images, language_modelling, translation
 

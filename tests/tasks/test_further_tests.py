@@ -10,8 +10,8 @@ import sounds
 import tiny_tasks
 from pydantic import TypeAdapter, ValidationError
 
-from headwise.recipe import RecipeError, load_recipe
-from headwise.recipe.catalogue import task_class
+from headwise.recipes import RecipeError, load_recipe
+from headwise.recipes.catalogue import task_class
 from headwise.tasks.image.settings import ImageSettings
 from headwise.tasks.sources import CorpusError
 from headwise.tasks.text.labelled.settings import ProbingSettings

@@ -12,7 +12,7 @@ from PIL import Image
 from pydantic import ValidationError
 
 from headwise.models.plan import SYSTEMS
-from headwise.recipe import load_recipe
+from headwise.recipes import load_recipe
 from headwise.tasks.image.corpus import ImageCorpus
 from headwise.tasks.image.drawing import draw_samples
 from headwise.tasks.image.metrics import perfect_division

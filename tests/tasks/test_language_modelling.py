@@ -11,8 +11,8 @@ from rich.console import Console
 from transformers import set_seed
 
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
-from headwise.recipe import load_recipe, shipped_recipes
-from headwise.recipe.catalogue import task_class
+from headwise.recipes import load_recipe, shipped_recipes
+from headwise.recipes.catalogue import task_class
 from headwise.tasks.language_modelling import (
     LanguageEvaluation,
     LanguageModelling,

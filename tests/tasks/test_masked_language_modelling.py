@@ -11,7 +11,7 @@ from datasets import Dataset
 
 from headwise.analysis.cost import count_parameters
 from headwise.models.masked_lm import MaskedLM
-from headwise.recipe import load_recipe
+from headwise.recipes import load_recipe
 from headwise.tasks.masked_language_modelling import (
     MaskedLanguageModelling,
     MaskedRecipe,

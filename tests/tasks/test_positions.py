@@ -10,8 +10,8 @@ import tiny_tasks
 import torch
 
 from headwise.models.decisions import record
-from headwise.recipe import load_recipe
-from headwise.recipe.catalogue import TASKS, task_class
+from headwise.recipes import load_recipe
+from headwise.recipes.catalogue import TASKS, task_class
 from headwise.tasks.image.palette import Raster
 from headwise.tasks.image.pixels import pixel_positions
 from headwise.tasks.sound.loudness import frame_positions

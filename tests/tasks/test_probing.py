@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from headwise.recipe import load_recipe
+from headwise.recipes import load_recipe
 from headwise.tasks.classification import Classification
 from headwise.tasks.probing import Probing, ProbingRecipe
 from headwise.tasks.sources import CorpusError

@@ -6,8 +6,8 @@ import pytest
 import tiny_tasks
 from rich.console import Console
 
-from headwise.recipe import RecipeError, load_recipe
-from headwise.recipe.catalogue import task_class
+from headwise.recipes import RecipeError, load_recipe
+from headwise.recipes.catalogue import task_class
 from headwise.runs.preparing import prepare_task
 from headwise.tasks.splits import sample
 

@@ -3,7 +3,7 @@
 import pytest
 import toy
 
-from headwise.recipe import load_recipe
+from headwise.recipes import load_recipe
 from headwise.runs.preparing import claim_folder, prepare_task
 from headwise.runs.reading import read_recipe
 from headwise.training.loggers import LOGS

@@ -197,7 +197,7 @@ def test_a_model_trained_without_its_rule_says_so_once(plan):
         for batch in batches(4):
             model(**batch).loss.backward()
             optimizer.step()
-    layers = sum(isinstance(m, hw.System) and m.rule is not None for m in model.modules())
+    layers = sum(isinstance(m, hw.systems.System) and m.rule is not None for m in model.modules())
     assert len(seen) <= layers
 
 
@@ -230,7 +230,7 @@ def test_an_optimizer_without_the_groups_of_the_rules_is_refused(plan):
 
 
 def test_a_system_within_another_follows_its_rule():
-    class Outer(hw.System):
+    class Outer(hw.systems.System):
         def __init__(self):
             super().__init__()
             self.inner = hw.BranchedAttention(16, 4, ffn_dim=32)

@@ -59,7 +59,7 @@ def test_the_gates_alone_take_a_g_step_each_time(tmp_path):
         optimizer.step()
         rules.after_step()
     for site in twin.modules():
-        if isinstance(site, hw.System):
+        if isinstance(site, hw.systems.System):
             site.follows_rule = True
     plain = torch.optim.SGD(hw.gate_parameters(twin), lr=1.0)
     torch.manual_seed(0)

@@ -10,7 +10,7 @@ from rich.console import Console
 from torch.utils.data import Dataset
 from transformers import TrainerCallback, set_seed
 
-from headwise.models.seq2seq import Seq2SeqConfig, Seq2SeqLM
+from headwise.models.seq2seq import Seq2SeqLM, Seq2SeqLMConfig
 from headwise.tasks.text.parallel.dataset import collate_pairs
 from headwise.training.run import Run, run_training
 from headwise.training.settings import TrainingSettings
@@ -55,7 +55,7 @@ def model(attention: Any = "standard", *, seed: int = 3, **options: Any) -> Seq2
     set_seed(seed)
     sizes = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 32}
     sizes |= {"encoder_layers": 1, "decoder_layers": 1, "vocab_size": VOCABULARY}
-    return Seq2SeqLM(Seq2SeqConfig(attention=attention, **{**sizes, **options}))
+    return Seq2SeqLM(Seq2SeqLMConfig(attention=attention, **{**sizes, **options}))
 
 
 def settings(**options: Any) -> TrainingSettings:

@@ -46,8 +46,8 @@ class Cost(NamedTuple):
 def model_cost(config: TransformerConfig, lengths: Mapping[str, int]) -> Cost:
     """Returns the cost of the model of a configuration, which is built on the meta device.
 
-    >>> from headwise.models.seq2seq import Seq2SeqConfig
-    >>> cost = model_cost(Seq2SeqConfig(), {"encoder": 10, "decoder": 10})
+    >>> from headwise.models.seq2seq import Seq2SeqLMConfig
+    >>> cost = model_cost(Seq2SeqLMConfig(), {"encoder": 10, "decoder": 10})
     >>> cost.parameters.total, cost.linear_macs
     (60522496, 604241920)
     """

@@ -102,7 +102,7 @@ def compare(
     The report is written whenever a run has ended. A run that fails leaves the others alone.
     """
     with clear_errors("The same command goes on from here."):
-        from headwise.recipe.file import read_document
+        from headwise.recipes.file import read_document
 
         asked = parse_names("--systems", systems)
         asked_data = parse_names("--datasets", datasets)
@@ -114,7 +114,7 @@ def compare(
 
         from headwise.analysis.results import Benchmark, Comparison
         from headwise.files import write_text
-        from headwise.recipe import RecipeError, load_recipe
+        from headwise.recipes import RecipeError, load_recipe
         from headwise.report.comparison import write_report
         from headwise.report.table import results_table
         from headwise.runs.comparing import compare_systems, run_to_look_into
@@ -198,7 +198,7 @@ def train(
     The exit status is 1 if the training has diverged: its validation loss is no number.
     """
     with clear_errors("The same command goes on from here."):
-        from headwise.recipe.file import read_document
+        from headwise.recipes.file import read_document
 
         if recipe is None:
             raise ValueError(_without_recipe())
@@ -206,7 +206,7 @@ def train(
         read_document(recipe, changes or [], asked, asked_data)
 
         from headwise.analysis.results import diverged
-        from headwise.recipe import load_recipe
+        from headwise.recipes import load_recipe
         from headwise.runs.folder import is_main_process
         from headwise.runs.locking import locked
         from headwise.runs.one_run import train_system
@@ -236,7 +236,7 @@ def train(
 
 
 def _without_recipe() -> str:
-    from headwise.recipe.shipped import listed_recipes
+    from headwise.recipes.shipped import listed_recipes
 
     offline = ", ".join(each.name for each in listed_recipes() if each.offline)
     return (
@@ -248,7 +248,7 @@ def _without_recipe() -> str:
 
 def _tuned_key(option: str) -> str:
     """The key of an option --tune; empty if the option is not of the form that is expected."""
-    from headwise.recipe.file import split_path
+    from headwise.recipes.file import split_path
 
     key, equals, _ = option.partition("=")
     path = split_path(key)
@@ -285,7 +285,7 @@ def evaluate(
     with clear_errors():
         from functools import partial
 
-        from headwise.recipe.names import check_ablations
+        from headwise.recipes.names import check_ablations
 
         check_runs([run], changes)
         check_runs([against] if against else [], [])

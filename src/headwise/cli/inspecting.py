@@ -14,7 +14,7 @@ from headwise.cli.parameters import Changes, Trust, parse_lengths, parse_names
 from headwise.cli.printing import clear_errors, printing_console
 
 if TYPE_CHECKING:
-    from headwise.recipe.shipped import Listed
+    from headwise.recipes.shipped import Listed
 
 
 def recipes(
@@ -32,8 +32,8 @@ def recipes(
 ) -> None:
     """List the recipes that come with headwise by task, or print one to start your own from."""
     with clear_errors():
-        from headwise.recipe.file import load_recipe
-        from headwise.recipe.shipped import listed_recipes, shipped_recipes
+        from headwise.recipes.file import load_recipe
+        from headwise.recipes.shipped import listed_recipes, shipped_recipes
 
         listed = listed_recipes()
         if name is not None:
@@ -58,7 +58,7 @@ def recipes(
 
 def _print_recipes(listed: "Sequence[Listed]") -> None:
     """Prints what is known of recipes in columns; what they are, below where there is no room."""
-    from headwise.recipe.shipped import Offline
+    from headwise.recipes.shipped import Offline
 
     console = printing_console()
     columns = ("recipe", "size", "trained on", "a run", "systems", "minutes")
@@ -97,16 +97,16 @@ def keys(
     ] = False,
     as_json: Annotated[
         bool,
-        typer.Option("--json", hidden=True, help="Print src/headwise/recipe/known.json."),
+        typer.Option("--json", hidden=True, help="Print src/headwise/recipes/known.json."),
     ] = False,
 ) -> None:
     """List the keys that a recipe may have, with their defaults."""
     with clear_errors():
-        from headwise.recipe.catalogue import TASKS
-        from headwise.recipe.names import listed_sections, sections_with
+        from headwise.recipes.catalogue import TASKS
+        from headwise.recipes.names import listed_sections, sections_with
 
         if markdown or as_json:
-            from headwise.recipe.keys import keys_page, known_json
+            from headwise.recipes.keys import keys_page, known_json
 
             typer.echo(known_json() if as_json else keys_page(), nl=False)
             return
@@ -151,14 +151,14 @@ def cost(
 ) -> None:
     """Count the parameters and multiply-accumulates of a recipe's systems without training."""
     with clear_errors():
-        from headwise.recipe.file import read_document
+        from headwise.recipes.file import read_document
 
         asked = parse_names("--systems", systems)
         for recipe in recipes or ([] if papers else ["interface-strings"]):
             read_document(recipe, changes or [], asked)
 
-        from headwise.recipe import load_recipe
-        from headwise.recipe.catalogue import task_class
+        from headwise.recipes import load_recipe
+        from headwise.recipes.catalogue import task_class
         from headwise.report.cost import cost_table
 
         console = Console()

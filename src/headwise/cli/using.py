@@ -20,7 +20,7 @@ from headwise.cli.printing import clear_errors, silence
 
 if TYPE_CHECKING:
     from headwise.models.base import HeadwiseModel
-    from headwise.recipe.settings import Recipe
+    from headwise.recipes.settings import Recipe
     from headwise.tasks.task import Task
 
 
@@ -81,7 +81,7 @@ def generate(
     with clear_errors():
         check_runs([run], changes, keys=("evaluation",))
 
-        from headwise.recipe.catalogue import task_class
+        from headwise.recipes.catalogue import task_class
         from headwise.runs.outcomes import as_evaluated
         from headwise.runs.reading import open_run
         from headwise.tasks.task import Wish

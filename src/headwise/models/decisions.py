@@ -119,7 +119,7 @@ def record(model: nn.Module) -> Iterator[Decisions]:
     if not places:
         raise ValueError(
             f"model is a {type(model).__name__} without any system of heads, expected at least one "
-            f"module that derives from headwise.System"
+            f"module that derives from headwise.systems.System"
         )
     decided = Decisions()
 

@@ -22,7 +22,7 @@ def heads_read(model: nn.Module, note: Callable[[HeadsSite, HeadsRead], None]) -
 
     Args:
         model: a headwise model, or any module that holds attentions of headwise or of your own:
-            all that derive from `headwise.Attention`.
+            all that derive from `headwise.systems.Attention`.
         note: called with each call's place and what its heads read, as soon as it is computed.
 
     Raises:
@@ -44,7 +44,7 @@ def heads_read(model: nn.Module, note: Callable[[HeadsSite, HeadsRead], None]) -
     if not places:
         raise ValueError(
             f"model is a {type(model).__name__} without any attention of headwise, expected at "
-            f"least one module that derives from headwise.Attention"
+            f"least one module that derives from headwise.systems.Attention"
         )
     with observing((place.module, partial(note, place)) for place in places), run_as_written():
         yield
@@ -72,7 +72,7 @@ def attentions_noted(layers: Iterable[nn.Module]) -> Iterator[NotedAttentions]:
 
     Raises:
         ValueError: a layer has a system without an attention that derives from
-            `headwise.Attention`, so that nothing says what its weights are.
+            `headwise.systems.Attention`, so that nothing says what its weights are.
     """
     noted = NotedAttentions([], [])
     observers: list[tuple[Attention, Observer]] = []
@@ -83,7 +83,7 @@ def attentions_noted(layers: Iterable[nn.Module]) -> Iterator[NotedAttentions]:
         if not found:
             raise ValueError(
                 f"output_attentions is True, but layer {index} holds no module that derives from "
-                f"headwise.Attention, which would say what its attention weights are: leave "
+                f"headwise.systems.Attention, which would say what its attention weights are: leave "
                 f"output_attentions out"
             )
         for path, module in found.items():

@@ -27,7 +27,7 @@ def gate_parameters(model: nn.Module) -> list[nn.Parameter]:
     return parameters_of_systems(model, lambda system: system.routing_parameters)
 
 
-def other_parameters(model: nn.Module) -> list[nn.Parameter]:
+def non_gate_parameters(model: nn.Module) -> list[nn.Parameter]:
     """Returns all parameters that belong to no gate (θ of the paper); tied parameters once."""
     gates = {id(parameter) for parameter in gate_parameters(model)}
     return [parameter for parameter in model.parameters() if id(parameter) not in gates]

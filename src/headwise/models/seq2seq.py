@@ -22,7 +22,7 @@ from headwise.ops.shapes import check_labels, check_tensor
 from headwise.transformers_internals import CACHE, CacheOutput, given_cache
 
 
-class Seq2SeqConfig(TransformerConfig):
+class Seq2SeqLMConfig(TransformerConfig):
     """The configuration of an encoder-decoder transformer, by default the base Transformer.
 
     Args:
@@ -44,7 +44,7 @@ class Seq2SeqConfig(TransformerConfig):
         ValueError: the sizes and the plan do not fit together.
     """
 
-    model_type = "headwise-seq2seq"
+    model_type = "headwise-seq2seq-lm"
     attribute_map = TransformerConfig.attribute_map | {"num_hidden_layers": "encoder_layers"}
 
     def __init__(
@@ -140,7 +140,7 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
     headwise is imported.
 
     Example:
-        >>> config = Seq2SeqConfig(vocab_size=50, embed_dim=16, num_heads=4, ffn_dim=32,
+        >>> config = Seq2SeqLMConfig(vocab_size=50, embed_dim=16, num_heads=4, ffn_dim=32,
         ...                        encoder_layers=1, decoder_layers=1, attention="standard")
         >>> model = Seq2SeqLM(config)
         >>> source = torch.tensor([[5, 6, 7, 2]])
@@ -150,10 +150,10 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
         >>> translated = model.eval().generate(source, num_beams=2, max_new_tokens=5)
     """
 
-    config: Seq2SeqConfig
-    config_class = Seq2SeqConfig
+    config: Seq2SeqLMConfig
+    config_class = Seq2SeqLMConfig
 
-    def __init__(self, config: Seq2SeqConfig) -> None:
+    def __init__(self, config: Seq2SeqLMConfig) -> None:
         super().__init__(config)
         self.encoder = Encoder(config, token_embedding(config, config.vocab_size))
         self.decoder = Decoder(config, token_embedding(config, config.target_vocab_size))
@@ -324,5 +324,5 @@ def _up_to_last_label(labels: Tensor) -> Tensor:
     return (labels != IGNORED_LABEL).flip(1).cumsum(1).flip(1) != 0
 
 
-AutoConfig.register(Seq2SeqConfig.model_type, Seq2SeqConfig)
-AutoModelForSeq2SeqLM.register(Seq2SeqConfig, Seq2SeqLM)
+AutoConfig.register(Seq2SeqLMConfig.model_type, Seq2SeqLMConfig)
+AutoModelForSeq2SeqLM.register(Seq2SeqLMConfig, Seq2SeqLM)

@@ -2,15 +2,15 @@
 
 A plan can name any class as `module:Class`, and importing a module runs its code. A model's
 `config.json` and a run's recipe may come from others, so that naming is not enough. A class is used
-if its module has been imported by the program itself, if it has been registered (`register`), or
-while `trusting()` is open: the commands' `--trust`, and `trust_remote_code=True` of
-`from_pretrained`.
+if its module has been imported by the program itself, if it has been registered
+(`register_system`), or while `trusting()` is open: the commands' `--trust`, and
+`trust_remote_code=True` of `from_pretrained`.
 """
 
 from headwise.heads.system import System
 from headwise.trusting import is_trusting, trusting
 
-__all__ = ["NotTrustedError", "is_trusting", "register", "registered", "trusting"]
+__all__ = ["NotTrustedError", "is_trusting", "register_system", "registered", "trusting"]
 
 _registered: dict[str, type[System]] = {}
 
@@ -19,7 +19,7 @@ class NotTrustedError(ValueError):
     """A plan names a class whose module is not imported, and importing it is not allowed."""
 
 
-def register(system: type[System], name: str | None = None) -> type[System]:
+def register_system(system: type[System], name: str | None = None) -> type[System]:
     """Lets plans, and so recipes and saved models, name a system of your own.
 
     A class whose module is imported needs no registering. One that a saved model knows under
@@ -38,12 +38,12 @@ def register(system: type[System], name: str | None = None) -> type[System]:
     >>> import headwise as hw
     >>> class Plain(hw.MultiHeadAttention):
     ...     pass
-    >>> hw.register(Plain, "my_former_module:Plain").__name__
+    >>> hw.systems.register_system(Plain, "my_former_module:Plain").__name__
     'Plain'
     >>> config = hw.CausalLMConfig(attention="my_former_module:Plain", embed_dim=16, num_heads=2)
     """
     if not (isinstance(system, type) and issubclass(system, System)):
-        raise ValueError(f"system is {system!r}, expected a subclass of headwise.System")
+        raise ValueError(f"system is {system!r}, expected a subclass of headwise.systems.System")
     if name is None:
         name = f"{system.__module__}:{system.__qualname__}"
     module, colon, own = name.partition(":")

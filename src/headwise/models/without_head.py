@@ -22,7 +22,7 @@ from headwise.models.config import StackConfig
 from headwise.models.embedding import token_embedding
 from headwise.models.masked_lm import MaskedLMConfig
 from headwise.models.outputs import AuxiliaryLoss
-from headwise.models.seq2seq import Seq2SeqConfig, of_both_stacks
+from headwise.models.seq2seq import Seq2SeqLMConfig, of_both_stacks
 from headwise.models.transformer import Decoder, Encoder
 from headwise.transformers_internals import given_cache
 
@@ -145,10 +145,10 @@ class CausalLMDecoder(WithoutHead, OwnCacheMixin):
 class Seq2SeqModel(WithoutHead, OwnCacheMixin):
     """The encoder and the decoder of a `Seq2SeqLM`, as its configuration has them."""
 
-    config: Seq2SeqConfig
-    config_class = Seq2SeqConfig
+    config: Seq2SeqLMConfig
+    config_class = Seq2SeqLMConfig
 
-    def __init__(self, config: Seq2SeqConfig) -> None:
+    def __init__(self, config: Seq2SeqLMConfig) -> None:
         super().__init__(config)
         self.encoder = Encoder(config, token_embedding(config, config.vocab_size))
         self.decoder = Decoder(config, token_embedding(config, config.target_vocab_size))

@@ -88,7 +88,7 @@ def gate_heads(
     return model
 
 
-def remove(model: Model) -> Model:
+def remove_gates(model: Model) -> Model:
     """Takes the system of `gate_heads` away: the model is again what it was before.
 
     Returns:
@@ -106,7 +106,7 @@ def remove(model: Model) -> Model:
         ... )
         >>> names = list(BertModel(config).state_dict())
         >>> gated = hw.gate_heads(BertModel(config))
-        >>> list(gated.state_dict()) == names, list(hw.remove(gated).state_dict()) == names
+        >>> list(gated.state_dict()) == names, list(hw.remove_gates(gated).state_dict()) == names
         (False, True)
     """
     for path, each in required_gates(model).items():
@@ -194,7 +194,7 @@ def check_has_no_gates(model: nn.Module) -> None:
     if already:
         raise ValueError(
             f"model has gates over its heads already, first at {next(iter(already))!r}; remove "
-            f"them with headwise.remove(model)"
+            f"them with headwise.remove_gates(model)"
         )
 
 

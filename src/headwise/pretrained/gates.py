@@ -142,7 +142,7 @@ class HeadGates(nn.Module):
             raise RuntimeError(
                 f"the output projection of the attention at {self.path!r} is called, but not by "
                 f"that attention, so the gates over its heads do not know their input; remove them "
-                f"with headwise.remove(model)"
+                f"with headwise.remove_gates(model)"
             )
         queries, around = self.call.queries, self.around.padding
         padding = None if around is None else around.positions

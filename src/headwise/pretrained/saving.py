@@ -19,7 +19,7 @@ from headwise.pretrained.attaching import (
     check_has_no_gates,
     class_over_heads,
     gates_of,
-    remove,
+    remove_gates,
     required_gates,
 )
 from headwise.pretrained.layouts import AttentionModule, HeadLayout, attention_modules
@@ -135,7 +135,7 @@ def load_gates(
             own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
             each.system.load_state_dict(own)
     except RuntimeError as error:
-        remove(model)
+        remove_gates(model)
         raise ValueError(f"{Path(folder) / TENSORS} is not what was saved: {error}") from error
     return model
 

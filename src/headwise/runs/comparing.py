@@ -9,9 +9,9 @@ from rich.console import Console
 
 from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import Benchmark, Comparison, RunResult, diverged, first_score
-from headwise.recipe import RecipeFile
-from headwise.recipe.pretrained import SYSTEM
-from headwise.recipe.settings import ModelSettings, Recipe
+from headwise.recipes import RecipeFile
+from headwise.recipes.pretrained import SYSTEM
+from headwise.recipes.settings import ModelSettings, Recipe
 from headwise.runs.folder import is_main_process
 from headwise.runs.grid import Grid, candidates, check_grid
 from headwise.runs.matching import match_parameters

@@ -17,8 +17,8 @@ from headwise.analysis.statistics.estimates import Difference
 from headwise.analysis.statistics.seeds_and_items import compare_outcomes
 from headwise.messages import did_you_mean
 from headwise.models.base import HeadwiseModel
-from headwise.recipe.catalogue import task_class
-from headwise.recipe.settings import Recipe
+from headwise.recipes.catalogue import task_class
+from headwise.recipes.settings import Recipe
 from headwise.runs.outcomes import evaluate, stored_outcome
 from headwise.runs.preparing import is_other_data
 from headwise.runs.reading import read_model, read_recipe

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headwise.checksums import SUMS, is_changed
-from headwise.recipe.file import read_document
-from headwise.recipe.names import keys_of_finished_runs
+from headwise.recipes.file import read_document
+from headwise.recipes.names import keys_of_finished_runs
 
 RECIPE, CORPUS, RESULT = "recipe.yaml", "corpus.sha256", "result.json"
 MODEL = "model"

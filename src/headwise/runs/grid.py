@@ -15,10 +15,10 @@ from headwise.messages import shown
 from headwise.models.plan import rule_name
 from headwise.models.sites import attention_sites
 from headwise.plain_yaml import read_yaml
-from headwise.recipe import RecipeError, RecipeFile, to_yaml
-from headwise.recipe.catalogue import task_class
-from headwise.recipe.file import Change, split_path, with_rule_name
-from headwise.recipe.settings import Recipe
+from headwise.recipes import RecipeError, RecipeFile, to_yaml
+from headwise.recipes.catalogue import task_class
+from headwise.recipes.file import Change, split_path, with_rule_name
+from headwise.recipes.settings import Recipe
 from headwise.training.settings import TrainingSettings
 
 KeyPath = tuple[str, ...]  # of a key: ("training", "learning_rate")

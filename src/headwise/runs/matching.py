@@ -9,7 +9,7 @@ standard one. The number of heads grows with it there, from 8 to 10 and from 12 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from headwise.recipe.settings import ModelSettings
+from headwise.recipes.settings import ModelSettings
 
 TOLERANCE = 0.005  # largest relative difference in the number of parameters
 

@@ -22,7 +22,7 @@ from headwise.models.ablation import ablated
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import words_of
 from headwise.models.sites import AttentionSite, attention_sites
-from headwise.recipe.settings import Recipe
+from headwise.recipes.settings import Recipe
 from headwise.runs.folder import RESULT, is_main_process
 from headwise.runs.model_card import CARD, write_for_tools
 from headwise.runs.outcomes import evaluate, mend_outputs, read_outcome, with_tests, write_outcome

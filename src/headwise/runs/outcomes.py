@@ -13,7 +13,7 @@ from headwise.checksums import write_summed
 from headwise.files import write_bytes
 from headwise.models.ablation import LEARNED, ablated, held_systems
 from headwise.models.base import HeadwiseModel
-from headwise.recipe.settings import EvaluationSettings, Recipe
+from headwise.recipes.settings import EvaluationSettings, Recipe
 from headwise.runs.folder import RESULT, is_main_process
 from headwise.runs.reading import DamagedError, how_to_evaluate_again, read_model, read_record
 from headwise.tasks.outcome import Outcome, Score

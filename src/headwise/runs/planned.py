@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 from rich.console import Console
 
 from headwise.analysis.results import RunResult
-from headwise.recipe.settings import Recipe
+from headwise.recipes.settings import Recipe
 from headwise.runs.locking import LockedError, locked
 from headwise.tasks.task import Task
 

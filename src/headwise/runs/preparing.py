@@ -12,10 +12,10 @@ from yaml import YAMLError
 from headwise.checksums import write_summed
 from headwise.files import write_text
 from headwise.models.base import HeadwiseModel
-from headwise.recipe import differences, to_yaml
-from headwise.recipe.catalogue import task_class
-from headwise.recipe.pretrained import model_folder
-from headwise.recipe.settings import ModelSettings, Recipe
+from headwise.recipes import differences, to_yaml
+from headwise.recipes.catalogue import task_class
+from headwise.recipes.pretrained import model_folder
+from headwise.recipes.settings import ModelSettings, Recipe
 from headwise.runs.folder import (
     CORPUS,
     RECIPE,

@@ -15,11 +15,11 @@ from headwise.messages import cut, did_you_mean, shown
 from headwise.models.base import HeadwiseModel
 from headwise.models.trust import NotTrustedError
 from headwise.plain_yaml import read_yaml
-from headwise.recipe import load_recipe
-from headwise.recipe.catalogue import task_class
-from headwise.recipe.differences import flatten
-from headwise.recipe.file import split_path
-from headwise.recipe.settings import Recipe
+from headwise.recipes import load_recipe
+from headwise.recipes.catalogue import task_class
+from headwise.recipes.differences import flatten
+from headwise.recipes.file import split_path
+from headwise.recipes.settings import Recipe
 from headwise.runs.folder import (
     MODEL,
     RECIPE,

@@ -28,8 +28,8 @@ from headwise.analysis.speed import (
 from headwise.analysis.statistics.estimates import corrected
 from headwise.analysis.statistics.seeds_and_items import compare_outcomes
 from headwise.models.base import HeadwiseModel
-from headwise.recipe import RecipeFile
-from headwise.recipe.settings import Recipe
+from headwise.recipes import RecipeFile
+from headwise.recipes.settings import Recipe
 from headwise.runs.outcomes import TEST, read_outcome
 from headwise.runs.planned import Runs
 from headwise.runs.preparing import batches

@@ -24,7 +24,7 @@ from rich.console import Console
 from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import Tries, Try, TryResult
 from headwise.checksums import write_summed
-from headwise.recipe.settings import Recipe
+from headwise.recipes.settings import Recipe
 from headwise.runs.folder import FolderError, is_main_process
 from headwise.runs.grid import TUNING_SEED, Candidate, Grid
 from headwise.runs.one_run import curves, train_model

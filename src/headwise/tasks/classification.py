@@ -21,8 +21,8 @@ from typing_extensions import Self
 from headwise.models.base import HeadwiseModel
 from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
-from headwise.recipe.pretrained import pretrained_config
-from headwise.recipe.settings import EvaluationSettings, Recipe, TokenModelSettings
+from headwise.recipes.pretrained import pretrained_config
+from headwise.recipes.settings import EvaluationSettings, Recipe, TokenModelSettings
 from headwise.tasks.outcome import Outcome, Picture, Sample, Score, spread
 from headwise.tasks.positions import Positions
 from headwise.tasks.pretrained import read_pretrained, take_weights

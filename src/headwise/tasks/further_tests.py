@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from headwise.recipe.schema import kinds, named_value, tag
+from headwise.recipes.schema import kinds, named_value, tag
 from headwise.settings import Settings
 from headwise.tasks.sources import CorpusError
 

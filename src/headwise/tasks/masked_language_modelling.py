@@ -21,7 +21,7 @@ from typing_extensions import Self
 from headwise.models.base import HeadwiseModel
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.recipe.settings import EvaluationSettings, LanguageModelSettings
+from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic, of_totals

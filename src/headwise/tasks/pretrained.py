@@ -10,7 +10,7 @@ from torch import nn
 from headwise.checksums import find_damage, how_to_accept_changes
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import TransformerConfig
-from headwise.recipe.pretrained import model_folder, pretrained_config
+from headwise.recipes.pretrained import model_folder, pretrained_config
 
 _Model = TypeVar("_Model", bound=HeadwiseModel)
 

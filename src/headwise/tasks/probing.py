@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from headwise.recipe.settings import Recipe
+from headwise.recipes.settings import Recipe
 from headwise.tasks.classification import (
     Classification,
     ClassificationModel,

@@ -26,8 +26,8 @@ from typing_extensions import Self
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import decisions_by_position
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
-from headwise.recipe.pretrained import pretrained_config
-from headwise.recipe.settings import EvaluationSettings, ModelSettings, Recipe
+from headwise.recipes.pretrained import pretrained_config
+from headwise.recipes.settings import EvaluationSettings, ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome, Picture, Score, spread
 from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic, of_totals

@@ -11,7 +11,7 @@ from typing_extensions import Self
 
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import TransformerConfig
-from headwise.recipe.settings import ModelSettings, Recipe
+from headwise.recipes.settings import ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.positions import Positions
 from headwise.tasks.pretrained import finished_run, read_pretrained, take_weights

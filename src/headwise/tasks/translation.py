@@ -15,9 +15,9 @@ from torch import Tensor
 from typing_extensions import Self
 
 from headwise.models.base import HeadwiseModel
-from headwise.models.seq2seq import Seq2SeqConfig, Seq2SeqLM, shift_right
+from headwise.models.seq2seq import Seq2SeqLM, Seq2SeqLMConfig, shift_right
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.recipe.settings import Recipe, TokenModelSettings
+from headwise.recipes.settings import Recipe, TokenModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic
@@ -50,7 +50,7 @@ _DECODED, _DECODED_TOKENS = 16, 24  # sentences and tokens of each that measure 
 class TranslationModel(TokenModelSettings):
     """Settings of the encoder-decoder model."""
 
-    starts_from = Seq2SeqConfig
+    starts_from = Seq2SeqLMConfig
 
     encoder_layers: int = Field(6, ge=1, description="Number of layers of the encoder.")
     decoder_layers: int = Field(6, ge=1, description="Number of layers of the decoder.")
@@ -64,7 +64,7 @@ class TranslationModel(TokenModelSettings):
         "else target.",
     )
 
-    def config(self, *, joint: bool = True, **encoding: Any) -> Seq2SeqConfig:
+    def config(self, *, joint: bool = True, **encoding: Any) -> Seq2SeqLMConfig:
         """Returns the configuration.
 
         Args:
@@ -73,7 +73,7 @@ class TranslationModel(TokenModelSettings):
         """
         settings = self.sizes()
         shared = settings.pop("share_embeddings") or ("all" if joint else "target")
-        return Seq2SeqConfig(share_embeddings=shared, **settings, **encoding)
+        return Seq2SeqLMConfig(share_embeddings=shared, **settings, **encoding)
 
 
 class TranslationRecipe(Recipe):
@@ -178,7 +178,7 @@ class Translation(Task):
         return digest_pairs(items.pairs)
 
     @classmethod
-    def nominal_config(cls, recipe: TranslationRecipe) -> Seq2SeqConfig:
+    def nominal_config(cls, recipe: TranslationRecipe) -> Seq2SeqLMConfig:
         """Takes vocabularies of their largest size; a small corpus gives fewer subwords."""
         tokenizer = recipe.tokenizer
         if tokenizer.pretrained is not None:
@@ -190,7 +190,7 @@ class Translation(Task):
             joint=tokenizer.joint,
         )
 
-    def model_config(self, settings: TranslationModel) -> Seq2SeqConfig:
+    def model_config(self, settings: TranslationModel) -> Seq2SeqLMConfig:
         tokenizer = self.tokenizer
         return settings.config(
             vocab_size=tokenizer.source_vocab_size,

@@ -18,8 +18,8 @@ from headwise.analysis.ablations.results import AblationAnalysis, Measured, chan
 from headwise.analysis.statistics.estimates import holm
 from headwise.analysis.statistics.seeds_and_items import Resampled, change
 from headwise.models.sites import attention_sites
-from headwise.recipe import load_recipe
-from headwise.recipe.catalogue import task_class
+from headwise.recipes import load_recipe
+from headwise.recipes.catalogue import task_class
 from headwise.tasks.significance import resampled_scores, score_of
 from headwise.training.validation import validation_loss
 

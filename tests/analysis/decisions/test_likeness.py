@@ -236,7 +236,7 @@ def test_one_head_alone_has_no_likeness():
 
 def test_a_system_that_does_not_tell_of_all_heads_is_left_out():
     class Reticent(hw.MixtureOfAttentionHeads):
-        queries_of_every_head = hw.Attention.queries_of_every_head
+        queries_of_every_head = hw.systems.Attention.queries_of_every_head
 
     pair = torch.nn.Sequential(Reticent(DIM, 4, 2, WIDTH), torch.nn.Identity())
     with Likeness(pair) as likeness:

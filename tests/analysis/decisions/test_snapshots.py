@@ -22,7 +22,7 @@ from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
 from headwise.models.decisions import record as record_decisions
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
-from headwise.models.seq2seq import Seq2SeqConfig, Seq2SeqLM
+from headwise.models.seq2seq import Seq2SeqLM, Seq2SeqLMConfig
 from headwise.models.sites import attention_sites
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
 from headwise.runs.one_run import decision_courses
@@ -158,7 +158,7 @@ PLANS = {
 
 def model(attention, layers=1):
     torch.manual_seed(1)
-    config = Seq2SeqConfig(
+    config = Seq2SeqLMConfig(
         vocab_size=20,
         embed_dim=8,
         num_heads=4,

@@ -14,7 +14,7 @@ from headwise.heads.mae.rule import (
     update_gates,
 )
 from headwise.heads.rule import Moment
-from headwise.models.parameters import gate_parameters, other_parameters
+from headwise.models.parameters import gate_parameters, non_gate_parameters
 from headwise.training.rules import TrainingRules
 from headwise.training.trainer import Trainer
 
@@ -129,7 +129,7 @@ def test_gates_have_no_momentum_and_adam_does_not_know_them(tmp_path):
     trainer = Trainer(network, toy.Reversals(8), toy.Reversals(8), toy.join, settings(), tmp_path)
     optimizer = trainer.create_optimizer()
     known = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    assert known == {id(p) for p in other_parameters(network)}
+    assert known == {id(p) for p in non_gate_parameters(network)}
     # The same gradient twice moves a gate by the same amount twice.
     parameter = torch.nn.Parameter(torch.zeros(2))
     for expected in (-0.5, -1.0):
@@ -275,4 +275,4 @@ def test_an_f_step_gives_gates_no_gradient():
         network(**BATCH).loss.backward()
     assert all(parameter.grad is None for parameter in gate_parameters(network))
     # The source's embedding is one with the target's: its gradient comes either way.
-    assert all(parameter.grad is not None for parameter in other_parameters(network))
+    assert all(parameter.grad is not None for parameter in non_gate_parameters(network))

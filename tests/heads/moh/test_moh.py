@@ -161,7 +161,7 @@ def test_query_norms_have_no_parameters_and_three_quarters_of_the_heads_as_in_th
     standard = hw.MultiHeadAttention(DIM, HEADS)
     layer = by_query_norms(2, 1)
     assert layer.state_dict().keys() == standard.state_dict().keys()
-    place = hw.Place("decoder_self", embed_dim=64, num_heads=32, ffn_dim=8)
+    place = hw.systems.Place("decoder_self", embed_dim=64, num_heads=32, ffn_dim=8)
     layer = build_system({"system": "moh", "router": "query-norm"}, place)
     assert (layer.shared_heads, layer.top_k) == (16, 8)
     assert layer(torch.randn(1, 3, 64)).routing.weights.sum(-1).tolist() == [[24.0] * 3]
@@ -366,7 +366,7 @@ def test_sizes_that_do_not_fit(options, message):
     ],
 )
 def test_a_plan_has_three_quarters_of_the_heads_in_force(heads, options, expected):
-    place = hw.Place("encoder_self", embed_dim=32, num_heads=heads, ffn_dim=8)
+    place = hw.systems.Place("encoder_self", embed_dim=32, num_heads=heads, ffn_dim=8)
     layer = build_system({"system": "moh", **options}, place)
     assert (layer.shared_heads, layer.top_k) == expected
 

@@ -14,7 +14,7 @@ from headwise.heads.system import Place
 from headwise.heads.tim import IndependentMechanismsLayer
 from headwise.models.layers import Layer, LayerInputs
 from headwise.models.outputs import AuxiliaryLoss
-from headwise.models.seq2seq import Seq2SeqConfig
+from headwise.models.seq2seq import Seq2SeqLMConfig
 
 DIM, HEADS, FFN, KDIM = 12, 4, 16, 6
 BATCH, TIME, KEYS = 2, 4, 5
@@ -183,7 +183,7 @@ def test_one_mechanism_alone_is_an_ordinary_decoder_layer(norm):
 
 
 def standard_config(norm):
-    return Seq2SeqConfig(embed_dim=DIM, num_heads=HEADS, ffn_dim=FFN, norm=norm, dropout=0.0)
+    return Seq2SeqLMConfig(embed_dim=DIM, num_heads=HEADS, ffn_dim=FFN, norm=norm, dropout=0.0)
 
 
 @torch.no_grad()

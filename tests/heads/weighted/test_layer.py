@@ -101,7 +101,7 @@ def test_the_papers_base_model_takes_192_weights_more(ffn):
 )
 def test_192_weights_by_either_placement(plan, branches, count):
     """The paper's count fits branches in both stacks if there are 8, in the encoder if 16."""
-    config = hw.Seq2SeqConfig(
+    config = hw.Seq2SeqLMConfig(
         vocab_size=9,
         embed_dim=16,
         num_heads=branches,
@@ -335,8 +335,8 @@ def test_a_model_of_one_branch_is_the_standard_model(plan, norm):
     """An identity: the rung from which the ladder of docs/readings.md starts."""
     sizes = {"embed_dim": 8, "num_heads": 1, "ffn_dim": 16, "encoder_layers": 2}
     sizes |= {"decoder_layers": 2, "vocab_size": 20, "norm": norm}
-    standard = hw.Seq2SeqLM(hw.Seq2SeqConfig(**sizes)).double().eval()
-    weighted = hw.Seq2SeqLM(hw.Seq2SeqConfig(attention=plan, **sizes)).double().eval()
+    standard = hw.Seq2SeqLM(hw.Seq2SeqLMConfig(**sizes)).double().eval()
+    weighted = hw.Seq2SeqLM(hw.Seq2SeqLMConfig(attention=plan, **sizes)).double().eval()
     own = standard.state_dict()
     state = weighted.state_dict()
     for name in state:

@@ -5,7 +5,7 @@ from pathlib import Path
 import tiny_tasks
 from rich.console import Console
 
-from headwise.recipe import load_recipe
+from headwise.recipes import load_recipe
 from headwise.runs.preparing import build_model, claim_folder, prepare_task
 
 QUIET = Console(quiet=True)

@@ -94,7 +94,7 @@ def run_of(page: hw.Explored):
 
 def test_the_decoder_reads_a_target_or_what_it_writes(tokenizer):
     pair = TranslationTokenizer.train([("open the file", "ouvrir")] * 2, TokenizerSettings())
-    config = hw.Seq2SeqConfig(
+    config = hw.Seq2SeqLMConfig(
         vocab_size=pair.source_vocab_size,
         encoder_layers=1,
         decoder_layers=1,

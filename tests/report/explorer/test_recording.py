@@ -10,7 +10,7 @@ from exploring_runs import write_run
 
 import headwise as hw
 from headwise.heads.attention import Attention
-from headwise.recipe.catalogue import TASKS
+from headwise.recipes.catalogue import TASKS
 from headwise.report.explorer.inputs import Source
 from headwise.report.explorer.payload import Asked
 from headwise.report.explorer.recording import INPUTS, Explorer

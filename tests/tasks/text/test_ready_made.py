@@ -13,8 +13,8 @@ from rich.console import Console
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from headwise.recipe import load_recipe
-from headwise.recipe.catalogue import task_class
+from headwise.recipes import load_recipe
+from headwise.recipes.catalogue import task_class
 from headwise.runs.one_run import train_system
 from headwise.runs.outcomes import read_outcome
 from headwise.runs.preparing import claim_folder, prepare_task

@@ -12,7 +12,7 @@ from torch import Tensor
 from headwise.models.base import HeadwiseModel
 from headwise.models.evaluating import summed_loss
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.recipe.settings import EvaluationSettings
+from headwise.recipes.settings import EvaluationSettings
 from headwise.tasks.outcome import Outcome, Score
 from headwise.tasks.significance import Rows, Statistic, of_totals, score_of
 from headwise.tasks.task import Task

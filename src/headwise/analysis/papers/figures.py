@@ -16,7 +16,7 @@ from headwise.analysis.cost import count_parameters, forward_macs, parameters_by
 from headwise.heads.system import Macs
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
-from headwise.models.seq2seq import Seq2SeqConfig
+from headwise.models.seq2seq import Seq2SeqLMConfig
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
 from headwise.models.transformer import DecoderStack, EncoderStack
 
@@ -164,7 +164,7 @@ def encoder_decoder(plan: Any, **sizes: int) -> Stack:
 
 @cache
 def _stack(settings: str) -> Stack:
-    config = Seq2SeqConfig(**json.loads(settings))
+    config = Seq2SeqLMConfig(**json.loads(settings))
     with torch.device("meta"):
         layers = {"encoder": EncoderStack(config), "decoder": DecoderStack(config)}
     return Stack(nn.ModuleDict(layers), config.embed_dim)

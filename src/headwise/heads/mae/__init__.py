@@ -6,4 +6,7 @@ https://arxiv.org/abs/2005.06537. Read `layer` first, then `mixture` and `gate`;
 
 from headwise.heads.mae.layer import MixtureOfAttentiveExperts
 
-__all__ = ["MixtureOfAttentiveExperts"]
+__all__ = ["MAE", "MixtureOfAttentiveExperts"]
+
+# The name that papers and tables use.
+MAE = MixtureOfAttentiveExperts

@@ -7,4 +7,7 @@ https://arxiv.org/abs/2210.05144. Read `layer` first; `experts` and `balance` ar
 
 from headwise.heads.moa.layer import MixtureOfAttentionHeads
 
-__all__ = ["MixtureOfAttentionHeads"]
+__all__ = ["MixtureOfAttentionHeads", "MoA"]
+
+# The name that papers and tables use.
+MoA = MixtureOfAttentionHeads

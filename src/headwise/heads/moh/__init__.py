@@ -7,4 +7,7 @@ plain form of the equations, and `ablations` change it in evaluation.
 
 from headwise.heads.moh.layer import MixtureOfHeads
 
-__all__ = ["MixtureOfHeads"]
+__all__ = ["MixtureOfHeads", "MoH"]
+
+# The name that papers and tables use.
+MoH = MixtureOfHeads

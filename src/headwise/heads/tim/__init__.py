@@ -8,4 +8,7 @@ in evaluation.
 
 from headwise.heads.tim.layer import IndependentMechanismsLayer
 
-__all__ = ["IndependentMechanismsLayer"]
+__all__ = ["TIM", "IndependentMechanismsLayer"]
+
+# The name that papers and tables use.
+TIM = IndependentMechanismsLayer

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from headwise.recipe.catalogue import task_class
+from headwise.recipes.catalogue import task_class
 from headwise.report.explorer.payload import Item, Output, Stack
 from headwise.tasks.sources import read_lines
 from headwise.tasks.splits import PARTS

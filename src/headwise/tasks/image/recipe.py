@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from headwise.models.causal_lm import CausalLMConfig
-from headwise.recipe.settings import EvaluationSettings, LanguageModelSettings, Recipe
+from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings, Recipe
 from headwise.settings import LARGEST_SEED
 from headwise.tasks.image.palette import PaletteSettings
 from headwise.tasks.image.settings import ImageSettings, PairImages, image_shape

@@ -21,7 +21,7 @@ from pydantic import (
 )
 from typing_extensions import Self
 
-from headwise.recipe.settings import Name
+from headwise.recipes.settings import Name
 from headwise.settings import LARGEST_SEED, Settings
 from headwise.tasks.further_tests import TESTS, HubTest
 from headwise.tasks.sound.spectrum import Spectrum

@@ -4,7 +4,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from headwise.models.seq2seq import Seq2SeqConfig, Seq2SeqLM
+from headwise.models.seq2seq import Seq2SeqLM, Seq2SeqLMConfig
 from headwise.runs.outcomes import as_evaluated
 from headwise.tasks.text.parallel import translating
 from headwise.tasks.text.parallel.corpus import Pair
@@ -27,7 +27,7 @@ def tokenizer():
 def model(tokenizer):
     torch.manual_seed(2)
     network = Seq2SeqLM(
-        Seq2SeqConfig(
+        Seq2SeqLMConfig(
             vocab_size=tokenizer.source_vocab_size,
             embed_dim=16,
             num_heads=4,
@@ -147,7 +147,7 @@ def test_separate_vocabularies_do_not_get_mixed_up():
     settings = TokenizerSettings(joint=False, source_vocab_size=262, target_vocab_size=264)
     tokenizer = TranslationTokenizer.train(pairs, settings)
     network = Seq2SeqLM(
-        Seq2SeqConfig(
+        Seq2SeqLMConfig(
             vocab_size=tokenizer.source_vocab_size,
             target_vocab_size=tokenizer.target_vocab_size,
             share_embeddings="target",
@@ -175,7 +175,7 @@ def test_separate_vocabularies_do_not_get_mixed_up():
 def test_branches_are_weighed_as_told_and_only_while_asked(tokenizer):
     torch.manual_seed(3)
     sizes = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16}
-    config = Seq2SeqConfig(
+    config = Seq2SeqLMConfig(
         vocab_size=tokenizer.source_vocab_size,
         encoder_layers=1,
         decoder_layers=1,

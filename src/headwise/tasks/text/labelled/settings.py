@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import Self
 
-from headwise.recipe.settings import Name
+from headwise.recipes.settings import Name
 from headwise.settings import LARGEST_SEED, Settings
 from headwise.tasks.further_tests import TESTS, HubTest
 from headwise.tasks.splits import MAX_BYTES, DividedSettings, HubSettings, SampledSettings

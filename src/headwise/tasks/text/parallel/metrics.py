@@ -30,7 +30,7 @@ import numpy as np
 from pydantic import Field
 from sacrebleu.metrics import BLEU, CHRF
 
-from headwise.recipe.settings import EvaluationSettings
+from headwise.recipes.settings import EvaluationSettings
 from headwise.tasks.significance import Statistic, of_totals, score_of
 
 # Languages without spaces between words; all others take 13a.

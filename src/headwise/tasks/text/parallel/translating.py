@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
-from headwise.models.seq2seq import Seq2SeqConfig, Seq2SeqLM
+from headwise.models.seq2seq import Seq2SeqLM, Seq2SeqLMConfig
 from headwise.tasks.text.parallel.dataset import TranslationItem, collate_pairs
 from headwise.tasks.text.parallel.metrics import TranslationEvaluation
 from headwise.tasks.text.tokenization import TranslationTokenizer
@@ -51,7 +51,7 @@ def translate(
     return translations
 
 
-def generation_config(settings: TranslationEvaluation, config: Seq2SeqConfig) -> GenerationConfig:
+def generation_config(settings: TranslationEvaluation, config: Seq2SeqLMConfig) -> GenerationConfig:
     """Returns the search as transformers reads it from the folder of a model.
 
     There the longest translation does not depend on its source: it has `max_target_length` tokens,

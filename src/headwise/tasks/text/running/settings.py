@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from headwise.recipe.settings import Name
+from headwise.recipes.settings import Name
 from headwise.settings import Settings
 from headwise.tasks.further_tests import TESTS, HubTest
 from headwise.tasks.splits import MAX_BYTES, DividedSettings, HubSettings

@@ -9,7 +9,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from headwise.models.config import LanguageModelConfig
-from headwise.recipe.settings import LanguageModelSettings, Recipe
+from headwise.recipes.settings import LanguageModelSettings, Recipe
 from headwise.tasks.splits import PARTS
 from headwise.tasks.text.running.corpus import (
     TextCorpus,

@@ -6,8 +6,8 @@ import pytest
 import torch
 import yaml
 
-from headwise.recipe import load_recipe, shipped_recipes, to_yaml
-from headwise.recipe.catalogue import task_class
+from headwise.recipes import load_recipe, shipped_recipes, to_yaml
+from headwise.recipes.catalogue import task_class
 
 
 @pytest.mark.parametrize("name", shipped_recipes())

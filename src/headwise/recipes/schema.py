@@ -42,7 +42,7 @@ def tag(settings: type[BaseModel]) -> Tag | None:
 def kinds(annotation: Any) -> list[type[BaseModel]]:
     """Returns the classes of settings that a value may have; none for a plain value or a mapping.
 
-    >>> from headwise.recipe.settings import Recipe, SystemSettings
+    >>> from headwise.recipes.settings import Recipe, SystemSettings
     >>> [kind.__name__ for kind in kinds(SystemSettings | None)]
     ['SystemSettings']
     >>> kinds(Recipe.model_fields["systems"].annotation)
@@ -89,7 +89,7 @@ def locate(settings: type[BaseModel], location: Sequence[int | str]) -> Location
         location: `loc` of the error. Besides keys, it has a step for each member of a union on the
             way: the member's tag, or the name of its type.
 
-    >>> from headwise.recipe.settings import Recipe
+    >>> from headwise.recipes.settings import Recipe
     >>> locate(Recipe, ("systems", "wide", "modle")).siblings
     ['description', 'model', 'training']
     """

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from headwise.models.ablation import check_ablations
 from headwise.models.config import TransformerConfig
 from headwise.ops.activations import Activation
-from headwise.recipe.pretrained import SEED, with_encoding, with_sizes
+from headwise.recipes.pretrained import SEED, with_encoding, with_sizes
 from headwise.settings import LARGEST_SEED, Settings
 from headwise.training.settings import TrainingSettings
 

@@ -9,10 +9,10 @@ from pydantic.fields import FieldInfo
 
 from headwise.models.ablation import ablation_names, ablation_options
 from headwise.models.plan import SET_BY_MODEL, SYSTEMS, options_of
-from headwise.recipe.catalogue import TASKS, task_class
-from headwise.recipe.names import Key, Section
-from headwise.recipe.schema import kinds, named_value, tag
-from headwise.recipe.settings import EvaluationSettings, ModelSettings, Recipe
+from headwise.recipes.catalogue import TASKS, task_class
+from headwise.recipes.names import Key, Section
+from headwise.recipes.schema import kinds, named_value, tag
+from headwise.recipes.settings import EvaluationSettings, ModelSettings, Recipe
 
 # The sections of keys that all tasks share; a task's own classes add keys to these.
 _SHARED: Mapping[str, type[BaseModel]] = {
@@ -72,7 +72,7 @@ def keys_page() -> str:
 
 
 def known_json() -> str:
-    """Returns recipe/known.json: what `headwise.recipe.names` knows without the classes."""
+    """Returns recipe/known.json: what `headwise.recipes.names` knows without the classes."""
     parts = []
     for part, content in _known().items():
         pairs = content.items() if isinstance(content, dict) else ()

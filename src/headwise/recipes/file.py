@@ -21,16 +21,16 @@ import yaml
 from headwise.files import is_file
 from headwise.messages import cut, shown
 from headwise.plain_yaml import DEEPEST, read_yaml
-from headwise.recipe.catalogue import task_class
-from headwise.recipe.errors import RecipeError, explain, unknown
-from headwise.recipe.names import check_names
-from headwise.recipe.shipped import shipped_recipes
+from headwise.recipes.catalogue import task_class
+from headwise.recipes.errors import RecipeError, explain, unknown
+from headwise.recipes.names import check_names
+from headwise.recipes.shipped import shipped_recipes
 
 # What checks values stands on PyTorch; it is imported where it is needed, after names are checked.
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from headwise.recipe.settings import Recipe
+    from headwise.recipes.settings import Recipe
 
 Change = tuple[tuple[str, ...], Any]  # a path of keys, and the new value at this path
 
@@ -60,7 +60,7 @@ class RecipeFile:
     """
 
     def __init__(self, name: str, raw: dict[str, Any], changes: Sequence[Change]) -> None:
-        from headwise.recipe.systems import with_rule_names
+        from headwise.recipes.systems import with_rule_names
 
         self.name = name
         try:
@@ -191,7 +191,7 @@ class RecipeFile:
     def _with_changes_of(
         self, system: str | None, dataset: str | None, further: Sequence[Change] = ()
     ) -> "Recipe":
-        from headwise.recipe.systems import with_rule_names
+        from headwise.recipes.systems import with_rule_names
 
         lists = ("systems", "datasets", "seeds")
         base = {key: value for key, value in self._raw.items() if key not in lists}
@@ -327,7 +327,7 @@ def _put(mapping: dict[str, Any], key: str, value: Any) -> None:
 
 def _with_system(raw: Mapping[str, Any], system: str | None) -> dict[str, Any]:
     """A recipe whose `model.pretrained` names the run of a system."""
-    from headwise.recipe.pretrained import SYSTEM
+    from headwise.recipes.pretrained import SYSTEM
 
     model = raw.get("model")
     if (
@@ -408,14 +408,14 @@ def with_rule_name(keys: tuple[str, ...]) -> tuple[str, ...]:
     before = 3 if keys[0] == "systems" else 1  # systems.NAME.training.RULE, training.RULE
     if len(keys) <= before or keys[before - 1] != "training":
         return keys
-    from headwise.recipe.systems import rule_key
+    from headwise.recipes.systems import rule_key
 
     where = ".".join(keys[:before])
     return (*keys[:before], rule_key(keys[before], where), *keys[before + 1 :])
 
 
 def _recipe_class(raw: Mapping[str, Any]) -> "type[Recipe]":
-    from headwise.recipe.systems import with_rules
+    from headwise.recipes.systems import with_rules
 
     return with_rules(task_class(raw.get("task", "translation")).recipe_class, raw)
 

@@ -3,7 +3,7 @@
 import pytest
 from small_recipe import DEMO
 
-from headwise.recipe import RecipeError, load_recipe
+from headwise.recipes import RecipeError, load_recipe
 
 
 def test_a_system_is_the_recipe_with_its_changes(small):

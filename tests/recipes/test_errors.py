@@ -3,9 +3,9 @@
 import pytest
 from small_recipe import DEMO, SMALL, message
 
-from headwise.recipe import RecipeError, load_recipe, shipped_recipes
-from headwise.recipe.catalogue import task_class
-from headwise.recipe.schema import locate
+from headwise.recipes import RecipeError, load_recipe, shipped_recipes
+from headwise.recipes.catalogue import task_class
+from headwise.recipes.schema import locate
 
 
 def test_an_unknown_recipe_gives_the_nearest_and_all_there_are():

@@ -11,8 +11,8 @@ from pydantic import Field, create_model
 
 from headwise.heads.rule import Rule
 from headwise.models.plan import SYSTEMS, rule_name, rules_by_name, system_class
-from headwise.recipe.errors import RecipeError
-from headwise.recipe.settings import Recipe
+from headwise.recipes.errors import RecipeError
+from headwise.recipes.settings import Recipe
 from headwise.training.settings import settings_with_rules
 
 

@@ -1,6 +1,6 @@
 """How two recipes differ."""
 
-from headwise.recipe import differences, load_recipe, to_yaml
+from headwise.recipes import differences, load_recipe, to_yaml
 
 
 def test_no_differences_between_a_recipe_and_itself(small):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwise.recipe import RecipeError, load_recipe
+from headwise.recipes import RecipeError, load_recipe
 
 DEMO = "interface-strings"
 SMALL = """

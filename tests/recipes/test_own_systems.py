@@ -8,16 +8,16 @@ from small_recipe import SMALL, message
 
 import headwise as hw
 from headwise.models.trust import trusting
-from headwise.recipe import load_recipe, to_yaml
+from headwise.recipes import load_recipe, to_yaml
 from headwise.training.rules import TrainingRules
 
 OF_A_USER = """
 import headwise as hw
 
-class SpeedSettings(hw.RuleSettings):
+class SpeedSettings(hw.systems.RuleSettings):
     rate: float = 0.1
 
-class Speed(hw.Rule):
+class Speed(hw.systems.Rule):
     settings_class = SpeedSettings
 
 class A(hw.MultiHeadAttention):

@@ -8,7 +8,7 @@ from headwise.messages import did_you_mean, one_of, shown, with_words_cut
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-    from headwise.recipe.settings import Recipe
+    from headwise.recipes.settings import Recipe
 
 _EXPECTED = "Input should be "  # how pydantic begins most of its messages
 # Which errors of pydantic say that keys were expected.
@@ -68,7 +68,7 @@ def explain(recipe: "type[Recipe]", error: "ValidationError") -> str:
 
 
 def _explain(recipe: "type[Recipe]", problem: Any) -> str:
-    from headwise.recipe.schema import locate
+    from headwise.recipes.schema import locate
 
     keys, siblings, annotation = locate(recipe, problem["loc"])
     where, kind, message = ".".join(keys), problem["type"], problem["msg"]
@@ -103,7 +103,7 @@ def _explain(recipe: "type[Recipe]", problem: Any) -> str:
 
 
 def _wrong_kind(where: str, value: Any, annotation: Any) -> str:
-    from headwise.recipe.schema import kinds, tag
+    from headwise.recipes.schema import kinds, tag
 
     tags = [found for kind in kinds(annotation) if (found := tag(kind)) is not None]
     field, known = tags[0].field, [each.value for each in tags]

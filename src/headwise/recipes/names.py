@@ -14,8 +14,8 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from headwise.messages import one_of, shown
-from headwise.recipe.catalogue import TASKS, check_task
-from headwise.recipe.errors import RecipeError, unknown, unknown_key, wrong_kind
+from headwise.recipes.catalogue import TASKS, check_task
+from headwise.recipes.errors import RecipeError, unknown, unknown_key, wrong_kind
 
 # What a plan of attention, or `evaluation.ablation`, is read as.
 _SYSTEM, _NAME = "system", "name"

@@ -30,7 +30,7 @@ def offline_recipes() -> dict[str, Offline]:
     Docstrings are those of installed packages, whose number changes with their versions. The
     minutes are those of `make demo`, 600 steps with two systems at a time: docs/results.md.
     """
-    file = resources.files("headwise") / "recipe" / "offline.json"
+    file = resources.files("headwise") / "recipes" / "offline.json"
     known = json.loads(file.read_text(encoding="utf-8"))
     return {name: Offline(*facts) for name, facts in known.items()}
 
