@@ -83,8 +83,8 @@ def attentions_noted(layers: Iterable[nn.Module]) -> Iterator[NotedAttentions]:
         if not found:
             raise ValueError(
                 f"output_attentions is True, but layer {index} holds no module that derives from "
-                f"headwise.systems.Attention, which would say what its attention weights are: leave "
-                f"output_attentions out"
+                f"headwise.systems.Attention, which would say what its attention weights are: "
+                f"leave output_attentions out"
             )
         for path, module in found.items():
             into = noted.of_cross if "cross_attention" in path.split(".") else noted.of_self
