@@ -34,7 +34,7 @@ def test_the_page_of_keys_is_what_the_settings_say() -> None:
 
 def test_the_names_that_commands_check_first_are_those_of_the_classes() -> None:
     """Keys, systems, options, ablations and sites, as the classes have them."""
-    file = Path(headwise.__file__).parent / "recipe" / "known.json"
+    file = Path(headwise.__file__).parent / "recipes" / "known.json"
     known = known_json()
     assert file.read_text(encoding="utf-8") == known, f"headwise keys --json > {file}"
 

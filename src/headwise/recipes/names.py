@@ -39,7 +39,7 @@ class Section(NamedTuple):
 @cache
 def known() -> dict[str, Any]:
     """Returns the content of `known.json`."""
-    file = resources.files("headwise") / "recipe" / "known.json"
+    file = resources.files("headwise") / "recipes" / "known.json"
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return found
 

@@ -148,8 +148,8 @@ def check_rule(subject: Subject) -> None:
             _is_on_simplex(module.get_parameter(name)),
             f"{name} starts on the simplex, and a step of training takes it away",
             "declare a rule of training whose after_update puts it back (rule = MyRule, see "
-            "headwise.systems.Rule), or compute it from parameters that may be anything; if it need "
-            "not stay so, leave this check out: check_system(..., leave_out=('rule',))",
+            "headwise.systems.Rule), or compute it from parameters that may be anything; if it "
+            "need not stay so, leave this check out: check_system(..., leave_out=('rule',))",
         )
 
 
