@@ -92,7 +92,7 @@ lock:  ## renews the locks in requirements/: what is installed here, in the newe
 	printf '%s\n' "$(TORCH_FLOOR)" "setuptools>=77" | $(LOCK) --resolution lowest-direct --python-version 3.11 \
 		--constraint build/lock/constraints.txt --extra dev pyproject.toml - --output-file requirements/floor.txt
 
-fuzz: install  ## tries what nobody thought of for ten minutes: see docs/reliability.md
+fuzz: install  ## tries what nobody thought of for ten minutes: see docs/practice.md
 	$(BIN)/python tests/fuzz/rounds.py --minutes $(FUZZ_MINUTES)
 
 lint: install
@@ -104,9 +104,14 @@ bench: install  ## speed beside nn.MultiheadAttention, and of whole layers
 	$(BIN)/python benchmarks/attention.py
 	$(BIN)/python benchmarks/layers.py
 
-docs: install  ## the site of documentation: start at build/docs/index.html
+docs: docs/claims.md | install  ## the site of documentation: start at build/docs/index.html
+	$(BIN)/headwise keys --markdown > docs/keys.md
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
 	@echo "documentation: build/docs/index.html"
+
+# Takes some minutes: models are trained for three steps to tell whether results are stale.
+docs/claims.md: $(shell find evidence -type f -not -name "*.pyc") | install
+	$(BIN)/python -m evidence page
 
 clean:
 	rm -rf $(VENV) $(VENV)-floor $(VENV)-newest runs build dist src/*.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache

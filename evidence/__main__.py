@@ -167,10 +167,10 @@ def page(
     output: Annotated[Path, typer.Option(help="File of the page.")] = Path("docs/claims.md"),
     results: Results = _RESULTS,
     check: Annotated[
-        bool, typer.Option("--check", help="Write nothing, and fail if the page is another.")
+        bool, typer.Option("--check", help="Write nothing, and fail if a file is another.")
     ] = False,
 ) -> None:
-    """Write docs/claims.md and its pictures from what is kept."""
+    """Write docs/claims.md, its pictures and the verdicts in docs/results.md from what is kept."""
     with clear_errors():
         places = _places_to_read(results)
         verdicts = {

@@ -32,6 +32,9 @@ from headwise.runs.tuning import at_the_edge
 
 Verdicts = Mapping[tuple[str, Scale], Verdict]
 PICTURES = "pictures"  # the folder beside the page
+# The page beside it that has the table of verdicts, and stands in the repository.
+SUMMARY = "results.md"
+_TABLE = re.compile(r"(?<=<!-- verdicts: python -m evidence page -->\n).*?(?=<!-- end)", re.DOTALL)
 _BASELINE, _MANY_SEEDS = "standard", 5
 _OF_TRAINING = (
     *("batch_tokens", "max_steps", "schedule", "warmup_steps", "optimizer", "weight_decay"),
@@ -47,10 +50,19 @@ _TEMPLATES = Environment(
 
 
 class ClaimsPage(NamedTuple):
-    """The page in Markdown, and its pictures: name of a file to its text."""
+    """The page in Markdown, its pictures (name of a file to its text), and the table of verdicts."""
 
     text: str
     pictures: Mapping[str, str]
+    table: str = ""
+
+    def files(self, path: Path) -> dict[Path, str]:
+        """Returns what belongs into the files beside a path, and last into that itself."""
+        texts = {path.parent / PICTURES / name: svg for name, svg in self.pictures.items()}
+        summary = path.with_name(SUMMARY)
+        if summary.is_file():
+            texts[summary] = _TABLE.sub(lambda _: self.table, summary.read_text(encoding="utf-8"))
+        return texts | {path: self.text}
 
 
 def claims_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> ClaimsPage:
@@ -76,6 +88,7 @@ def claims_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> Clai
     for each in answers:
         found[f"why-{each.question.scale}-{each.question.name}.svg"] = trend_lines(each)
     pictures = {name: svg for name, svg in found.items() if svg is not None}
+    table = _TEMPLATES.get_template("verdicts.md.jinja")
     text = _TEMPLATES.get_template("page.md.jinja").render(
         papers=papers,
         claims=claims,
@@ -90,7 +103,7 @@ def claims_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> Clai
         little=LITTLE,
         **{function.__name__.strip("_"): function for function in _OF_TEMPLATES},
     )
-    return ClaimsPage(text, pictures)
+    return ClaimsPage(text, pictures, table.render(papers=papers, verdicts=verdicts, marks=MARKS))
 
 
 def overview(papers: list[Paper], verdicts: Verdicts, scale: Scale) -> str:
@@ -100,14 +113,13 @@ def overview(papers: list[Paper], verdicts: Verdicts, scale: Scale) -> str:
 
 
 def write_page(path: Path, page: ClaimsPage) -> None:
-    """Writes the page, and its pictures into a folder beside it.
+    """Writes the page, its pictures into a folder beside it, and its table of verdicts.
 
     Pictures that a former page had and this one lacks are removed.
     """
+    for file, text in page.files(path).items():
+        write_text(file, text)
     folder = path.parent / PICTURES
-    for name, svg in page.pictures.items():
-        write_text(folder / name, svg)
-    write_text(path, page.text)
     # Last, so that the page that is there never names a picture that is not.
     for former in [*folder.glob("claims-*.svg"), *folder.glob("why-*.svg")]:
         if former.name not in page.pictures:
@@ -115,15 +127,14 @@ def write_page(path: Path, page: ClaimsPage) -> None:
 
 
 def out_of_date(path: Path, page: ClaimsPage) -> list[str]:
-    """Returns what of the files that are there is another than in the page: text, or pictures.
+    """Returns which of the files that are there say something else than the page.
 
     Other versions of matplotlib draw other bytes: what a picture says is in its label.
     """
-    texts = {path: page.text} | {path.parent / PICTURES / n: s for n, s in page.pictures.items()}
     return [
         file.name
-        for file, text in texts.items()
-        if not file.is_file() or _told(file.read_text(encoding="utf-8")) != _told(text)
+        for file, text in page.files(path).items()
+        if file.is_file() and _told(file.read_text(encoding="utf-8")) != _told(text)
     ]
 
 

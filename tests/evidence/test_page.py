@@ -196,6 +196,15 @@ def test_pictures_of_former_pages_go_and_others_stay(tmp_path):
     assert left == ["transfer.svg", "why-laptop-length.svg"]
 
 
+def test_the_table_of_verdicts_stands_in_the_page_of_results(tmp_path):
+    results, page = tmp_path / "results.md", ClaimsPage("the page", {}, "| W1 |\n")
+    results.write_text("<!-- verdicts: python -m evidence page -->\n| old |\n<!-- end -->\n.")
+    assert out_of_date(tmp_path / "claims.md", page) == ["results.md"]
+    write_page(tmp_path / "claims.md", page)
+    assert "-->\n| W1 |\n<!-- end -->\n." in results.read_text()
+    assert out_of_date(tmp_path / "claims.md", page) == []
+
+
 @pytest.mark.parametrize(
     ("losses", "chosen", "mark"),
     [
