@@ -1,24 +1,37 @@
-"""The texts of `headwise COMMAND --help`, where a page has a block `{commands}`."""
+"""What commands print, where a page has a block `{commands}` or `{papers}`."""
 
+import os
 import subprocess
 import sys
 
 from sphinx.application import Sphinx
 
-_BLOCK = "```{commands}\n```\n"
+
+def _printed(*line: str) -> str:
+    environment = {**os.environ, "COLUMNS": "80"}
+    command = [sys.executable, "-m", *line]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, env=environment
+    ).stdout
 
 
-def described() -> str:
+def commands() -> str:
     """What typer writes of each command, as Markdown; the name of each is a second heading."""
-    line = ["-m", "typer", "headwise.cli", "utils", "docs", "--name", "headwise"]
-    done = subprocess.run([sys.executable, *line], capture_output=True, text=True, check=True)
+    text = _printed("typer", "headwise.cli", "utils", "docs", "--name", "headwise")
     # The list of all commands, which goes before, cuts their descriptions short.
-    return done.stdout[done.stdout.index("## `headwise") :]
+    return text[text.index("## `headwise") :]
+
+
+def papers() -> str:
+    """The figures that papers print, beside ours."""
+    return f"```\n{_printed('headwise', 'cost', '--papers')}```\n"
 
 
 def _fill_in(app: Sphinx, docname: str, source: list[str]) -> None:
-    if _BLOCK in source[0]:
-        source[0] = source[0].replace(_BLOCK, described())
+    for made in (commands, papers):
+        block = f"```{{{made.__name__}}}\n```\n"
+        if block in source[0]:
+            source[0] = source[0].replace(block, made())
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -17,10 +17,9 @@ from compatible import PLANS, Row  # noqa: E402
 BEGINNING = """\
 # Compatibility
 
-What headwise's own models do in the tools that their users have. Each row is a test in
-`tests/compatibility`, which runs for each system; `python tests/compatibility/page.py --write`
-makes this page of them. A number in place of a tick means that it does not work: the error that you
-get has the words of the note below the table in it.
+What headwise's own models do in the tools that their users have. Each line is a test in
+`tests/compatibility`, which runs for every system; `python tests/compatibility/page.py --write`
+makes this page of them. Where something does not work, the error that you get has the words of the note in it.
 """
 
 
@@ -43,32 +42,22 @@ def page() -> str:
 
 
 def _section(tool: str, its_rows: list[Row]) -> str:
-    notes: list[str] = []
-    lines = [f"## {tool}", "", _line(["", *PLANS]), _line(["---", *[":-:"] * len(PLANS)])]
+    lines = [f"## {tool}", ""]
     for row in its_rows:
-        cells = []
-        for system in PLANS:
-            refusal = row.refused.get(system)
-            if refusal is not None and refusal not in notes:
-                notes.append(refusal)
-            cells.append("✓" if refusal is None else f"({notes.index(refusal) + 1})")
-        lines.append(_line([row.feature, *cells]))
-    lines.append("")
-    lines += [f"({number}) {_quoted(note)}  " for number, note in enumerate(notes, 1)]
+        lines.append(f"- {row.feature}")
+        for refusal in dict.fromkeys(row.refused.values()):
+            refused = [system for system in PLANS if row.refused.get(system) == refusal]
+            which = "not supported" if len(refused) == len(PLANS) else f"not {', '.join(refused)}"
+            lines[-1] += f" – *{which}*: {_quoted(refusal)}"
     # Of PyTorch a row itself says which.
     needs = {need for row in its_rows for need in row.needs if not need.startswith("torch")}
-    packages = sorted(needs)
-    if packages:
-        lines += [*([""] if notes else []), f"Needs {', '.join(f'`{name}`' for name in packages)}."]
-    return "\n".join(lines).rstrip() + "\n"
+    if needs:
+        lines += ["", f"Needs {', '.join(f'`{name}`' for name in sorted(needs))}."]
+    return "\n".join(lines) + "\n"
 
 
 def _quoted(words: str) -> str:
     return f"`` {words} ``" if "`" in words else f"`{words}`"
-
-
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

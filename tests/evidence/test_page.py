@@ -10,7 +10,7 @@ from scipy import stats
 from tiny_results import result, system
 
 from evidence.claims import CATALOGUE, Claim, Paper
-from evidence.page import ClaimsPage, edge_mark, overview, totals, write_page
+from evidence.page import ClaimsPage, edge_mark, out_of_date, overview, totals, write_page
 from evidence.pictures import card, differences_picture, forest_of_tests, loss_curves
 from evidence.tables import how_it_ended
 from evidence.verdicts import Finding, Kind, Oriented, Verdict

@@ -1,7 +1,6 @@
 """The tables of costs, and of the papers' figures."""
 
 import io
-from pathlib import Path
 
 from rich.console import Console
 
@@ -62,13 +61,3 @@ def test_the_summary_counts_what_differs_and_what_is_missing():
     assert said.startswith("2 of 4 figures agree (MACs to 0.5%, parameters to 1.5%, or ")
     assert said.endswith("; 1 do not (≠); 1 cannot be counted here (–)")
     assert "≠" not in papers_summary([Paper("", "", tuple(figures[:2]))])
-
-
-def test_the_page_shows_these_tables():
-    file = io.StringIO()
-    for table in papers_tables(published_figures()):
-        Console(width=80, file=file).print(table)
-    page = (Path(__file__).parents[2] / "docs/cost.md").read_text(encoding="utf-8")
-    lines = {line.rstrip() for line in page.splitlines()}
-    missing = [line for line in file.getvalue().splitlines() if line.rstrip() not in lines]
-    assert not missing, "put what `headwise cost --papers` prints into docs/cost.md"
