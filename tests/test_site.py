@@ -15,7 +15,10 @@ DOCS = Path(__file__).parent.parent / "docs"
 def test_the_reference_has_every_public_name_once():
     pages = "".join(page.read_text(encoding="utf-8") for page in DOCS.glob("reference/*.md"))
     described = re.findall(r"^\.\. auto(?:class|function):: (\w+)$", pages, flags=re.MULTILINE)
-    assert sorted(described) == sorted(headwise.__all__)
+    public = {name: getattr(headwise, name) for name in headwise.__all__}
+    # Modules and short names, such as MAE, are others.
+    own = [name for name, of in public.items() if of.__name__ == name]
+    assert sorted(described) == sorted(own)
 
 
 @pytest.mark.parametrize("name", ["docstrings", "local"])
