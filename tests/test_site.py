@@ -40,11 +40,11 @@ def test_an_equation_stands_as_it_is_written_also_in_a_list(to_rst):
 
 
 def test_names_that_share_a_description_stand_in_one_line(to_rst):
-    lines = ["Args:", "    kdim, vdim,", "        dropout: as in", "        `Place`."]
+    lines = ["Args:", "    kdim, vdim,", "        dropout: as in", "        `Routing`."]
     assert to_rst(lines) == [
         "Args:",
         "    kdim, vdim, dropout: as in",
-        "        :py:obj:`Place <headwise.systems.Place>`.",
+        "        :py:obj:`Routing <headwise.Routing>`.",
     ]
 
 
