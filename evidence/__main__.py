@@ -191,11 +191,7 @@ def page(
 
 
 def _ask_for_all(asked: dict[str, Claim], at: Scale, seeds: int, places: Places) -> None:
-    """Says how long the runs take that all claims lack, and asks whether to begin.
-
-    Raises:
-        ValueError: there is nobody to ask.
-    """
+    """Says how long the runs take that all claims lack, and asks whether to begin."""
     rows = planned_minutes(needed_runs(asked, at), [], at, seeds, places)
     minutes = sum(row.left or 0.0 for row in rows)
     unknown = sum(row.total is None and row.kept < row.runs for row in rows)
@@ -239,11 +235,7 @@ def _scale(name: str) -> Scale:
 
 
 def _places_to_read(results: Path) -> Places:
-    """Returns the folders that a command reads if it trains nothing.
-
-    Raises:
-        FileNotFoundError: the folder of results is not there.
-    """
+    """Returns the folders that a command reads if it trains nothing."""
     if not results.is_dir():
         raise FileNotFoundError(
             f"--results is {str(results)!r}, expected a folder that is there: name it, or start "

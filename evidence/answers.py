@@ -28,17 +28,11 @@ TrendKind = Literal[
 
 
 class AtPoint(NamedTuple):
-    """A system at one value of the key.
-
-    Attributes:
-        found: the quantity of its seeds; None without runs.
-        value: its mean minus that of the baseline; None if one of the two has no runs.
-        difference: the same with its interval; None also if one of the two has a single run.
-    """
+    """A system at one value of the key; what is not known is None."""
 
     found: Found | None
-    value: float | None = None
-    difference: Difference | None = None
+    value: float | None = None  # its mean minus that of the baseline
+    difference: Difference | None = None  # the same with its interval, of several seeds
 
     def said(self, digits: int) -> str:
         """Returns the difference as text, with its interval if there is one."""
@@ -48,19 +42,11 @@ class AtPoint(NamedTuple):
 
 
 class Trend(NamedTuple):
-    """The difference of a system from the baseline at the last point, against that at the first.
-
-    Attributes:
-        kind: what is said of it.
-        margin: the smallest change that matters.
-        change: the last difference minus the first, with p corrected over the systems of the
-            question; None if it is not known.
-        towards: in whose favour a significant change is; else empty.
-    """
+    """The difference of a system from the baseline at the last point, against that at the first."""
 
     kind: TrendKind
     margin: float
-    change: Difference | None = None
+    change: Difference | None = None  # with p corrected over the systems of the question
     towards: Literal["the system", "the baseline", ""] = ""
 
     def __str__(self) -> str:
@@ -74,29 +60,18 @@ class Trend(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What is known of a question.
-
-    Attributes:
-        told: by system what is found at each point, of the quantity that the question is about.
-        beside: the same of the loss, or of the score where `told` is of the loss; nothing is said
-            of it.
-        trends: by system, without the baseline.
-        runs, minutes: that it rests on; `shared` is how many of these are runs of the experiment.
-        seeds: how many seeds each system has at each point, at the least.
-        diverged: how many runs diverged, and count for nothing.
-        stale: systems for which the code computes something else today.
-    """
+    """What is known of a question."""
 
     question: Question
-    told: Mapping[str, list[AtPoint]]
-    beside: Mapping[str, list[AtPoint]]
-    trends: Mapping[str, Trend]
+    told: Mapping[str, list[AtPoint]]  # by system, at each point
+    beside: Mapping[str, list[AtPoint]]  # the same of the loss, or of the score beside the loss
+    trends: Mapping[str, Trend]  # without the baseline
     runs: int
-    shared: int
-    seeds: int
-    diverged: int
+    shared: int  # of these, with the experiment
+    seeds: int  # at the least
+    diverged: int  # runs that count for nothing
     minutes: float
-    stale: list[str]
+    stale: list[str]  # systems
 
     @property
     def is_known(self) -> bool:
@@ -148,13 +123,10 @@ def answer(question: Question, places: Places) -> Answer:
 
     def at_points_of(quantity: Quantity) -> dict[str, list[AtPoint]]:
         found = {
-            (system, conditions): find_quantity(
-                quantity,
-                Subject(system=system),
-                sound(of),
-                conditions.recipe(system, question.dataset),
+            (system, at): find_quantity(
+                quantity, Subject(system=system), sound(of), at.recipe(system, question.dataset)
             )
-            for (system, conditions), of in runs.items()
+            for (system, at), of in runs.items()
         }
         of_systems = {s: [found[s, each] for each in of] for s, of in where.items()}
         baseline = question.systems[0]
@@ -231,16 +203,7 @@ def _trend(question: Question, points: list[AtPoint], change: Difference | None)
 
 
 def trend_kind(first: Difference, last: Difference, change: Difference, margin: float) -> TrendKind:
-    """Returns what is said of a change of a difference.
-
-    A significant change makes the difference grow or shrink by its size, whatever its sign; unless
-    the intervals of the first and the last difference lie on the two sides of zero.
-
-    Args:
-        first, last: the differences at both ends.
-        change: the last minus the first, with its corrected p.
-        margin: the smallest change that matters.
-    """
+    """Returns what is said of a change of a difference, whose size counts and not its sign."""
     if change.corrected_p_value < SIGNIFICANT:
         lower, upper = sorted((first, last), key=lambda each: each.value)
         if upper.low > 0 > lower.high:

@@ -14,7 +14,6 @@ from typing_extensions import Self
 from headwise.plain_yaml import read_yaml
 
 CATALOGUE = Path(__file__).parent / "catalogue"
-STRICT = ConfigDict(extra="forbid", frozen=True)
 Scale = Literal["laptop", "gpu", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 
@@ -25,28 +24,24 @@ OfCurves = Literal["steps to the baseline's loss", "loss at equal training loss"
 OfTimes = Literal["time of a step", "time of a token"]
 
 
+class Declared(BaseModel):
+    """What the catalogue declares: a key that it does not know is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
 def _named(value: Any) -> Any:
     return {"system": value} if isinstance(value, str) else value
 
 
-class Subject(BaseModel):
-    """A system as a test means it; in YAML its name is enough where nothing else is said.
-
-    Attributes:
-        system, dataset: names of a system and of a data set of the experiment.
-        without: ablations, as `--ablate` takes them. The quantity is then what they cost the run,
-            on average over them, and not the score itself.
-        ablated: an ablation under which the system is scored, as it is trained without.
-        layer: the only layer that counts, of decisions; -1 is the last that decides.
-    """
-
-    model_config = STRICT
+class Subject(Declared):
+    """A system as a test means it; in YAML its name is enough where nothing else is said."""
 
     system: str
     dataset: str | None = None
-    without: tuple[str, ...] = ()
-    ablated: str | None = None
-    layer: int | None = None
+    without: tuple[str, ...] = ()  # ablations: the quantity is what they cost, on average
+    ablated: str | None = None  # an ablation under which the system is scored
+    layer: int | None = None  # the only one that counts, of decisions; -1 is the last
 
     def __str__(self) -> str:
         parts = [self.system]
@@ -65,36 +60,26 @@ class Subject(BaseModel):
 Named = Annotated[Subject, BeforeValidator(_named)]
 
 
-class Against(BaseModel):
+class Against(Declared):
     """One system against another.
 
     `better` is a larger score where larger is better; a lower loss, a lower entropy, a smaller
-    share, less time, fewer steps and a smaller cost otherwise.
-
-    Attributes:
-        of, holds, than: what the claim says of a system.
-        margin: the smallest difference that matters. Where nothing is significant, this decides
-            between `no difference larger than` and `cannot be told`; `not better` and `not worse`
-            mean by no more than this.
-        printed: `of` less `than` as the paper prints it, in the unit of the quantity.
+    share, less time, fewer steps and a smaller cost otherwise. `not better` and `not worse` mean by
+    no more than the margin, the smallest difference that matters.
     """
-
-    model_config = STRICT
 
     of: Named
     holds: Literal["better", "not better", "not worse"]
     than: Named
     margin: float = Field(gt=0)
-    printed: float | None = None
+    printed: float | None = None  # `of` less `than` as the paper prints it
 
     def __str__(self) -> str:
         return f"{self.of} {self.holds} than {self.than}"
 
 
-class Within(BaseModel):
+class Within(Declared):
     """One system against numbers."""
-
-    model_config = STRICT
 
     of: Named
     at_least: float | None = None
@@ -112,25 +97,15 @@ class Within(BaseModel):
         return f"{self.of} {' and '.join(parts)}"
 
 
-class Quantity(BaseModel):
-    """The number that a claim is about.
-
-    Attributes:
-        kind: which; docs/claims.md explains each.
-        name: of a score, by default the first; of what is recorded at validations; of figures how
-            the title of the paper's tables begins.
-        what: of figures: which, such as params or MACs.
-        models: of figures: a regular expression that the names of their models begin with.
-        sites: of decisions: the sites that count.
-    """
-
-    model_config = STRICT
+class Quantity(Declared):
+    """The number that a claim is about; docs/claims.md explains each kind."""
 
     kind: OfRuns | OfCurves | OfTimes | Literal["figures"]
+    # Of a score, or of what is recorded; of figures how the title of the paper's tables begins.
     name: str | None = None
-    what: str | None = None
-    models: str = ""
-    sites: tuple[str, ...] | None = None
+    what: str | None = None  # of figures: which, such as params or MACs
+    models: str = ""  # of figures: a regular expression for the names of models
+    sites: tuple[str, ...] | None = None  # of decisions
 
     @property
     def is_of_curves(self) -> bool:
@@ -141,15 +116,8 @@ class Quantity(BaseModel):
         return self.kind in get_args(OfTimes)
 
 
-class AtScale(BaseModel):
-    """The experiment that tests a claim at one scale.
-
-    Attributes:
-        experiment: its name.
-        systems, datasets: name in the tests to the name in this experiment.
-    """
-
-    model_config = STRICT
+class AtScale(Declared):
+    """The experiment that tests a claim at one scale, and what its systems are called there."""
 
     experiment: str
     systems: dict[str, str] = {}
@@ -162,37 +130,21 @@ class AtScale(BaseModel):
         return subject.model_copy(update={"system": system, "dataset": dataset})
 
 
-class Claim(BaseModel):
-    """A sentence of a paper, and what would confirm it.
-
-    Attributes:
-        says: the sentence in our words.
-        short: what it is about in two or three words, for pictures.
-        where, printed: table, figure or section of the paper, and the paper's own figures.
-        confirmed_if: what would confirm it here.
-        note: how the paper is read, or what the test leaves out.
-        changed: what of the test was changed after its results were known.
-        otherwise: what is otherwise here than in the paper, in two or three words, so that figures
-            that speak against the claim contradict nothing.
-        quantity, tests: what is told of which systems.
-        experiment: name of the experiment at every scale that has one of this name.
-        at: the experiment at single scales.
-    """
-
-    model_config = STRICT
+class Claim(Declared):
+    """A sentence of a paper, and what would confirm it."""
 
     says: str
-    short: str = ""
-    where: str
-    printed: str
+    short: str = ""  # for pictures
+    where: str  # table, figure or section of the paper
+    printed: str  # the paper's own figures
     confirmed_if: str
-    note: str = ""
-    changed: str = ""
-    otherwise: str = ""
+    note: str = ""  # how the paper is read, or what the test leaves out
+    changed: str = ""  # of the test, after its results were known
+    otherwise: str = ""  # than in the paper, so that figures against the claim contradict nothing
     quantity: Quantity
     tests: tuple[Against | Within, ...] = ()
-    experiment: str | None = None
-    at: dict[Scale, AtScale] = {}
+    experiment: str | None = None  # at every scale that has one of this name
+    at: dict[Scale, AtScale] = {}  # at single scales
 
     @model_validator(mode="after")
     def _tested(self) -> Self:
@@ -214,21 +166,13 @@ class Claim(BaseModel):
         return list(dict.fromkeys(named))
 
 
-class Paper(BaseModel):
-    """The claims of one paper, by their ids.
+class Paper(Declared):
+    """The claims of one paper, by their ids."""
 
-    Attributes:
-        paper, link: authors, year and title; and where it is.
-        being_mended: whether the reading of the system is to change, and its runs with it.
-        left_out: what the paper claims and no claim here tests.
-    """
-
-    model_config = STRICT
-
-    paper: str
+    paper: str  # authors, year and title
     link: str
-    being_mended: bool = False
-    left_out: str = ""
+    being_mended: bool = False  # the reading of the system is to change, and its runs with it
+    left_out: str = ""  # what the paper claims and no claim here tests
     claims: dict[str, Claim]
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from evidence import claims
-from evidence.claims import STRICT, AtScale, Claim, Scale, all_claims
+from evidence.claims import AtScale, Claim, Declared, Scale, all_claims
 from evidence.results import Choice, Run, Table, check_data
 from headwise.analysis.results import Tries
 from headwise.plain_yaml import read_yaml
@@ -31,31 +31,17 @@ from headwise.runs.preparing import with_seed
 DATA, RUNS = "{data}", "{runs}"
 
 
-class Experiment(BaseModel):
-    """Runs of the systems of one recipe, all under one budget.
+class Experiment(Declared):
+    """Runs of the systems of one recipe, all under one budget; options as `compare` has them."""
 
-    Attributes:
-        recipe: a file of `catalogue/recipes/`, or the name of a recipe of headwise.
-        changes: changes to it, as `--set` takes them.
-        describes: what it is, where the changes leave little of the recipe's description.
-        tune: what every system chooses from, as `--tune` takes it.
-        tune_steps: how many steps each try has.
-        tune_equal: how far above the lowest a try's validation loss may be to count as equal; of
-            equal tries the first is chosen.
-        tune_on: the data set on which systems choose, if there are several.
-        needs: experiments and systems whose first seeds have to be there before.
-    """
-
-    model_config = STRICT
-
-    recipe: str
+    recipe: str  # a file of `catalogue/recipes/`, or the name of a recipe of headwise
     changes: tuple[str, ...] = ()
-    describes: str | None = None
+    describes: str | None = None  # where the changes leave little of the recipe's description
     tune: tuple[str, ...] = ()
     tune_steps: int | None = None
     tune_equal: float = Field(0.0, ge=0)
-    tune_on: str | None = None
-    needs: dict[str, tuple[str, ...]] = {}
+    tune_on: str | None = None  # the data set on which systems choose, of several
+    needs: dict[str, tuple[str, ...]] = Field({})  # experiments and systems that are trained before
 
     @property
     def grid(self) -> Grid | None:
@@ -64,13 +50,7 @@ class Experiment(BaseModel):
 
 
 class Places(NamedTuple):
-    """Folders of this machine, which recipes do not name.
-
-    Attributes:
-        data: the folder with the data.
-        runs: where runs are trained.
-        results: where results are kept.
-    """
+    """Folders of this machine, which recipes do not name: data, trained runs, kept results."""
 
     data: Path
     runs: Path
@@ -97,25 +77,15 @@ class Conditions:
 
     What a question changes nothing of stays that of the experiment: the folders that recipes name,
     and the tuned values that systems have chosen there.
-
-    Attributes:
-        scale, name: of the experiment.
-        places: the folders of this machine.
-        changes: further changes to the recipe, as `--set` takes them.
-        systems: the systems that are trained under these changes, which may suit no others; all
-            systems of the experiment if empty.
-        at: question and value, if a question asks for the changes.
-        chooses: whether systems choose tuned values under these conditions. If not, they have the
-            values that they chose in the experiment, but for keys that `changes` set.
     """
 
     scale: Scale
     name: str
     places: Places
-    changes: tuple[str, ...] = ()
-    systems: tuple[str, ...] = ()
-    at: str = ""
-    chooses: bool = True
+    changes: tuple[str, ...] = ()  # to the recipe, as `--set` takes them
+    systems: tuple[str, ...] = ()  # that are trained under these changes; all if empty
+    at: str = ""  # question and value, if a question asks for the changes
+    chooses: bool = True  # if not, systems have the tuned values of the experiment
 
     @property
     def title(self) -> str:
@@ -152,11 +122,7 @@ class Conditions:
 
     @cached_property
     def file(self) -> RecipeFile:
-        """Returns the recipe with the folders of this machine.
-
-        Raises:
-            FileNotFoundError: the recipe reads data of a folder that is not there.
-        """
+        """Returns the recipe with the folders of this machine."""
         data, texts = self.places.data, self._texts()
         if not data.is_dir() and any(DATA in text for text in texts):
             raise FileNotFoundError(
@@ -209,11 +175,7 @@ class Conditions:
         return self.plain.system(system, dataset, self.choice(system))
 
     def runs(self, system: str, dataset: str | None) -> list[Run]:
-        """Returns the runs of a system that were made with the recipe of today, by their seeds.
-
-        Raises:
-            ValueError: they were made on different data.
-        """
+        """Returns the runs of a system that were made with the recipe of today, by their seeds."""
         known = self.table.find(Run, at=self.at, dataset=dataset, system=system)
         expected = recipe_hash(self.recipe(system, dataset)) if known else ""
         found = [run for run in known if run.recipe == expected]
@@ -256,15 +218,10 @@ def _without_unset(values: dict[str, Any]) -> dict[str, Any]:
 
 
 class Needed(NamedTuple):
-    """What claims need of one experiment.
+    """What claims need of one experiment."""
 
-    Attributes:
-        systems: name of a data set, or None for the only one, to the systems on it.
-        times: the systems whose times are measured, besides the baseline.
-    """
-
-    systems: Mapping[str | None, list[str]]
-    times: list[str]
+    systems: Mapping[str | None, list[str]]  # by data set
+    times: list[str]  # of which times are measured, besides the baseline
 
 
 def needed_runs(asked: Mapping[str, Claim], scale: Scale) -> dict[str, Needed]:
@@ -284,8 +241,7 @@ def needed_runs(asked: Mapping[str, Claim], scale: Scale) -> dict[str, Needed]:
 def wanted_ablations(scale: Scale, name: str, system: str) -> tuple[Sequence[str], Sequence[str]]:
     """Returns the ablations under which claims want the loss of a system, and its scores too.
 
-    All claims count, whichever are asked for: a run is kept once, and its model may be gone when
-    the next claim asks.
+    All claims count: a run is kept once, and its model may be gone when the next claim asks.
     """
     losses: dict[str, None] = {}
     scores: dict[str, None] = {}

@@ -1,15 +1,9 @@
 """Tells whether the code still computes what it did when a result was made.
 
-A hash of source files would say that a result is out of date after each comment and each renamed
-variable. So what is compared is numbers: the model of the recipe, in its full size and with its
-systems, is given random inputs and trained for three steps by the rules of its systems; the outputs
-of each step, and those of the model in evaluation after them, are its fingerprint. It takes less
-than a second, needs no data, and has no dropout, which processors draw differently.
-
-What it sees: the heads, the models, auxiliary losses, the rules of training. What it does not see,
-other records of a result tell: data and vocabulary have a hash, scores the signature of how they
-were computed, and packages their versions. A change of dropout, of the trainer or of beam search is
-seen by none of these.
+A hash of source files would change with each comment. So numbers are compared: the model of the
+recipe is trained for three steps on random inputs by the rules of its systems, without dropout;
+the losses of these steps, and that in evaluation, are its fingerprint. It sees the heads, the
+models, auxiliary losses and rules, and no change of dropout, of the trainer or of beam search.
 """
 
 import math
@@ -84,10 +78,7 @@ def _random(example: Tensor, config: PreTrainedConfig) -> Tensor:
 
 
 def _square(model: HeadwiseModel, inputs: Mapping[str, Tensor]) -> Tensor:
-    """A loss that every model has without labels: the mean square of what it returns.
-
-    The losses that systems add to that of the task are part of it while gradients are computed.
-    """
+    """A loss without labels: the mean square of the outputs, and what systems add in training."""
     outputs = model(**inputs)
     logits: Tensor = outputs.logits
     added = getattr(outputs, "auxiliary_loss", None)

@@ -83,20 +83,14 @@ def _verdict(claim: Claim, scale: Scale, places: Places) -> Verdict:
 
 
 class _Tested(NamedTuple):
-    """A test with its difference, before p is corrected over the tests of a claim.
-
-    Attributes:
-        margin: in the unit of the difference; None if there is none of this unit.
-        needed: what it would take to tell.
-        finding: without its verdict.
-    """
+    """A test with its difference, before p is corrected over the tests of a claim."""
 
     test: Against
     found: Difference
     higher_is_better: bool
-    margin: float | None
-    needed: str
-    finding: Finding
+    margin: float | None  # in the unit of the difference, if it has one
+    needed: str  # what it would take to tell
+    finding: Finding  # without its verdict
 
 
 def _on_runs(claim: Claim, evidence: Evidence) -> list[Finding]:

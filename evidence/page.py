@@ -2,23 +2,14 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from html import unescape
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from evidence.answers import AtPoint, answer
 from evidence.claims import SCALES, Against, Claim, Paper, Scale
 from evidence.experiments import Conditions, Places, experiments, needed_runs
 from evidence.judging import interval
-from evidence.pictures import (
-    MARKS,
-    differences_picture,
-    forest_of_tests,
-    loss_curves,
-    trend_lines,
-)
+from evidence.pictures import MARKS, TEMPLATES, forest_of_tests, overview, trend_lines
 from evidence.quantities import Found
 from evidence.questions import all_questions
 from evidence.tables import LITTLE, ExperimentResult, experiment_results
@@ -40,17 +31,10 @@ _OF_TRAINING = (
     *("batch_tokens", "max_steps", "schedule", "warmup_steps", "optimizer", "weight_decay"),
     *("clip_norm", "precision", "patience"),
 )
-_TEMPLATES = Environment(
-    loader=FileSystemLoader(Path(__file__).parent / "templates"),
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    autoescape=lambda name: name is not None and name.endswith(".svg.jinja"),
-)
 
 
 class ClaimsPage(NamedTuple):
-    """The page in Markdown, its pictures (name of a file to its text), and the table of verdicts."""
+    """The page in Markdown, its pictures by the names of their files, and the table of verdicts."""
 
     text: str
     pictures: Mapping[str, str]
@@ -66,13 +50,7 @@ class ClaimsPage(NamedTuple):
 
 
 def claims_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> ClaimsPage:
-    """Returns the page and its pictures.
-
-    Args:
-        papers: the claims.
-        verdicts: what is known of each claim at each scale.
-        places: the folders of this machine, of which the results count.
-    """
+    """Returns the page and its pictures."""
     claims = {name: claim for paper in papers for name, claim in paper.claims.items()}
     results = experiment_results(places)
     answers = [answer(each, places) for scale in SCALES for each in all_questions(scale).values()]
@@ -81,15 +59,11 @@ def claims_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> Clai
         if scale == SCALES[0] or any(verdicts[name, scale].runs for name in claims):
             found[f"claims-{scale}.svg"] = overview(papers, verdicts, scale)
             found[f"claims-{scale}-tests.svg"] = forest_of_tests(papers, verdicts, scale)
-    for of in results:
-        name = f"claims-{of[0].conditions.scale}-{of[0].conditions.name}"
-        found[f"{name}-differences.svg"] = differences_picture(of)
-        found[f"{name}-losses.svg"] = loss_curves(of)
     for each in answers:
         found[f"why-{each.question.scale}-{each.question.name}.svg"] = trend_lines(each)
     pictures = {name: svg for name, svg in found.items() if svg is not None}
-    table = _TEMPLATES.get_template("verdicts.md.jinja")
-    text = _TEMPLATES.get_template("page.md.jinja").render(
+    table = TEMPLATES.get_template("verdicts.md.jinja")
+    text = TEMPLATES.get_template("page.md.jinja").render(
         papers=papers,
         claims=claims,
         verdicts=verdicts,
@@ -104,12 +78,6 @@ def claims_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> Clai
         **{function.__name__.strip("_"): function for function in _OF_TEMPLATES},
     )
     return ClaimsPage(text, pictures, table.render(papers=papers, verdicts=verdicts, marks=MARKS))
-
-
-def overview(papers: list[Paper], verdicts: Verdicts, scale: Scale) -> str:
-    """Returns an SVG file with a tile for each claim, with its verdict at a scale."""
-    template = _TEMPLATES.get_template("overview.svg.jinja")
-    return template.render(papers=papers, verdicts=verdicts, scale=scale, marks=MARKS) + "\n"
 
 
 def write_page(path: Path, page: ClaimsPage) -> None:
@@ -127,21 +95,12 @@ def write_page(path: Path, page: ClaimsPage) -> None:
 
 
 def out_of_date(path: Path, page: ClaimsPage) -> list[str]:
-    """Returns which of the files that are there say something else than the page.
-
-    Other versions of matplotlib draw other bytes: what a picture says is in its label.
-    """
+    """Returns which of the files that are there say something else than the page."""
     return [
         file.name
         for file, text in page.files(path).items()
-        if file.is_file() and _told(file.read_text(encoding="utf-8")) != _told(text)
+        if file.is_file() and file.read_text(encoding="utf-8") != text
     ]
-
-
-def _told(text: str) -> str:
-    """The label of a picture; all of another text."""
-    label = re.match(r'<svg [^>]*aria-label="([^"]*)"', text)
-    return text if label is None else unescape(label[1])
 
 
 def _settings(recipe: Recipe) -> list[str]:
@@ -161,14 +120,6 @@ def _versions(results: Sequence[ExperimentResult]) -> list[str]:
     """Returns the packages that trained and scored the runs of an experiment."""
     runs = [run for of in results for system in of.systems for run in system.runs]
     return sorted({f"{name} {version}" for run in runs for name, version in run.versions.items()})
-
-
-def _in_code(changes: Sequence[str]) -> str:
-    return ", ".join(f"`{change}`" for change in changes)
-
-
-def _links(claims: Sequence[str]) -> str:
-    return ", ".join(f"[{name}](#{name.lower()})" for name in claims)
 
 
 def _example(rows: Mapping[str, Sequence[AtPoint]]) -> Found | None:
@@ -274,6 +225,6 @@ def _is_over_baseline(claim: Claim) -> bool:
 
 
 _OF_TEMPLATES: tuple[Callable[..., Any], ...] = (
-    *(_settings, _versions, _in_code, _links, _example, _claims_of, _chosen),
+    *(_settings, _versions, _example, _claims_of, _chosen),
     *(interval, decimals, p_value),
 )

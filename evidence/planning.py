@@ -12,25 +12,16 @@ from evidence.training import Systems
 
 
 class PlannedMinutes(NamedTuple):
-    """The minutes of one system of an experiment on one core.
-
-    Attributes:
-        experiment: its name; of a question with the question and the value of its key.
-        runs, kept: how many runs there are, over data sets and seeds, and are there already.
-        tries: how many tries choose the tuned values.
-        steps: of a run; None if the budget is in epochs.
-        each: minutes of one run; None if no run is kept that tells.
-        total, left: minutes of all runs and tries, and of those that are not there yet.
-    """
+    """The minutes of one system of an experiment on one core; None where no run tells."""
 
     experiment: str
     system: str
-    runs: int
+    runs: int  # over data sets and seeds
     kept: int
     tries: int
-    steps: int | None
+    steps: int | None  # None if the budget is in epochs
     each: float | None
-    total: float | None
+    total: float | None  # of runs and tries
     left: float | None
 
 
@@ -41,15 +32,7 @@ def plan(
     seeds: int,
     places: Places,
 ) -> list[PlannedMinutes]:
-    """Returns the minutes of all systems of all experiments, each once.
-
-    Args:
-        needed: what claims need, by experiment.
-        questions: whose runs are planned too.
-        scale: the scale.
-        seeds: how many seeds each system is trained with.
-        places: the folders of this machine, of which the results count.
-    """
+    """Returns the minutes of all systems of all experiments, each once."""
     rows: dict[tuple[str, str], PlannedMinutes] = {}
     for name, of in needed.items():
         conditions = Conditions(scale, name, places)

@@ -19,19 +19,12 @@ from headwise.tasks.significance import Statistic, resampled_scores
 
 
 class Found(NamedTuple):
-    """A quantity of one system over its seeds.
+    """A quantity of one system over its seeds."""
 
-    Attributes:
-        values: of each seed, with resamples where it is made from test items.
-        higher_is_better: of the quantity.
-        digits: number of decimals in tables.
-        unit: what the quantity is called.
-    """
-
-    values: Resampled
+    values: Resampled  # with resamples where it is made from test items
     higher_is_better: bool
-    digits: int
-    unit: str
+    digits: int  # decimals in tables
+    unit: str  # what the quantity is called
 
     @property
     def mean(self) -> float:
@@ -39,13 +32,7 @@ class Found(NamedTuple):
 
 
 class Evidence:
-    """The runs of the systems that the tests of a claim name.
-
-    Attributes:
-        where, conditions: the experiment at the scale, and the names of its systems there.
-        used: system and data set to the runs that were read of them, those that diverged too.
-        stale: systems for which the code of today computes something else.
-    """
+    """The runs of the systems that the tests of a claim name, as they are read."""
 
     def __init__(self, claim: Claim, scale: Scale, where: AtScale, places: Places) -> None:
         self.where = where
@@ -81,14 +68,7 @@ class Evidence:
 def find_quantity(
     quantity: Quantity, subject: Subject, runs: Sequence[Run], recipe: Recipe
 ) -> Found | None:
-    """Returns a quantity of a system from the records of its seeds; None if they do not have it.
-
-    Args:
-        quantity: the quantity, one of single runs.
-        subject: the system as the test means it.
-        runs: its seeds, without those that diverged.
-        recipe: of the system, for the settings of its evaluation.
-    """
+    """Returns a quantity of a system from the records of its seeds; None if they do not have it."""
     wanted = {*subject.without, *([subject.ablated] if subject.ablated else [])}
     if not runs or any(wanted - set(run.ablations) for run in runs):
         return None

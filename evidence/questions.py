@@ -10,11 +10,11 @@ from functools import cache
 from typing import Annotated, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
 from evidence import claims
-from evidence.claims import SCALES, STRICT, Claim, OfRuns, Quantity, Scale, all_claims
+from evidence.claims import SCALES, Claim, Declared, OfRuns, Quantity, Scale, all_claims
 from evidence.experiments import Conditions, Places, recipe_hash
 from headwise.messages import one_of
 from headwise.plain_yaml import read_yaml
@@ -26,31 +26,8 @@ def _of_kind(value: object) -> object:
     return {"kind": value} if isinstance(value, str) else value
 
 
-class Question(BaseModel):
-    """What is varied, of which systems, and what is told of it.
-
-    Attributes:
-        name, scale: the keys under which the question stands.
-        asks: the question in a sentence; `claims` has the ids of those that it bears on.
-        experiment: name of the experiment whose recipe is varied, with one of its data sets if it
-            has several.
-        systems: of the experiment; the first is the baseline.
-        over: path of the key that is varied, as `--set` takes it. With `systems.NAME.` before it
-            the baseline stays as it is.
-        at: the values of the key, in order.
-        own: the value at which the runs of the experiment are taken, where its recipe does not set
-            the key; else it is found by comparing the recipes.
-        changes: further changes at all values but `own`, as `--set` takes them.
-        learning_rate: whether the values that systems have chosen in the experiment hold at all
-            points, or systems choose anew at every point.
-        quantity: what the answer is about: the first score on the test part (`score`), the test
-            loss (`loss`), or another quantity of single runs, as claims have it.
-        margin: the smallest change of the difference that matters. Where no change is significant,
-            it decides between `no change larger than` and `cannot be told`.
-        note: what the question leaves out, or how to read the answer.
-    """
-
-    model_config = STRICT
+class Question(Declared):
+    """What is varied, of which systems, and what is told of it: docs/practice.md has the keys."""
 
     name: str
     scale: Scale
@@ -92,16 +69,7 @@ class Question(BaseModel):
         return self.learning_rate == "chosen at every point"
 
     def conditions(self, value: Value, system: str, places: Places) -> Conditions:
-        """Returns under what conditions a system is trained at a value.
-
-        Args:
-            value: one of `at`.
-            system: one of `systems`.
-            places: the folders of this machine.
-
-        Returns:
-            The conditions of the experiment itself, where they are the same.
-        """
+        """Returns under what conditions a system is trained at a value."""
         changed = self.changed(value, places)
         own = changed.unchanged
         if value == self.own:  # the changes may not go with it
@@ -147,11 +115,7 @@ def _declared(text: str, scale: Scale) -> dict[str, Question]:
 
 
 def find_questions(names: list[str], scale: Scale) -> dict[str, Question]:
-    """Returns questions of a scale by their names; without any, all of them.
-
-    Raises:
-        ValueError: the scale has no such question.
-    """
+    """Returns questions of a scale by their names; without any, all of them."""
     known = all_questions(scale)
     _check(names, known, scale, "question")
     return {name: known[name] for name in names or known}
@@ -160,11 +124,7 @@ def find_questions(names: list[str], scale: Scale) -> dict[str, Question]:
 def claims_and_questions(
     names: list[str], scale: Scale
 ) -> tuple[dict[str, Claim], dict[str, Question]]:
-    """Returns the claims and the questions that are asked for; without names, all claims.
-
-    Raises:
-        ValueError: there is no such claim, and the scale has no such question.
-    """
+    """Returns the claims and the questions that are asked for; without names, all claims."""
     known, questions = all_claims(), all_questions(scale)
     _check(names, {**known, **questions}, scale, "claim and no question")
     asked = {name: questions[name] for name in names if name in questions}

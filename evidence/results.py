@@ -28,48 +28,33 @@ MEASUREMENTS = 3  # of times: each differs from the others by more than its own 
 
 
 class Run(BaseModel):
-    """One system trained with one seed, as the claims need it.
-
-    Attributes:
-        at: question and value, as in `data-size/0.3`, of runs of an experiment that a question has
-            changed; empty for the experiment's own.
-        dataset: name of the data set, of several.
-        recipe, data: hashes of the recipe, without the folders of a machine, and of the data.
-        fingerprint: what the code computed, see `evidence.fingerprint`.
-        minutes: wall-clock time of training.
-        validation_loss: of the final model.
-        history: as in `RunResult`; of the training loss about a hundred records.
-        loss: on the test part, in the task's unit, given the labels.
-        ablations: an ablation to the same loss with it, without training again.
-        ablated_scores: an ablation to the scores with it, of those that a claim scores.
-        rows: name of a score, see `rows_key`, to a row of numbers for each test item, to resample.
-    """
+    """One system trained with one seed, as the claims need it."""
 
     model_config = RECORD
 
     kind: Literal["run"] = "run"
-    at: str
+    at: str  # question and value, as in `data-size/0.3`; empty for the experiment's own
     dataset: str | None
     system: str
     seed: int
-    recipe: str
-    data: str
+    recipe: str  # its hash, without the folders of a machine
+    data: str  # their hash
     fingerprint: list[float]
     parameters: int
     macs: int
     steps: int
     minutes: float
     threads: list[int]
-    validation_loss: float
-    history: list[dict[str, float]]
+    validation_loss: float  # of the final model
+    history: list[dict[str, float]]  # as in `RunResult`, thinned
     scores: list[Score]
-    loss: float
-    ablations: dict[str, float]
+    loss: float  # on the test part, given the labels
+    ablations: dict[str, float]  # an ablation to the same loss with it
     ablated_scores: dict[str, list[Score]]
     attention: list[AttentionRecord]
     versions: dict[str, str]
     machine: str
-    rows: dict[str, Any]
+    rows: dict[str, Any]  # `rows_key` to a row of numbers for each test item, to resample
 
     @property
     def key(self) -> tuple[str | int, ...]:
@@ -89,24 +74,16 @@ class Run(BaseModel):
 
 
 class Choice(BaseModel):
-    """What a system chose from before its seeds were trained.
-
-    Attributes:
-        at: as in `Run`.
-        recipe: hash of the recipe before the choice.
-        grid: path of a tuned key to its values.
-        steps: of a try; None for as many as a run.
-        equal_within: losses so near to the lowest count as equal.
-    """
+    """What a system chose from before its seeds were trained."""
 
     model_config = RECORD
 
     kind: Literal["choice"] = "choice"
     at: str
     system: str
-    recipe: str
-    grid: dict[str, list[Any]]
-    steps: int | None
+    recipe: str  # its hash before the choice
+    grid: dict[str, list[Any]]  # path of a tuned key to its values
+    steps: int | None  # of a try; None for as many as a run
     equal_within: float = 0.0
     tries: Tries
 
@@ -128,21 +105,15 @@ class Choice(BaseModel):
 
 
 class Times(BaseModel):
-    """One measurement of the times of systems, relative to those of the first of the experiment.
-
-    Attributes:
-        number: of the measurement, from 1.
-        step, token: of a forward and backward pass, and of decoding a token; empty if none does.
-        fingerprints: as in `Run`, by system.
-    """
+    """One measurement of the times of systems, relative to those of the first of the experiment."""
 
     model_config = RECORD
 
     kind: Literal["times"] = "times"
     number: int
     baseline: str
-    step: dict[str, OverRounds]
-    token: dict[str, OverRounds]
+    step: dict[str, OverRounds]  # of a forward and backward pass
+    token: dict[str, OverRounds]  # of decoding a token; empty if none does
     fingerprints: dict[str, list[float]]
     machine: str
     versions: dict[str, str]
@@ -239,10 +210,7 @@ def small_rows(values: Any) -> list[Any]:
 
 
 def thinned(history: Sequence[Mapping[str, float]], many: int = 100) -> list[dict[str, float]]:
-    """Returns the validations of a run, and about a hundred records of its training loss.
-
-    Each of these is the mean over the records between, as if it had been recorded less often.
-    """
+    """Returns the validations of a run, and about a hundred means of its training loss."""
     records = [record for record in history if "loss" in record]
     at_once = max(1, len(records) // many)
     kept = [dict(record) for record in history if "eval_loss" in record]

@@ -22,25 +22,16 @@ LITTLE = 0.01  # of the whole fall of a loss: a fall in the last tenth below it 
 
 
 class SystemResult(NamedTuple):
-    """The runs of one system on one data set.
-
-    Attributes:
-        recipe: with what the system has chosen; `is_tuned` says whether it has chosen anything.
-        runs: its seeds, without those that diverged; at least one.
-        diverged: how many diverged.
-        is_stale: whether the code computes something else today than when they were made.
-        score: the first score of the test part; None if the task has none that is finite.
-        loss: the test loss.
-    """
+    """The runs of one system on one data set."""
 
     name: str
-    recipe: Recipe
+    recipe: Recipe  # with what the system has chosen, if `is_tuned`
     is_tuned: bool
-    runs: Sequence[Run]
+    runs: Sequence[Run]  # without those that diverged; at least one
     diverged: int
     is_stale: bool
-    score: Found | None
-    loss: Found | None
+    score: Found | None  # the first of the test part
+    loss: Found | None  # on the test part
 
     @property
     def curves(self) -> list[Curve]:
@@ -71,23 +62,14 @@ class SystemResult(NamedTuple):
 
 
 class ExperimentResult(NamedTuple):
-    """The systems of an experiment on one data set.
-
-    Attributes:
-        conditions: the experiment.
-        dataset: name of the data set; None for the only one.
-        loss_name: unit of the losses.
-        baseline: name of the first system of the recipe.
-        systems: in the order of the recipe; those without runs are left out.
-        scores, losses: system to the difference of its score, or test loss, from the baseline's,
-            with p corrected over the systems. Empty if the baseline has no runs.
-    """
+    """The systems of an experiment on one data set."""
 
     conditions: Conditions
     dataset: str | None
     loss_name: str
     baseline: str
-    systems: Sequence[SystemResult]
+    systems: Sequence[SystemResult]  # those that have runs, in the order of the recipe
+    # Differences from the baseline by system, with p corrected over the systems.
     scores: Mapping[str, Difference | None]
     losses: Mapping[str, Difference | None]
 
@@ -103,16 +85,13 @@ class ExperimentResult(NamedTuple):
         return max((of.values.items for of in found if of is not None), default=0)
 
     @property
-    def differences(self) -> list[tuple[str, Difference | None, Difference | None]]:
-        """Name, difference of the score, and of the loss, of the systems that have one of them."""
-        rows = [(s.name, self.scores.get(s.name), self.losses.get(s.name)) for s in self.systems]
-        return [row for row in rows if row[1:] != (None, None)]
-
-    @property
     def difference_rows(self) -> list[list[str]]:
-        """The same as the table shows it."""
+        """Name, difference of the score, and of the loss, of the systems that have one of them."""
         digits = 1 if self.score is None else self.score.digits
-        return [[n, _apart(score, digits), _apart(loss, 3)] for n, score, loss in self.differences]
+        rows = [(s.name, self.scores.get(s.name), self.losses.get(s.name)) for s in self.systems]
+        return [
+            [n, _apart(score, digits), _apart(loss, 3)] for n, score, loss in rows if score or loss
+        ]
 
     @property
     def ending(self) -> str:
@@ -123,13 +102,9 @@ class ExperimentResult(NamedTuple):
 
 def experiment_results(places: Places) -> list[list[ExperimentResult]]:
     """Returns the experiments of all scales that have runs, each as a list of its data sets."""
-    all_of_them = [
-        conditions
-        for scale in SCALES
-        for name in experiments(scale)
-        if (conditions := Conditions(scale, name, places)).table.path.is_file()
-    ]
-    return [found for each in all_of_them if (found := list(_on_datasets(each)))]
+    every = [Conditions(scale, name, places) for scale in SCALES for name in experiments(scale)]
+    kept = [list(_on_datasets(each)) for each in every if each.table.path.is_file()]
+    return [found for found in kept if found]
 
 
 def _on_datasets(conditions: Conditions) -> Iterator[ExperimentResult]:

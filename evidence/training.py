@@ -65,11 +65,7 @@ class AskedRun:
         return wanted_ablations(self.conditions.scale, self.conditions.name, self.system)
 
     def record(self, *, renew: bool = False) -> Run | None:
-        """Returns the record of the run, if it has all that is wanted.
-
-        Args:
-            renew: whether a record counts for nothing if the code computes something else today.
-        """
+        """Returns the record of the run, if it has all that is wanted."""
         losses, scores = self.wanted
         for run in self.conditions.runs(self.system, self.dataset):
             has_all = set(losses) <= set(run.ablations) and set(scores) <= set(run.ablated_scores)
@@ -90,22 +86,7 @@ def run_experiment(
     renew: bool = False,
     models: bool = False,
 ) -> None:
-    """Trains what is missing of an experiment; without anything missing, no data are read.
-
-    Args:
-        conditions: the experiment, or what a question changes of it.
-        systems: which of its systems, on which data sets.
-        seeds: with which each is trained.
-        console: for bars and notes.
-        jobs: how many runs to train at a time.
-        renew: train those runs again whose code computes something else today.
-        models: whether the models have to be there, since others start from them.
-
-    Raises:
-        ValueError: data are missing, or a folder holds something else.
-        Interrupted: Ctrl-C came; the next call goes on.
-        RunsFailed: some runs failed; the next call tries them again.
-    """
+    """Trains what is missing of an experiment; without anything missing, no data are read."""
     asked = [
         AskedRun(conditions, system, dataset, seed)
         for seed in seeds
@@ -161,10 +142,7 @@ def run_question(
     jobs: int = 1,
     renew: bool = False,
 ) -> None:
-    """Trains what is missing for a question, the runs of the experiment that it shares included.
-
-    The arguments are those of `run_experiment`, which says what it raises.
-    """
+    """Trains what is missing for a question, the runs of the experiment that it shares included."""
     own = Conditions(question.scale, question.experiment, places)
     systems: Systems = {question.dataset: list(question.systems)}
     # Which points share runs of the experiment depends on what the systems have chosen there.
@@ -176,10 +154,7 @@ def run_question(
 
 
 def _read_task(conditions: Conditions, system: str, dataset: str | None, console: Console) -> Task:
-    """The data of an experiment, which all of its systems share.
-
-    One of these is named: where models start from others, so does the encoding.
-    """
+    """The data of an experiment, which all of its systems share; one is named for its encoding."""
     return prepare_task(
         conditions.file.system(system, dataset),
         conditions.run_folder / (dataset or ""),
@@ -315,17 +290,9 @@ def measure_times(
 ) -> None:
     """Measures the times of a training step and of decoding a token, where it is not done yet.
 
-    Models need no training for it: all systems are given the same batches, and generate the same
-    number of tokens. Times depend on the machine, which is named with them; other work on it
-    disturbs them. That is why there are several measurements, each with models of its own. One
-    thread does all the work: where several wait for each other, what that takes depends on how they
-    wait (`headwise.threads`) and not on the system alone.
-
-    Args:
-        conditions: the experiment; its first system is the baseline.
-        systems: which of its systems; those whose times are known are measured with them.
-        console: for notes.
-        renew: measure again if the code computes something else today.
+    All systems are given the same batches, and generate the same number of tokens. Other work on
+    the machine disturbs them: there are several measurements, each with models of its own. One
+    thread does all the work: how several wait for each other is not the system's.
     """
     plain = conditions.plain
     baseline, *others = plain.system_names

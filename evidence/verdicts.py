@@ -25,17 +25,12 @@ Kind = Literal[
 
 
 class Oriented(NamedTuple):
-    """A difference that is positive where the first system is better.
-
-    Attributes:
-        value, low, high: the difference and its 95% interval.
-        p: corrected over the tests of the claim.
-    """
+    """A difference that is positive where the first system is better, with its interval."""
 
     value: float
     low: float
     high: float
-    p: float
+    p: float  # corrected over the tests of the claim
 
     @classmethod
     def of(cls, found: Difference, higher_is_better: bool, unit: float = 1.0) -> "Oriented":
@@ -47,51 +42,32 @@ class Oriented(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """The result of one of the tests of a claim: its verdict, with the figures behind it.
-
-    Attributes:
-        test: in words.
-        figures, difference: of the systems, and the difference with its interval and p.
-        margin: the smallest difference that matters.
-        printed: the paper's own difference, and whether it is ruled out.
-        loss: of a score: the difference of the test loss, which the verdict is not of.
-        remark: what else there is to say, such as how many seeds.
-        p: of a test of two systems, corrected over the tests of the claim.
-        standing: of such a test, once it has an interval: its difference in units of the margin.
-    """
+    """The result of one of the tests of a claim: its verdict, with the figures behind it."""
 
     test: str
     kind: Kind
     figures: str = ""
     difference: str = ""
     margin: str = ""
-    printed: str = ""
-    loss: str = ""
+    printed: str = ""  # the paper's own difference, and whether it is ruled out
+    loss: str = ""  # the difference of the test loss beside that of a score
     remark: str = ""
-    p: float | None = None
-    standing: Oriented | None = None
+    p: float | None = None  # of a test of two systems
+    standing: Oriented | None = None  # the difference in units of the margin
 
 
 class Verdict(NamedTuple):
-    """What is known of a claim at one scale.
-
-    Attributes:
-        because: of what is not comparable: what is otherwise here than in the paper.
-        runs, minutes, machines: that it rests on, those that diverged included.
-        seeds: how many seeds each system has at the least, without those that diverged.
-        diverged: how many runs diverged, and count for nothing.
-        stale: systems for which the code computes otherwise today.
-    """
+    """What is known of a claim at one scale."""
 
     kind: Kind
-    because: str = ""
+    because: str = ""  # of what is not comparable: what is otherwise here than in the paper
     findings: Sequence[Finding] = ()
-    runs: int = 0
-    seeds: int = 0
+    runs: int = 0  # those that diverged included
+    seeds: int = 0  # at the least, without those
     diverged: int = 0
     minutes: float = 0.0
     machines: Sequence[str] = ()
-    stale: Sequence[str] = ()
+    stale: Sequence[str] = ()  # systems for which the code computes otherwise today
 
     @property
     def name(self) -> str:

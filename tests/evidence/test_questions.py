@@ -1,5 +1,7 @@
 """Questions why: runs that are shared, and kept, and what is said of a trend."""
 
+from xml.etree import ElementTree
+
 import numpy as np
 import pytest
 import tiny_claims
@@ -340,7 +342,8 @@ def test_the_commands(asked, tmp_path):
     rows = [line for line in section.splitlines() if line.startswith("| mae | ")]
     assert rows[0].endswith("| no change larger than 100 found |") and rows[0].count("[") == 3
     picture = (tmp_path / "pictures" / "why-laptop-length.svg").read_text(encoding="utf-8")
-    assert "mae" in picture and "training.max_steps" in picture
+    label = ElementTree.fromstring(picture).get("aria-label")
+    assert "mae" in label and label.count(" at ") > 1 and "training.max_steps" in picture
 
 
 @pytest.mark.parametrize("scale", ["laptop", "gpu", "paper"])
