@@ -43,7 +43,7 @@ Seeds = Annotated[
 ]
 Data = Annotated[
     Path,
-    typer.Option(envvar="HEADWISE_DATA", help="Folder with the data, see docs/claims.md."),
+    typer.Option(envvar="HEADWISE_DATA", help="Folder with the data, see docs/practice.md."),
 ]
 Runs = Annotated[Path, typer.Option(help="Folder in which runs are trained.")]
 Results = Annotated[Path, typer.Option(help="Folder in which results are kept.")]

@@ -127,7 +127,7 @@ class Conditions:
         if not data.is_dir() and any(DATA in text for text in texts):
             raise FileNotFoundError(
                 f"the folder with the data is {str(data)!r}, which is not there: name yours by "
-                f"--data DIR or the variable HEADWISE_DATA; docs/claims.md says what lies in it"
+                f"--data DIR or the variable HEADWISE_DATA; docs/practice.md says what lies in it"
             )
         for name, folder in {DATA: data, RUNS: self.places.runs / self.scale}.items():
             texts = [text.replace(name, str(folder)) for text in texts]

@@ -19,7 +19,7 @@ BEGINNING = """\
 
 What headwise's own models do in the tools that their users have. Each line is a test in
 `tests/compatibility`, which runs for every system; `python tests/compatibility/page.py --write`
-makes this page of them. Where something does not work, the error that you get has the words of the note in it.
+makes this page of them. Where something does not work, the error has the words of the note in it.
 """
 
 
