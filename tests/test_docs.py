@@ -80,6 +80,13 @@ def test_pages_name_files_and_headings_that_exist(page: str) -> None:
         assert not heading or heading in anchors(target), f"{file}#{heading}"
 
 
+def test_no_page_leads_to_one_that_is_made_with_the_site() -> None:
+    made = {"keys.md", "claims.md"}
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        links = re.findall(r"\]\((?:docs/)?([\w-]+\.md)", page.read_text(encoding="utf-8"))
+        assert page.name in made or not made & set(links), page
+
+
 def anchors(page: Path) -> set[str]:
     """The headings of a page, as links name them on the site and on code hosts."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
