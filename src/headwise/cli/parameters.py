@@ -1,7 +1,7 @@
 """Parameters that several commands share, and the parsing of lists separated by commas."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -90,16 +90,6 @@ Part = Annotated[
 RunFolder = Annotated[
     Path, typer.Argument(metavar="RUN", help="Folder of a finished run, which contains model/.")
 ]
-
-
-def check_runs(
-    runs: Sequence[Path], changes: Sequence[str] | None, keys: Sequence[str] | None = None
-) -> None:
-    """Tells folders that hold no run and keys that there are not, before PyTorch is imported."""
-    from headwise.runs.folder import check_run
-
-    for run in runs:
-        check_run(run, changes or [], keys)
 
 
 def parse_names(option: str, text: str | None) -> list[str]:

@@ -14,7 +14,6 @@ from headwise.cli.parameters import (
     ChangesOfUse,
     RunFolder,
     Trust,
-    check_runs,
 )
 from headwise.cli.printing import clear_errors, silence
 
@@ -37,8 +36,6 @@ def translate(
 ) -> None:
     """Translate lines of text and print them to standard output."""
     with clear_errors():
-        check_runs([run], changes, keys=("evaluation",))
-
         from headwise.runs.outcomes import as_evaluated
         from headwise.tasks.sources import decoded_lines, read_lines
         from headwise.tasks.text.parallel.translating import translate as translate_texts
@@ -79,8 +76,6 @@ def generate(
 ) -> None:
     """Continue a text or draw images with a finished run."""
     with clear_errors():
-        check_runs([run], changes, keys=("evaluation",))
-
         from headwise.recipes.catalogue import task_class
         from headwise.runs.outcomes import as_evaluated
         from headwise.runs.reading import open_run
@@ -104,8 +99,6 @@ def enhance(
 ) -> None:
     """Remove the noise from a recording of speech of any length with a finished run."""
     with clear_errors():
-        check_runs([run], changes, keys=("evaluation",))
-
         from rich.progress import Progress
 
         from headwise.runs.outcomes import as_evaluated

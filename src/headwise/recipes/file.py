@@ -20,13 +20,12 @@ import yaml
 
 from headwise.files import is_file
 from headwise.messages import cut, shown
-from headwise.plain_yaml import DEEPEST, read_yaml
+from headwise.plain_yaml import read_yaml
 from headwise.recipes.catalogue import task_class
 from headwise.recipes.errors import RecipeError, explain, unknown
-from headwise.recipes.names import check_names
 from headwise.recipes.shipped import shipped_recipes
 
-# What checks values stands on PyTorch; it is imported where it is needed, after names are checked.
+# What checks values stands on PyTorch, which takes seconds: the name of a recipe is checked first.
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
@@ -219,8 +218,6 @@ class RecipeFile:
 def load_recipe(name: str, changes: Sequence[str] = ()) -> RecipeFile:
     """Reads a recipe that headwise ships, by its name, or one of your own, by its path.
 
-    Names are checked first, before anything is imported that takes seconds.
-
     Args:
         name: `interface-strings`, or `my/recipe.yaml`.
         changes: arguments of `--set`, each `key.key=value`; the values are YAML.
@@ -232,34 +229,14 @@ def load_recipe(name: str, changes: Sequence[str] = ()) -> RecipeFile:
     >>> recipe.training.max_steps
     100
     """
-    return RecipeFile(name, *read_document(name, changes))
-
-
-def read_document(
-    name: str,
-    changes: Sequence[str] = (),
-    systems: Sequence[str] = (),
-    datasets: Sequence[str] = (),
-) -> tuple[dict[str, Any], list[Change]]:
-    """Reads a recipe and checks its names, but not its values.
-
-    Args:
-        name, changes: as in `load_recipe`.
-        systems: names of systems that the recipe must have.
-        datasets: names of data sets that it must have.
-
-    Returns:
-        The YAML document, and the changes as paths and values.
-    """
-    raw = _read(name)
+    raw = read_document(name)
     parsed = [_parse_change(change) for change in changes]
     parsed.sort(key=lambda change: change[0][-1] != _KIND)  # the kind first
-    check_names(name, _assign(raw, parsed), systems, datasets)
-    return raw, parsed
+    return RecipeFile(name, raw, parsed)
 
 
-def _read(name: str) -> dict[str, Any]:
-    """The YAML document of a recipe."""
+def read_document(name: str) -> dict[str, Any]:
+    """Reads the YAML document of a recipe, which is not checked yet."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
         if not is_file(path):
@@ -344,11 +321,6 @@ def _assign(raw: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, Any]
     """A copy of `raw` with the value at each path replaced."""
     changed = dict(raw)
     for keys, value in changes:
-        if len(keys) > DEEPEST:
-            raise RecipeError(
-                f"--set names {cut('.'.join(keys))}, {len(keys):,} keys in each other, expected at "
-                f"most {DEEPEST}; `headwise keys` lists the keys"
-            )
         key, *rest = keys
         inner = changed.get(key)
         if not rest:
