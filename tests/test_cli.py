@@ -438,7 +438,24 @@ def test_the_errors_of_recipes_reach_the_user(world):
     assert "there is no system 'ma'" in refused("train", recipe, "--system", "ma")
     assert "there is no system 'ma'" in refused("compare", recipe, "--systems", "standard,ma")
     assert "expected key.key=value" in refused("compare", recipe, "--set", "training")
+    tuned = ("--tune", "model.dropuot=0,0.1", "--output", world / "tuned")
+    assert "did you mean 'dropout'?" in refused("compare", recipe, *tuned)
     assert not (world / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("evaluate", "--set", "evaluation.beam_sise=1"), "did you mean 'beam_size'?"),
+        (("evaluate", "--set", "training.seed=2"), "a finished run does not read training.seed"),
+        (("evaluate", "--ablate", "mae=unifrm"), "did you mean 'uniform'?"),
+        (("evaluate", "--against", "none"), "none is not a run of headwise"),
+        (("explore", "--set", "evaluation.beam_sise=1"), "did you mean 'beam_size'?"),
+    ],
+)
+def test_wrong_names_of_what_a_finished_run_reads(run, arguments, said):
+    command, *options = arguments
+    assert said in refused(command, run, *options)
 
 
 @pytest.mark.parametrize("seeds", ["one", "1,,x", "1,1", ",", "-1", "1.5"])
