@@ -2,7 +2,6 @@
 
 - `settings`: the keys that the recipes of all tasks have; each task adds its own keys.
 - `catalogue`: the tasks by name.
-- `systems`: settings of the rules of training of systems.
 - `pretrained`: what a recipe takes over from the run that its model starts from.
 - `file`: reads a recipe file and applies `--set` and the changes of a system.
 - `differences`: tells how two recipes differ.

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from pydantic import BaseModel, ValidationError
 
 from headwise.files import is_file
 from headwise.messages import cut, shown
@@ -27,8 +28,6 @@ from headwise.recipes.shipped import shipped_recipes
 
 # What checks values stands on PyTorch, which takes seconds: the name of a recipe is checked first.
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
     from headwise.recipes.settings import Recipe
 
 Change = tuple[tuple[str, ...], Any]  # a path of keys, and the new value at this path
@@ -59,15 +58,8 @@ class RecipeFile:
     """
 
     def __init__(self, name: str, raw: dict[str, Any], changes: Sequence[Change]) -> None:
-        from headwise.recipes.systems import with_rule_names
-
         self.name = name
-        try:
-            raw = with_rule_names(raw)
-            changes = [(with_rule_name(keys), value) for keys, value in changes]
-            self._raw = with_rule_names(_assign(raw, changes))
-        except RecipeError as error:
-            raise RecipeError(f"recipe {name}:\n  {error}") from error
+        self._raw = _assign(raw, changes)
         self._changes = changes
         data, datasets = self._raw.get("data"), self._raw.get("datasets")
         # Data of no kind are keys that all data sets share; each data set gives the kind.
@@ -190,8 +182,6 @@ class RecipeFile:
     def _with_changes_of(
         self, system: str | None, dataset: str | None, further: Sequence[Change] = ()
     ) -> "Recipe":
-        from headwise.recipes.systems import with_rule_names
-
         lists = ("systems", "datasets", "seeds")
         base = {key: value for key, value in self._raw.items() if key not in lists}
         chosen = self._raw["systems"][system] or {} if system else {}
@@ -206,13 +196,8 @@ class RecipeFile:
         ]
         where = f", system {system}" if system else ""
         where += f", data set {dataset}" if dataset else ""
-        name = self.name + where
-        try:
-            changed = with_rule_names(_assign(base, [*changes, *further]))
-            changed = _with_system(changed, system)
-        except RecipeError as error:
-            raise RecipeError(f"recipe {name}:\n  {error}") from error
-        return _validate(name, changed)
+        changed = _with_system(_assign(base, [*changes, *further]), system)
+        return _validate(self.name + where, changed)
 
 
 def load_recipe(name: str, changes: Sequence[str] = ()) -> RecipeFile:
@@ -270,7 +255,7 @@ def read_document(name: str) -> dict[str, Any]:
     return raw
 
 
-def to_yaml(recipe: "BaseModel") -> str:
+def to_yaml(recipe: BaseModel) -> str:
     """Returns a recipe as YAML, with all its values, the defaults included."""
     return _dump(recipe.model_dump(mode="json", by_alias=True))
 
@@ -371,35 +356,17 @@ def _parse_change(change: str) -> Change:
         raise RecipeError(f"--set is {shown(change)}: {error}") from error
 
 
-def with_rule_name(keys: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns a path of keys in which the settings of a rule of training have the rule's name.
-
-    >>> with_rule_name(("training", "max_steps"))
-    ('training', 'max_steps')
-    """
-    before = 3 if keys[0] == "systems" else 1  # systems.NAME.training.RULE, training.RULE
-    if len(keys) <= before or keys[before - 1] != "training":
-        return keys
-    from headwise.recipes.systems import rule_key
-
-    where = ".".join(keys[:before])
-    return (*keys[:before], rule_key(keys[before], where), *keys[before + 1 :])
-
-
-def _recipe_class(raw: Mapping[str, Any]) -> "type[Recipe]":
-    from headwise.recipes.systems import with_rules
-
-    return with_rules(task_class(raw.get("task", "translation")).recipe_class, raw)
-
-
 def _validate(name: str, raw: Mapping[str, Any]) -> "Recipe":
-    from pydantic import ValidationError
+    from headwise.recipes.settings import with_rules
 
     try:
-        kind = _recipe_class(raw)
+        kind = task_class(raw.get("task", "translation")).recipe_class
     except ValueError as error:
         raise RecipeError(f"recipe {name}:\n  task: {error}") from error
     try:
+        kind = with_rules(kind, raw)
         return kind.model_validate(raw)
     except ValidationError as error:
         raise RecipeError(f"recipe {name}:\n{explain(kind, error)}") from error
+    except RecipeError as error:
+        raise RecipeError(f"recipe {name}:\n  {error}") from error
