@@ -97,27 +97,6 @@ def test_where_lower_is_better_a_rise_is_the_cost():
     assert all(result.score.cost == result.score.difference > 0 for result in found.results)
 
 
-def test_all_but_one_removed():
-    model = model_of()
-    let_heads_count(model["layer0"], 0.0, 1.0, 0.0, 0.0)
-    found = analyse_ablations(model, Quality.of_numbers(nearness(model)), level="all")
-    alone = {result.number: result.score.cost for result in found.results if result.alone}
-    assert alone[1] == 0.0 and len({alone[0], alone[2], alone[3]}) == 1 and alone[0] > 0
-
-
-def test_uniform_gates_cost_nothing_where_gates_are_uniform():
-    model = model_of(hw.MixtureOfAttentiveExperts)
-    with torch.no_grad():
-        for parameter in (model["layer0"].gate.output.weight, model["layer0"].gate.output.bias):
-            parameter.zero_()
-    found = analyse_ablations(model, Quality.of_numbers(nearness(model)), level="model")
-    costs = {result.ablation: result.score.cost for result in found.results}
-    assert costs.pop("uniform") == pytest.approx(0.0, abs=1e-20)
-    assert set(costs) == {"random", "random-expert", "top-expert", "without-top-expert"}
-    assert min(costs.values()) > 1e-6
-    assert all(r.where is None and r.unit is None and r.meaning for r in found.results)
-
-
 # Statistics
 
 
@@ -287,20 +266,6 @@ def test_what_a_system_refuses_is_left_out():
     assert names == {"without-mechanism", "only-mechanism"}
     assert declared_ablations(nn.Linear(2, 2)) == []
     assert analyse_ablations(nn.Linear(2, 2), Quality.of_numbers(lambda: [1.0])) is None
-
-
-class Halved(hw.MultiHeadAttention):
-    """A system of a user's own, with an option that no range and no default is known of."""
-
-    ablations = {  # noqa: RUF012
-        "scaled": lambda layer, *, factor: factor,
-        **hw.MultiHeadAttention.ablations,
-    }
-
-
-def test_options_that_nobody_knows_values_of_are_left_out():
-    found = declared_ablations(nn.ModuleList([Halved(DIM, HEADS)]), "all")
-    assert {ablation.name for ablation in found} == {"without-head", "only-head"}
 
 
 @pytest.mark.parametrize("plan", tiny.PLANS)

@@ -70,21 +70,6 @@ def test_a_token_seen_once_never_leads() -> None:
     assert record.units[0].share == pytest.approx(21 / 120)  # with the rare one
 
 
-def test_uniform_weights_tell_no_tokens_apart() -> None:
-    tokens = torch.arange(60).view(2, 30) % 3
-    (record,) = found(batch({place(): Routing(torch.full((2, 30, 4), 0.25))}, positions(tokens)))
-    for unit in record.units:
-        assert unit.standing_out == 0
-        assert [leader.pmi for leader in unit.leading] == pytest.approx([0] * 3)
-        assert all(leader.low < 0 < leader.high for leader in unit.leading)
-
-
-def test_a_unit_that_nobody_uses_has_no_tokens() -> None:
-    tokens = torch.arange(40).view(2, 20) % 2
-    (record,) = found(batch({place(): to_unit(tokens, 3)}, positions(tokens)))
-    assert record.units[2].model_dump() == {"share": 0, "standing_out": 0, "leading": []}
-
-
 @pytest.mark.parametrize("halves", [False, True])
 def test_random_choices_against_plain_loops(halves: bool) -> None:
     weights, padding = random_weights(8, 30, 6), random_padding(8, 30)
@@ -148,11 +133,6 @@ def test_a_sequence_decides_for_each_of_its_tokens_but_only_once() -> None:
     assert cat.low == pytest.approx(math.log(low / 0.5))
     assert (the.name, the.occurrences, the.decisions, the.with_unit) == ("the", 180, 12, 60)
     assert the.pmi == pytest.approx(math.log(60 / 180 / 0.5))
-
-
-def test_a_decision_for_everything_tells_no_tokens_apart() -> None:
-    routing = Routing(torch.tensor([0.6, 0.4]))
-    assert found(batch({place(): routing}, positions(torch.zeros(1, 9, dtype=torch.int64)))) == []
 
 
 def test_labels_of_positions_and_of_sequences() -> None:

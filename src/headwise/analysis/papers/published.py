@@ -37,7 +37,7 @@ def published_figures() -> list[Paper]:
 
 def _figure(row: Mapping[str, Any]) -> Figure:
     words = row.get("words", 0)
-    ours = _sum(row["ours"], words) if "ours" in row else None
+    ours: Any = _sum(row["ours"], words) if "ours" in row else None
     if "over" in row:
         ours = ours / _sum(row["over"], words)
     return Figure(
@@ -67,7 +67,7 @@ def _counted(term: Any, words: int) -> Any:
     return times * _PARTS[part](model)
 
 
-def encoder_decoder(plan: Any, words: int, **sizes: int) -> nn.ModuleDict:
+def encoder_decoder(plan: Any, words: int, **sizes: Any) -> nn.ModuleDict:
     """Returns a translation model with one embedding for all, by default the base Transformer."""
     config = Seq2SeqLMConfig(attention=plan, **sizes)
     return nn.ModuleDict(
@@ -79,12 +79,12 @@ def encoder_decoder(plan: Any, words: int, **sizes: int) -> nn.ModuleDict:
     )
 
 
-def masked_model(plan: Any, words: int, **sizes: int) -> MaskedLM:
+def masked_model(plan: Any, words: int, **sizes: Any) -> MaskedLM:
     """Returns a masked language model with 512 learned positions."""
     return MaskedLM(MaskedLMConfig(words or 32, attention=plan, positions="learned", **sizes))
 
 
-def image_model(plan: Any, words: int, **sizes: int) -> CausalLM:
+def image_model(plan: Any, words: int, **sizes: Any) -> CausalLM:
     """Returns the TIM paper's model of images of 32×32 in 512 colours."""
     config = CausalLMConfig(
         words + 1,  # the token before the first pixel
@@ -114,7 +114,7 @@ def language_model(plan: Any, words: int) -> CausalLM:
     return CausalLM(config)
 
 
-def _speech_enhancer(plan: Any, _: int, **sizes: int) -> SpeechEnhancer:
+def _speech_enhancer(plan: Any, _: int, **sizes: Any) -> SpeechEnhancer:
     return SpeechEnhancer(SpeechEnhancerConfig(attention=plan, **sizes))
 
 
@@ -132,7 +132,7 @@ def _llama(
 
 
 def _layer(plan: Any, _: int, embed_dim: int, num_heads: int) -> nn.Module:
-    spec = plan if isinstance(plan, Mapping) else {"system": plan}
+    spec = plan if isinstance(plan, dict) else {"system": plan}
     return build_system(spec, Place("decoder_self", embed_dim, num_heads, ffn_dim=4 * embed_dim))
 
 
@@ -140,9 +140,8 @@ def _macs(model: nn.Module) -> Macs:
     """Those of 128 tokens of a masked language model, or of 10 in each stack for translation."""
     if isinstance(model, HeadwiseModel):
         return forward_macs(model, {"encoder": 128})
-    return forward_macs(model, {"encoder": 10, "decoder": 10}) + Macs(
-        10 * model.embedding.weight.numel(), 0
-    )
+    output = 10 * _size(model.get_submodule("embedding").parameters())
+    return forward_macs(model, {"encoder": 10, "decoder": 10}) + Macs(output, 0)
 
 
 def _size(parameters: Iterable[nn.Parameter]) -> int:
