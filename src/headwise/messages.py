@@ -11,10 +11,6 @@ _UNBROKEN = re.compile(r"\S{250,}")
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Returns the end of an error message that suggests the known name most like a given one.
 
-    Args:
-        name: the name that was given.
-        known: the names that exist.
-
     Returns:
         `; did you mean 'batch_tokens'?`, or an empty text if no known name is similar.
 

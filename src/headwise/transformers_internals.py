@@ -56,10 +56,6 @@ CACHE = next(
 def given_cache(cache: Any, others: dict[str, Any]) -> Any:
     """Returns the cache of a call, which callers may also name `past_key_values`.
 
-    Args:
-        cache: the argument `cache`.
-        others: further arguments of the call; the other name is taken out.
-
     Raises:
         TypeError: there are both.
     """
@@ -113,13 +109,7 @@ class GenerationHooks(GenerationMixin):
     """
 
     def cache_for_generation(self, settings: Any, inputs: dict[str, Any], length: int) -> None:
-        """Puts the cache for generating into `inputs`, under the name `CACHE`.
-
-        Args:
-            settings: the `GenerationConfig` of the call.
-            inputs: arguments of the model, which may hold a cache that the caller has given.
-            length: how many positions the longest sequence will have.
-        """
+        """Puts the cache for generating into `inputs`, under the name `CACHE`."""
         raise NotImplementedError
 
     def settle_length(self, settings: Any, has_default_max_length: bool) -> None:
@@ -225,10 +215,6 @@ class TrainerHooks:
         """Writes all of a checkpoint but the weights: what a resumed training reads.
 
         Every process calls it; each writes its own random state, and the main one all else.
-
-        Args:
-            folder: where to write.
-            state: name of the file with the history, which the Trainer reads.
         """
         from transformers.trainer_callback import ExportableState
 
@@ -297,10 +283,6 @@ def wrap_label_smoother(trainer: Any, wrap: Callable[[Any], Any]) -> None:
 
     It is called with the output of the model, the labels, and by name `shift_labels` and
     `num_items_in_batch`; other Trainers have None there.
-
-    Args:
-        trainer: the Trainer.
-        wrap: is given what computes the loss, and returns what takes its place.
     """
     if trainer.label_smoother is not None:
         trainer.label_smoother = wrap(trainer.label_smoother)

@@ -113,10 +113,6 @@ def forward_macs(model: nn.Module, lengths: Mapping[str, int]) -> Macs:
     Only products of matrices count, not element-wise operations (softmax, norms, activations,
     biases, the iterations of routing).
 
-    Args:
-        model: a headwise model, or only its stacks of layers.
-        lengths: the length of the input in each stack.
-
     Raises:
         NotImplementedError: a system, or a part of the model outside its layers, has no formula.
         ValueError: the stacks in `lengths` are not those of the model.

@@ -45,10 +45,6 @@ Curve = dict[int, float]  # step to value
 def curve(history: History, key: str) -> Curve:
     """Returns the finite values under a key by step.
 
-    Args:
-        history: of a run.
-        key: such as loss, eval_loss, or what a task measures.
-
     >>> curve([{"step": 50.0, "loss": 3.0}, {"step": 50.0, "eval_loss": 2.5}], "eval_loss")
     {50: 2.5}
     """
@@ -226,9 +222,6 @@ def by_training_loss(history: History) -> np.ndarray:
 def difference_at_equal_training_loss(run: np.ndarray, baseline: np.ndarray) -> float | None:
     """Returns how much higher the validation loss of a run is at equal training loss, on average.
 
-    Args:
-        run, baseline: as `by_training_loss` returns them.
-
     Returns:
         The mean over the training losses that both have; None if there are none.
 
@@ -252,9 +245,6 @@ def difference_at_equal_training_loss(run: np.ndarray, baseline: np.ndarray) -> 
 def over_pairs(figures: np.ndarray) -> OverSeeds:
     """Returns the mean of figures of pairs with its interval.
 
-    Args:
-        figures: a row for each run of the system, a column for each of the baseline.
-
     >>> over_pairs(np.array([[1.0, 2.0], [2.0, 3.0]])).value
     2.0
     """
@@ -265,11 +255,7 @@ def over_pairs(figures: np.ndarray) -> OverSeeds:
 
 
 def difference_over_pairs(figures: np.ndarray) -> Difference | None:
-    """Returns the mean of figures of pairs with Welch's test; None with a single run of either.
-
-    Args:
-        figures: as in `over_pairs`; each is 0 for two runs that do not differ.
-    """
+    """Returns the mean of figures of pairs with Welch's test; None with a single run of either."""
     mean = float(figures.mean())
     rows, columns = figures.mean(1), mean - figures.mean(0)
     return difference(Resampled(rows, None, 0), Resampled(columns, None, 0))
@@ -279,9 +265,6 @@ def log_shares(runs: Sequence[History], baseline: Sequence[History]) -> tuple[np
     """Returns the logarithm of each pair's share of the baseline's steps, and how many are known.
 
     A run that does not reach the baseline's loss has the share of its last step, a lower bound.
-
-    Args:
-        runs, baseline: as in `how_soon`, at least one baseline that has not diverged.
     """
     targets = [found for own in baseline if (found := target(own)) and not _diverged(own)]
     reached = [[step_of(run, goal.loss) is not None for goal in targets] for run in runs]
@@ -343,11 +326,7 @@ def _changed(mean: OverSeeds, change: Callable[[float], float]) -> OverSeeds:
 def losses_at_equal_training_loss(
     runs: Sequence[History], baseline: Sequence[History]
 ) -> np.ndarray | None:
-    """Returns how much higher the validation loss of each pair's first run is; None if unknown.
-
-    Args:
-        runs, baseline: as in `how_soon`, without those that diverged.
-    """
+    """Returns how much higher the validation loss of each pair's first run is; None if unknown."""
     ours, theirs = ([by_training_loss(run) for run in of] for of in (runs, baseline))
     found = [[difference_at_equal_training_loss(own, other) for other in theirs] for own in ours]
     if not found or any(each is None for row in found for each in row):

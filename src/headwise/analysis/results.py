@@ -9,8 +9,7 @@ from importlib import metadata
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, Field, model_validator
-from typing_extensions import Self
+from pydantic import BaseModel, Field
 
 from headwise.analysis.decisions.snapshots import AttentionRecord, DecisionCourse
 from headwise.analysis.how_soon import HowSoon
@@ -35,16 +34,6 @@ class Course(BaseModel):
     values: dict[str, list[list[float]]] = Field(
         description="Name of a recorded quantity to a row of numbers for each of these steps."
     )
-
-    @model_validator(mode="after")
-    def _one_row_per_step(self) -> Self:
-        for name, rows in self.values.items():
-            if len(rows) != len(self.steps) or len({len(row) for row in rows}) > 1:
-                raise ValueError(
-                    f"{name} has {len(rows)} rows for {len(self.steps)} steps, expected a row of "
-                    f"equal length for each step"
-                )
-        return self
 
 
 class EarlyStop(BaseModel):
@@ -340,11 +329,7 @@ def incomplete(results: Comparison | Benchmark) -> str:
 
 
 def compare_samples(samples: Mapping[str, Sequence[Sample]]) -> list[ComparedSample]:
-    """The systems' samples of the same items side by side, first those that differ.
-
-    Args:
-        samples: system to its samples; samples with equal `given` are of the same item.
-    """
+    """The systems' samples of the same items side by side, first those that differ."""
     found: dict[tuple[tuple[str, str], ...], ComparedSample] = {}
     for system, of_system in samples.items():
         for sample in of_system:
@@ -355,12 +340,7 @@ def compare_samples(samples: Mapping[str, Sequence[Sample]]) -> list[ComparedSam
 
 
 def compare_pictures(pictures: Mapping[str, Sequence[Picture]]) -> list[ComparedPicture]:
-    """The systems' pictures of the same title side by side.
-
-    Args:
-        pictures: system to its pictures; of those with one title, the first is put beside others'
-            first, the second beside their second.
-    """
+    """The systems' pictures of the same title side by side."""
     found: dict[tuple[str, int], ComparedPicture] = {}
     for system, of_system in pictures.items():
         titles: Counter[str] = Counter()

@@ -66,11 +66,6 @@ def score_curve(
 ) -> ScoreCurve:
     """Returns the curve of runs.
 
-    Args:
-        key: the key of their recipes.
-        runs: the value of the key and the result of each run.
-        score: name of a score, or `validation loss`; by default the first score of the first run.
-
     Raises:
         ValueError: a run has no such score, or none is sound; or runs of one system with one value
             have the same seed, so that they differ in something else.

@@ -91,12 +91,6 @@ def relative_step_times(
     Where a system's rule of training takes further passes, their share is part of the time.
     Parameters do not change, but running statistics do. As in training, the smallest numbers are
     taken as zero.
-
-    Args:
-        models: name to model; the first is the baseline.
-        settings: name of a model to the settings of its systems' rules of training.
-        batches: keyword arguments of forward, with labels.
-        rounds: how often it is measured.
     """
     rules = {name: TrainingRules(model, settings[name]) for name, model in models.items()}
 
@@ -112,13 +106,7 @@ def decoding_speeds(
     decode: Callable[[PreTrainedModel], int],
     rounds: Rounds,
 ) -> dict[str, DecodingSpeed]:
-    """How many tokens each model generates in a second, and its time per token over the first's.
-
-    Args:
-        models: name to model; the first is the baseline.
-        decode: lets a model generate from the same inputs and returns the number of tokens.
-        rounds: how often it is measured.
-    """
+    """How many tokens each model generates in a second, and its time per token over the first's."""
 
     def measure(name: str) -> float:
         model = models[name].eval()

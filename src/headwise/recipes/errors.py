@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from headwise.messages import did_you_mean, one_of, shown, with_words_cut
+from headwise.messages import did_you_mean, one_of, shown
 from headwise.recipes.schema import Node, locate
 
 if TYPE_CHECKING:
@@ -19,23 +19,11 @@ _NAME_PATTERN = "string_pattern_mismatch"  # no value has a pattern but the name
 
 
 class RecipeError(ValueError):
-    """A recipe that cannot be used; the message names the key and how to mend it.
-
-    A path or a name in it is cut if it is so long that nobody reads it.
-    """
-
-    def __init__(self, message: str) -> None:
-        super().__init__(with_words_cut(message))
+    """A recipe that cannot be used; the message names the key and how to mend it."""
 
 
 def unknown(what: str, name: str, known: Sequence[str], where: str = "") -> str:
     """Returns the message for a name that does not exist, with those that do.
-
-    Args:
-        what: what the name would be of.
-        name: the unknown name.
-        known: the names that there are.
-        where: in what they are.
 
     >>> print(unknown("system", "standart", ["standard", "wide"]))
     there is no system 'standart'; did you mean 'standard'?

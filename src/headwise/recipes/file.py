@@ -105,11 +105,6 @@ class RecipeFile:
     ) -> "Recipe":
         """Returns the recipe of one system on one data set, without the lists of both.
 
-        Args:
-            name: name of the system; None for the recipe without the changes of a system.
-            dataset: name of the data set; None for the recipe's `data`.
-            changes: further changes, which take precedence over all others.
-
         Raises:
             RecipeError: the recipe has no such system or data set, or no data of its own; or there
                 is no key that `changes` name, or its value is wrong.
@@ -135,10 +130,6 @@ class RecipeFile:
 
     def is_set(self, keys: Sequence[str], system: str | None = None) -> bool:
         """Whether a system sets a key, or a part of its value, or what the key is a part of.
-
-        Args:
-            keys: the path of the key.
-            system: name of the system; None asks for `--set` in the place of a system.
 
         Raises:
             RecipeError: the recipe has no such system.

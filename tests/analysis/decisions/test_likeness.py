@@ -62,7 +62,6 @@ def test_a_copy_says_and_looks_the_same():
     made = only(likeness_of(module, torch.randn(5, 9, DIM).double()))
     assert made.outputs[0][2] == pytest.approx(1.0)
     assert made.attention[0][2] == pytest.approx(1.0)
-    assert made.most_alike_outputs == made.most_alike_attention == (0, 2)
     assert made.outputs[0][1] < 0.9 and made.attention[0][1] < 0.999
     for matrix, mean in ((made.outputs, made.mean_outputs), (made.attention, made.mean_attention)):
         assert mean == pytest.approx((matrix[0][1] + matrix[0][2] + matrix[1][2]) / 3)
@@ -193,7 +192,6 @@ def test_a_head_that_is_off_is_like_no_other():
     made = only(likeness_of(module, torch.randn(2, 8, DIM).double()))
     assert made.outputs[0] == [None, None, None] and made.outputs[1][0] is None
     assert made.mean_outputs == pytest.approx(made.outputs[1][2])
-    assert made.most_alike_outputs == (1, 2)
 
 
 def test_one_head_alone_has_no_likeness():

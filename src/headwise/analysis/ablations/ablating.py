@@ -80,12 +80,7 @@ def analyse_ablations(
 
 
 def bar_of(bars: RunBars, label: str) -> Progress:
-    """Returns a progress that a bar shows, with the ablation that is being made.
-
-    Args:
-        bars: the bars in which it stands.
-        label: what is ablated.
-    """
+    """Returns a progress that a bar shows, with the ablation that is being made."""
     bar = bars.begin(label, None)
 
     def progress(done: int, total: int, coming: str) -> None:

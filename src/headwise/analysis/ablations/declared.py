@@ -56,12 +56,7 @@ class Ablation:
 
     @contextmanager
     def in_force(self, model: nn.Module, draw: int = 0) -> Iterator[None]:
-        """While this context is open, the systems compute otherwise in evaluation.
-
-        Args:
-            model: the model whose ablation it is.
-            draw: number of the random draw, from 0.
-        """
+        """While this context is open, the systems compute otherwise in evaluation."""
         options = {**self.options, _SEED: draw} if self.draws else self.options
         with ExitStack() as stack:
             for place in self.places:

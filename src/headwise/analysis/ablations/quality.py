@@ -37,12 +37,6 @@ def group_losses(
     groups. The labels are given to the model (teacher forcing), without label smoothing and
     auxiliary losses. `MEAN_LOSS` makes the mean over all labels of it.
 
-    Args:
-        model: the model in evaluation mode.
-        items: the encoded items of one part.
-        collate: joins items into a batch, see `Task.collate`.
-        precision: an autocast context for the forward pass.
-
     Returns:
         An array of shape `(groups, 2)`. The groups are the same for all models.
     """
@@ -86,14 +80,7 @@ class Quality:
     def of_task(
         cls, model: HeadwiseModel, task: Task, part: str, settings: EvaluationSettings
     ) -> "Quality":
-        """The quality of a recipe's model: the scores of its task, and the loss.
-
-        Args:
-            model: the model that will be ablated.
-            task: the data.
-            part: name of the part to evaluate.
-            settings: of the evaluation; each ablation is evaluated by the same search.
-        """
+        """The quality of a recipe's model: the scores of its task, and the loss."""
         items = task.part(part)
         return cls(
             evaluate=lambda: task.evaluate(model, items, settings, lambda count: None),
@@ -116,14 +103,7 @@ class Quality:
         higher_is_better: bool = True,
         determined_by: Mapping[str, Any] | None = None,
     ) -> "Quality":
-        """Quality as a mean of numbers, for a model that is none of a recipe's.
-
-        Args:
-            measure: returns a number for each item, in an order that stays the same.
-            name: the score's name.
-            higher_is_better: whether larger numbers are better.
-            determined_by: as the attribute.
-        """
+        """Quality as a mean of numbers, for a model that is none of a recipe's."""
         mean = of_totals(lambda totals: totals[0] / totals[1])
 
         def evaluate() -> Outcome:

@@ -109,10 +109,6 @@ def changes(measured: Sequence[Measured | None], higher_is_better: bool) -> list
     The p-value is that of Student's t. Where the difference is the same on all resamples of the
     items, every item changed alike, and it is that of the sign test.
 
-    Args:
-        measured: a number under each ablation of the table; None where there is none.
-        higher_is_better: whether a lower number is a cost.
-
     >>> removed = Measured(value=20.0, difference=-5.0, variance=1.0, doubt=0.02, items=51)
     >>> (change, ) = changes([removed], higher_is_better=True)
     >>> change.cost, round(change.low, 2), round(change.high, 2), change.significant

@@ -76,12 +76,6 @@ class HeadsLikeness(BaseModel):
     )
     mean_outputs: float | None = Field(description="Mean of `outputs` over pairs of heads.")
     mean_attention: float | None = Field(description="Mean of `attention` over pairs of heads.")
-    most_alike_outputs: tuple[int, int] | None = Field(
-        description="The pair of heads whose outputs are most alike."
-    )
-    most_alike_attention: tuple[int, int] | None = Field(
-        description="The pair of heads whose attention is most alike."
-    )
 
 
 class SystemLikeness(BaseModel):
@@ -241,8 +235,6 @@ class _Counter:
             attention=_known(attention),
             mean_outputs=_mean(_pairs(outputs)),
             mean_attention=_mean(_pairs(attention)),
-            most_alike_outputs=_most_alike(outputs),
-            most_alike_attention=_most_alike(attention),
         )
 
 
@@ -261,14 +253,6 @@ def _known(matrix: Tensor) -> Matrix:
 def _pairs(matrix: Tensor) -> list[float]:
     """The entries above the diagonal."""
     return matrix[torch.ones_like(matrix, dtype=torch.bool).triu(1)].tolist()
-
-
-def _most_alike(matrix: Tensor) -> tuple[int, int] | None:
-    above = torch.ones_like(matrix, dtype=torch.bool).triu(1) & ~matrix.isnan()
-    if not above.any():
-        return None
-    first, second = divmod(int(matrix.masked_fill(~above, -torch.inf).argmax()), len(matrix))
-    return first, second
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

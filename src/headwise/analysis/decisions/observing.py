@@ -110,11 +110,6 @@ def observe_batch(
 ) -> list[Observed]:
     """Runs a model on a batch and returns its decisions.
 
-    Args:
-        model: any module that holds systems of heads.
-        batch: keyword arguments of its forward.
-        positions, padding: as in `observe`.
-
     Raises:
         ValueError: the model holds no system.
     """

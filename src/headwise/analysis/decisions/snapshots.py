@@ -11,10 +11,9 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from typing_extensions import Self
 
 from headwise.analysis.decisions.entropy import Entropy, ModuleEntropy
 from headwise.analysis.decisions.explained import Explained
@@ -59,17 +58,6 @@ class DecisionCourse(Where):
         """The mean entropy before the first step; None if no snapshot was taken then."""
         return self.entropy[0] if self.steps[0] == 0 else None
 
-    @model_validator(mode="after")
-    def _one_value_per_step(self) -> Self:
-        lengths = [len(self.entropy), len(self.lowest_entropy), len(self.shares), len(self.weights)]
-        for length in [*lengths, *map(len, self.explained.values())]:
-            if length != len(self.steps):
-                raise ValueError(
-                    f"{self.path} has {length} values for {len(self.steps)} steps, expected a "
-                    f"value for each step"
-                )
-        return self
-
 
 class AttentionRecord(BaseModel):
     """What the heads of one system did on the held-out data.
@@ -113,12 +101,7 @@ class AttentionRecord(BaseModel):
 
 
 class Snapshots:
-    """Takes snapshots of the decisions of a model on the same few sequences of a task.
-
-    Args:
-        task: the data.
-        batch_tokens: the largest size of a batch in training, which no snapshot exceeds.
-    """
+    """Takes snapshots of the decisions of a model on the same few sequences of a task."""
 
     def __init__(self, task: Task, batch_tokens: int) -> None:
         self.task = task
@@ -144,12 +127,7 @@ class Snapshots:
 
 
 def few(part: Items, batch_tokens: int) -> list[list[int]]:
-    """Which items a snapshot looks at: up to 32, spread evenly, that fit in two batches.
-
-    Args:
-        part: the items of one part.
-        batch_tokens: the largest size of a batch.
-    """
+    """Which items a snapshot looks at: up to 32, spread evenly, that fit in two batches."""
     total = len(part.lengths)
     for number in range(min(MOST_SEQUENCES, total), 0, -1):
         chosen = [index * total // number for index in range(number)]
@@ -200,26 +178,7 @@ def record_attention(
     batches: Iterable[dict[str, Tensor]],
     snapshots: Iterable[DecisionCourse] = (),
 ) -> list[AttentionRecord]:
-    """Runs a model on batches and returns what its systems of heads decide.
-
-    Entropy is the mean of -Σ w ln w over all rows of weights w, each scaled to sum 1. There is a
-    row for each token, for each sequence, or a single one, as the system decides. The percentiles
-    of the entropy are taken over the same rows, and are right within `histogram.STEP` nats.
-
-    Load says how the work is shared, and sums to 1. The system's words say how it is measured:
-
-    - `lead`: the share of rows in which a unit has the largest weight; units that have the largest
-      weight together share the row;
-    - `choice`: the share of all choices that fall on a unit;
-    - `weight`: a unit's mean weight.
-
-    Padding counts in nothing.
-
-    Args:
-        model: a headwise model; it is put into evaluation.
-        batches: keyword arguments of its forward.
-        snapshots: of its training; the first is taken before the first step.
-    """
+    """Runs a model on batches and returns what its systems of heads decide, padding left out."""
     entropy, load = Entropy(), Load()
     model.eval()
     for batch in batches:

@@ -101,15 +101,7 @@ def estimated(
     seeds: int,
     interval: tuple[float, float] | None = None,
 ) -> Estimate:
-    """Returns a mean with its interval and standard error.
-
-    Args:
-        value: the mean.
-        spread: its variance.
-        source: whose chance the variance is.
-        seeds: number of seeds that count.
-        interval: both ends; by default Student's interval.
-    """
+    """Returns a mean with its interval and standard error."""
     low, high = interval or student_interval(value, spread)
     return Estimate(
         value=value,
@@ -123,15 +115,7 @@ def estimated(
 
 
 def judged(value: float, spread: Spread, source: Source, comparisons: int = 1) -> Difference | None:
-    """Returns a difference with the interval and the test that its variance gives.
-
-    Args:
-        value: the difference.
-        spread: its variance.
-        source: whose chance the variance is.
-        comparisons: how many there are in the table; the detectable difference is that of the
-            strictest test of Holm's method.
-    """
+    """Returns a difference with the interval and the test that its variance gives."""
     from scipy.stats import t  # imported here: it takes a second
 
     error = math.sqrt(spread.variance)
@@ -229,10 +213,6 @@ def mean_difference(differences: Sequence[Difference], comparisons: int = 1) -> 
     """Returns the mean of differences on several data sets, each counting alike.
 
     The runs on different data sets are independent of each other.
-
-    Args:
-        differences: one for each data set.
-        comparisons: as in `seeds_and_items.difference`.
     """
     value = float(np.mean([each.value for each in differences]))
     source = _shared_source(differences)

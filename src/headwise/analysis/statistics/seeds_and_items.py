@@ -80,13 +80,7 @@ def compare_outcomes(
 
 
 def resampled(outcomes: Sequence[Outcome], name: str, statistic: Statistic) -> Resampled:
-    """Returns the scores of one system's runs.
-
-    Args:
-        outcomes: of its seeds, on the same test items.
-        name: of the score; runs that lack it, or have no finite value, are left out.
-        statistic: computes the score from the items.
-    """
+    """Returns the scores of one system's runs."""
     found = [
         (score.value, outcome.items.get(name))
         for outcome in outcomes
@@ -125,11 +119,6 @@ def estimate(system: Resampled) -> Estimate | None:
 def difference(system: Resampled, baseline: Resampled, comparisons: int = 1) -> Difference | None:
     """Returns the difference of a system's mean score to the baseline's.
 
-    Args:
-        system, baseline: their scores, on the same items.
-        comparisons: how many there are in the table; the detectable difference is that of the
-            strictest test of Holm's method.
-
     Returns:
         The difference, whose corrected p-value is still p; `corrected` corrects those of a table.
         None if there is nothing to judge it by: no finite scores, single runs of a score that is
@@ -160,10 +149,6 @@ def difference(system: Resampled, baseline: Resampled, comparisons: int = 1) -> 
 def within_runs(changed: Resampled, unchanged: Resampled) -> Resampled:
     """Returns by how much two scores of the same runs differ, as a score of these runs.
 
-    Args:
-        changed: a score of each run, such as that under an ablation.
-        unchanged: another score of the same runs, in the same order, on the same items.
-
     Raises:
         ValueError: they are of other numbers of runs or items.
     """
@@ -180,10 +165,6 @@ def within_runs(changed: Resampled, unchanged: Resampled) -> Resampled:
 
 def difference_to(number: float, system: Resampled, comparisons: int = 1) -> Difference | None:
     """Returns the difference of a system's mean score to a number that is no estimate.
-
-    Args:
-        number: what the mean is compared with, such as 0 for a score of `within_runs`.
-        system, comparisons: as in `difference`.
 
     Returns:
         As `difference`; None also for a single run.
@@ -203,11 +184,6 @@ def change_of_difference(
     All runs are independent of each other, so that the variances that seeds add are those of four
     means. The test items are the same: resamples of them are taken of the change as a whole, in
     which much of what an item does to all runs cancels.
-
-    Args:
-        last, first: under each of two conditions the scores of a system and of its baseline, all on
-            the same items.
-        comparisons: as in `difference`.
 
     Returns:
         The difference of `last` minus that of `first`; None if there is nothing to judge it by:
@@ -252,10 +228,6 @@ def change(changed: Resampled, unchanged: Resampled) -> tuple[float, Spread | No
 
     The model is the same, so that the items are all that may be chance; if the conditions are
     drawn, so are the draws.
-
-    Args:
-        changed: the scores under other conditions, a row for each draw of them.
-        unchanged: the model's own, one row, on the same items.
 
     Returns:
         The change of the mean, NaN without a finite score; and its variance, None if there is
