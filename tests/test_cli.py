@@ -12,16 +12,13 @@ import numpy as np
 import pytest
 import soundfile
 import tiny_tasks
-import typer
 from torchrun import on_two_processes
 from typer.testing import CliRunner
 
 from headwise.analysis.ablations.declared import Level
 from headwise.cli import app, explaining
-from headwise.cli.printing import clear_errors
 from headwise.recipes import load_recipe, shipped_recipes
 from headwise.recipes.shipped import offline_recipes
-from headwise.report.formatting import count
 from headwise.runs import one_run, reading
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
@@ -335,18 +332,6 @@ def test_cost_of_a_recipe_without_systems_is_that_of_its_model(world):
     assert re.search(r"^ model +\d", done.stdout, re.M)
 
 
-def test_cost_counts_what_training_would_count(run):
-    result = json.loads((run / "result.json").read_text())
-    done = headwise("cost", run / "recipe.yaml", "--set", f"tokenizer.vocab_size={vocabulary(run)}")
-    row = next(line.split() for line in done.stdout.splitlines() if line.startswith(" model "))
-    assert row[6] == count(result["parameters"])
-    assert row[8] == count(result["macs"])
-
-
-def vocabulary(run):
-    return json.loads((run / "model" / "config.json").read_text())["vocab_size"]
-
-
 def test_cost_of_the_papers():
     done = headwise("cost", "--papers")
     assert done.exit_code == 0, done.output
@@ -480,15 +465,6 @@ def test_mistakes_of_ours_keep_their_traceback(run, monkeypatch):
     assert isinstance(headwise("generate", run).exception, KeyError)
 
 
-def test_a_reader_that_has_had_enough_is_no_error(run, monkeypatch):
-    def closed(*_):
-        raise BrokenPipeError
-
-    monkeypatch.setattr(reading, "open_run", closed)
-    done = headwise("translate", run, stdin="one\n")
-    assert (done.exit_code, done.stderr) == (0, "")
-
-
 # Stopping
 
 
@@ -572,10 +548,3 @@ def test_compare_with_two_processes_gives_the_losses_of_one(world):
 
 def test_the_levels_of_ablations_are_those_of_the_analysis() -> None:
     assert [level.value for level in explaining.Level] == list(get_args(Level))
-
-
-def test_an_error_of_the_system_begins_with_the_path(tmp_path, capsys):
-    with pytest.raises(typer.Exit), clear_errors():
-        (tmp_path / "none" / "file").read_text()
-    reason = "cannot be read or written (No such file or directory)"
-    assert capsys.readouterr().err == f"error: {tmp_path}/none/file: {reason}\n"

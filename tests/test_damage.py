@@ -171,14 +171,6 @@ def test_a_damaged_try_is_trained_again(recipe, tmp_path, damage):
     assert again.validation_loss == before.validation_loss
 
 
-def test_a_run_without_sums_is_read_as_before(recipe, run, finished):
-    for sums in list(run.rglob(SUMS)):
-        sums.unlink()
-    assert open_run(run)[0] == recipe
-    assert train(recipe, run)[1] == ""
-    assert_same(run, finished)
-
-
 def test_of_a_full_disk_folder_and_mend_are_told_and_nothing_is_lost(
     recipe, finished, tmp_path, monkeypatch
 ):

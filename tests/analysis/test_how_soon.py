@@ -110,13 +110,6 @@ def test_diverged_runs_are_no_targets_and_never_get_there():
     assert how_soon([whole], [history([math.nan])], TIME).steps is None
 
 
-def test_no_history_at_all():
-    found = how_soon([[]], [falling()], TIME)
-    assert (found.pairs, found.reached, found.waited) == (1, 0, 0.0)
-    assert how_soon([[]], [[]], TIME).pairs == 0
-    assert how_soon([falling()], [falling()], None).time is None
-
-
 # Over seeds
 
 
@@ -202,10 +195,3 @@ def test_the_mean_is_that_of_a_fine_grid():
     ours, theirs = (np.interp(grid, run[:, 0], run[:, 1]) for run in runs)
     found = difference_at_equal_training_loss(runs[0][::-1], runs[1])  # training loss falls
     assert found == pytest.approx((ours - theirs).mean(), abs=1e-4)
-
-
-def test_losses_that_never_meet():
-    ours, theirs = np.array([[4.0, 4.0], [3.0, 3.0]]), np.array([[2.0, 2.0], [1.0, 1.0]])
-    assert difference_at_equal_training_loss(ours, theirs) is None
-    assert difference_at_equal_training_loss(ours, np.empty((0, 2))) is None
-    assert how_soon([falling(gap=20.0)], [falling()], TIME).equal_training_loss is None

@@ -76,18 +76,6 @@ def clock(monkeypatch):
     return made
 
 
-def test_a_model_against_itself_and_against_a_slower_one(clock):
-    models = {"standard": model(), "slow": model()}
-    clock.seconds = {
-        (models["standard"], "joint"): lambda _: 2.0,
-        (models["slow"], "joint"): lambda _: 3.0,
-    }
-    gates = {name: {} for name in models}
-    times = relative_step_times(models, gates, BATCHES, Rounds(7, 7))
-    assert times["standard"] == OverRounds(value=1.0, low=1.0, high=1.0, rounds=7)
-    assert times["slow"] == OverRounds(value=1.5, low=1.5, high=1.5, rounds=7)
-
-
 def test_rounds_take_models_in_turn_and_the_first_is_not_counted(clock):
     models = {"a": model(), "b": model()}
     # The first round (4 passes) makes b look ten times as slow.
@@ -160,21 +148,6 @@ def test_decoding_is_counted_in_tokens(clock):
     assert speeds["b"].tokens_per_second.value == pytest.approx(25)
     assert speeds["a"].relative_time.value == 1.0
     assert speeds["b"].relative_time.value == pytest.approx(2.0)
-
-
-def test_a_machine_that_slows_down_changes_tokens_per_second_and_no_ratio(clock):
-    models = {"a": model(), "b": model()}
-    calls = []
-
-    def decode(network):
-        calls.append(network)
-        clock.now += 2.0 ** ((len(calls) - 1) // 2) * (1 if network is models["a"] else 1.5)
-        return 8
-
-    speeds = decoding_speeds(models, decode, Rounds(3, 3))
-    assert speeds["b"].relative_time == OverRounds(value=1.5, low=1.5, high=1.5, rounds=3)
-    rates = speeds["a"].tokens_per_second
-    assert (rates.low, rates.value, rates.high) == (1.0, 2.0, 4.0)
 
 
 # What is measured of a step

@@ -186,13 +186,6 @@ def test_a_score_of_which_a_run_has_no_items_is_judged_by_the_seeds():
     assert difference(one, found) is None
 
 
-def test_resamples_without_a_score_have_no_interval():
-    system = of_items(np.random.default_rng(6).normal(size=(3, 20)))
-    system.resamples[1, 7] = math.nan
-    assert estimate(system).value == system.scores.mean() and estimate(system).low is None
-    assert difference(system, system) is None
-
-
 def test_two_scores_without_any_variance():
     ours, theirs = of_scores([5.0, 5.0]), of_scores([4.0, 4.0])
     assert difference(ours, theirs) is None  # nothing says how much would be chance
@@ -301,20 +294,6 @@ def test_the_variance_of_a_mean_over_data_sets_is_the_sum_over_the_square_of_the
     assert (mean.value, mean.seeds, mean.source) == (pytest.approx(1.0), 2, "seeds and items")
     estimates[1] = Estimate(value=2.0, source="seeds", seeds=1)
     assert mean_estimate(estimates).low is None and mean_estimate(estimates).value == mean.value
-
-
-@pytest.mark.parametrize(
-    ("sources", "expected"),
-    [
-        (("seeds", "seeds"), "seeds"),
-        (("seeds", "seeds and items"), "seeds and items"),
-        (("seeds and items", "items"), "items"),
-    ],
-)
-def test_a_mean_holds_the_chance_that_all_data_sets_hold(sources, expected):
-    found = mean_difference([made(1.0, p=1e-6, source=source) for source in sources])
-    assert found.source == expected
-    assert (found.detectable is None) == (expected == "items")
 
 
 # --- simulation -------------------------------------------------------------------------------

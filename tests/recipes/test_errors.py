@@ -54,12 +54,6 @@ def test_set_wants_a_key_and_a_value(change):
     )
 
 
-def test_set_wants_yaml():
-    assert "--set is 'training.adam_betas=[1': not valid YAML" in message(
-        DEMO, "training.adam_betas=[1"
-    )
-
-
 @pytest.mark.parametrize(
     ("change", "key", "nearest"),
     [
@@ -76,20 +70,6 @@ def test_an_unknown_key_is_named_with_the_nearest(change, key, nearest):
     said = message(DEMO, change)
     assert f"there is no key '{key}'; did you mean '{nearest}'?" in said
     assert "known: " in said
-
-
-def test_an_unknown_key_of_a_corpus_lists_those_of_that_corpus():
-    changes = ("data.train.source=a", "data.train.target=b", "data.trian=x")
-    said = message(DEMO, "data.corpus=files", *changes)
-    assert "'data.trian'; did you mean 'train'?" in said
-    assert "target_language" in said
-    assert "revision" not in said  # that is one of the hub's
-
-
-def test_a_key_like_no_other_is_named_without_a_guess():
-    said = message(DEMO, "zzz=5")
-    assert "there is no key 'zzz'\n" in said
-    assert "training" in said
 
 
 def test_an_unknown_key_in_a_system_says_which(small):

@@ -84,31 +84,6 @@ def test_sizes_of_the_weighted_transformer(layers, branches, millions):
 
 
 @pytest.mark.parametrize(
-    ("system", "modules", "printed"),
-    [
-        ("simple-encoder", 6, 12.6),
-        ("em-encoder", 6, 12.6),
-        ("em-cross", 6, 12.6),
-        ("em-decoder", 6, 12.6),
-        ("em-encoder-cross", 12, 25.2),
-        ("em-all", 18, 37.8),
-        ("em-layers-4-6", 3, 94.3 - 88.0),
-        ("em-layers-1-3", 3, 94.3 - 88.0),
-        ("agreement", 2, 92.2 - 88.0),
-        ("em-layer-6", 1, 90.1 - 88.0),
-        ("em-layer-1", 1, 90.1 - 88.0),
-    ],
-)
-def test_sizes_of_routing_by_agreement(system, modules, printed):
-    """Its tables 2 and 3: with H heads, H·d² weights more per module that is routed."""
-    name = "agreement-wmt14-en-de"
-    added = parameters(name, system) - parameters(name, "standard")
-    weights = modules * 8 * 512**2
-    assert weights == pytest.approx(added, rel=0.01)  # apart from biases and what EM learns
-    assert weights / 1e6 == pytest.approx(printed, abs=0.15)
-
-
-@pytest.mark.parametrize(
     ("system", "millions"),
     [
         ("moa-base", 65),

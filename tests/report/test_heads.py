@@ -106,5 +106,3 @@ def test_sites_of_a_single_stack() -> None:
     assert "Self-attention: share of each expert" in page.texts["figcaption"]
     assert page.texts["h4"] == ["Self-attention"]
     assert not any(word in "".join(page.texts["body"]) for word in ("Decoder", "Encoder"))
-
-

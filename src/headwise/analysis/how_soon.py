@@ -31,7 +31,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from headwise.analysis.speed import DecodingSpeed, OverRounds
 from headwise.analysis.statistics.estimates import Difference
@@ -73,7 +73,7 @@ class OverSeeds(BaseModel):
     model_config = RECORD
 
     value: float
-    low: float | None = Field(None, description="None with a single run of either system.")
+    low: float | None = None  # None with a single run of either system
     high: float | None = None
 
 
@@ -82,36 +82,22 @@ class HowSoon(BaseModel):
 
     model_config = RECORD
 
-    pairs: int = Field(
-        default=0,
-        description="Number of pairs of a run of the system and one of the baseline; 0 for the "
-        "baseline itself.",
-    )
-    reached: int = Field(
-        default=0, description="In how many pairs the system reaches the baseline's loss."
-    )
-    steps: OverSeeds | None = Field(
-        default=None,
-        description="Steps to reach the baseline's lowest validation loss over the baseline's own. "
-        "If not all pairs reach it, the median over the pairs, without an interval; None if the "
-        "median pair does not.",
-    )
-    time: OverSeeds | None = Field(
-        default=None, description="The same in time: `steps` times the time of a step."
-    )
-    waited: float | None = Field(
-        default=None,
-        description="The least share of the baseline's steps after which a run that never reached "
-        "it ended; None if all did.",
-    )
-    equal_training_loss: OverSeeds | None = Field(
-        default=None,
-        description="Mean difference of the validation loss to the baseline's at equal training "
-        "loss; None if no training loss is common to all pairs.",
-    )
-    decoding: DecodingSpeed | None = Field(
-        default=None, description="None of tasks that generate nothing."
-    )
+    # Number of pairs of a run of the system and one of the baseline; 0 for the baseline
+    # itself.
+    pairs: int = 0
+    reached: int = 0  # in how many pairs the system reaches the baseline's loss
+    # Steps to reach the baseline's lowest validation loss over the baseline's own. If not all
+    # pairs reach it, the median over the pairs, without an interval; None if the median pair
+    # does not.
+    steps: OverSeeds | None = None
+    time: OverSeeds | None = None  # the same in time: `steps` times the time of a step
+    # The least share of the baseline's steps after which a run that never reached it ended;
+    # None if all did.
+    waited: float | None = None
+    # Mean difference of the validation loss to the baseline's at equal training loss; None if
+    # no training loss is common to all pairs.
+    equal_training_loss: OverSeeds | None = None
+    decoding: DecodingSpeed | None = None  # None of tasks that generate nothing
 
 
 class Target(NamedTuple):

@@ -1,12 +1,12 @@
 """Scores of runs against a number in their recipes: how much data, how wide a model, ..."""
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
+from headwise.analysis.how_soon import target
 from headwise.analysis.results import RunResult, diverged
 from headwise.messages import one_of
 
@@ -102,6 +102,7 @@ def _point(system: str, value: float, runs: Sequence[RunResult], name: str) -> C
         room = float(stats.t.ppf(0.975, len(scores) - 1)) * error
         low, high = mean - room, mean + room
     trained = runs[0].trained_parameters
+    bests = [target(run.history) for run in runs]
     return CurvePoint(
         system,
         value,
@@ -110,7 +111,7 @@ def _point(system: str, value: float, runs: Sequence[RunResult], name: str) -> C
         high,
         len(runs),
         runs[0].parameters if trained is None else trained,
-        float(np.mean([_best_step(run) for run in runs])),
+        float(np.mean([best.step if best else 0 for best in bests])),
     )
 
 
@@ -121,13 +122,3 @@ def _score(run: RunResult, name: str) -> float:
     if name not in values:
         raise ValueError(f"--score is {name!r}, {one_of(name, [*values, VALIDATION_LOSS])}")
     return values[name]
-
-
-def _best_step(run: RunResult) -> int:
-    """The step of the lowest validation loss."""
-    losses = {
-        int(record["step"]): record["eval_loss"]
-        for record in run.history
-        if math.isfinite(record.get("eval_loss", math.nan))
-    }
-    return min(losses, key=losses.__getitem__, default=0)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from torch import Tensor
 from transformers import PreTrainedModel
 from typing_extensions import Self
@@ -30,13 +30,12 @@ class OverRounds(BaseModel):
 
     model_config = RECORD
 
-    value: float = Field(description="The median over rounds.")
-    low: float = Field(
-        description="Lower end of the interval of the median; with fewer than six rounds, which "
-        "have none, the lowest figure."
-    )
-    high: float = Field(description="Upper end, or the highest figure.")
-    rounds: int = Field(description="Number of rounds.")
+    value: float  # the median over rounds
+    # Lower end of the interval of the median; with fewer than six rounds, which have none, the
+    # lowest figure.
+    low: float
+    high: float  # upper end, or the highest figure
+    rounds: int  # number of rounds
 
     @classmethod
     def of(cls, figures: Sequence[float]) -> Self:
@@ -75,9 +74,7 @@ class DecodingSpeed(BaseModel):
     model_config = RECORD
 
     tokens_per_second: OverRounds
-    relative_time: OverRounds = Field(
-        description="Time for a token divided by the baseline's, within each round."
-    )
+    relative_time: OverRounds  # time for a token divided by the baseline's, within each round
 
 
 def relative_step_times(

@@ -58,18 +58,11 @@ ChangesOfRun = Annotated[
 ]
 ChangesOfUse = Annotated[
     list[str] | None,
-    _changes("a key of `evaluation`, the only ones that are read: evaluation.beam_size=1"),
-]
-ChangesOfGeneration = Annotated[
-    list[str] | None,
     _changes(
-        "a key of `evaluation`, the only ones that are read: "
-        "evaluation.generation.temperature=0.7 for texts, evaluation.temperature=0.7 for images"
+        "a key of `evaluation`, the only ones that are read: evaluation.beam_size=1 for "
+        "translation, evaluation.generation.temperature=0.7 for texts, evaluation.temperature=0.7 "
+        "for images, evaluation.context=0.25 for speech"
     ),
-]
-ChangesOfEnhancement = Annotated[
-    list[str] | None,
-    _changes("a key of `evaluation`, the only ones that are read: evaluation.context=0.25"),
 ]
 Trust = Annotated[
     bool,

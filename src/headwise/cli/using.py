@@ -9,8 +9,6 @@ import typer
 from rich.console import Console
 
 from headwise.cli.parameters import (
-    ChangesOfEnhancement,
-    ChangesOfGeneration,
     ChangesOfUse,
     RunFolder,
     Trust,
@@ -71,7 +69,7 @@ def generate(
         Path | None,
         typer.Option(help="PNG file to write, for image models.", show_default="RUN.png"),
     ] = None,
-    changes: ChangesOfGeneration = None,
+    changes: ChangesOfUse = None,
     trust: Trust = False,
 ) -> None:
     """Continue a text or draw images with a finished run."""
@@ -94,7 +92,7 @@ def enhance(
     target: Annotated[
         Path, typer.Argument(metavar="OUT", help="Sound file to write, as long as IN.")
     ],
-    changes: ChangesOfEnhancement = None,
+    changes: ChangesOfUse = None,
     trust: Trust = False,
 ) -> None:
     """Remove the noise from a recording of speech of any length with a finished run."""

@@ -4,9 +4,10 @@ from collections.abc import Collection, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
+from headwise.messages import one_of, shown
 from headwise.models.ablation import ablation_options
 from headwise.models.plan import SYSTEMS
-from headwise.recipes.catalogue import TASKS, check_task, task_class
+from headwise.recipes.catalogue import TASKS, task_class
 from headwise.recipes.schema import Node, node_of
 from headwise.recipes.settings import EvaluationSettings, ModelSettings, Recipe
 
@@ -38,11 +39,7 @@ def shared_sections() -> list[Section]:
 
 
 def task_sections(task: str) -> list[Section]:
-    """Returns the keys that only the recipes of one task have, or that differ in them.
-
-    >>> [section.title for section in task_sections("translation")][:3]
-    ['recipe', 'data', 'data, corpus: interface-strings']
-    """
+    """Returns the keys that only the recipes of one task have, or that differ in them."""
     recipe = node_of(task_class(task).recipe_class)
     shared = {key.name for key in _shared_keys("")}
     return [Section("recipe", _own("", recipe)), *_nested("", recipe, skip=shared)]
@@ -53,9 +50,6 @@ def sections_with(part: str) -> list[Section]:
 
     Raises:
         ValueError: neither a key nor a task has it.
-
-    >>> [section.title for section in sections_with("beam_size")]
-    ['translation: evaluation']
     """
     found: dict[tuple[str, tuple[Key, ...]], list[str]] = {}  # the tasks that have the same
     for task in ("", *TASKS):
@@ -69,10 +63,9 @@ def sections_with(part: str) -> list[Section]:
         ]
     tasks = [task for task in TASKS if part in task]
     if len(tasks) != 1:
-        try:
-            check_task(part)
-        except ValueError as error:
-            raise ValueError(f"{error}; and no key has it in its name") from None
+        raise ValueError(
+            f"there is no task {shown(part)} and no key with it in its name, {one_of(part, TASKS)}"
+        )
     return task_sections(tasks[0])
 
 

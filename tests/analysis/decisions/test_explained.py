@@ -142,14 +142,3 @@ def test_nothing_explains_what_does_not_vary():
     assert explained(torch.tensor([0.25, 0.75]), standing(tokens)) == {}  # decided once and for all
     found = explained(torch.full((4, 5, 3), 1 / 3), standing(tokens))
     assert [(each.between, each.share) for each in found.values()] == [(None, None)] * 2
-
-
-def test_a_label_of_as_many_classes_as_rows_is_told_apart():
-    found = explained(of_two(draws(1, 6)), standing(torch.arange(6).unsqueeze(0)))["token"]
-    assert found.between == pytest.approx(1) and found.share is None
-
-
-def test_a_run_that_has_diverged_explains_nothing():
-    weights = torch.full((2, 6, 2), torch.nan)
-    found = explained(weights, standing(classes_of(2, 2, 6)))
-    assert {(each.between, each.share) for each in found.values()} == {(None, None)}

@@ -161,10 +161,3 @@ def test_one_layer_has_nothing_to_be_compared_with():
     counted.add(Places("encoder_self", 1).observed([weights(2, 4, 3)]))
     counted.add(Places("encoder_self", 2).observed([torch.tensor([0.3, 0.7])] * 2))
     assert counted.result() == []
-
-
-def test_a_layer_that_has_diverged_is_like_nothing_and_the_others_stay():
-    good = [weights(4, 30, 3, seed=seed) for seed in range(2)]
-    found = compared([*good, torch.full((4, 30, 3), torch.nan)])
-    assert [row[:2] for row in found.likeness[:2]] == compared(good).likeness
-    assert found.likeness[2] == [None] * 3

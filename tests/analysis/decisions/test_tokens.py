@@ -169,17 +169,3 @@ def test_padding_counts_nowhere() -> None:
         {where: Routing(weights.masked_fill(padding[..., None], 0.5))}, positions(others), padding
     )
     assert found(one) == found(other)
-
-
-def test_nothing_is_said_of_the_positions() -> None:
-    routing = Routing(random_weights(3, 4, 2))
-    assert found([]) == found(batch({place(): routing})) == []
-    frames = Positions(shape=(3, 4), word="frame")
-    assert found(batch({place(): routing}, frames)) == []
-    unknown = Positions(shape=(3, 4), classes={"half": torch.full((3, 4), -1)})
-    assert found(batch({place(): routing}, unknown)) == []
-
-
-def test_weights_of_a_run_that_diverged_go_nowhere() -> None:
-    routing = Routing(torch.full((2, 8, 2), math.nan))
-    assert found(batch({place(): routing}, positions(torch.zeros(2, 8, dtype=torch.int64)))) == []

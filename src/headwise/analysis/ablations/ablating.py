@@ -34,7 +34,7 @@ from headwise.training.progress import RunBars
 # Called with how many ablations are done, how many there are, and the one that comes next.
 Progress = Callable[[int, int, str], None]
 
-_FORMAT = 1  # of the files of finished ablations
+_FORMAT = 2  # of the files of finished ablations
 
 
 def analyse_ablations(
@@ -214,8 +214,7 @@ def _measured(changed: Resampled, unchanged: Resampled) -> Measured:
     return Measured(
         value=float(changed.scores.mean()) if changed.seeds else math.nan,
         difference=difference,
-        variance=None if spread is None else spread.variance,
-        doubt=0.0 if spread is None else spread.doubt,
+        spread=spread,
         items=changed.items,
     )
 

@@ -103,7 +103,7 @@ class Quality:
         higher_is_better: bool = True,
         determined_by: Mapping[str, Any] | None = None,
     ) -> "Quality":
-        """Quality as a mean of numbers, for a model that is none of a recipe's."""
+        """Quality as the mean of what `measure` returns: a number an item, in the same order."""
         mean = of_totals(lambda totals: totals[0] / totals[1])
 
         def evaluate() -> Outcome:

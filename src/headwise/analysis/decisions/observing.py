@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from torch import Tensor, nn
 
 from headwise.heads.system import Routing
@@ -22,11 +22,11 @@ class Where(BaseModel):
 
     model_config = RECORD
 
-    path: str = Field(description="The path of the module in the model.")
-    site: str = Field(description="encoder_self, decoder_self, decoder_cross, or empty.")
-    layer: int = Field(description="The layer, or the number of the system, counted from 0.")
-    system: str = Field(description="The system's name in plans, a key of the run's `words`.")
-    whole_layer: bool = Field(description="Whether the system takes the place of a layer.")
+    path: str  # the path of the module in the model
+    site: str  # encoder_self, decoder_self, decoder_cross, or empty
+    layer: int  # the layer, or the number of the system, counted from 0
+    system: str  # the system's name in plans, a key of the run's `words`
+    whole_layer: bool  # whether the system takes the place of a layer
 
     @property
     def stack(self) -> str:

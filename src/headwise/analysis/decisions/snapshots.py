@@ -34,24 +34,17 @@ _DIGITS = 5  # behind the point, so that a snapshot stays small
 class DecisionCourse(Where):
     """How the decisions of one system moved over the training."""
 
-    uniform: float = Field(
-        description="The entropy if all units, or all chosen ones, had equal weights, in nats."
-    )
-    steps: list[int] = Field(description="The steps after which snapshots were taken, ascending.")
-    entropy: list[float] = Field(description="Mean entropy of the weights at each step, in nats.")
-    lowest_entropy: list[float] = Field(
-        description="10th percentile of the entropies at each step, in nats."
-    )
-    shares: list[list[float]] = Field(
-        description="Each unit's share of the work, as the system's words measure it, by step."
-    )
-    weights: list[list[float]] = Field(description="Each unit's mean weight, by step.")
-    explained: dict[str, list[float | None]] = Field(
-        default={},
-        description="Name of a label to how much of the decisions it explains, ε² of "
-        "`ExplainedShare`, by step; None where that is not defined, such as before the first step "
-        "if all decisions are equal.",
-    )
+    uniform: float  # the entropy if all units, or all chosen ones, had equal weights, in nats
+    steps: list[int]  # the steps after which snapshots were taken, ascending
+    entropy: list[float]  # mean entropy of the weights at each step, in nats
+    lowest_entropy: list[float]  # 10th percentile of the entropies at each step, in nats
+    # Each unit's share of the work, as the system's words measure it, by step.
+    shares: list[list[float]]
+    weights: list[list[float]]  # each unit's mean weight, by step
+    # Name of a label to how much of the decisions it explains, ε² of `ExplainedShare`, by
+    # step; None where that is not defined, such as before the first step if all decisions are
+    # equal.
+    explained: dict[str, list[float | None]] = Field(default={})
 
     @property
     def start_entropy(self) -> float | None:
@@ -68,36 +61,26 @@ class AttentionRecord(BaseModel):
 
     model_config = RECORD
 
-    site: str = Field(description="The site: encoder_self, decoder_self or decoder_cross.")
-    layer: int = Field(description="The layer, counted from 0.")
-    system: str = Field(description="The system's name in plans, a key of `RunResult.words`.")
-    whole_layer: bool = Field(False, description="Whether the system takes the place of a layer.")
-    experts: int = Field(description="How many experts there are.")
-    entropy: float = Field(description="Mean of -Σ g ln g over sequences or tokens, in nats.")
-    load: list[float] = Field(
-        description="Each expert's share of the work; the shares sum to 1. The system's words say "
-        "how it is measured."
-    )
-    uniform: float | None = Field(
-        default=None,
-        description="The entropy if all experts, or all chosen ones, had equal weights: ln of "
-        "their number. None stands for ln(experts).",
-    )
-    entropy_percentiles: dict[int, float] = Field(
-        default={},
-        description="Percentiles of the entropies whose mean is `entropy`: percent to nats. Empty "
-        "if they were not recorded.",
-    )
-    start_entropy: float | None = Field(
-        default=None,
-        description="The mean entropy before the first step, from the snapshots of the run: what "
-        "of `entropy` is the draw of the weights and not learned. None without snapshots.",
-    )
-    heard: float | None = Field(
-        default=None,
-        description="How many experts a part of the output listens to, where parts listen to "
-        "different ones.",
-    )
+    site: str  # the site: encoder_self, decoder_self or decoder_cross
+    layer: int  # the layer, counted from 0
+    system: str  # the system's name in plans, a key of `RunResult.words`
+    whole_layer: bool = False  # whether the system takes the place of a layer
+    experts: int  # how many experts there are
+    entropy: float  # mean of -Σ g ln g over sequences or tokens, in nats
+    # Each expert's share of the work; the shares sum to 1. The system's words say how it is
+    # measured.
+    load: list[float]
+    # The entropy if all experts, or all chosen ones, had equal weights: ln of their number.
+    # None stands for ln(experts).
+    uniform: float | None = None
+    # Percentiles of the entropies whose mean is `entropy`: percent to nats. Empty if they were
+    # not recorded.
+    entropy_percentiles: dict[int, float] = {}
+    # The mean entropy before the first step, from the snapshots of the run: what of `entropy`
+    # is the draw of the weights and not learned. None without snapshots.
+    start_entropy: float | None = None
+    # How many experts a part of the output listens to, where parts listen to different ones.
+    heard: float | None = None
 
 
 class Snapshots:

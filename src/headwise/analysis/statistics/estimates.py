@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from headwise.tasks.outcome import RECORD
 
@@ -21,15 +21,13 @@ class Estimate(BaseModel):
 
     model_config = RECORD
 
-    value: float = Field(description="The mean over seeds.")
-    low: float | None = Field(None, description="Lower end of the 95% interval.")
-    high: float | None = Field(None, description="Upper end of the 95% interval.")
-    error: float | None = Field(None, description="Standard error of the mean.")
-    freedom: float | None = Field(None, description="Degrees of freedom of the standard error.")
-    source: Source = Field(
-        description="Whose chance the interval holds; with one seed only that of the items."
-    )
-    seeds: int = Field(description="Number of seeds that count.")
+    value: float  # the mean over seeds
+    low: float | None = None  # lower end of the 95% interval
+    high: float | None = None  # upper end of the 95% interval
+    error: float | None = None  # standard error of the mean
+    freedom: float | None = None  # degrees of freedom of the standard error
+    source: Source  # whose chance the interval holds; with one seed only that of the items
+    seeds: int  # number of seeds that count
 
 
 class Difference(BaseModel):
@@ -37,25 +35,19 @@ class Difference(BaseModel):
 
     model_config = RECORD
 
-    value: float = Field(description="The system's mean minus the baseline's.")
-    low: float = Field(description="Lower end of the 95% interval.")
-    high: float = Field(description="Upper end of the 95% interval.")
-    error: float = Field(description="Standard error of the difference.")
-    freedom: float = Field(description="Degrees of freedom of the standard error.")
-    source: Source = Field(
-        description="Whose chance interval and p hold. With `items` they are about the runs at "
-        "hand: other seeds may give another difference."
-    )
-    p_value: float = Field(
-        description="Two-sided: the probability of a difference this large without a true one."
-    )
-    corrected_p_value: float = Field(
-        description="By Holm's method, over all comparisons of the table."
-    )
-    detectable: float | None = Field(
-        description="The smallest true difference that so many seeds and items find with "
-        "probability 0.8; None with one seed, which finds none, and where no score varies."
-    )
+    value: float  # the system's mean minus the baseline's
+    low: float  # lower end of the 95% interval
+    high: float  # upper end of the 95% interval
+    error: float  # standard error of the difference
+    freedom: float  # degrees of freedom of the standard error
+    # Whose chance interval and p hold. With `items` they are about the runs at hand: other
+    # seeds may give another difference.
+    source: Source
+    p_value: float  # two-sided: the probability of a difference this large without a true one
+    corrected_p_value: float  # by Holm's method, over all comparisons of the table
+    # The smallest true difference that so many seeds and items find with probability 0.8; None
+    # with one seed, which finds none, and where no score varies.
+    detectable: float | None
 
     @property
     def significant(self) -> bool:

@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -132,31 +132,17 @@ def difference(system: Resampled, baseline: Resampled, comparisons: int = 1) -> 
     >>> round(found.value, 2), found.significant
     (0.97, True)
     """
-    fewest = min(system.seeds, baseline.seeds)
-    if not fewest:
-        return None
+    if min(system.seeds, baseline.seeds) != 1:
+        return _of_means([system, baseline], comparisons)
     parts = spreads_of([system, baseline])
-    if parts is None:
+    if parts is None or system.resamples is None or baseline.resamples is None:
         return None
     value = float(system.scores.mean() - baseline.scores.mean())
-    if system.resamples is None or baseline.resamples is None:
-        return None if fewest == 1 else judged(value, total(parts), "seeds", comparisons)
-    if fewest == 1:
-        return _of_runs(value, system.resamples.mean(0) - baseline.resamples.mean(0), parts[0])
-    return judged(value, total(parts), "seeds and items", comparisons)
+    return _of_runs(value, system.resamples.mean(0) - baseline.resamples.mean(0), parts[0])
 
 
 def within_runs(changed: Resampled, unchanged: Resampled) -> Resampled:
-    """Returns by how much two scores of the same runs differ, as a score of these runs.
-
-    Raises:
-        ValueError: they are of other numbers of runs or items.
-    """
-    if (changed.seeds, changed.items) != (unchanged.seeds, unchanged.items):
-        raise ValueError(
-            f"the scores are of {changed.seeds} and {unchanged.seeds} runs on {changed.items} and "
-            f"{unchanged.items} items, expected two scores of the same runs on the same items"
-        )
+    """Returns by how much two scores of the same runs differ, as a score of these runs."""
     resamples = None
     if changed.resamples is not None and unchanged.resamples is not None:
         resamples = changed.resamples - unchanged.resamples
@@ -169,11 +155,7 @@ def difference_to(number: float, system: Resampled, comparisons: int = 1) -> Dif
     Returns:
         As `difference`; None also for a single run.
     """
-    parts = spreads_of([system])
-    if system.seeds < 2 or parts is None:
-        return None
-    source: Source = "seeds" if system.resamples is None else "seeds and items"
-    return judged(float(system.scores.mean()) - number, total(parts), source, comparisons)
+    return _of_means([system], comparisons, number)
 
 
 def change_of_difference(
@@ -189,20 +171,25 @@ def change_of_difference(
         The difference of `last` minus that of `first`; None if there is nothing to judge it by:
         single runs, no finite scores, or fewer than ten items.
     """
-    several = [*last, *first]
-    if min(each.seeds for each in several) < 2:
+    return _of_means([*last, *first], comparisons)
+
+
+def _of_means(
+    systems: Sequence[Resampled], comparisons: int, number: float = 0.0
+) -> Difference | None:
+    parts = spreads_of(systems)
+    if parts is None or min(each.seeds for each in systems) < 2:
         return None
-    (a, b), (c, d) = (tuple(each.scores.mean() for each in pair) for pair in (last, first))
-    value = float(a - b - (c - d))
-    spreads = [_of_seeds(each) for each in several]
-    resamples = [each.resamples.mean(0) for each in several if each.resamples is not None]
-    if len(resamples) < len(several):
-        return judged(value, total(spreads), "seeds", comparisons)
-    changes = resamples[0] - resamples[1] - (resamples[2] - resamples[3])
-    if several[0].items < LEAST_ITEMS or not np.isfinite(changes).all():
-        return None
-    spread = total([_of_items(changes, several[0].items), *spreads])
-    return judged(value, spread, "seeds and items", comparisons)
+    has_items = all(each.resamples is not None for each in systems)
+    source: Source = "seeds and items" if has_items else "seeds"
+    value = float(_contrast([each.scores.mean() for each in systems])) - number
+    return judged(value, total(parts), source, comparisons)
+
+
+def _contrast(means: Sequence[Any]) -> Any:
+    """Of one mean itself, of two their difference, of four the difference of two differences."""
+    half = len(means) // 2
+    return _contrast(means[:half]) - _contrast(means[half:]) if half else means[0]
 
 
 def spreads_of(systems: Sequence[Resampled]) -> list[Spread] | None:
@@ -214,10 +201,10 @@ def spreads_of(systems: Sequence[Resampled]) -> list[Spread] | None:
     if not all(system.seeds for system in systems):
         return None
     of_seeds = [_of_seeds(system) for system in systems if system.seeds > 1]
-    if any(system.resamples is None for system in systems):
+    resamples = [each.resamples.mean(0) for each in systems if each.resamples is not None]
+    if len(resamples) < len(systems):
         return of_seeds
-    means = [system.resamples.mean(0) for system in systems if system.resamples is not None]
-    values = means[0] - means[1] if len(means) > 1 else means[0]
+    values = _contrast(resamples)
     if systems[0].items < LEAST_ITEMS or not np.isfinite(values).all():
         return None
     return [_of_items(values, systems[0].items), *of_seeds]
@@ -236,13 +223,13 @@ def change(changed: Resampled, unchanged: Resampled) -> tuple[float, Spread | No
     Raises:
         ValueError: they are not on equally many items.
     """
-    if changed.items != unchanged.items and changed.seeds and unchanged.seeds:
+    if not changed.seeds or not unchanged.seeds:
+        return math.nan, None
+    if changed.items != unchanged.items:
         raise ValueError(
             f"the model is scored on {changed.items} items under a change and on "
             f"{unchanged.items} without it, expected the same items in the same order"
         )
-    if not changed.seeds or not unchanged.seeds:
-        return math.nan, None
     value = float(changed.scores.mean() - unchanged.scores.mean())
     if changed.resamples is None or unchanged.resamples is None:
         return value, None
