@@ -15,34 +15,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
-from transformers.convert_slow_tokenizer import bytes_to_unicode
+from transformers.convert_slow_tokenizer import bytes_to_unicode as bytes_to_unicode
 from transformers.generation import GenerationMixin
-from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_layers import (
+    GradientCheckpointingLayer as GradientCheckpointingLayer,
+)
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 from transformers.utils import ModelOutput
-
-__all__ = [
-    "CACHE",
-    "SHIFTED_LOSS",
-    "CacheOutput",
-    "GenerationHooks",
-    "GradientCheckpointingLayer",
-    "ModelHooks",
-    "StackHooks",
-    "TrainerHooks",
-    "attn_implementation",
-    "bytes_to_unicode",
-    "cache_layer",
-    "config_fields",
-    "given_cache",
-    "is_loaded",
-    "loss_is_scaled",
-    "make_layers",
-    "prepared_inputs",
-    "shift_smoothed_labels",
-    "shifts_labels",
-    "wrap_label_smoother",
-]
 
 # 1. Models, their outputs and `generate()` pass a cache under one name. It is `cache` from
 # transformers 5.24 on, and was `past_key_values` before.

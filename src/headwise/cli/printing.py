@@ -10,8 +10,6 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from headwise.messages import with_words_cut
-
 _WIDE = 1000  # columns
 
 
@@ -50,9 +48,8 @@ def _said_by(error: ValueError | OSError) -> str:
 
 def print_error(text: str) -> None:
     """Prints an error to standard error."""
-    said = f"error: {with_words_cut(text)}"
     Console(stderr=True).print(
-        said, style="red", highlight=False, markup=False, emoji=False, soft_wrap=True
+        f"error: {text}", style="red", highlight=False, markup=False, emoji=False, soft_wrap=True
     )
 
 
