@@ -116,12 +116,6 @@ def test_keys_are_found_by_a_part_of_the_name():
     assert headwise("keys", "speech").stdout == headwise("keys", "speech-enhancement").stdout
 
 
-def test_train_without_a_recipe_trains_nothing(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert "lm-pydoc" in refused("train")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_help_groups_commands_and_says_what_may_stand_there(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     said = headwise("--help").stdout

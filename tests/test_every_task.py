@@ -20,7 +20,6 @@ from headwise.runs.outcomes import OUTCOME, evaluate, read_outcome
 from headwise.runs.preparing import claim_folder, prepare_task
 from headwise.runs.reading import open_run
 from headwise.tasks.significance import LEAST_ITEMS
-from headwise.training.batching import BatchLoader, TokenBudgetSampler
 from headwise.training.run import Interrupted
 from headwise.training.trainer import Trainer
 
@@ -98,23 +97,6 @@ def test_a_run_is_trained_scored_and_kept(runs, files, task, system):
         assert score.value == pytest.approx(expected.value, rel=1e-4, nan_ok=True)
     assert found.outputs == outcome.outputs
     assert found.samples == outcome.samples
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_workers_prepare_the_same_batches_in_every_epoch(files, task, tmp_path):
-    recipe = files[task].system("standard")
-    found = []
-    for workers in (0, 2):
-        given = prepare_task(recipe, tmp_path / str(workers), QUIET)
-        sampler = TokenBudgetSampler(given.train.lengths, recipe.training.batch_tokens, seed=1)
-        loader = BatchLoader(given.train, sampler, given.collate, workers)
-        made = []
-        for epoch in (0, 1):
-            loader.set_epoch(epoch)
-            made += [tensor for batch in loader for _, tensor in sorted(batch.items())]
-        found.append(made)
-    assert len(found[0]) == len(found[1]) > 0
-    assert all(map(torch.equal, *found))
 
 
 LEARNED = {"positions": "learned", "ffn_activation": "gelu"}

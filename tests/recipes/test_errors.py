@@ -156,32 +156,12 @@ def test_an_unknown_system_gives_the_nearest_and_all_there_are(small):
     [
         (["model.embed_dim=30"], "embed_dim is 30, expected a multiple of num_heads = 8"),
         (
-            ["model.embed_dim=30", "model.attention=moa", "systems={}"],
-            "embed_dim is 30, expected a multiple of num_heads = 8",
-        ),
-        (
             ["model.attention={encoder_self: {system: moa, top_k: 9, num_experts: 4}}"],
             "top_k is 9, expected 1 to num_experts = 4",
         ),
         (
-            ["model.attention={encoder_self: {system: moa, size: 8K4E16D}}"],
-            "top_k is 8, expected 1 to num_experts = 4",
-        ),
-        (
             ["model.attention={decoder_self: {system: mae, dropped_heads: 8}}"],
             "dropped_heads is 8, expected 1 to 7",
-        ),
-        (
-            ["model.attention={decoder_self: {system: mae, dropped_heads: two}}"],
-            "attention.decoder_self.dropped_heads is 'two': input should be a valid integer",
-        ),
-        (
-            ["model.attention={decoder_self: {system: mae, gate_hidden_dim: -1}}"],
-            "gate_hidden_dim is -1",
-        ),
-        (
-            ["model.attention={decoder_self: {system: mae, gate_dropout: 5}}"],
-            "gate_dropout is 5, expected a probability",
         ),
         (["model.attention=mea"], "attention: it names the system 'mea'"),
         (["model.attention={encoder: mae}"], "did you mean 'encoder_self'?"),

@@ -152,15 +152,6 @@ def test_a_budget_in_epochs_takes_the_place_of_one_in_steps(small):
     assert (back.max_steps, back.epochs) == (4, None)
 
 
-def test_one_attention_for_all_is_no_comparison(small):
-    load_recipe(small, ["systems.mae.model.attention=moa"]).check_comparable()
-    file = load_recipe(small, ["model.attention=moa"])
-    with pytest.raises(RecipeError, match=r"--set systems\.mae\.model\.attention="):
-        file.check_comparable()
-    without_own = load_recipe(small, ["model.attention=moa", "systems={a: {}, b: {}}"])
-    without_own.check_comparable()
-
-
 def test_the_kind_of_corpus_counts_wherever_it_is_named():
     changes = ["data.train.source=a.txt", "data.train.target=b.txt", "data.corpus=files"]
     assert str(load_recipe(DEMO, changes).recipe.data.train.source) == "a.txt"
