@@ -14,42 +14,25 @@ VALIDATION_LOSS = "validation loss"
 
 
 class CurvePoint(NamedTuple):
-    """The runs of one system with one value of the key, over their seeds.
-
-    Attributes:
-        system: name of the system.
-        value: value of the key.
-        score: mean score.
-        low, high: ends of the 95% interval of the mean over seeds (Student's t); None with one.
-        seeds: number of runs; those that diverged are left out.
-        trained: number of parameters that learned.
-        best_step: mean number of steps to the lowest validation loss.
-    """
+    """The runs of one system with one value of the key, over their seeds."""
 
     system: str
-    value: float
-    score: float
-    low: float | None
+    value: float  # of the key
+    score: float  # the mean
+    low: float | None  # end of the 95% interval of the mean (Student's t); None with one seed
     high: float | None
-    seeds: int
-    trained: int
-    best_step: float
+    seeds: int  # number of runs; those that diverged are left out
+    trained: int  # number of parameters that learned
+    best_step: float  # mean number of steps to the lowest validation loss
 
 
 class ScoreCurve(NamedTuple):
-    """The score of each system against the values of a key.
-
-    Attributes:
-        key: the key of the recipes.
-        score: name of the score.
-        digits: digits after the point that are worth showing.
-        points: in the order of the systems, and of the values of each.
-    """
+    """The score of each system against the values of a key."""
 
     key: str
-    score: str
-    digits: int
-    points: list[CurvePoint]
+    score: str  # its name
+    digits: int  # digits after the point that are worth showing
+    points: list[CurvePoint]  # in the order of the systems, and of the values of each
 
     @property
     def systems(self) -> list[str]:

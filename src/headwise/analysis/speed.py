@@ -55,17 +55,11 @@ class OverRounds(BaseModel):
 
 
 class Rounds(NamedTuple):
-    """How often a measurement is repeated.
+    """How often a measurement is repeated."""
 
-    Attributes:
-        least: so often in any case; one round more goes first and is not counted.
-        most: so often at most.
-        seconds: between the two, no further round begins after this time.
-    """
-
-    least: int
+    least: int  # so often in any case; one round more goes first and is not counted
     most: int
-    seconds: float = 0.0
+    seconds: float = 0.0  # between the two, no further round begins after this time
 
 
 class DecodingSpeed(BaseModel):

@@ -24,15 +24,10 @@ class Tag(NamedTuple):
 
 
 class Node(NamedTuple):
-    """What may stand at one place of a recipe.
+    """What may stand at one place of a recipe."""
 
-    Attributes:
-        schema: the JSON schema of the value.
-        definitions: the schemas that it names by `$ref`.
-    """
-
-    schema: Mapping[str, Any]
-    definitions: Mapping[str, Any]
+    schema: Mapping[str, Any]  # of the value
+    definitions: Mapping[str, Any]  # what it names by `$ref`
 
     @property
     def name(self) -> str:
@@ -87,28 +82,17 @@ class Node(NamedTuple):
 
 @cache
 def node_of(settings: type[BaseModel]) -> Node:
-    """Returns what may stand where a class of settings is expected.
-
-    >>> from headwise.recipes.settings import SystemSettings
-    >>> list(node_of(SystemSettings).keys())
-    ['description', 'model', 'training']
-    """
+    """Returns what may stand where a class of settings is expected."""
     schema = settings.model_json_schema()
     return Node(schema, schema.get("$defs", {}))
 
 
 class Location(NamedTuple):
-    """A place in a recipe.
+    """A place in a recipe."""
 
-    Attributes:
-        keys: the keys on the way to it.
-        siblings: the keys that may stand beside the last of them, sorted.
-        node: what may stand there.
-    """
-
-    keys: list[str]
-    siblings: list[str]
-    node: Node
+    keys: list[str]  # on the way to it
+    siblings: list[str]  # the keys that may stand beside the last of them, sorted
+    node: Node  # what may stand there
 
 
 def locate(settings: type[BaseModel], location: Sequence[int | str]) -> Location:

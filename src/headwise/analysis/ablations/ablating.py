@@ -48,17 +48,9 @@ def analyse_ablations(
 ) -> AblationAnalysis | None:
     """Evaluates a model without and with each ablation that its systems declare.
 
-    Args:
-        model: a headwise model, or any module that holds systems; it is evaluated in evaluation
-            mode, and left as it was.
-        quality: how it is measured.
-        level: which ablations; see `declared_ablations`.
-        draws: how many random draws there are of ablations that draw (the paper of the first such
-            ablation averages five).
-        folder: where finished ablations are kept, so that an interrupted analysis goes on where
-            it was; None to keep nothing. What is kept of another model, part or evaluation is not
-            used.
-        progress: called before each ablation, and at the end.
+    The model is evaluated in evaluation mode, and left as it was. In `folder`, if there is one,
+    finished ablations are kept, so that an interrupted analysis goes on where it was. What is kept
+    of another model, part or evaluation is not used.
 
     Returns:
         The ablations, the costliest first, with tests that are corrected over all of them; None if

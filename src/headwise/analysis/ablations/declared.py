@@ -22,22 +22,15 @@ _REMOVES, _ISOLATES = "without-", "only-"
 
 @dataclass(frozen=True)
 class Ablation:
-    """An ablation of all systems of a kind in a model, or of a single one.
+    """An ablation of all systems of a kind in a model, or of a single one."""
 
-    Attributes:
-        name: as the system declares it.
-        options: with their values; an option of random draws is not among them.
-        places: the systems that are changed.
-        unit: the option that numbers the unit that is removed or left alone in force; None if the
-            ablation changes all units.
-        draws: how many random draws its result is the mean of; 0 if it draws nothing.
-    """
-
-    name: str
-    options: Mapping[str, Any]
-    places: tuple[AttentionSite, ...]
+    name: str  # as the system declares it
+    options: Mapping[str, Any]  # with their values; an option of random draws is not among them
+    places: tuple[AttentionSite, ...]  # the systems that are changed
+    # The option that numbers the unit that is removed or left alone in force; None if the
+    # ablation changes all units.
     unit: str | None = None
-    draws: int = 0
+    draws: int = 0  # how many random draws its result is the mean of; 0 if it draws nothing
 
     @property
     def system(self) -> str:

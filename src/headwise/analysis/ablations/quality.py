@@ -56,24 +56,19 @@ def group_losses(
 
 @dataclass(frozen=True)
 class Quality:
-    """How the quality of a model is measured under each ablation.
+    """How the quality of a model is measured under each ablation."""
 
-    Attributes:
-        evaluate: evaluates the model as it is when called; scores with a row for each item.
-        statistic: returns what computes a score from its rows, from the score's name.
-        losses: the total loss and the number of labels of groups of sequences, see `group_losses`;
-            None to leave the loss out.
-        loss_name: the unit of the loss.
-        item_name: what the items of the scores are.
-        determined_by: all that the quality depends on besides model and ablation: a hash of the
-            items, the settings of the evaluation.
-    """
-
+    # Evaluates the model as it is when called; scores with a row for each item.
     evaluate: Callable[[], Outcome]
+    # Returns what computes a score from its rows, from the score's name.
     statistic: Callable[[str], Statistic]
+    # The total loss and the number of labels of groups of sequences, see `group_losses`; None
+    # to leave the loss out.
     losses: Callable[[], Rows] | None = None
-    loss_name: str = "nats per token"
-    item_name: str = "items"
+    loss_name: str = "nats per token"  # the unit of the loss
+    item_name: str = "items"  # what the items of the scores are
+    # All that the quality depends on besides model and ablation: a hash of the items, the
+    # settings of the evaluation.
     determined_by: Mapping[str, Any] | None = None
 
     @classmethod

@@ -42,25 +42,15 @@ class Printed(NamedTuple):
 
 @dataclass(frozen=True)
 class Figure:
-    """One published figure and ours.
-
-    Attributes:
-        model: the model that it describes.
-        what: the quantity: `params`, `MACs`, `share` or `entropy`.
-        printed: the figure as the paper prints it: `65M`, `+12.6M`, `192`, `3–5%`.
-        ours: our figure; None if headwise cannot compute it.
-        words: the size of the vocabulary that we assume; empty if it does not matter.
-        remark: why our figure differs or is missing, or what else we assume.
-        exact: whether only the same number agrees.
-    """
+    """One published figure and ours."""
 
     model: str
-    what: str
-    printed: str
-    ours: float | None
-    words: str = ""
-    remark: str = ""
-    exact: bool = False
+    what: str  # the quantity: `params`, `MACs`, `share` or `entropy`
+    printed: str  # as the paper prints it: `65M`, `+12.6M`, `192`, `3–5%`
+    ours: float | None  # None if headwise cannot compute it
+    words: str = ""  # the size of the vocabulary that we assume; empty if it does not matter
+    remark: str = ""  # why ours differs or is missing, or what else we assume
+    exact: bool = False  # whether only the same number agrees
 
     @property
     def agrees(self) -> bool | None:
@@ -103,14 +93,8 @@ class Figure:
 
 @dataclass(frozen=True)
 class Paper:
-    """The figures of one paper.
+    """The figures of one paper, in the order of its tables."""
 
-    Attributes:
-        title: the authors, the year, the subject and the tables.
-        note: what we assume for all figures.
-        figures: the figures in the order of the paper's tables.
-    """
-
-    title: str
-    note: str
+    title: str  # the authors, the year, the subject and the tables
+    note: str  # what we assume for all figures
     figures: tuple[Figure, ...]

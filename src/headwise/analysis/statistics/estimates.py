@@ -56,15 +56,10 @@ class Difference(BaseModel):
 
 
 class Spread(NamedTuple):
-    """An estimated variance, and how sure the estimate is.
+    """An estimated variance, and how sure the estimate is."""
 
-    Attributes:
-        variance: the estimate.
-        doubt: half of the estimate's own variance.
-    """
-
-    variance: float
-    doubt: float
+    variance: float  # the estimate
+    doubt: float  # half of the estimate's own variance
 
     @property
     def freedom(self) -> float:

@@ -25,18 +25,13 @@ _MOST_SEEDS = 1000  # what more seeds do not find, only other items can
 
 
 class Resampled(NamedTuple):
-    """The scores of one system.
+    """The scores of one system."""
 
-    Attributes:
-        scores: of each seed on all items, `(seeds,)`.
-        resamples: of each seed on resamples of the items, `(seeds, resamples)`; None of a score
-            that is not made from items.
-        items: number of items.
-    """
-
-    scores: np.ndarray
+    scores: np.ndarray  # of each seed on all items, `(seeds,)`
+    # Of each seed on resamples of the items, `(seeds, resamples)`; None of a score that is not
+    # made from items.
     resamples: np.ndarray | None
-    items: int
+    items: int  # number of items
 
     @property
     def seeds(self) -> int:
@@ -289,15 +284,11 @@ def _percentiles(values: np.ndarray) -> tuple[float, float]:
 
 
 class SamplesNeeded(NamedTuple):
-    """What it would take to find a difference with probability 0.8.
+    """What it would take to find a difference with probability 0.8."""
 
-    Attributes:
-        seeds: number of seeds of each system; None if no number is enough on these items.
-        times_items: how many times as many test items it takes at least, since those that there are
-            leave too much to chance however many seeds there are; None if they do not.
-    """
-
-    seeds: int | None
+    seeds: int | None  # of each system; None if no number is enough on these items
+    # How many times as many test items it takes at least, since those that there are leave too
+    # much to chance however many seeds there are; None if they do not.
     times_items: float | None
 
 
@@ -306,17 +297,12 @@ def samples_needed(
 ) -> SamplesNeeded | None:
     """Returns how many seeds, or else items, would find a true difference of a size.
 
-    The variances are taken to be those that were seen.
-
-    Args:
-        effect: the size of the difference, above 0.
-        system, baseline: their scores; without a baseline the difference is that to a number.
-        comparisons: as in `difference`.
+    The variances are taken to be those that were seen. Without a baseline the difference is that to
+    a number.
 
     Returns:
         None if nothing is known of the seeds: single runs, or no finite scores.
 
-    >>> import numpy as np
     >>> wide = Resampled(np.array([1.0, 3.0, 2.0, 4.0, 5.0]), None, 0)
     >>> samples_needed(1.0, wide)
     SamplesNeeded(seeds=22, times_items=None)
