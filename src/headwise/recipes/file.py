@@ -13,6 +13,7 @@ systems to compare: each is a set of changes to the rest of the recipe.
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,12 +70,12 @@ class RecipeFile:
         )
         where = f"{name}, data set {first}" if first else name
         self.recipe = _validate(where, {**self._raw, **self._data_of(first)})
-        self._chosen = {
-            (system, dataset): self._checked(system, dataset)
-            for system in [None, *self.recipe.systems]
-            for dataset in [*([None] if self.has_data else []), *self.recipe.datasets]
-        }
-        self._changed: dict[tuple[str | None, str | None, str], Recipe] = {}
+        self._made: dict[tuple[str | None, str | None, str], Recipe] = {}
+        for system in [None, *self.recipe.systems]:
+            for dataset in [*([None] if self.has_data else []), *self.recipe.datasets]:
+                # A run to start from fits its own system alone.
+                with suppress(*([] if self.recipe.model.pretrained is None else [RecipeError])):
+                    self.system(system, dataset)
 
     def check_comparable(self) -> None:
         """Raises `RecipeError` if a `--set` gives all systems the same attention."""
@@ -118,15 +119,10 @@ class RecipeFile:
                 f"{where} has no data of its own, expected the name of one of its data sets: "
                 f"{', '.join(self.dataset_names)}"
             )
-        if changes:
-            key = (name, dataset, repr(list(changes)))
-            if key not in self._changed:  # to check a recipe takes a while
-                self._changed[key] = self._with_changes_of(name, dataset, changes)
-            return self._changed[key]
-        chosen = self._chosen[name, dataset]
-        if isinstance(chosen, RecipeError):
-            raise chosen
-        return chosen
+        key = (name, dataset, repr(list(changes)))
+        if key not in self._made:  # to check a recipe takes a while
+            self._made[key] = self._with_changes_of(name, dataset, changes)
+        return self._made[key]
 
     def is_set(self, keys: Sequence[str], system: str | None = None) -> bool:
         """Whether a system sets a key, or a part of its value, or what the key is a part of.
@@ -160,15 +156,6 @@ class RecipeFile:
             return {}  # which is reported when the recipe is checked
         other = _KIND in changes and changes[_KIND] != before.get(_KIND, changes[_KIND])
         return {"data": _merge({} if other else before, changes)}
-
-    def _checked(self, system: str | None, dataset: str | None) -> "Recipe | RecipeError":
-        """A system's recipe, or what is wrong: a run to start from fits its own system alone."""
-        try:
-            return self._with_changes_of(system, dataset)
-        except RecipeError as error:
-            if self.recipe.model.pretrained is None:
-                raise
-            return error
 
     def _with_changes_of(
         self, system: str | None, dataset: str | None, further: Sequence[Change] = ()
