@@ -443,14 +443,6 @@ def test_a_folder_of_other_things(world, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_text_that_is_not_utf_8(run, tmp_path):
-    source = tmp_path / "latin.txt"
-    source.write_bytes(b"one\ncaf\xe9\n")
-    assert "line 2: not UTF-8" in refused("translate", run, source)
-    said = refused("translate", run, stdin=b"one\ncaf\xe9\n")
-    assert "standard input, line 2: not UTF-8" in said
-
-
 def test_mistakes_of_ours_keep_their_traceback(run, monkeypatch):
     def broken(*_):
         raise KeyError("a mistake of ours")

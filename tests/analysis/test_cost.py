@@ -224,16 +224,6 @@ def test_gates_and_routers_are_routing():
     assert moa.attention == 3 * (2 * 4 * D * 8 + 2 * D * 8)
 
 
-def test_a_whole_layer_is_sorted_into_the_same_parts():
-    tim = by_part(PLANS["tim no exchange"])
-    assert tim.attention == 3 * 4 * D * D // 2
-    assert tim.feed_forward == 2 * 2 * D * FFN // 2
-    assert tim.routing == 2 * D
-    assert tim.rest == 5 * 2 * D
-    exchange = 2 * 4 * (D // 2) * 8
-    assert by_part(PLANS["tim"]).routing == 2 * (D + exchange)
-
-
 class Gated(System):
     """A system that asks another one which heads to take."""
 
@@ -271,9 +261,3 @@ def test_every_shipped_recipe_has_its_cost_told_without_memory(recipe):
         cost = model_cost(task.nominal_config(file.system(name)), task.cost_lengths(file.recipe))
         assert cost.parameters.total > 1e5
         assert cost.linear_macs < cost.macs
-
-
-def test_learned_positions_are_embeddings():
-    learned = parameters_by_part(model(positions="learned", max_positions=9))
-    assert learned.embeddings == by_part().embeddings + 2 * 9 * D
-    assert learned._replace(embeddings=0) == by_part()._replace(embeddings=0)

@@ -184,14 +184,3 @@ def test_a_gap_in_generalisation_is_found_whatever_the_speed():
     # Its training loss is higher by 0.5, which is as good as a lower validation loss.
     better = by_training_loss(falling(2.0, gap=0.8, **fine))
     assert difference_at_equal_training_loss(better, baseline) == pytest.approx(-0.5, abs=0.02)
-
-
-def test_the_mean_is_that_of_a_fine_grid():
-    draw = np.random.default_rng(3)
-    runs = [np.stack([np.sort(draw.uniform(1, 4, 9)), draw.normal(3, 1, 9)], 1) for _ in range(2)]
-    low = max(run[0, 0] for run in runs)
-    high = min(run[-1, 0] for run in runs)
-    grid = np.linspace(low, high, 200_001)
-    ours, theirs = (np.interp(grid, run[:, 0], run[:, 1]) for run in runs)
-    found = difference_at_equal_training_loss(runs[0][::-1], runs[1])  # training loss falls
-    assert found == pytest.approx((ours - theirs).mean(), abs=1e-4)

@@ -20,11 +20,8 @@ def clear_errors(when_stopped: str = "") -> Iterator[None]:
 
     try:
         yield
-    except Interrupted as stop:
-        Console(stderr=True).print(f"{stop}. {when_stopped}", highlight=False)
-        raise typer.Exit(130) from None
-    except KeyboardInterrupt:
-        Console(stderr=True).print(f"stopped. {when_stopped}", highlight=False)
+    except (Interrupted, KeyboardInterrupt) as stop:
+        Console(stderr=True).print(f"{str(stop) or 'stopped'}. {when_stopped}", highlight=False)
         raise typer.Exit(130) from None
     except BrokenPipeError:  # the reader of our output has closed it
         raise typer.Exit(0) from None

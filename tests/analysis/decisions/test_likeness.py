@@ -84,23 +84,6 @@ def test_a_head_that_says_the_same_turned_around_is_alike():
     assert made.mean_outputs == pytest.approx(1.0)
 
 
-class Pointing(hw.MultiHeadAttention):
-    """Each head attends to one key alone, its own."""
-
-    def attend(self, q, k, v, mask, is_causal):
-        return self.attention_weights(q, k, mask) @ v
-
-    def attention_weights(self, q, k, mask):
-        keys = torch.eye(k.size(2))[: q.size(1), None]  # (heads, 1, keys)
-        return keys.expand(q.size(0), -1, q.size(2), -1)
-
-
-def test_heads_that_look_at_different_keys_share_nothing():
-    made = only(likeness_of(Pointing(DIM, 3).eval(), torch.randn(2, 4, DIM)))
-    assert made.attention == [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
-    assert made.mean_attention == 0.0
-
-
 @pytest.mark.parametrize("causal", [False, True])
 def test_padding_counts_nowhere(causal):
     """Against plain loops over what `forward` returns; one sequence alone says the same."""

@@ -128,13 +128,6 @@ def test_weights_of_a_run_that_diverged() -> None:
     assert LoadRecord.model_validate_json(record.model_dump_json()).rows == 6
 
 
-def test_negative_weights_have_no_entropy() -> None:
-    weights = torch.tensor([1.2, -0.2]).expand(2, 3, 2)
-    record = found(batch({place(Weighing): Routing(weights)}))
-    assert record.share.shares == pytest.approx([1.2, -0.2])
-    assert math.isnan(record.share.entropy) and math.isnan(record.share.effective)
-
-
 def test_nothing_is_decided() -> None:
     load = Load()
     load.add([])
