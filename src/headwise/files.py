@@ -39,14 +39,6 @@ def written_whole(path: Path) -> Iterator[Path]:
 
     Raises:
         NoSpaceError: the disk is full.
-
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     with written_whole(Path(folder) / "run") as partial:
-    ...         partial.mkdir()
-    ...         _ = (partial / "figures.txt").write_text("1, 2, 3")
-    ...     (Path(folder) / "run" / "figures.txt").read_text()
-    '1, 2, 3'
     """
     partial = partial_path(path)
     try:

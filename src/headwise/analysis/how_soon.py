@@ -119,13 +119,6 @@ def how_soon(
         runs, baseline: the histories of their runs, also of those that diverged.
         step_time: the time of a step over the baseline's.
         decoding: how fast the system decodes.
-
-    >>> standard = [{"step": 100, "eval_loss": 5.0}, {"step": 200, "eval_loss": 3.0}]
-    >>> sooner = [{"step": 100, "eval_loss": 4.0}, {"step": 200, "eval_loss": 2.0}]
-    >>> time = OverRounds(value=1.2, low=1.1, high=1.3, rounds=7)
-    >>> found = how_soon([sooner], [standard], time)
-    >>> round(found.steps.value, 3), round(found.time.value, 3)
-    (0.75, 0.9)
     """
     targets = [(own, found) for own in baseline if (found := target(own)) and not _diverged(own)]
     if not targets or not runs:
@@ -169,9 +162,6 @@ def step_of(history: History, loss: float) -> float | None:
 
     The loss before the first validation is not known: a run that is there by then has the step of
     this validation.
-
-    >>> step_of([{"step": 10, "eval_loss": 4.0}, {"step": 20, "eval_loss": 2.0}], loss=2.5)
-    17.5
     """
     before: tuple[int, float] | None = None
     for step, found in validations(history):
@@ -229,11 +219,7 @@ def difference_at_equal_training_loss(run: np.ndarray, baseline: np.ndarray) -> 
 
 
 def over_pairs(figures: np.ndarray) -> OverSeeds:
-    """Returns the mean of figures of pairs with its interval.
-
-    >>> over_pairs(np.array([[1.0, 2.0], [2.0, 3.0]])).value
-    2.0
-    """
+    """Returns the mean of figures of pairs with its interval."""
     found = difference_over_pairs(figures)
     if found is None:
         return OverSeeds(value=float(figures.mean()))

@@ -23,12 +23,7 @@ class RecipeError(ValueError):
 
 
 def unknown(what: str, name: str, known: Sequence[str], where: str = "") -> str:
-    """Returns the message for a name that does not exist, with those that do.
-
-    >>> print(unknown("system", "standart", ["standard", "wide"]))
-    there is no system 'standart'; did you mean 'standard'?
-      known: standard, wide
-    """
+    """Returns the message for a name that does not exist, with those that do."""
     place = f" in {where}" if where else ""
     return f"there is no {what} {shown(name)}{place}{did_you_mean(name, known)}\n{_known(known)}"
 

@@ -265,15 +265,7 @@ def _by_cost(result: AblationResult) -> tuple[float, float]:
 
 
 def weights_digest(model: nn.Module) -> str:
-    """Returns a hash of all parameters and buffers of a model.
-
-    >>> one, other = nn.Linear(2, 2), nn.Linear(2, 2)
-    >>> weights_digest(one) == weights_digest(other)
-    False
-    >>> _ = other.load_state_dict(one.state_dict())
-    >>> weights_digest(one) == weights_digest(other)
-    True
-    """
+    """Returns a hash of all parameters and buffers of a model."""
     digest = hashlib.sha256()
     for name, tensor in model.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())

@@ -71,11 +71,6 @@ def declared_ablations(model: nn.Module, level: Level = "units", draws: int = 5)
 
     Raises:
         ValueError: there is no such level.
-
-    >>> import headwise as hw
-    >>> layer = nn.ModuleDict({"first": hw.MultiHeadAttention(8, 2)})
-    >>> [str(ablation) for ablation in declared_ablations(layer)]
-    ['standard=without-head, head=0 at first', 'standard=without-head, head=1 at first']
     """
     if level not in _LEVELS:
         raise ValueError(f"level is {level!r}, expected one of {', '.join(_LEVELS)}")

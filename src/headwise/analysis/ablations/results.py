@@ -97,11 +97,6 @@ def changes(measured: Sequence[Measured | None], higher_is_better: bool) -> list
 
     The p-value is that of Student's t. Where the difference is the same on all resamples of the
     items, every item changed alike, and it is that of the sign test.
-
-    >>> removed = Measured(value=20.0, difference=-5.0, spread=Spread(1.0, 0.02), items=51)
-    >>> (change, ) = changes([removed], higher_is_better=True)
-    >>> change.cost, round(change.low, 2), round(change.high, 2), change.significant
-    (5.0, -7.01, -2.99, True)
     """
     tests = [None if each is None else _test(each) for each in measured]
     known = [test[-1] for test in tests if test is not None]

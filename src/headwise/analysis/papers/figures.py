@@ -22,13 +22,7 @@ class Printed(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Printed":
-        """Reads a printed figure.
-
-        >>> Printed.parse("+12.6M")
-        Printed(low=12600000.0, high=12600000.0, unit='M', decimals=1)
-        >>> Printed.parse("3–5%")
-        Printed(low=0.03, high=0.05, unit='%', decimals=0)
-        """
+        """Reads a printed figure."""
         numbers = _NUMBER.findall(text.replace(",", ""))
         last, unit = numbers[-1]  # of a range, only the second number has the unit
         low, high = (float(number) * _UNITS[unit] for number in (numbers[0][0], last))
